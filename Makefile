@@ -291,7 +291,7 @@ bench-echo: setup ## Compare an echo of 1 MiB with C (BENCH_FLAGS="--pairs 200")
 # ROWS=headline,peers,… measures some sections; BENCH_FLAGS=--brief runs all once, in a few minutes.
 ROWS ?=
 .PHONY: bench bench-report bench-gate
-bench: setup floor .bench/floor-echo .bench/c-sum ## Compare with the floor and other servers: 20 minutes (ROWS=headline,idle)
+bench: setup floor .bench/floor-echo .bench/c-sum .bench/c-echo ## Compare with the floor and other servers: 23 minutes (ROWS=headline,idle)
 	@tools/install-bench-tools.sh peers
 	@tools/build-bench-peers.sh
 	$(PY) bench/run.py $(if $(ROWS),--rows $(ROWS)) $(BENCH_FLAGS)
@@ -390,6 +390,7 @@ c-library:
 
 .bench/c-sum: examples/c/sum.c
 .bench/c-threads: bench/servers/threads.c
+.bench/c-echo: bench/servers/echo.c
 .bench/c-%: include/ucall/ucall.h c-library
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Iinclude -o $@ $(filter %.c,$^) $(TARGET_DIR)/release/libucall.a \

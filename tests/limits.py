@@ -234,6 +234,11 @@ def _id(length: int) -> bytes:
     return call("served", id="x" * (length - 2))
 
 
+def _meta(length: int) -> bytes:
+    meta = json.dumps({"x": "x" * (length - len('{"x": ""}'))})
+    return call("served").rstrip()[:-1] + b', "_meta": ' + meta.encode() + b"}"
+
+
 def _pipeline(server: LimitedServer, limit: int) -> None:
     with server.wires(1) as [wire]:
         wire.send(call("hold") * (limit + 1))
@@ -419,6 +424,14 @@ LIMITS = [
         "max_id_bytes",
         20,
         _pairs((_id, OK, "-32600"), (lambda length: post(_id(length)), HTTP_OK, "200 -32600")),
+    ),
+    Limit(
+        "max_meta_bytes",
+        "max_meta_bytes",
+        20,
+        _pairs(
+            (_meta, OK, "-32600"), (lambda length: post(_meta(length)), HTTP_OK, "200 -32600")
+        ),
     ),
     Limit(
         "max_frame_bytes",

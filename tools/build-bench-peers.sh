@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs other projects' servers for `make bench` into .bench: from PyPI into virtual
-# environments, from crates.io and from the system's packages. Builds the load programs. A server
+# environments, from crates.io, GitHub and the system's packages. Builds the load programs. A server
 # that cannot be installed is named and left out, and the report says so. Only bench/load and
 # bench/json must build.
 set -euo pipefail
@@ -59,6 +59,26 @@ build_h2o() {
         skip "H2O: apt-get install libh2o-evloop-dev libsimdjson-dev libssl-dev"
 }
 
+# A release with its uSockets as source, because it has no package.
+build_uwebsockets() {
+    local program=$out/peer-uwebsockets source=bench/peers/cpp/uwebsockets.cpp
+    local checkout=$out/uWebSockets release=v20.79.0
+    [ "$program" -ot "$source" ] || return 0
+    if [ ! -e "$checkout/uSockets/src" ]; then
+        git clone --quiet --depth 1 --branch "$release" --recurse-submodules=uSockets \
+            --shallow-submodules https://github.com/uNetworking/uWebSockets "$checkout" || {
+            skip "uWebSockets, whose source cannot be fetched here"
+            return 0
+        }
+    fi
+    local sockets=$checkout/uSockets/src
+    cc -O2 -march=native -DLIBUS_NO_SSL -I"$sockets" -r -o "$out/uSockets.o" "$sockets"/*.c \
+        "$sockets"/eventing/epoll_kqueue.c &&
+        c++ -O2 -march=native -std=c++20 -DUWS_NO_ZLIB -DLIBUS_NO_SSL -I"$checkout/src" \
+            -I"$sockets" -o "$program" "$source" "$out/uSockets.o" -lsimdjson ||
+        skip "uWebSockets, which does not build here"
+}
+
 build_grpc() {
     local program=$out/peer-grpc source=bench/peers/cpp/grpc.cpp
     [ "$program" -ot "$source" ] || return 0
@@ -76,9 +96,10 @@ install_python_peers
 install_old_ucall
 generate_python_grpc
 build_h2o
+build_uwebsockets
 build_grpc
 cargo_build bench/peers/rust --locked ||
-    skip "actix-web, ntex and may_minihttp, which do not build here"
+    skip "actix-web, ntex, may_minihttp and tokio-websockets, which do not build here"
 cargo_build bench/load --locked
 # Not locked, because the workspace determines the dependencies of ucall-proto.
 cargo_build bench/json

@@ -159,6 +159,11 @@ def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Se
         "documents": tables.documents(results),
         "exact": tables.exact(results, servers),
         "tools": tables.tools(results, servers),
+        **{
+            f"websocket_{task}_{count}": tables.calls(results, servers, f"websocket-{task}-{count}")
+            for task in ("sum", "echo")
+            for count in (1, 32)
+        },
         "problems": "\n".join(f"- {text}" for text in problems) or "None.",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "charts": "\n\n".join(

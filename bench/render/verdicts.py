@@ -45,6 +45,7 @@ def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:
         *python_verdicts(results, servers),
         *c_verdicts(results, servers),
         *idle_verdicts(results),
+        *websocket_verdicts(results, servers),
     ]
 
 
@@ -95,3 +96,22 @@ def idle_verdicts(results: Results) -> Iterator[Verdict]:
         )
         each = row["kib_each"]
         yield evaluated(claim, Spread(each, each, each), "{:.2f}", most=IDLE_KIB_MAX)
+
+
+def websocket_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:
+    peers = [server for server in servers if server.name.endswith("-echo")]
+    for engine, engine_label in ENGINES.items():
+        for language, family in (("c", "native"), ("python", "python")):
+            label = f"{language.title()}, {engine_label}, WebSocket, 32 clients"
+            name = f"ours-{language}-{engine}"
+            found = _websocket_cpu(results, f"{name}-websocket", name, "sum")
+            yield evaluated(f"{label}: CPU a call, of HTTP's", found, "{:.2f}", most=1.0)
+            for peer in (peer for peer in peers if peer.family == family):
+                most = 1.05 if peer.name.startswith("uwebsockets") else 1.0
+                found = _websocket_cpu(results, f"echo-{language}-{engine}", peer.name, "echo")
+                claim = f"{label}: CPU an echo, of {peer.label.removesuffix(', echo')}'s"
+                yield evaluated(claim, found, "{:.2f}", most=most)
+
+
+def _websocket_cpu(results: Results, own: str, other: str, task: str) -> Spread | None:
+    return results.compared(own, other, f"websocket-{task}-32", "cpu_us_per_call")

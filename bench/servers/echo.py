@@ -1,4 +1,4 @@
-"""The server of `bench/echo.py`, which returns the bytes that it gets.
+"""Servers of echoes: `echo` returns bytes, for `bench/echo.py`, and `echo_text` returns text.
 
     python bench/servers/echo.py --engine uring
 
@@ -19,9 +19,14 @@ def echo(data: bytes):
     return data
 
 
+def echo_text(text: str):
+    return text
+
+
 def main() -> None:
     server = importlib.import_module(f"ucall.{options().engine}").Server(port=0)
     server(echo)
+    server(echo_text)
     print(f"listening on {server.port}", flush=True)
     server.run()
 

@@ -130,6 +130,8 @@ def own_figures(output: str, load: Load) -> dict:
         raise LoadError(output.strip()[-300:] or "it wrote nothing") from error
     if not load.body:
         request.checked_reply(200, found["reply"].encode(), load.batch)
+    elif load.expected not in found["reply"]:
+        raise LoadError(f"not the expected reply: {found['reply'][:200]!r}")
     return {**found, "errors": found["errors"] + found["unanswered"]}
 
 
@@ -191,6 +193,13 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
             errors=found["errors"],
         )
     )
+
+
+def echo_request(text: str) -> Path:
+    """A file with a call of `echo_text`."""
+    path = OUTPUT / f"echo-{len(text)}.json"
+    path.write_text(f'{{"jsonrpc":"2.0","method":"echo_text","params":["{text}"],"id":1}}')
+    return path
 
 
 def payload_request(kind: str, size: int) -> Path:

@@ -1,4 +1,4 @@
-"""The servers, loads, rounds and durations of a run, which takes about 20 minutes.
+"""The servers, loads, rounds and durations of a run, which takes about 23 minutes.
 
 `make bench ROWS=…` chooses sections. The headline takes most of the time, because its differences
 are small; servers that are many times slower need fewer rounds.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from suite import servers
-from suite.drivers import payload_request
+from suite.drivers import echo_request, payload_request
 from suite.rounds import Group
 from suite.servers import Load, Server
 
@@ -21,6 +21,7 @@ RATES = (2_000, 20_000)
 FAST = ("granian", "robyn", "socketify", "protocol", "h2o", "actix", "ntex", "may")
 BATCHES = (10, 100, 1000)
 PAYLOAD_BYTES = (64, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
+ECHO_TEXT = "x" * 64
 
 Groups = list[Group]
 
@@ -120,6 +121,32 @@ def payloads() -> Groups:
     return [Group("payloads", chosen, loads, 3, 1, fresh=False)]
 
 
+def websocket() -> Groups:
+    """`sum` over WebSocket and over HTTP under one load generator, and echoes of a short text."""
+    calls = [*servers.ours("http"), *servers.ours("websocket"), *servers.websocket_peers("sum")]
+    echo = [*servers.echo_servers(), *servers.websocket_peers("echo")]
+    return [
+        Group("websocket", tuple(chosen), websocket_loads(task), 3, 1, fresh=False)
+        for task, chosen in (("sum", calls), ("echo", echo))
+    ]
+
+
+def websocket_loads(task: str) -> tuple[Load, ...]:
+    loads = tuple(
+        replace(
+            load,
+            name=f"websocket-{task}-{load.connections}",
+            label=f"{task}, {load.label}",
+            tool="own",
+        )
+        for load in (ONE, MANY)
+    )
+    if task == "sum":
+        return loads
+    body = echo_request(ECHO_TEXT)
+    return tuple(replace(load, body=body, expected=ECHO_TEXT) for load in loads)
+
+
 SECTIONS: dict[str, Callable[[], Groups]] = {
     "headline": headline,
     "clients": clients,
@@ -130,6 +157,7 @@ SECTIONS: dict[str, Callable[[], Groups]] = {
     "payloads": payloads,
     "reconnect": reconnecting,
     "tools": tools,
+    "websocket": websocket,
 }
 
 

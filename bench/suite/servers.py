@@ -20,7 +20,8 @@ ENGINES = {"posix": "posix", "uring": "io_uring"}
 
 @dataclass(frozen=True)
 class Load:
-    """A load. `rate` makes it an open loop; `depth` requests are pipelined."""
+    """A load. `rate` makes it an open loop; `depth` requests are pipelined. `body` is a
+    request other than `sum`, whose reply contains `expected`."""
 
     name: str
     label: str
@@ -31,6 +32,7 @@ class Load:
     reconnect: bool = False
     tool: str | None = None
     body: Path | None = None
+    expected: str = ""
 
     @property
     def calls_a_request(self) -> int:
@@ -100,7 +102,7 @@ def floors(protocol: str) -> list[Server]:
 
 
 def protocol_name(protocol: str) -> str:
-    return "" if protocol == "http" else ", raw TCP"
+    return {"http": "", "raw": ", raw TCP", "websocket": ", WebSocket"}[protocol]
 
 
 def ours(protocol: str) -> list[Server]:
@@ -160,8 +162,58 @@ def peers() -> tuple[Server, ...]:
     )
 
 
-def native_peer(name: str, label: str, program: Path, protocol: str = "http") -> Server:
-    return Server(name, label, "native", (str(program),), protocol)
+def native_peer(
+    name: str, label: str, program: Path, protocol: str = "http", options: tuple[str, ...] = ()
+) -> Server:
+    return Server(name, label, "native", (str(program), *options), protocol)
+
+
+def websocket_peers(task: str) -> list[Server]:
+    """Servers that echo each message as it is, or serve `sum`."""
+    of_rust = NATIVE / "tokio_websockets"
+    return [
+        native_peer(
+            f"uwebsockets-{task}",
+            f"uWebSockets (C++), {task}",
+            OUTPUT / "peer-uwebsockets",
+            "websocket",
+            (task,),
+        ),
+        native_peer(
+            f"tokio-websockets-{task}",
+            f"tokio-websockets (Rust), {task}",
+            of_rust,
+            "websocket",
+            (task,),
+        ),
+        *(
+            python_peer(
+                f"{name}-{task}",
+                f"{name}, {task}",
+                f"{name}_websocket.py",
+                task,
+                protocol="websocket",
+            )
+            for name in ("picows", "websockets")
+        ),
+    ]
+
+
+def echo_servers() -> list[Server]:
+    """Servers of `echo_text` over WebSocket: ucall's."""
+    python = (sys.executable, str(ROOT / "bench/servers/echo.py"))
+    return [
+        Server(
+            f"echo-{language}-{engine}",
+            f"ucall {language.title()}, {label}, echo",
+            "ours",
+            (*command, "--engine", engine),
+            "websocket",
+            start="picks",
+        )
+        for language, command in (("python", python), ("c", (str(OUTPUT / "c-echo"),)))
+        for engine, label in ENGINES.items()
+    ]
 
 
 def payload_server(engine: str, label: str) -> Server:
@@ -181,4 +233,6 @@ def everyone() -> list[Server]:
     by_python = [server for server in peers() if server.family == "python"]
     http, raw = ([*floors(how), *ours(how)] for how in ("http", "raw"))
     payload = [payload_server(engine, label) for engine, label in ENGINES.items()]
-    return [*http, *native, *by_python, *raw, payload_floor(), *payload]
+    echo = [*echo_servers(), *websocket_peers("echo")]
+    websocket = [*ours("websocket"), *websocket_peers("sum"), *echo]
+    return [*http, *native, *by_python, *raw, payload_floor(), *payload, *websocket]

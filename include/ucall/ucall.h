@@ -219,6 +219,10 @@ typedef struct ucall_config_t {
     uint32_t ping_interval_ms;
     /* Pings to a WebSocket's client that stays silent. Default: 2. Past it: closed with 1008. */
     uint32_t max_unanswered_pings;
+    /* Text of the member _meta of a request. Default: 4 KiB. Past it: -32600. */
+    uint32_t max_meta_bytes;
+    /* Items of streams that wait for a slow client. Default: 64 KiB. Past it: streams pause. */
+    uint32_t max_stream_bytes;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". */

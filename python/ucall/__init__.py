@@ -20,8 +20,9 @@ from __future__ import annotations
 from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._core import TLS, Certificate, Context
+from ucall._core import END, TLS, Certificate, Context, HttpRequest
 from ucall._core import VERSION as __version__
+from ucall._response import HttpResponse
 from ucall._submodules import on_demand
 from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
 from ucall.server import Server
@@ -41,12 +42,15 @@ else:  # With `__getattr__`, type checkers would accept any name.
     )
 
 __all__ = [
+    "END",
     "TLS",
     "Certificate",
     "ConnectionError",
     "Context",
     "EngineError",
     "HTTPError",
+    "HttpRequest",
+    "HttpResponse",
     "Process",
     "RPCError",
     "Server",

@@ -48,6 +48,8 @@ def adapt(
     stacked = [index for index, is_array in enumerate(arrays) if is_array]
     if not stacked:
         return function, signature
+    if _signature.yields(function):
+        raise TypeError(f"{name}: a batch that yields takes lists, and no arrays")
     stacking = _stacking_async if _signature.is_async(function) else _stacking
     return stacking(function, stacked), signature
 

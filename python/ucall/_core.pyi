@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, Self, final
 
@@ -14,6 +14,7 @@ from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
 __all__ = [
+    "END",
     "TLS",
     "VERSION",
     "Block",
@@ -21,6 +22,9 @@ __all__ = [
     "ClientConnection",
     "Context",
     "DoneCallback",
+    "EndType",
+    "HttpRequest",
+    "ItemSink",
     "LoopDriver",
     "Message",
     "PickleLoader",
@@ -97,6 +101,18 @@ class Server:
         mode: str,
         timeout_ms: float | None,
         batch: tuple[int, float, int] | None,
+        stream: tuple[bool, str] | None,
+    ) -> None: ...
+    def insert_route(
+        self,
+        path: str,
+        methods: Sequence[str],
+        function: Callable[[HttpRequest], object],
+        encode: Callable[[Any], object],
+        *,
+        mode: str,
+        is_public: bool,
+        wants_peer: bool,
     ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
@@ -125,6 +141,17 @@ class DoneCallback:
     def __call__(self, future: object, /) -> None: ...
 
 @final
+class EndType:
+    """The type of `ucall.END`."""
+
+END: Final[EndType]
+
+@final
+class ItemSink:
+    def put(self, item: object, /) -> bool: ...
+    def room(self) -> Awaitable[None]: ...
+
+@final
 class LoopDriver:
     def listen(self) -> None: ...
     @property
@@ -148,6 +175,32 @@ class UnixSocket:
     def __new__(cls, path: str | PathLike[str], mode: int) -> UnixSocket: ...
     def descriptor(self) -> int: ...
     def close(self) -> None: ...
+
+@final
+class HttpRequest:
+    """One HTTP request, as the function of a route gets it."""
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals; HEAD for a request that a GET route answers without its body."""
+    @property
+    def path(self) -> str:
+        """The path as it was sent, with its percent-encoding."""
+    @property
+    def query(self) -> str:
+        """The text after the ``?``, with its percent-encoding; empty without one."""
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers by their names in lower case. Repeated headers are joined by ", "."""
+    @property
+    def body(self) -> bytes:
+        """The body; empty without one."""
+    @property
+    def peer(self) -> tuple[str, int] | Process | None:
+        """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
+    @property
+    def user(self) -> Any:
+        """The user that the server's ``auth`` returned; None without ``auth``."""
 
 @final
 class Context:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ucall import _checks
+from ucall import _checks, _static
 
 if TYPE_CHECKING:
     from ucall import _core
     from ucall._processes import Pool
-    from ucall._registration import BatchRules
+    from ucall._registration import BatchRules, StreamRules
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Functions"]
@@ -33,8 +33,18 @@ class Functions:
         self._by_name: dict[str, Callable[..., object]] = {}
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
+        self._routes: dict[tuple[str, str], Callable[..., object]] = {}
         #: Whether any function needs an event loop.
         self.is_async = False
+        core.insert_route(
+            _static.BROWSER_CLIENT,
+            ["GET"],
+            _static.browser_client,
+            str,
+            mode="generator",
+            is_public=True,
+            wants_peer=False,
+        )
 
     @property
     def types(self) -> TypeRegistry:
@@ -54,6 +64,7 @@ class Functions:
         processes: int | None = None,
         timeout_ms: float | None = None,
         batch: BatchRules | None = None,
+        stream: StreamRules,
     ) -> None:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
@@ -73,12 +84,13 @@ class Functions:
             pool=None if processes is None else self._pool_of(processes),
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
+            stream=stream,
         )
         known = self._by_name.setdefault(name, function)
         if known is not function and _origin(known) != _origin(function):
             raise ValueError(f"{name!r} is already the name of {known!r}")
         self._by_name[name] = function
-        self.is_async |= registration.mode == "task"
+        self.is_async |= registration.mode in ("task", "async_generator")
         self._core.insert(
             name,
             registration.function,
@@ -87,6 +99,39 @@ class Functions:
             mode=registration.mode,
             timeout_ms=timeout_ms,
             batch=registration.batch,
+            stream=registration.stream,
+        )
+
+    def add_route(
+        self,
+        function: Callable[..., object],
+        path: str,
+        methods: Iterable[str],
+        *,
+        auth: bool,
+        threads: bool | None,
+    ) -> None:
+        """Registers a function for HTTP requests other than calls: see `ucall.Server.http`."""
+        from ucall import _http, _registration
+
+        path, methods = _http.checked_path(path), _http.checked_methods(methods)
+        if path == "/" and "POST" in methods:
+            raise ValueError("POST / is for JSON-RPC: use another path")
+        respond, is_async = _http.adapt(function, path)
+        mode = _registration.register_route(path, is_async, threads, self._threads)
+        for method in methods:
+            known = self._routes.setdefault((method, path), function)
+            if known is not function and _origin(known) != _origin(function):
+                raise ValueError(f"{method} {path} is already answered by {known!r}")
+        self.is_async |= is_async
+        self._core.insert_route(
+            path,
+            methods,
+            respond,
+            self.types.encode,
+            mode=mode,
+            is_public=not auth,
+            wants_peer=True,
         )
 
     def _pool_of(self, processes: int) -> Pool:

@@ -11,7 +11,10 @@ from ucall import _checks, _signature
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["BatchRules", "Registration", "register"]
+__all__ = ["BatchRules", "Registration", "StreamRules", "register", "register_route"]
+
+#: What happens to the items of a stream whose reader is slow.
+OVERFLOWS = ("pause", "drop_oldest", "drop_newest", "close")
 
 Function = Callable[..., Any]
 
@@ -32,6 +35,31 @@ class BatchRules:
 
 
 @dataclass(frozen=True)
+class StreamRules:
+    """How the callers of a generator get its items: the options of `ucall.Server.add`."""
+
+    stream: str | None = None
+    overflow: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.stream not in (None, "only"):
+            raise ValueError(f"stream: expected 'only', got {self.stream!r}")
+        if self.overflow not in (None, *OVERFLOWS):
+            expected = ", ".join(map(repr, OVERFLOWS))
+            raise ValueError(f"overflow: expected one of {expected}, got {self.overflow!r}")
+
+    def check_unused(self, name: str) -> None:
+        """Raises TypeError if any option is given, as the function is no generator."""
+        for option in ("stream", "overflow"):
+            if getattr(self, option) is not None:
+                raise TypeError(f"{name}: {option}: is for generators, and this is none")
+
+    @property
+    def described(self) -> tuple[bool, str]:
+        return self.stream == "only", self.overflow or "pause"
+
+
+@dataclass(frozen=True)
 class Registration:
     """A function as the core gets it."""
 
@@ -39,6 +67,7 @@ class Registration:
     signature: list[_signature.Parameter] | None
     mode: str
     batch: tuple[int, float, int] | None = None
+    stream: tuple[bool, str] | None = None
 
 
 def register(
@@ -51,6 +80,7 @@ def register(
     pool: Any | None,
     timeout_ms: float | None,
     batch: BatchRules | None,
+    stream: StreamRules,
 ) -> Registration:
     """Decides where a function runs: inline, as a task, in a thread or in a process.
 
@@ -60,20 +90,25 @@ def register(
         pool: The `ucall._processes.Pool` that it runs in, if any.
         timeout_ms: Time after which a process that runs a call is killed.
         batch: The limits of its batches, if it takes batches.
+        stream: How callers get its items, if it is a generator.
 
     Raises:
         TypeError: The function cannot run in the requested way; the message names it.
     """
     is_async = _signature.is_async(function)
-    _check_conflicts(name, is_async, threads, pool)
+    yields = _signature.yields(function)
+    _check_conflicts(name, is_async, yields, threads, pool)
+    if not yields:
+        stream.check_unused(name)
+    described = stream.described if yields else None
     in_threads = threads_by_default if threads is None else threads
+    mode = _mode_of(is_async, yields, in_threads)
     if batch is not None:
         from ucall import _batch
 
         function, items = _batch.adapt(function, name, registry)
-        mode = "task" if is_async else "thread" if in_threads else "inline"
         rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
-        return Registration(function, items, mode, rules)
+        return Registration(function, items, mode, rules, described)
     signature = _signature.describe(function, name, registry)
     if pool is not None:
         if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
@@ -82,16 +117,44 @@ def register(
                 "or serve the function by threads=True"
             )
         return Registration(pool.submitter(function, timeout_ms), signature, "future")
-    if is_async:
-        return Registration(function, signature, "task")
-    return Registration(function, signature, "thread" if in_threads else "inline")
+    return Registration(function, signature, mode, None, described)
 
 
-def _check_conflicts(name: str, is_async: bool, threads: bool | None, pool: Any | None) -> None:
+#: The core's modes of functions that return and of generators: async, in a thread, neither.
+_MODES = {
+    False: ("task", "thread", "inline"),
+    True: ("async_generator", "thread_generator", "generator"),
+}
+
+
+def register_route(
+    path: str, is_async: bool, threads: bool | None, threads_by_default: bool
+) -> str:
+    """Decides where the generator of a route's responses runs.
+
+    Raises:
+        TypeError: It cannot run in the requested way.
+    """
+    _check_conflicts(path, is_async, True, threads, None)
+    return _mode_of(is_async, True, threads_by_default if threads is None else threads)
+
+
+def _mode_of(is_async: bool, yields: bool, in_threads: bool) -> str:
+    return _MODES[yields][0 if is_async else 1 if in_threads else 2]
+
+
+def _check_conflicts(
+    name: str, is_async: bool, yields: bool, threads: bool | None, pool: Any | None
+) -> None:
     if threads is not None and not isinstance(threads, bool):
         raise TypeError(
             f"{name}: threads: expected True or False, got {threads!r}; "
             "how many there are is Server(max_threads=...)"
+        )
+    if yields and pool is not None:
+        raise TypeError(
+            f"{name}: is a generator, and cannot run in another process; "
+            "serve it by threads=True, or return a list"
         )
     if is_async and pool is not None:
         raise TypeError(f"{name}: is async, and cannot run in another process")

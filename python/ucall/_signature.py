@@ -86,14 +86,22 @@ def _check_runnable(function: Callable[..., object], name: str) -> None:
         raise TypeError(f"{name}: {type(function).__name__} cannot be called")
     if isinstance(function, type):
         raise TypeError(f"{name}: is a class; serve a function or an object's method")
-    for code in (_underlying_function(function), function):
-        if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
-            raise TypeError(f"{name}: generators cannot be served; return a list")
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether a call returns a coroutine."""
-    return any(map(inspect.iscoroutinefunction, (_underlying_function(function), function)))
+    """Whether a call returns a coroutine or an async generator."""
+    return _is_any(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
+def yields(function: Callable[..., object]) -> bool:
+    """Whether a call returns a generator, plain or async."""
+    return _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def _is_any(function: Callable[..., object], *kinds: Callable[[object], bool]) -> bool:
+    """Whether the function, or the one that it wraps, is of one of these kinds."""
+    codes = (_underlying_function(function), function)
+    return any(kind(code) for kind in kinds for code in codes)
 
 
 def _underlying_function(function: Callable[..., object]) -> Callable[..., object]:

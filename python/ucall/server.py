@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 from ucall import _checks, _core, _process_role, _threads, _tls
 from ucall._asyncio.lifespan import Lifespan, LifespanHooks
@@ -20,6 +20,7 @@ __all__ = ["Server"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 T = TypeVar("T")
+Overflow = Literal["pause", "drop_oldest", "drop_newest", "close"]
 Auth = Callable[["Context"], object]
 Hook = TypeVar("Hook", bound=Callable[[], object])
 
@@ -45,7 +46,8 @@ class Server:
     with -32602 before the function runs. Functions may return values of all these types.
 
     Plain functions run one after another on the server's thread, and async functions as tasks on
-    it; docs/concurrency.md describes threads, processes and batches. An exception other than
+    it; docs/concurrency.md describes threads, processes and batches. A generator is a stream: see
+    docs/streams.md. An exception other than
     `ucall.RPCError` is answered with -32603 and logged with its traceback.
 
     Args:
@@ -73,6 +75,9 @@ class Server:
         max_batch_calls: Calls in one batch. Past it, -32600.
         max_reply_bytes: A reply, of a batch as a whole. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.
+        max_meta_bytes: Text of a request's ``_meta``. Past it, -32600.
+        max_stream_bytes: Items of streams that wait for a slow client. Past it, the generator
+            pauses, or what its ``overflow`` says.
         max_image_pixels: Width times height of a received image. Past it, -32602.
         max_held_image_pixels: The same of all received images that still exist. Past it, -32003.
         max_pipeline: Waiting requests of one connection. Past it, reading pauses.
@@ -137,6 +142,8 @@ class Server:
         max_batch_calls: int = 1_000,
         max_reply_bytes: int = 67_108_864,
         max_id_bytes: int = 1_024,
+        max_meta_bytes: int = 4_096,
+        max_stream_bytes: int = 65_536,
         max_image_pixels: int = 67_108_864,
         max_held_image_pixels: int = 268_435_456,
         max_pipeline: int = 128,
@@ -224,6 +231,8 @@ class Server:
         threads: bool | None = None,
         processes: int | None = None,
         timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
     ) -> Callable[[Function], Function]: ...
 
     def __call__(self, function: Any = None, **options: Any) -> Any:
@@ -243,6 +252,8 @@ class Server:
         parallel: int = 1,
         threads: bool | None = None,
         timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
     ) -> Function: ...
 
     @overload
@@ -255,6 +266,8 @@ class Server:
         parallel: int = 1,
         threads: bool | None = None,
         timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
     ) -> Callable[[Function], Function]: ...
 
     def batch(
@@ -267,6 +280,8 @@ class Server:
         parallel: int = 1,
         threads: bool | None = None,
         timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
     ) -> Any:
         """Registers a function that takes many calls at once, such as a model's inference::
 
@@ -281,8 +296,9 @@ class Server:
         parameter ``list[ucall.Context]`` gets the contexts of the calls.
 
         Args:
-            function: A plain or an async function.
-            name, threads, timeout_ms: See `add`.
+            function: A plain or an async function; or a generator, whose items are lists with an
+                item, or `ucall.END`, for each call.
+            name, threads, timeout_ms, stream, overflow: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
             parallel: Concurrent batches, if the function is async or runs in threads.
@@ -290,15 +306,57 @@ class Server:
         Raises:
             TypeError, ValueError: See `add`. TypeError also for a parameter of another type.
         """
-        from ucall._registration import BatchRules
+        from ucall._registration import BatchRules, StreamRules
 
-        rules = BatchRules(max_size, max_wait_ms, parallel)
+        options: dict[str, Any] = {
+            "threads": threads,
+            "timeout_ms": timeout_ms,
+            "batch": BatchRules(max_size, max_wait_ms, parallel),
+            "stream": StreamRules(stream, overflow),
+        }
 
         def add(function: Function) -> Function:
-            self._functions.add(function, name, threads=threads, timeout_ms=timeout_ms, batch=rules)
+            self._functions.add(function, name, **options)
             return function
 
         return add if function is None else add(function)
+
+    def http(
+        self,
+        path: str,
+        *,
+        methods: Iterable[str] = ("GET",),
+        auth: bool = True,
+        threads: bool | None = None,
+    ) -> Callable[[Function], Function]:
+        """Registers a function that answers HTTP requests other than calls::
+
+            @server.http("/health", auth=False)
+            def health(request: ucall.HttpRequest) -> str:
+                return "ok"
+
+        The function takes a `ucall.HttpRequest` and returns a `ucall.HttpResponse`, or its body:
+        bytes, str, or an iterator of bytes. It runs as served functions do: plain, async or in a
+        thread; and what it raises is answered as docs/http.md describes. Requests are subject to
+        the server's limits, and to its rules for browsers.
+
+        Args:
+            path: Compared as it is sent. ``/files/*`` means all paths that begin with ``/files/``;
+                an exact path and a longer beginning come first.
+            methods: Of GET, POST, PUT, PATCH and DELETE. A GET route answers HEAD, too.
+            auth: Whether requests must pass the server's ``auth``.
+            threads: Whether to run it in a thread, because it blocks; by default as the server.
+
+        Raises:
+            TypeError: It is no function, or the options exclude each other.
+            ValueError: No request has this path or method, or another function answers it.
+        """
+
+        def add(function: Function) -> Function:
+            self._functions.add_route(function, path, methods, auth=auth, threads=threads)
+            return function
+
+        return add
 
     def on_startup(self, hook: Hook) -> Hook:
         """Registers a function, plain or async, to run before the first connection is accepted."""
@@ -318,6 +376,8 @@ class Server:
         threads: bool | None = None,
         processes: int | None = None,
         timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
     ) -> Function:
         """Registers a function or another callable, and returns it. The server may be running.
 
@@ -331,15 +391,26 @@ class Server:
             timeout_ms: Time for each call, from its receipt; by default the server's. Past it,
                 -32001: an async function is cancelled, a plain one that waits is not started, and a
                 pool's process that runs it is killed.
+            stream: ``"only"`` refuses calls of a generator that do not take its items one by one;
+                they get a list otherwise. See docs/streams.md.
+            overflow: What happens when a client reads a generator's items too slowly:
+                ``"pause"`` (the default), ``"drop_oldest"``, ``"drop_newest"`` or ``"close"``.
 
         Raises:
-            TypeError: An annotation is not supported, the function is a generator, or the options
-                exclude each other. The message names the function and the parameter.
+            TypeError: An annotation is not supported, or the options exclude each other. The
+                message names the function and the parameter.
             ImportError: An annotation needs a module that is not installed; the message names it.
             ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``).
         """
+        from ucall._registration import StreamRules
+
         self._functions.add(
-            function, name, threads=threads, processes=processes, timeout_ms=timeout_ms
+            function,
+            name,
+            threads=threads,
+            processes=processes,
+            timeout_ms=timeout_ms,
+            stream=StreamRules(stream, overflow),
         )
         return function
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::Id;
-use ucall_proto::{Call as Request, CallOutcome, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget};
+use ucall_proto::{Call as Request, CallOutcome, Reply};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled};
 
 use crate::call::Call;
 use crate::callback_handler::{CallbackHandler, cancel};
@@ -70,11 +70,17 @@ impl Handler for CallbackHandler {
         }
     }
 
-    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    fn cancel_call(&mut self, call: CallId) {
+        if let Some(token) = self.calls.token_of(call) {
+            self.calls.remove(token).as_mut().map(cancel);
+        }
+    }
+
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let Some((Some(id), _)) = self.calls.finish(token, self.turn_began) {
-                return Some((id, outcome.map(|result| *text = result)));
+                return Some((id, outcome.map(|result| *text = result).into()));
             }
         }
     }

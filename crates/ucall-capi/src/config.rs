@@ -85,6 +85,8 @@ pub struct Config {
     pub max_message_frames: u32,
     pub ping_interval_ms: u32,
     pub max_unanswered_pings: u32,
+    pub max_meta_bytes: u32,
+    pub max_stream_bytes: u32,
 }
 
 impl Config {
@@ -199,6 +201,8 @@ impl Config {
             (&mut self.max_message_frames, Limit::Count(&mut limits.message_frames_max)),
             (&mut self.ping_interval_ms, Limit::Time(&mut limits.ping_interval)),
             (&mut self.max_unanswered_pings, Limit::Count(&mut limits.unanswered_pings_max)),
+            (&mut self.max_meta_bytes, Limit::Count(&mut limits.meta_bytes_max)),
+            (&mut self.max_stream_bytes, Limit::Count(&mut limits.stream_bytes_max)),
         ] {
             limit.set_by(field);
         }
@@ -411,7 +415,7 @@ mod tests {
     /// program's padding is not zero for sure, and its size would include it.
     #[test]
     fn the_last_field_ends_where_the_configuration_does() {
-        let end = offset_of!(Config, max_unanswered_pings) + size_of::<u32>();
+        let end = offset_of!(Config, max_stream_bytes) + size_of::<u32>();
         assert_eq!(end, size_of::<Config>());
     }
 
@@ -451,7 +455,7 @@ mod tests {
             max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
             handshake_timeout_ms unix_mode max_chunk_overhead_bytes max_discarded_bytes
             discard_timeout_ms max_frame_bytes max_message_frames ping_interval_ms
-            max_unanswered_pings
+            max_unanswered_pings max_meta_bytes max_stream_bytes
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -23,6 +23,7 @@ mod unix;
 pub mod uring;
 mod wait_timeout;
 mod wake;
+mod worker_sockets;
 
 pub use address::{Address, Bound};
 pub use choice::{EngineKind, UringUnavailable};
@@ -36,3 +37,4 @@ pub use mailbox::Mailbox;
 pub use peer::{Peer, peer_of};
 pub use unix::{UnixFile, bind_unix};
 pub use wake::{EventCount, WakeFlag};
+pub use worker_sockets::WorkerSockets;

@@ -17,9 +17,11 @@ pub mod tls;
 pub mod websocket;
 
 pub use connection::{
-    Connection, Drain, Environment, LoadState, MemoryBudget, NextAction, Reservation, Scratch,
+    Connection, Drain, Environment, LoadState, MemoryBudget, MessageFraming, NextAction,
+    Reservation, Scratch,
 };
 pub use limits::Limits;
 pub use rpc::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Reply, RpcError, Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Meta, Reply, RpcError,
+    Service,
 };

@@ -22,6 +22,10 @@ pub struct Limits {
     pub reply_bytes_max: usize,
     /// Text of one id.
     pub id_bytes_max: usize,
+    /// Text of the member `_meta` of one request.
+    pub meta_bytes_max: usize,
+    /// Items of streams that wait for the peer of one connection. A stream pauses above it.
+    pub stream_bytes_max: usize,
     /// Payload of one frame of a WebSocket. A message has at most [`Limits::body_bytes_max`].
     pub frame_bytes_max: usize,
     /// Frames of one message of a WebSocket.
@@ -76,6 +80,8 @@ impl Default for Limits {
             batch_calls_max: 1_000,
             reply_bytes_max: 64 << 20,
             id_bytes_max: 1 << 10,
+            meta_bytes_max: 4 << 10,
+            stream_bytes_max: 64 << 10,
             frame_bytes_max: 16 << 20,
             message_frames_max: 1_024,
             unanswered_pings_max: 2,

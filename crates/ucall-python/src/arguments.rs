@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Params(ConversionFault),
     /// The result cannot be written as JSON.
     Result(ConversionFault),
+    /// An item cannot be written as JSON.
+    Item(ConversionFault),
     /// The function raised.
     Raised(PyErr),
 }

@@ -169,7 +169,7 @@ pub(crate) fn outcomes(
     match as_list {
         Ok(results) => {
             let outcome = |(token, item): (Token, Bound<'_, PyAny>)| {
-                (token, DeferredOutcome::Item(item.unbind()))
+                (token, DeferredOutcome::BatchResult(item.unbind()))
             };
             items.into_iter().zip(results.iter()).map(outcome).collect()
         }
@@ -182,7 +182,11 @@ pub(crate) fn outcomes(
     }
 }
 
-fn as_list<'py>(result: &Bound<'py, PyAny>, count: usize) -> Result<Bound<'py, PyList>, Failure> {
+/// The list of what a batch's function returned or yielded, with an entry for each call.
+pub(crate) fn as_list<'py>(
+    result: &Bound<'py, PyAny>,
+    count: usize,
+) -> Result<Bound<'py, PyList>, Failure> {
     let py = result.py();
     let is_text = result.is_instance_of::<pyo3::types::PyString>()
         || result.is_instance_of::<pyo3::types::PyDict>();

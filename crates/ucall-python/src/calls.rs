@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use ucall_engine::OwningProcess;
 use ucall_proto::RpcError;
-use ucall_server::{DeferredCalls, OutcomeQueue, Reservation, RunPermit, Token};
+use ucall_server::{CallId, DeferredCalls, OutcomeQueue, Reservation, RunPermit, Token};
 
 use crate::job_input::JobInput;
 use crate::procedure::Procedure;
+use crate::streams::{ItemTarget, StreamPosition, StreamRun};
 
 /// The deferred calls and the running batches of one worker.
 pub(crate) type Calls = DeferredCalls<Entry, DeferredOutcome>;
@@ -24,6 +25,8 @@ pub(crate) enum EntryKind {
     Call(Deferred),
     /// A batch of these calls.
     Run(Vec<Token>),
+    /// The task or thread of a generator.
+    Stream(Arc<StreamRun>),
 }
 
 /// A call that will be answered later.
@@ -33,7 +36,16 @@ pub(crate) struct Deferred {
     /// Read by `ctx.cancelled` on any thread.
     pub(crate) cancelled: Option<Arc<AtomicBool>>,
     pub(crate) retained: RetainedParams,
+    pub(crate) items: CallItems,
     pub(crate) _permit: RunPermit,
+}
+
+/// The way of a call's items to its caller, if its function is a generator.
+pub(crate) struct CallItems {
+    pub(crate) caller: Option<CallId>,
+    pub(crate) target: ItemTarget,
+    /// Set when the generator exists.
+    pub(crate) stream: Option<StreamPosition>,
 }
 
 /// What a call keeps of its request until it ends or is cancelled.
@@ -50,7 +62,7 @@ impl Entry {
     pub(crate) fn call(&mut self) -> Option<&mut Deferred> {
         match &mut self.kind {
             EntryKind::Call(call) => Some(call),
-            EntryKind::Run(_) => None,
+            EntryKind::Run(_) | EntryKind::Stream(_) => None,
         }
     }
 }
@@ -80,8 +92,10 @@ impl Deferred {
 pub(crate) enum DeferredOutcome {
     /// A task or a future that is done.
     Future(Py<PyAny>),
-    /// The item of one call in the result of its batch; an exception is raised for that call.
-    Item(Py<PyAny>),
+    /// The result of one call of a batch; an exception is raised for that call.
+    BatchResult(Py<PyAny>),
+    /// Items of a stream wait. The outcome follows.
+    Items,
     /// The JSON text of the result, or an error.
     Text(Result<Vec<u8>, RpcError>),
 }

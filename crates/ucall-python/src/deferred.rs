@@ -8,37 +8,43 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Reservation, RunPermit, Token};
+use ucall_server::{CallId, Caller, Deadline, Polled, Reservation, RunPermit, Token};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::{self, Tasks};
 use crate::batch::{self, Batch};
-use crate::calls::{Deferred, DeferredOutcome, DoneCallback, Entry, EntryKind, RetainedParams};
+use crate::calls::{
+    CallItems, Deferred, DeferredOutcome, DoneCallback, Entry, EntryKind, RetainedParams,
+};
 use crate::context::Context;
 use crate::errors;
 use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
 use crate::job_input::{Contents, JobInput};
-use crate::pool::{Job, Pool, Work};
+use crate::pool::{GeneratorStart, Job, Pool, Work};
 use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
+use crate::streams;
 
 /// A call that is about to start.
-struct CallStart<'a, 'call> {
-    procedure: &'a Arc<Procedure>,
-    call: &'a Call<'call>,
-    caller: &'a Caller,
+pub(crate) struct CallStart<'a, 'call> {
+    pub(crate) procedure: &'a Arc<Procedure>,
+    pub(crate) call: &'a Call<'call>,
+    pub(crate) caller: &'a Caller,
     deadline: Option<Deadline>,
     permit: RunPermit,
+    /// The request of a route.
+    request: Option<Py<PyAny>>,
 }
 
 impl Interpreter {
-    /// Begins a call that may end after its turn.
+    /// Begins a call that may end after its turn, or the request of a route.
     pub(crate) fn begin(
         &mut self,
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         call: &Call<'_>,
         caller: &Caller,
+        request: Option<Py<PyAny>>,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let deadline = self.deadline_of(procedure, call);
@@ -48,6 +54,10 @@ impl Interpreter {
             reply.error(&deadline.error());
             return CallOutcome::Done;
         }
+        if procedure.stream.only && !call.takes_items() {
+            reply.error(&streams::item_token_required());
+            return CallOutcome::Done;
+        }
         let permit = match self.calls.admit() {
             Ok(permit) => permit,
             Err(error) => {
@@ -55,12 +65,15 @@ impl Interpreter {
                 return CallOutcome::Done;
             }
         };
-        let start = CallStart { procedure, call, caller, deadline, permit };
+        let start = CallStart { procedure, call, caller, deadline, permit, request };
         let started = match procedure.mode {
             CallMode::Task => self.begin_task(py, start, reply),
             CallMode::Future => self.begin_future(py, start),
             CallMode::Batch(rules) => self.begin_in_batch(py, start, rules),
             CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, start),
+            CallMode::Generator | CallMode::AsyncGenerator | CallMode::ThreadGenerator => {
+                self.begin_stream(py, start)
+            }
         };
         started.unwrap_or_else(|failure| {
             let error = self.fail(py, procedure, failure, reply.len_max());
@@ -73,17 +86,23 @@ impl Interpreter {
         self.calls.budget().reserve_large(call.params.map_or(0, <[u8]>::len))
     }
 
-    fn insert_call(
+    /// The params of a call that runs.
+    pub(crate) fn retained_params(&self, call: &Call<'_>) -> RetainedParams {
+        RetainedParams::Params { _reserved: self.reserve(call) }
+    }
+
+    pub(crate) fn insert_call(
         &mut self,
         start: CallStart<'_, '_>,
         cancelled: Option<Arc<AtomicBool>>,
         retained: RetainedParams,
     ) -> Token {
-        let CallStart { procedure, call, caller, deadline, permit } = start;
-        let id = call.id.map(|_| caller.call_id(call));
-        let call = Deferred { future: None, cancelled, retained, _permit: permit };
+        let items = CallItems::of(&start);
+        let CallStart { procedure, deadline, permit, .. } = start;
+        let caller = items.caller;
+        let call = Deferred { future: None, cancelled, retained, items, _permit: permit };
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
-        self.calls.insert(id, deadline, self.turn_began, entry)
+        self.calls.insert(caller, deadline, self.turn_began, entry)
     }
 
     fn insert_run(&mut self, procedure: &Arc<Procedure>, items: Vec<Token>) -> Token {
@@ -109,7 +128,7 @@ impl Interpreter {
             self.write(procedure, &result, reply)?;
             return Ok(CallOutcome::Done);
         }
-        let retained = RetainedParams::Params { _reserved: self.reserve(start.call) };
+        let retained = self.retained_params(start.call);
         let token = self.insert_call(start, cancelled, retained);
         self.watch_future(&task, token, true)?;
         Ok(CallOutcome::Deferred)
@@ -137,14 +156,14 @@ impl Interpreter {
     ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
         let future = arguments::call(py, procedure, call.params, None, &mut self.scratch)?;
-        let retained = RetainedParams::Params { _reserved: self.reserve(call) };
+        let retained = self.retained_params(call);
         let token = self.insert_call(start, None, retained);
         self.watch_future(&future, token, false)?;
         Ok(CallOutcome::Deferred)
     }
 
     /// Has a task or a future report its outcome when it is done.
-    fn watch_future(
+    pub(crate) fn watch_future(
         &mut self,
         future: &Bound<'_, PyAny>,
         token: Token,
@@ -164,7 +183,7 @@ impl Interpreter {
         Ok(())
     }
 
-    fn begin_in_thread(
+    pub(crate) fn begin_in_thread(
         &mut self,
         py: Python<'_>,
         start: CallStart<'_, '_>,
@@ -176,13 +195,19 @@ impl Interpreter {
             context: context.map(Bound::unbind),
             _reserved: self.reserve(call),
         }));
-        let work = Work::Call(input.clone());
-        let token = self.insert_call(start, cancelled, RetainedParams::Input(input));
+        let token = self.insert_call(start, cancelled, RetainedParams::Input(input.clone()));
+        let work = match procedure.mode {
+            CallMode::ThreadGenerator => {
+                let run = self.insert_stream(procedure, &[token], false, false);
+                Work::Stream { start: GeneratorStart::Call(input), run }
+            }
+            _ => Work::Call(input),
+        };
         self.submit(py, Job { token, procedure: procedure.clone(), work })?;
         Ok(CallOutcome::Deferred)
     }
 
-    fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
+    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
         let (token, limits, server) = (job.token, &self.call_limits, self.server);
         let pool = self.pool.get_or_insert_with(|| {
             let (outcomes, report) = (self.outcomes.clone(), self.report.clone());
@@ -205,19 +230,26 @@ impl Interpreter {
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
         let (arguments, _reserved) = (Some(arguments), self.reserve(call));
         let retained = RetainedParams::Arguments { arguments, _reserved };
+        let outcome = match rules.yields {
+            true => CallItems::of(&start).outcome(),
+            false => CallOutcome::Deferred,
+        };
         let token = self.insert_call(start, cancelled, retained);
         self.batches.push(procedure, rules, token, self.turn_began, &self.calls);
-        Ok(CallOutcome::Deferred)
+        Ok(outcome)
     }
 
     /// The context of a call, if its function takes one, and the flag behind `ctx.cancelled`.
     #[expect(clippy::type_complexity, reason = "named, it would explain no more")]
-    fn context<'py>(
+    pub(crate) fn context<'py>(
         &self,
         py: Python<'py>,
         start: &CallStart<'_, '_>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
         let &CallStart { procedure, call, caller, deadline, .. } = start;
+        if let Some(request) = &start.request {
+            return Ok((Some(request.bind(py).clone()), None));
+        }
         if !procedure.takes_context() {
             return Ok((None, None));
         }
@@ -230,7 +262,7 @@ impl Interpreter {
 
     /// Creates tasks. The first async function of a running server creates the event loop, in which
     /// its worker continues.
-    fn tasks(&mut self, py: Python<'_>) -> PyResult<&Tasks> {
+    pub(crate) fn tasks(&mut self, py: Python<'_>) -> PyResult<&Tasks> {
         match &mut self.tasks {
             Some(tasks) => Ok(tasks),
             none => Ok(none.insert(Tasks::on_new_loop(py)?)),
@@ -255,6 +287,9 @@ impl Interpreter {
             Ok(columns) => columns,
             Err(error) => return self.finish_batch(py, &batch.procedure, batch.items, Err(error)),
         };
+        if batch.rules.yields {
+            return self.run_batch_stream(py, batch, columns);
+        }
         match batch.rules.mode {
             BatchMode::Inline => {
                 let result = self.own_variables(py).and_then(|variables| {
@@ -319,21 +354,34 @@ impl Interpreter {
         &mut self,
         py: Python<'_>,
         text: &mut Vec<u8>,
-    ) -> Option<(CallId, Result<(), RpcError>)> {
+    ) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
+            if let DeferredOutcome::Items = outcome {
+                self.take_items(py, token);
+                match self.taken_items.next(text) {
+                    Some(item) => return Some(item),
+                    None => continue,
+                }
+            }
             let finished = self.calls.finish(token, Instant::now());
             let Some((caller, Entry { procedure, kind })) = finished else {
                 self.log_abandoned(py, outcome);
                 continue;
             };
-            if let EntryKind::Run(items) = kind {
-                self.finish_run(py, &procedure, items, outcome);
-                continue;
-            }
-            let replied = self.reply(py, &procedure, outcome, text);
+            let replied = match kind {
+                EntryKind::Call(_) => self.reply(py, &procedure, outcome, text),
+                EntryKind::Run(items) => {
+                    self.finish_run(py, &procedure, items, outcome);
+                    continue;
+                }
+                EntryKind::Stream(run) => {
+                    self.finish_stream_entry(py, &run, outcome);
+                    continue;
+                }
+            };
             match caller {
-                Some(id) => return Some((id, replied)),
+                Some(id) => return Some((id, replied.into())),
                 None => text.clear(),
             }
         }
@@ -352,7 +400,7 @@ impl Interpreter {
                 self.finish_batch(py, procedure, items, result);
             }
             // The thread has reported the outcomes of its calls.
-            DeferredOutcome::Text(_) | DeferredOutcome::Item(_) => self.batches.finished(procedure),
+            _ => self.batches.finished(procedure),
         }
     }
 
@@ -371,11 +419,13 @@ impl Interpreter {
             DeferredOutcome::Future(future) => {
                 tasks::result_of(future.bind(py)).map_err(Failure::Raised)
             }
-            DeferredOutcome::Item(item) => batch::item_result(item.into_bound(py)),
+            DeferredOutcome::BatchResult(item) => batch::item_result(item.into_bound(py)),
+            // `next_outcome` takes items before.
+            DeferredOutcome::Items => return Ok(()),
         };
         let len_max = self.call_limits.reply_bytes_max;
-        let written = result
-            .and_then(|result| procedure.write(text, len_max, &result).map_err(Failure::Result));
+        let written =
+            result.and_then(|it| procedure.write(text, len_max, &it).map_err(Failure::Result));
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 
@@ -391,13 +441,15 @@ impl Interpreter {
     }
 
     /// Cancels a call and its task or future. Its caller gets `error`, if there is one.
-    fn abandon_call(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
+    pub(crate) fn abandon_call(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
         let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
         call.cancel();
-        if let Some(future) = call.future.take()
-            && let Err(error) = future.call_method0(py, "cancel")
-        {
-            error.write_unraisable(py, None);
+        let stream = call.items.stream.take();
+        if let Some(future) = call.future.take() {
+            cancel_future(py, &future);
+        }
+        if let Some(stream) = stream {
+            self.close_stream_call(py, stream);
         }
         match error {
             // In front of an outcome that may have come after the deadline.
@@ -421,5 +473,12 @@ impl Interpreter {
         for token in self.calls.all() {
             self.abandon_call(py, token, Some(errors::cancelled("the server stops")));
         }
+    }
+}
+
+/// Cancels a task or a future.
+pub(crate) fn cancel_future(py: Python<'_>, future: &Py<PyAny>) {
+    if let Err(error) = future.call_method0(py, pyo3::intern!(py, "cancel")) {
+        error.write_unraisable(py, None);
     }
 }

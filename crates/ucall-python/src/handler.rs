@@ -11,7 +11,7 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
@@ -26,6 +26,7 @@ use crate::options::CallLimits;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
+use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
@@ -42,6 +43,10 @@ pub(crate) struct Interpreter {
     pub(crate) calls: Calls,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
+    /// Generators whose next step is due.
+    pub(crate) ready_streams: ReadyStreams,
+    /// Items that the worker polls.
+    pub(crate) taken_items: TakenItems,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
@@ -86,6 +91,8 @@ impl Interpreter {
             outcomes: Arc::new(Outcomes::new(&calls)),
             calls,
             batches: Batches::new(sizes),
+            ready_streams: ReadyStreams::default(),
+            taken_items: TakenItems::default(),
             tasks: None,
             pool: None,
             auth,
@@ -119,6 +126,15 @@ impl Interpreter {
     /// A flag, readable from any thread, that is set while a plain function runs.
     pub(crate) fn is_in_function(&self) -> Arc<AtomicBool> {
         self.is_in_function.clone()
+    }
+
+    /// Calls `work`, which calls a plain function that a Ctrl-C interrupts.
+    #[inline]
+    pub(crate) fn in_function<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.is_in_function.store(true, Ordering::Relaxed);
+        let value = work();
+        self.is_in_function.store(false, Ordering::Relaxed);
+        value
     }
 
     /// Lets other threads run. Called once a turn, because a busy worker never waits.
@@ -221,7 +237,9 @@ impl Interpreter {
     fn warn_slow(&mut self, py: Python<'_>, procedure: &Procedure, elapsed: Duration) {
         let name = &procedure.name;
         let advice = match procedure.mode {
-            CallMode::Task => "await what it waits for, or run it by asyncio.to_thread",
+            CallMode::Task | CallMode::AsyncGenerator => {
+                "await what it waits for, or run it by asyncio.to_thread"
+            }
             _ => "serve it by @server(threads=True), or processes=N if it computes",
         };
         let elapsed = elapsed.as_millis();
@@ -253,7 +271,7 @@ impl Handler for Interpreter {
     ) -> CallOutcome {
         let py = attached();
         if !matches!(procedure.mode, CallMode::Inline) {
-            return self.begin(py, procedure, call, caller, reply);
+            return self.begin(py, procedure, call, caller, None, reply);
         }
         if let Some(deadline) = self.deadline_of(procedure, call)
             && deadline.has_passed()
@@ -270,6 +288,17 @@ impl Handler for Interpreter {
         }
         self.warn_if_slow(py, procedure);
         CallOutcome::Done
+    }
+
+    fn respond(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.respond(attached(), procedure, call, body, caller, reply)
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {
@@ -298,6 +327,20 @@ impl Handler for Interpreter {
         self.cancel_connection(attached(), connection);
     }
 
+    fn cancel_call(&mut self, call: CallId) {
+        if let Some(token) = self.calls.token_of(call) {
+            self.abandon_call(attached(), token, None);
+        }
+    }
+
+    fn pause_stream(&mut self, call: CallId) {
+        self.set_stream_paused(attached(), call, true);
+    }
+
+    fn resume_stream(&mut self, call: CallId) {
+        self.set_stream_paused(attached(), call, false);
+    }
+
     fn turn_began(&mut self, now: Instant) {
         self.turn_began = now;
         self.last_return = CoarseTime::now();
@@ -307,16 +350,25 @@ impl Handler for Interpreter {
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.handle_deadlines(attached(), now);
+            self.step_streams(attached());
         }
     }
 
     #[inline]
     fn deadline(&self) -> Option<Instant> {
+        if !self.ready_streams.is_empty() {
+            return Some(self.turn_began);
+        }
         [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
     }
 
     #[inline]
-    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        if !self.taken_items.is_empty()
+            && let Some(item) = self.taken_items.next(text)
+        {
+            return Some(item);
+        }
         if !self.calls.has_outcomes() {
             return None;
         }

@@ -26,6 +26,7 @@ mod engine;
 mod errors;
 mod ffi;
 mod handler;
+mod http_route;
 mod interpreter_shutdown;
 mod job_input;
 mod log;
@@ -37,6 +38,7 @@ mod report;
 mod server;
 mod shared_counters;
 mod signals;
+mod streams;
 mod thread_bound;
 mod tls;
 mod unix_socket;
@@ -60,6 +62,8 @@ mod _core {
     #[pymodule_export]
     use crate::errors::Unwritable;
     #[pymodule_export]
+    use crate::http_route::HttpRequest;
+    #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,
         system_certificates,
@@ -68,6 +72,8 @@ mod _core {
     use crate::server::Server;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
+    #[pymodule_export]
+    use crate::streams::{EndType, ItemSink};
     #[pymodule_export]
     use crate::tls::{Certificate, PyTls};
     #[pymodule_export]
@@ -87,6 +93,7 @@ mod _core {
             let mode = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0";
             return Err(PyImportError::new_err(mode));
         }
+        module.add("END", Bound::new(py, EndType)?)?;
         interpreter_shutdown::install_exit_hook(py)
     }
 

@@ -45,7 +45,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 27] {
+) -> [(&'static str, LimitField<'a>); 29] {
     let limits = &mut config.limits;
     [
         ("max_connections", LimitField::Count(&mut config.connections_max)),
@@ -64,6 +64,8 @@ fn limit_fields<'a>(
         ("max_batch_calls", LimitField::Count(&mut limits.batch_calls_max)),
         ("max_reply_bytes", LimitField::Count(&mut limits.reply_bytes_max)),
         ("max_id_bytes", LimitField::Count(&mut limits.id_bytes_max)),
+        ("max_meta_bytes", LimitField::Count(&mut limits.meta_bytes_max)),
+        ("max_stream_bytes", LimitField::Count(&mut limits.stream_bytes_max)),
         ("max_pipeline", LimitField::Count(&mut limits.pipeline_max)),
         ("max_output_bytes", LimitField::Count(&mut limits.output_bytes_max)),
         ("max_held_bytes", LimitField::Count(&mut limits.held_bytes_max)),

@@ -16,11 +16,12 @@ use crate::arguments::{self, Failure};
 use crate::batch;
 use crate::calls::{DeferredOutcome, Outcomes};
 use crate::errors;
-use crate::ffi::variables::in_own_variables;
+use crate::ffi::variables::{copy_current, in_own_variables};
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
 use crate::procedure::Procedure;
 use crate::report::Report;
+use crate::streams::{self, Generator, StreamRun};
 
 /// Cancelled jobs in the queue before they are removed together.
 const CANCELLED_JOBS_MAX: usize = 64;
@@ -71,11 +72,25 @@ pub(crate) enum Work {
     Call(Arc<JobInput>),
     /// A batch: an argument for each parameter, and its calls.
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
+    /// A generator, of a call or of a batch.
+    Stream { start: GeneratorStart, run: Arc<StreamRun> },
+}
+
+/// What a generator function is called with.
+pub(crate) enum GeneratorStart {
+    Call(Arc<JobInput>),
+    /// An argument for each parameter.
+    Batch(Vec<Py<PyList>>),
 }
 
 impl Job {
     fn is_cancelled(&self) -> bool {
-        matches!(&self.work, Work::Call(input) if input.is_empty())
+        match &self.work {
+            Work::Call(input) | Work::Stream { start: GeneratorStart::Call(input), .. } => {
+                input.is_empty()
+            }
+            Work::Batch { .. } | Work::Stream { .. } => false,
+        }
     }
 }
 
@@ -168,12 +183,20 @@ impl Shared {
                     self.outcomes.send(job.token, DeferredOutcome::Text(outcome));
                 }
             }
+            Work::Stream { start, run } => {
+                if let Err(failure) = self.stream(py, start, &run, scratch) {
+                    let _ = run.end(py, Err(failure));
+                }
+                if run.is_batch() {
+                    self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
+                }
+            }
             Work::Batch { columns, items } => {
                 let run = || batch::run(py, &job.procedure, &columns);
                 let result = in_own_variables(py, || run_untracked(py, run));
                 let outcomes = batch::outcomes(py, &self.report, &job.procedure, items, result);
                 let written = |(token, outcome)| match outcome {
-                    DeferredOutcome::Item(item) => {
+                    DeferredOutcome::BatchResult(item) => {
                         let outcome = self.write_item(py, &job.procedure, item.into_bound(py));
                         (token, DeferredOutcome::Text(outcome))
                     }
@@ -184,6 +207,36 @@ impl Shared {
                 self.outcomes.send_all(outcomes);
             }
         }
+    }
+
+    /// Runs a generator from its first step to its end.
+    fn stream(
+        &self,
+        py: Python<'_>,
+        start: GeneratorStart,
+        run: &StreamRun,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let (procedure, variables) = (&run.procedure, copy_current(py)?);
+        let generator = match start {
+            GeneratorStart::Call(input) => {
+                // The input of a cancelled call is gone.
+                let Some(Contents { params, context, _reserved }) = input.take() else {
+                    return Ok(());
+                };
+                let context = context.map(|it| it.into_bound(py));
+                let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
+                Generator::new(&variables, || run_untracked(py, call))
+            }
+            GeneratorStart::Batch(columns) => {
+                let call = || Ok(batch::run(py, procedure, &columns)?);
+                Generator::new(&variables, || run_untracked(py, call))
+            }
+        };
+        let result = generator.and_then(|generator| streams::iterate(py, run, &generator));
+        // Ctrl-C interrupts the main thread only.
+        let _ = run.end(py, result);
+        Ok(())
     }
 
     fn call(

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use ucall_server::Overflow;
 
 use crate::convert::{self, ConversionFault, Convert};
 
@@ -21,10 +22,21 @@ pub(crate) struct Procedure {
     /// Replaces an object that JSON does not have by one that it has.
     pub(crate) encode: Py<PyAny>,
     pub(crate) mode: CallMode,
+    pub(crate) stream: StreamRules,
     /// The limit of a call's duration, from its arrival.
     pub(crate) timeout: Option<Duration>,
     /// Whether the log has named it as slow.
     pub(crate) is_logged_as_slow: AtomicBool,
+    /// Set if the function answers the requests of a route.
+    pub(crate) route: Option<RouteAccess>,
+}
+
+/// Who may send requests to a route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RouteAccess {
+    /// Callers that the server's `auth` accepts.
+    Authenticated,
+    Public,
 }
 
 /// How the calls of a function run.
@@ -40,6 +52,34 @@ pub(crate) enum CallMode {
     Future,
     /// Many calls at once: the function takes lists and returns one.
     Batch(BatchRules),
+    /// A generator on the worker's thread, step by step.
+    Generator,
+    /// An async generator, in a task.
+    AsyncGenerator,
+    /// A generator in a thread of the pool.
+    ThreadGenerator,
+}
+
+/// How the callers of a generator get its items.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct StreamRules {
+    /// Whether calls are refused that do not take items one by one.
+    pub(crate) only: bool,
+    pub(crate) overflow: Overflow,
+}
+
+impl StreamRules {
+    /// Reads what `python/ucall/_registration.py` describes.
+    pub(crate) fn from_description(only: bool, overflow: &str) -> PyResult<Self> {
+        let overflow = match overflow {
+            "pause" => Overflow::Pause,
+            "drop_oldest" => Overflow::DropOldest,
+            "drop_newest" => Overflow::DropNewest,
+            "close" => Overflow::Close,
+            _ => return Err(PyValueError::new_err(format!("unknown overflow {overflow:?}"))),
+        };
+        Ok(Self { only, overflow })
+    }
 }
 
 /// When calls become a batch.
@@ -51,6 +91,8 @@ pub(crate) struct BatchRules {
     /// The number of batches that run at once.
     pub(crate) running_max: usize,
     pub(crate) mode: BatchMode,
+    /// Whether the function is a generator of lists.
+    pub(crate) yields: bool,
 }
 
 /// Where a batch runs.
@@ -74,22 +116,37 @@ impl CallMode {
                 "task" => Ok(Self::Task),
                 "thread" => Ok(Self::Thread),
                 "future" => Ok(Self::Future),
+                "generator" => Ok(Self::Generator),
+                "async_generator" => Ok(Self::AsyncGenerator),
+                "thread_generator" => Ok(Self::ThreadGenerator),
                 _ => Err(unknown()),
             };
         };
-        let mode = match name {
-            "inline" => BatchMode::Inline,
-            "task" => BatchMode::Task,
-            "thread" => BatchMode::Thread,
+        let (mode, yields) = match name {
+            "inline" => (BatchMode::Inline, false),
+            "task" => (BatchMode::Task, false),
+            "thread" => (BatchMode::Thread, false),
+            "generator" => (BatchMode::Inline, true),
+            "async_generator" => (BatchMode::Task, true),
+            "thread_generator" => (BatchMode::Thread, true),
             _ => return Err(unknown()),
         };
         let wait_max = Duration::try_from_secs_f64(wait_max_ms / 1e3)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, mode }))
+        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, mode, yields }))
     }
 }
 
 impl Procedure {
+    /// Whether the function is a generator.
+    pub(crate) fn is_stream(&self) -> bool {
+        match self.mode {
+            CallMode::Generator | CallMode::AsyncGenerator | CallMode::ThreadGenerator => true,
+            CallMode::Batch(rules) => rules.yields,
+            _ => false,
+        }
+    }
+
     /// Whether the function takes its call's `ucall.Context`.
     pub(crate) fn takes_context(&self) -> bool {
         self.signature.as_ref().is_some_and(|signature| signature.context.is_some())
@@ -104,6 +161,32 @@ impl Procedure {
         result: &Bound<'_, PyAny>,
     ) -> Result<(), ConversionFault> {
         convert::write_with(text, len_max, result, self.encode.bind(result.py()))
+    }
+
+    /// Whether the function answers the requests of a route without authentication.
+    pub(crate) fn is_public_route(&self) -> bool {
+        self.route == Some(RouteAccess::Public)
+    }
+
+    /// [`Procedure::write`] for what a generator has yielded or returned. That of a route yields the
+    /// bytes of its response.
+    #[inline]
+    pub(crate) fn write_item(
+        &self,
+        text: &mut Vec<u8>,
+        len_max: usize,
+        result: &Bound<'_, PyAny>,
+    ) -> Result<(), ConversionFault> {
+        match result.cast::<PyBytes>() {
+            _ if self.route.is_none() => self.write(text, len_max, result),
+            Ok(part) if part.as_bytes().len() > len_max => Err(ConversionFault::TooLarge),
+            Ok(part) => {
+                text.extend_from_slice(part.as_bytes());
+                Ok(())
+            }
+            // It has returned nothing, after its last part.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Whether the log has named it as slow; sets that.

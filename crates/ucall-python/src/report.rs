@@ -6,7 +6,7 @@ use ucall_proto::RpcError;
 
 use crate::arguments::Failure;
 use crate::convert::ConversionFault;
-use crate::errors::{self, Errors};
+use crate::errors::{self, Errors, Unwritable};
 use crate::log::{Interrupted, Log};
 use crate::procedure::Procedure;
 
@@ -49,6 +49,7 @@ impl Report {
                 self.raised(py, procedure, *error, len_max)
             }
             Failure::Result(fault) => self.unwritable(py, procedure, "result", fault, len_max),
+            Failure::Item(fault) => self.unwritable(py, procedure, "item", fault, len_max),
             Failure::Raised(error) => self.raised(py, procedure, error, len_max),
         }
     }
@@ -71,16 +72,17 @@ impl Report {
         fault: ConversionFault,
         len_max: usize,
     ) -> Reported {
-        let problem = match fault {
-            ConversionFault::Value(mismatch) => mismatch.describe(problem),
-            ConversionFault::TooLarge => {
-                format!("{problem}: larger than a reply may be (max_reply_bytes)")
-            }
-            ConversionFault::Raised(error) => return self.raised(py, procedure, *error, len_max),
-        };
+        match fault.describe(problem) {
+            Ok(problem) => self.invalid(py, procedure, &problem),
+            Err(error) => self.raised(py, procedure, *error, len_max),
+        }
+    }
+
+    /// Logs a result or an item that is invalid, and tells the caller.
+    fn invalid(&self, py: Python<'_>, procedure: &Procedure, problem: &str) -> Reported {
         let line = format!("{}: {problem}", procedure.name);
         let logged = self.log.error(py, &line, None);
-        (errors::internal().expected(&problem), logged)
+        (errors::internal().expected(problem), logged)
     }
 
     fn raised(
@@ -95,6 +97,9 @@ impl Report {
         }
         if errors::is_cancelled(py, &error) {
             return (errors::cancelled("the call was cancelled"), Ok(()));
+        }
+        if error.is_instance_of::<Unwritable>(py) {
+            return self.invalid(py, procedure, &error.value(py).to_string());
         }
         if self.errors.is_for_caller(py, &error) {
             return match errors::for_caller(py, &error, len_max, procedure.encode.bind(py)) {

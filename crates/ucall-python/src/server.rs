@@ -24,11 +24,11 @@ use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
 use crate::options::CallLimits;
-use crate::procedure::{CallMode, Procedure, Signature};
+use crate::procedure::{CallMode, Procedure, RouteAccess, Signature, StreamRules};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
-use crate::{options, pool};
+use crate::{http_route, options, pool};
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -221,8 +221,9 @@ impl Server {
     /// Serves `function` under `name`, in place of an earlier function of that name. `signature` is
     /// what `ucall._signature.describe` returns; `encode` replaces objects that JSON does not have.
     /// `mode` names a call mode; `batch` is the largest size, the longest wait in milliseconds, and
-    /// the number of batches that run at once.
-    #[pyo3(signature = (name, function, signature, encode, *, mode, timeout_ms, batch))]
+    /// the number of batches that run at once. `stream` is, for a generator, whether calls are
+    /// refused that do not take items one by one, and what happens to items for a slow reader.
+    #[pyo3(signature = (name, function, signature, encode, *, mode, timeout_ms, batch, stream))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
         &self,
@@ -233,20 +234,58 @@ impl Server {
         mode: &str,
         timeout_ms: Option<f64>,
         batch: Option<(usize, f64, usize)>,
+        stream: Option<(bool, String)>,
     ) -> PyResult<()> {
+        let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
         let procedure = Procedure {
             name: name.clone(),
             callable: function,
             signature: signature.map(Signature::from_description).transpose()?,
             encode,
             mode: CallMode::from_description(mode, batch)?,
+            stream: stream.transpose()?.unwrap_or_default(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_logged_as_slow: AtomicBool::new(false),
+            route: None,
         };
         if procedure.takes_context() {
             self.procedures.want_peers();
         }
         self.procedures.insert(&name, Arc::new(procedure));
+        Ok(())
+    }
+
+    /// Has `function` answer the HTTP requests of a path and these methods. It takes a
+    /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
+    /// begin with the rest. A public route is not authenticated.
+    #[pyo3(signature = (path, methods, function, encode, *, mode, is_public, wants_peer))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn insert_route(
+        &self,
+        path: String,
+        methods: Vec<String>,
+        function: Py<PyAny>,
+        encode: Py<PyAny>,
+        mode: &str,
+        is_public: bool,
+        wants_peer: bool,
+    ) -> PyResult<()> {
+        let methods = http_route::methods(&methods)?;
+        let procedure = Procedure {
+            name: path.clone(),
+            callable: function,
+            signature: Some(Signature::of_route()),
+            encode,
+            mode: CallMode::from_description(mode, None)?,
+            stream: StreamRules::default(),
+            timeout: self.timeout,
+            is_logged_as_slow: AtomicBool::new(false),
+            route: Some(if is_public { RouteAccess::Public } else { RouteAccess::Authenticated }),
+        };
+        if wants_peer {
+            self.procedures.want_peers();
+        }
+        self.procedures.insert_route(&path, methods, is_public, Arc::new(procedure));
         Ok(())
     }
 

@@ -51,11 +51,9 @@ impl SharedCounters {
         let (Some(past), Some(page)) = (self.pages.first(), self.pages.get(index)) else {
             return Err(PyIndexError::new_err("no such page"));
         };
-        let mut stats = page.stats();
-        page.publish(&Stats::default());
+        let mut stats = page.take();
         stats.connections = 0;
-        stats += past.stats();
-        past.publish(&stats);
+        past.add(stats);
         Ok(())
     }
 }

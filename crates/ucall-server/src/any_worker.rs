@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::handler::Handler;
 use crate::mailbox::Mailbox;
 use crate::procedures::Procedures;
+use crate::publisher::Publisher;
 use crate::worker::{Turn, Worker};
 
 /// Slots of a ring's table beyond the connections, so that a new connection gets one before the
@@ -124,6 +125,10 @@ impl<H: Handler> AnyWorker<H> {
 
     pub fn mailbox(&self) -> Mailbox {
         call!(self, worker => worker.mailbox())
+    }
+
+    pub fn publisher(&self) -> Arc<Publisher> {
+        call!(self, worker => worker.publisher())
     }
 
     pub fn counters(&self) -> Arc<Counters> {

@@ -23,6 +23,10 @@ pub struct WorkerConfig {
     /// The `WWW-Authenticate` header of the reply to a request that
     /// [`Handler::authenticate`](crate::Handler::authenticate) rejects.
     pub challenge: Option<String>,
+    /// Subscriptions of one connection.
+    pub subscriptions_max: usize,
+    /// The name of one topic.
+    pub topic_bytes_max: usize,
     /// How long a drain waits for running calls.
     pub drain_timeout: Duration,
 }
@@ -39,6 +43,8 @@ impl WorkerConfig {
             tls: None,
             connections_max: Self::CONNECTIONS_MAX,
             challenge: None,
+            subscriptions_max: 128,
+            topic_bytes_max: 256,
             drain_timeout: Duration::from_secs(10),
         }
     }

@@ -8,6 +8,7 @@ use ucall_engine::Id;
 use ucall_proto::Connection;
 
 use crate::handler::Caller;
+use crate::item_queues::ItemQueues;
 use crate::outgoing::Outgoing;
 
 /// How many of the longest idle connections are cached.
@@ -23,6 +24,8 @@ pub(crate) struct Entry {
     pub(crate) proto: Connection,
     pub(crate) caller: Caller,
     pub(crate) outgoing: Outgoing,
+    /// What waits for a slow peer; `None` if nothing does.
+    pub(crate) items: Option<Box<ItemQueues>>,
     /// Bytes that the connection's target had at the last sweep.
     filled: usize,
     /// Whether the engine has stopped receiving.
@@ -40,6 +43,7 @@ impl Entry {
             proto,
             caller: Caller { connection: id, peer: None },
             outgoing: Outgoing::new(now),
+            items: None,
             filled: 0,
             is_paused: false,
             is_shut_down: false,

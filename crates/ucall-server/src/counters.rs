@@ -21,6 +21,10 @@ pub struct Stats {
     pub turns: u64,
     /// System calls of the engine.
     pub system_calls: u64,
+    /// Subscriptions to topics now.
+    pub subscriptions: u64,
+    /// Messages of the server that were dropped for slow clients or busy workers.
+    pub dropped_messages: u64,
 }
 
 impl AddAssign for Stats {
@@ -32,6 +36,8 @@ impl AddAssign for Stats {
         self.bytes_sent += other.bytes_sent;
         self.turns += other.turns;
         self.system_calls += other.system_calls;
+        self.subscriptions += other.subscriptions;
+        self.dropped_messages += other.dropped_messages;
     }
 }
 
@@ -63,6 +69,8 @@ pub struct CounterPage {
     bytes_sent: AtomicU64,
     turns: AtomicU64,
     system_calls: AtomicU64,
+    subscriptions: AtomicU64,
+    dropped_messages: AtomicU64,
 }
 
 impl Counters {
@@ -96,10 +104,43 @@ impl CounterPage {
             bytes_sent: read(&self.bytes_sent),
             turns: read(&self.turns),
             system_calls: read(&self.system_calls),
+            subscriptions: read(&self.subscriptions),
+            dropped_messages: read(&self.dropped_messages),
         }
     }
 
-    /// Writes all counters. A page has one writer.
+    /// Clears a page that belongs to no worker any more, and returns what it had.
+    pub fn take(&self) -> Stats {
+        let stats = self.stats();
+        self.publish(&Stats::default());
+        self.subscriptions.store(0, Ordering::Relaxed);
+        self.dropped_messages.store(0, Ordering::Relaxed);
+        stats
+    }
+
+    /// Adds counters to a page of workers that have ended.
+    pub fn add(&self, mut stats: Stats) {
+        self.dropped_messages.fetch_add(stats.dropped_messages, Ordering::Relaxed);
+        stats += self.stats();
+        self.publish(&stats);
+    }
+
+    /// Sets the number of subscriptions, on any thread.
+    pub(crate) fn set_subscriptions(&self, subscriptions: u64) {
+        self.subscriptions.store(subscriptions, Ordering::Relaxed);
+    }
+
+    /// The number of subscriptions.
+    pub fn subscriptions(&self) -> u64 {
+        self.subscriptions.load(Ordering::Relaxed)
+    }
+
+    /// Counts dropped messages, on any thread.
+    pub fn add_dropped(&self, count: u64) {
+        self.dropped_messages.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Writes the counters of a worker's turn. A page has one worker.
     #[inline]
     pub fn publish(&self, stats: &Stats) {
         let write = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);

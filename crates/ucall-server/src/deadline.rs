@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ucall_proto::{Call, RpcError};
+use ucall_proto::{Call, Meta, RpcError};
 
 /// When a call must be answered. Ordered by that moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -14,12 +14,13 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline of a call that arrived at `arrived`: the caller's `Ucall-Timeout-Ms` or the
-    /// server's `timeout`, whichever is shorter.
+    /// The deadline of a call that arrived at `arrived`: the caller's `Ucall-Timeout-Ms`, or
+    /// `timeout_ms` of its `_meta`, or the server's `timeout`, whichever is shortest.
     #[inline]
     pub fn of(call: &Call<'_>, timeout: Option<Duration>, arrived: Instant) -> Option<Self> {
         let requested = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
-        Self::after([requested, timeout].into_iter().flatten().min()?, arrived)
+        let in_meta = call.meta.and_then(Meta::timeout);
+        Self::after([requested, in_meta, timeout].into_iter().flatten().min()?, arrived)
     }
 
     #[inline]

@@ -4,18 +4,21 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ucall_engine::OwningProcess;
-use ucall_proto::http1::{Head, ReplyWriter};
+use ucall_proto::http1::{Head, Methods, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallOutcome, CallerIdentity, Connection, Drain, Environment,
-    LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Connection, Drain,
+    Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
 };
 
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
-use crate::handler::{Caller, Handler};
+use crate::handler::{CallId, Caller, Handler};
 use crate::procedures::{ProcedureCache, Procedures};
+
+/// The notification that asks to cancel a call. The Language Server Protocol has this name.
+const CANCEL_REQUEST: &[u8] = b"$/cancelRequest";
 
 /// The state that all connections of a worker share.
 pub(crate) struct WorkerContext<H: Handler> {
@@ -196,7 +199,7 @@ impl<H: Handler> WorkerContext<H> {
             replies: &mut self.replies,
             service: &mut service,
             scratch: &mut self.scratch,
-            queued_bytes: entry.outgoing.bytes(),
+            queued_bytes: entry.outgoing.reply_bytes(),
             drain: self.drain,
             load: self.load,
         };
@@ -236,6 +239,9 @@ impl<H: Handler> Service for Dispatch<'_, H> {
             true => find_escaped(self.procedures, call.method),
         };
         let Some(procedure) = found else {
+            if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
+                return CallOutcome::CancelRequest;
+            }
             reply.error(&method_not_found(call.method));
             return CallOutcome::Done;
         };
@@ -257,6 +263,37 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         let admitted = self.handler.authenticate(head, session, self.caller);
         self.process.end_child();
         admitted
+    }
+
+    fn route_methods(&self, path: &[u8]) -> Methods {
+        self.procedures.routes().methods(path)
+    }
+
+    fn is_public(&self, head: &Head<'_>) -> bool {
+        let (path, _) = head.path_and_query();
+        let route = self.procedures.routes().find(path, head.method());
+        route.is_some_and(|route| route.is_public)
+    }
+
+    fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        *self.calls += 1;
+        if let Some(cause) = self.rejection {
+            reply.error(&rejection_error(cause));
+            return CallOutcome::Done;
+        }
+        let find =
+            |head: &Head<'_>| self.procedures.routes().find(call.method.raw(), head.method());
+        let Some(route) = call.head.and_then(find) else {
+            reply.error(&method_not_found(call.method));
+            return CallOutcome::Done;
+        };
+        let outcome = self.handler.respond(&route.procedure, call, body, self.caller, reply);
+        self.process.end_child();
+        outcome
+    }
+
+    fn cancel(&mut self, number: CallNumber) {
+        self.handler.cancel_call(CallId { connection: self.caller.connection, number });
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {

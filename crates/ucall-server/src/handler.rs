@@ -12,6 +12,7 @@ use ucall_proto::{
 };
 
 use crate::mailbox::Mailbox;
+use crate::publisher::Publisher;
 
 /// Names one call of one server until it is answered.
 ///
@@ -22,6 +23,38 @@ pub struct CallId {
     pub connection: Id,
     /// The number of the call on that connection.
     pub number: CallNumber,
+}
+
+/// What [`Handler::poll_reply`] returns of a call.
+#[derive(Debug)]
+pub enum Polled {
+    /// Its result. The call has ended.
+    Result,
+    /// Its error. The call has ended.
+    Error(RpcError),
+    /// An item of a stream. More may follow, and at last the result or an error.
+    Item(Overflow),
+}
+
+impl From<Result<(), RpcError>> for Polled {
+    fn from(outcome: Result<(), RpcError>) -> Self {
+        outcome.map_or_else(Self::Error, |()| Self::Result)
+    }
+}
+
+/// What happens to the items of a stream, or to the messages of a topic, whose reader is slow: if
+/// more than [`Limits::stream_bytes_max`](ucall_proto::Limits) of them wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Overflow {
+    /// The stream pauses.
+    #[default]
+    Pause,
+    /// The oldest that waits is dropped.
+    DropOldest,
+    /// The new one is dropped.
+    DropNewest,
+    /// The connection closes.
+    Close,
 }
 
 /// The caller of a procedure.
@@ -70,9 +103,34 @@ pub trait Handler {
         reply: &mut Reply<'_>,
     ) -> CallOutcome;
 
+    /// Answers a request of a route, as [`Handler::call`] does; see
+    /// [`Service::respond`](ucall_proto::Service::respond).
+    fn respond(
+        &mut self,
+        procedure: &Self::Procedure,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let _ = (procedure, call, body, caller, reply);
+        CallOutcome::Done
+    }
+
     /// Sets the mailbox of the handler's worker, when that is made.
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         let _ = mailbox;
+    }
+
+    /// Sets what sends messages to the connections of the handler's worker, when that is made.
+    fn set_publisher(&mut self, publisher: Arc<Publisher>) {
+        let _ = publisher;
+    }
+
+    /// Reports the end of a connection that [`Publisher::attach`] or [`Publisher::subscribe`] has
+    /// named.
+    fn connection_closed(&mut self, connection: Id) {
+        let _ = connection;
     }
 
     /// Whether requests go through [`Handler::authenticate`].
@@ -102,12 +160,28 @@ pub trait Handler {
         let _ = connection;
     }
 
-    /// The next reply to a deferred call: its error, or the JSON text of its result in `text`,
-    /// which is empty. After each notification of its wake flag the worker polls until there is
-    /// none.
-    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    /// Cancels a deferred call, whose caller has asked for that and gets its reply now.
+    fn cancel_call(&mut self, call: CallId) {
+        let _ = call;
+    }
+
+    /// The next reply to a deferred call, or item of a stream. The JSON text of a result or an item
+    /// goes to `text`, which is empty. After each notification of its wake flag the worker polls
+    /// until there is none.
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         let _ = text;
         None
+    }
+
+    /// The reader of a stream is slow: no more items, until [`Handler::resume_stream`]. Those that
+    /// exist already may follow.
+    fn pause_stream(&mut self, call: CallId) {
+        let _ = call;
+    }
+
+    /// The reader of a paused stream takes items again.
+    fn resume_stream(&mut self, call: CallId) {
+        let _ = call;
     }
 
     /// A turn begins. All arrivals that it handles came by `now`.

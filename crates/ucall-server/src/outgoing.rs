@@ -12,6 +12,9 @@ pub(crate) struct Outgoing {
     queued: Payload,
     /// Bytes of the send under way; 0 when there is none.
     in_flight: usize,
+    /// Bytes of both that are items of streams.
+    queued_items: usize,
+    in_flight_items: usize,
     /// Bytes of it that the peer had taken at the last inspection, and when that last changed.
     taken: usize,
     send_progress_at: Instant,
@@ -23,6 +26,8 @@ impl Outgoing {
         Self {
             queued: Payload::new(),
             in_flight: 0,
+            queued_items: 0,
+            in_flight_items: 0,
             taken: 0,
             send_progress_at: now,
             reserved: Reservation::default(),
@@ -33,6 +38,22 @@ impl Outgoing {
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.in_flight + self.queued.len()
+    }
+
+    /// The same without the items of streams, which have a limit of their own.
+    #[inline]
+    pub(crate) fn reply_bytes(&self) -> usize {
+        self.bytes() - self.queued_items - self.in_flight_items
+    }
+
+    /// Counts bytes of the queued output as items of streams.
+    pub(crate) fn add_item_bytes(&mut self, len: usize) {
+        self.queued_items += len;
+    }
+
+    /// Items of streams that wait for the end of the send under way.
+    pub(crate) fn queued_item_bytes(&self) -> usize {
+        self.queued_items
     }
 
     /// Whether a send is under way.
@@ -54,7 +75,10 @@ impl Outgoing {
     /// Takes the queued output for the next send; `None` while a send is under way.
     #[inline(always)]
     pub(crate) fn take_next(&mut self) -> Option<Payload> {
-        (!self.queued.is_empty() && self.in_flight == 0).then(|| mem::take(&mut self.queued))
+        (!self.queued.is_empty() && self.in_flight == 0).then(|| {
+            self.in_flight_items = mem::take(&mut self.queued_items);
+            mem::take(&mut self.queued)
+        })
     }
 
     /// Records a send of `len` bytes.
@@ -67,7 +91,7 @@ impl Outgoing {
     /// Records the end of the send; `true` if output is queued or memory is reserved.
     #[inline(always)]
     pub(crate) fn end_send(&mut self) -> bool {
-        self.in_flight = 0;
+        (self.in_flight, self.in_flight_items) = (0, 0);
         !self.queued.is_empty() || self.reserved.bytes() > 0
     }
 

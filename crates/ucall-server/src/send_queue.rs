@@ -7,6 +7,7 @@
 //! |---|---|
 //! | while a send of its connection is under way | after that send |
 //! | on posix: up to 16 KiB, of a connection that waits for requests | with up to three others |
+//! | up to 16 KiB of items of streams | at the end of the turn |
 //! | any other | at once |
 //!
 //! Each entry into the kernel replaces the contents of caches and branch predictors, so posix sends
@@ -130,6 +131,28 @@ impl SendQueue {
         Flushed::Done
     }
 
+    /// Appends the output to that of its connection, and sends it with all others that this turn
+    /// holds; `true` if it is too long for that, and [`SendQueue::flush`] is due.
+    pub(crate) fn hold(&mut self, entry: &mut Entry) -> bool {
+        let was_queued = !entry.outgoing.queued().is_empty();
+        match was_queued {
+            true => self.output.append_to(entry.outgoing.queued_mut()),
+            false => self.output.move_to(entry.outgoing.queued_mut()),
+        }
+        if entry.outgoing.is_sending() {
+            self.needs_poll |= !was_queued;
+            entry.outgoing.reserve(&self.budget);
+        } else if !was_queued {
+            self.batch.push(entry.id());
+        }
+        entry.outgoing.queued().len() > MemoryBudget::UNRESERVED_BYTES
+    }
+
+    /// Sends the output that [`SendQueue::hold`] has queued, unless a send is under way.
+    pub(crate) fn send_held<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
+        self.send(engine, entry, now);
+    }
+
     /// The fast path of [`SendQueue::flush`]: a small reply of a connection that then only waits
     /// for its next request.
     #[inline(always)]
@@ -161,7 +184,7 @@ impl SendQueue {
     #[inline(always)]
     fn enqueue(&mut self, id: Id) -> Flushed {
         self.batch.push(id);
-        if self.batch.len() == BATCH_MAX { Flushed::BatchIsFull } else { Flushed::Done }
+        if self.batch.len() >= BATCH_MAX { Flushed::BatchIsFull } else { Flushed::Done }
     }
 
     /// Whether the batch has replies.
@@ -189,6 +212,11 @@ impl SendQueue {
         self.batch.clear();
     }
 
+    /// Appends the output to that of its connection, which waits for [`SendQueue::send_next`].
+    pub(crate) fn append_output(&mut self, entry: &mut Entry) {
+        self.output.append_to(entry.outgoing.queued_mut());
+    }
+
     /// Sends the queued output of a connection, unless a send is under way.
     #[inline(always)]
     fn send<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
@@ -201,7 +229,10 @@ impl SendQueue {
             false => engine.send(id, payload),
         };
         match state {
-            SendState::Done(payload) => self.output.recycle(payload),
+            SendState::Done(payload) => {
+                entry.outgoing.end_send();
+                self.output.recycle(payload);
+            }
             SendState::Pending => {
                 entry.outgoing.begin_send(len, now);
                 if len > MemoryBudget::UNRESERVED_BYTES {
@@ -217,7 +248,9 @@ impl SendQueue {
     pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
         self.output.recycle(payload);
         let Some(entry) = entry else { return false };
-        entry.outgoing.end_send() || entry.proto.next_action() != NextAction::Receive
+        entry.outgoing.end_send()
+            || entry.proto.next_action() != NextAction::Receive
+            || entry.items.is_some()
     }
 
     /// Sends the output that was queued during a send.

@@ -24,6 +24,7 @@ use crate::handler::Handler;
 use crate::mailbox::{Mailbox, Message};
 use crate::maintenance::Sweep;
 use crate::procedures::Procedures;
+use crate::publisher::Publisher;
 
 const READABLE: Readiness = Readiness { readable: true, writable: false };
 
@@ -60,6 +61,7 @@ pub struct Worker<E: Engine, H: Handler> {
     /// When the turn before this one began: connections that were accepted later are not evicted.
     previous_turn: Option<Instant>,
     counters: Arc<Counters>,
+    publisher: Arc<Publisher>,
 }
 
 impl<E: Engine, H: Handler> Worker<E, H> {
@@ -74,10 +76,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let waker = engine.waker();
         // A wake fails if the worker is gone, or about to poll by itself.
         let mailbox = Mailbox::new(move || drop(waker.wake()));
+        let (subscriptions_max, topic_max) = (config.subscriptions_max, config.topic_bytes_max);
+        let publisher = Arc::new(Publisher::new(mailbox.clone(), subscriptions_max, topic_max));
         handler.set_mailbox(mailbox.clone());
+        handler.set_publisher(publisher.clone());
         let context = WorkerContext::new(handler, procedures, config, now);
         Self {
-            driver: ConnectionDriver::new(engine, context),
+            driver: ConnectionDriver::new(engine, context, publisher.clone()),
             admission: AdmissionQueues::default(),
             sweep: Sweep::new(now),
             drain: None,
@@ -90,7 +95,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             arrivals: 0,
             has_messages: false,
             previous_turn: None,
-            counters: Arc::default(),
+            counters: publisher.counters(),
+            publisher,
         }
     }
 
@@ -151,8 +157,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.mailbox.clone()
     }
 
+    /// Through which any thread sends messages to the worker's connections.
+    pub fn publisher(&self) -> Arc<Publisher> {
+        self.publisher.clone()
+    }
+
     /// Publishes the worker's counters on that page from now on.
     pub fn set_counters(&mut self, counters: Arc<Counters>) {
+        self.publisher.set_counters(counters.clone());
         self.counters = counters;
     }
 
@@ -317,6 +329,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             }
         }
         self.messages = messages;
+        self.driver.send_messages();
         self.driver.poll_replies();
         stopped
     }

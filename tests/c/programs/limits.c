@@ -86,6 +86,7 @@ static uint32_t *field(ucall_config_t *config, char const *name) {
     FIELD(max_nesting);
     FIELD(max_reply_bytes);
     FIELD(max_id_bytes);
+    FIELD(max_meta_bytes);
     FIELD(max_pipeline);
     FIELD(max_output_bytes);
     FIELD(max_held_bytes);

@@ -73,8 +73,8 @@ pub fn answer(body: &[u8], out: &mut impl Write) -> io::Result<()> {
     Ok(serde_json::to_writer(out, &Reply { jsonrpc: "2.0", id: request.id, result, error })?)
 }
 
-/// The address to listen on: the port is the one argument.
+/// The address to listen on: the port is the last argument.
 pub fn address() -> (&'static str, u16) {
-    let port = std::env::args().nth(1).and_then(|port| port.parse().ok());
-    ("127.0.0.1", port.expect("the one argument is a port"))
+    let port = std::env::args().last().and_then(|port| port.parse().ok());
+    ("127.0.0.1", port.expect("the last argument is a port"))
 }

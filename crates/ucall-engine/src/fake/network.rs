@@ -203,6 +203,11 @@ impl FakePeer {
         self.with(|connection| connection.inbox.iter().map(Inbound::len).sum())
     }
 
+    /// Sends to the peer so far.
+    pub fn sends(&self) -> usize {
+        self.with(|connection| connection.sends)
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut Connection) -> T) -> T {
         act(&mut lock(&self.state).connections[self.connection])
     }

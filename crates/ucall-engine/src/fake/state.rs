@@ -209,6 +209,7 @@ impl FakeState {
             Some(connection) if connection.sending.is_some() => io::ErrorKind::ResourceBusy,
             Some(connection) if connection.shut_down => io::ErrorKind::BrokenPipe,
             Some(connection) => {
+                connection.sends += 1;
                 if payload.is_empty() || connection.send_mode == SendMode::AtOnce {
                     connection.sent.extend(payload.slices_from(0).flatten());
                     return SendState::Done(payload);

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use super::Environment;
 use super::exchange::{ExchangeReply, ReplyPart};
+use super::{Environment, Scratch};
 use crate::http1::Head;
-use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member};
+use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member, Reader};
 use crate::rpc::{
-    Batch, Call, CallNumber, CallOutcome, Content, Reply, ReplyLimit, Request, RpcError, Service,
-    scan_document, write_error_reply,
+    Batch, Call, CallNumber, CallOutcome, Content, Meta, Reply, ReplyLimit, Request, RpcError,
+    Service, scan_document, write_error_reply,
 };
 use crate::tls::TlsSession;
 
@@ -61,8 +61,7 @@ pub(super) fn run_document<S: Service>(
     {
         Some((request, rest)) if context.allows(rest) => {
             let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
-            let (members, service) = (&environment.scratch.members, &mut *environment.service);
-            let outcome = DocumentRun { context, members, limit, service }.single(&request, out);
+            let outcome = DocumentRun::new(context, limit, environment).single(&request, out);
             Ok((outcome, text.len() - rest.len()))
         }
         _ => run_general(text, context, environment, out),
@@ -83,8 +82,7 @@ fn run_general<S: Service>(
         return Err(JsonError::Invalid);
     }
     let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
-    let (members, service) = (&environment.scratch.members, &mut *environment.service);
-    let mut run = DocumentRun { context, members, limit, service };
+    let mut run = DocumentRun::new(context, limit, environment);
     let outcome = match document.content {
         Content::Single(request) => run.single(&request, out),
         Content::Batch(batch) => run.batch(&batch, out),
@@ -108,16 +106,41 @@ struct DocumentRun<'a, S> {
     members: &'a [Member],
     limit: &'a ReplyLimit,
     service: &'a mut S,
+    in_batch: bool,
+    /// The ids of calls to cancel.
+    cancel_requests: &'a mut Vec<Vec<u8>>,
 }
 
-impl<S: Service> DocumentRun<'_, S> {
+/// Whether a call gets its reply later.
+fn is_deferred(outcome: CallOutcome) -> bool {
+    matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
+}
+
+impl<'a, S: Service> DocumentRun<'a, S> {
+    #[inline(always)]
+    fn new(
+        context: RequestContext<'a>,
+        limit: &'a ReplyLimit,
+        environment: &'a mut Environment<'_, S>,
+    ) -> Self {
+        let Scratch { members, cancel_requests, .. } = &mut *environment.scratch;
+        Self {
+            context,
+            members,
+            limit,
+            service: environment.service,
+            in_batch: false,
+            cancel_requests,
+        }
+    }
+
     /// Runs a document that is one call.
     #[inline(always)]
     fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
         let start = out.len();
         match (self.call(0, request, out), request.id) {
-            (CallOutcome::Deferred, Some(id)) => {
-                let part = ReplyPart::Waiting { item: 0, id: id.to_vec() };
+            (outcome @ (CallOutcome::Deferred | CallOutcome::Stream), Some(id)) => {
+                let part = self.waiting_part(0, id, request, outcome);
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
             _ if out.len() > start => DocumentOutcome::Replied,
@@ -134,17 +157,21 @@ impl<S: Service> DocumentRun<'_, S> {
             }
             _ => {}
         }
+        self.in_batch = true;
         let start = out.len();
         out.push(b'[');
         for (index, request) in requests.iter().enumerate() {
             let before = out.len();
-            if self.element(index as u32, request, out) == CallOutcome::Deferred
-                && request.id.is_some()
+            let outcome = self.element(index as u32, request, out);
+            if is_deferred(outcome)
+                && let Some(id) = request.id
             {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
                 out.truncate(start);
-                let parts = self.finish_batch(ReplyPart::Written(first), requests, index);
+                let deferred = self.waiting_part(index as u32, id, request, outcome);
+                let parts = vec![ReplyPart::Written(first), deferred];
+                let parts = self.finish_batch(parts, requests, index + 1);
                 return DocumentOutcome::Deferred(ExchangeReply::Batch(parts));
             }
             if out.len() > before {
@@ -160,24 +187,38 @@ impl<S: Service> DocumentRun<'_, S> {
         DocumentOutcome::Replied
     }
 
-    /// Runs the rest of a batch after its first deferred call, which is at `deferred`.
+    /// Runs the rest of a batch, from `next` on, after its first deferred call.
     fn finish_batch(
         &mut self,
-        first: ReplyPart,
+        mut parts: Vec<ReplyPart>,
         requests: &[Request<'_>],
-        deferred: usize,
+        next: usize,
     ) -> Vec<ReplyPart> {
-        let mut parts = vec![first];
-        for (index, request) in requests.iter().enumerate().skip(deferred) {
+        for (index, request) in requests.iter().enumerate().skip(next) {
             let (item, mut out) = (index as u32, Vec::new());
-            let is_deferred =
-                index == deferred || self.element(item, request, &mut out) == CallOutcome::Deferred;
+            let outcome = self.element(item, request, &mut out);
             parts.push(match request.id {
-                Some(id) if is_deferred => ReplyPart::Waiting { item, id: id.to_vec() },
+                Some(id) if is_deferred(outcome) => self.waiting_part(item, id, request, outcome),
                 _ => ReplyPart::Written(out),
             });
         }
         parts
+    }
+
+    #[inline(never)]
+    fn waiting_part(
+        &self,
+        item: u32,
+        id: &[u8],
+        request: &Request<'_>,
+        outcome: CallOutcome,
+    ) -> ReplyPart {
+        let token = match self.context.head {
+            Some(_) => Some(id),
+            None => request.meta.and_then(Meta::progress_token),
+        };
+        let token = token.filter(|_| outcome == CallOutcome::Stream).map(<[u8]>::to_vec);
+        ReplyPart::Waiting { item, id: id.to_vec(), token }
     }
 
     /// [`DocumentRun::call`], compiled once for all items of batches.
@@ -199,6 +240,8 @@ impl<S: Service> DocumentRun<'_, S> {
             params: request.params,
             members: request.members(self.members),
             id,
+            meta: request.meta,
+            in_batch: self.in_batch,
             number: CallNumber { request: self.context.request, item },
             head: self.context.head,
             session: self.context.session,
@@ -206,6 +249,23 @@ impl<S: Service> DocumentRun<'_, S> {
         let mut reply = Reply::new(out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);
         reply.end(outcome == CallOutcome::Done);
+        // Over HTTP the end of the connection cancels its calls.
+        if outcome == CallOutcome::CancelRequest && self.context.head.is_none() {
+            self.note_cancel_request(request);
+        }
         outcome
+    }
+
+    #[cold]
+    fn note_cancel_request(&mut self, request: &Request<'_>) {
+        let Some(params @ [b'{', ..]) = request.params else { return };
+        let mut reader = Reader::new(params);
+        reader.enter();
+        while let Some(name) = reader.next_key() {
+            let value = reader.skip();
+            if name.unescaped().as_ref() == b"id" {
+                self.cancel_requests.push(value.to_vec());
+            }
+        }
     }
 }

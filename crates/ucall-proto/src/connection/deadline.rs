@@ -49,21 +49,28 @@ impl PlainConnection {
         match self.wait_state {
             WaitState::Handshake => Some(since + limits.handshake_timeout),
             WaitState::Request => {
-                let end = since + self.idle_time(limits);
-                Some(limits.lifetime.map_or(end, |lifetime| end.min(self.accepted_at + lifetime)))
+                let idle_end = self.idle_time(limits).map(|time| since + time);
+                let end = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
+                idle_end.into_iter().chain(end).min()
             }
             WaitState::Head => Some(since + limits.head_timeout),
             WaitState::Body { total } => {
                 Some((self.last_received_at + limits.body_timeout).min(since + total))
             }
-            WaitState::Replies => None,
+            WaitState::Replies => self.comment_due(),
             WaitState::End => Some(since + limits.discard_timeout),
         }
     }
 
     /// Since when the connection has had no request under way; `None` while it has.
     pub fn idle_since(&self) -> Option<Instant> {
-        self.quiet_since().filter(|_| !self.is_websocket())
+        self.quiet_since().filter(|_| !self.is_websocket() && !self.awaits_messages)
+    }
+
+    /// Sets whether the peer waits for messages of the server, so that it is not idle without a
+    /// call.
+    pub(super) fn set_awaits_messages(&mut self, awaits_messages: bool) {
+        self.awaits_messages = awaits_messages;
     }
 
     /// The same, but an open WebSocket without a message or a call under way is quiet, too. It is
@@ -80,12 +87,12 @@ impl PlainConnection {
         self.wait_state == WaitState::Handshake
     }
 
-    /// How long the peer may be idle.
-    fn idle_time(&self, limits: &Limits) -> Duration {
+    /// How long the peer may be idle; `None` if it waits for messages of the server.
+    fn idle_time(&self, limits: &Limits) -> Option<Duration> {
         match &self.protocol {
-            Protocol::WebSocket(socket) if socket.is_silent(limits) => LAST_CHANCE,
-            Protocol::WebSocket(_) => limits.ping_interval,
-            _ => limits.idle_timeout,
+            Protocol::WebSocket(socket) if socket.is_silent(limits) => Some(LAST_CHANCE),
+            Protocol::WebSocket(_) => Some(limits.ping_interval),
+            _ => (!self.awaits_messages).then_some(limits.idle_timeout),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::rpc::{CallNumber, Reply, ReplyLimit, RpcError};
+use crate::rpc::{CallNumber, ROUTE_ID, Reply, ReplyLimit, RpcError};
 
 /// One request that waits for deferred calls, or for an exchange before it.
 #[derive(Debug)]
@@ -36,7 +36,12 @@ pub(super) enum ExchangeReply {
 #[derive(Debug)]
 pub(super) enum ReplyPart {
     Written(Vec<u8>),
-    Waiting { item: u32, id: Vec<u8> },
+    /// `token` is that of the items that come before the reply, if it is a stream's.
+    Waiting {
+        item: u32,
+        id: Vec<u8>,
+        token: Option<Vec<u8>>,
+    },
 }
 
 impl ReplyPart {
@@ -66,6 +71,7 @@ fn write_outcome(
     let limit = ReplyLimit::after(out, bytes_max);
     let mut reply = Reply::new(out, Some(id), &limit);
     match outcome {
+        Ok(response) if id == ROUTE_ID => reply.response().extend_from_slice(response),
         Ok(result) => reply.result().extend_from_slice(result),
         Err(error) => reply.error(error),
     }
@@ -87,6 +93,11 @@ impl ExchangeReply {
             ExchangeReply::Single(part) => std::slice::from_ref(part),
             ExchangeReply::Batch(parts) => parts,
         }
+    }
+
+    /// Whether items come before the reply to a single call.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self, Self::Single(ReplyPart::Waiting { token: Some(_), .. }))
     }
 
     fn held_bytes(&self) -> usize {
@@ -126,6 +137,11 @@ impl<F> Exchange<F> {
         self.waiting == 0
     }
 
+    fn part_index(&self, item: u32) -> Option<usize> {
+        let (first_part, first_item) = self.first;
+        Some(first_part + item.checked_sub(first_item)? as usize)
+    }
+
     /// Writes the reply to an item if it is waited for; returns its length.
     fn complete(
         &mut self,
@@ -133,10 +149,8 @@ impl<F> Exchange<F> {
         outcome: Result<&[u8], &RpcError>,
         bytes_max: usize,
     ) -> usize {
-        let (first_part, first_item) = self.first;
-        let Some(behind) = item.checked_sub(first_item) else { return 0 };
-        let part = self.answer.parts_mut().get_mut(first_part + behind as usize);
-        let Some(part) = part else { return 0 };
+        let Some(index) = self.part_index(item) else { return 0 };
+        let Some(part) = self.answer.parts_mut().get_mut(index) else { return 0 };
         let ReplyPart::Waiting { id, .. } = part else { return 0 };
         let mut out = Vec::new();
         write_outcome(&mut out, id, outcome, bytes_max);
@@ -198,11 +212,47 @@ impl<F> Exchanges<F> {
         outcome: Result<&[u8], &RpcError>,
         bytes_max: usize,
     ) {
-        // The queue is sorted by request number.
-        let found = self.waiting.binary_search_by_key(&number.request, |exchange| exchange.request);
-        if let Some(exchange) = found.ok().and_then(|index| self.waiting.get_mut(index)) {
-            self.held_bytes += exchange.complete(number.item, outcome, bytes_max);
+        if let Some(exchange) = self.find(number.request) {
+            let held = exchange.complete(number.item, outcome, bytes_max);
+            self.held_bytes += held;
         }
+    }
+
+    fn find(&mut self, request: u64) -> Option<&mut Exchange<F>> {
+        // The queue is sorted by request number.
+        let found = self.waiting.binary_search_by_key(&request, |exchange| exchange.request);
+        self.waiting.get_mut(found.ok()?)
+    }
+
+    /// The framing of a stream, and the token of its items; `None` once it has its reply.
+    pub(super) fn stream(&mut self, number: CallNumber) -> Option<(&mut F, &[u8])> {
+        let exchange = self.find(number.request)?;
+        let index = exchange.part_index(number.item)?;
+        match exchange.answer.parts().get(index)? {
+            ReplyPart::Waiting { token: Some(token), .. } => Some((&mut exchange.framing, token)),
+            _ => None,
+        }
+    }
+
+    /// The framing of the first request.
+    pub(super) fn first_framing(&mut self) -> Option<&mut F> {
+        self.waiting.front_mut().map(|exchange| &mut exchange.framing)
+    }
+
+    /// The framing of the first request.
+    pub(super) fn peek_framing(&self) -> Option<&F> {
+        self.waiting.front().map(|exchange| &exchange.framing)
+    }
+
+    /// The oldest call with this id that waits for its outcome.
+    pub(super) fn number_of(&self, wanted: &[u8]) -> Option<CallNumber> {
+        self.waiting.iter().find_map(|exchange| {
+            let item = exchange.answer.parts().iter().find_map(|part| match part {
+                ReplyPart::Waiting { item, id, .. } if id == wanted => Some(*item),
+                _ => None,
+            })?;
+            Some(CallNumber { request: exchange.request, item })
+        })
     }
 
     /// Takes the first request if its reply is whole.

@@ -21,6 +21,8 @@ mod calls;
 mod deadline;
 mod exchange;
 mod http;
+mod http_route;
+mod items;
 mod memory;
 mod public;
 mod raw;
@@ -44,6 +46,7 @@ use exchange::Exchanges;
 use http::{Http, HttpFraming};
 pub use public::Connection;
 use raw::Raw;
+pub use websocket::MessageFraming;
 use websocket::WebSocket;
 
 /// White space that may come before the byte that determines the protocol.
@@ -101,6 +104,8 @@ pub enum LoadState {
 pub struct Scratch {
     /// Of the params of one document.
     members: Vec<Member>,
+    /// The ids of calls that a document asks to cancel.
+    cancel_requests: Vec<Vec<u8>>,
     /// Output of a step before it is encrypted.
     plaintext: Vec<u8>,
     budget: MemoryBudget,
@@ -161,6 +166,8 @@ pub struct PlainConnection {
     discarded_bytes_max: usize,
     eof_received: bool,
     paused: bool,
+    /// The peer has subscribed to messages of the server.
+    awaits_messages: bool,
     /// A large body should be received directly into a target.
     wants_target: bool,
     /// The target is lent, and not returned yet.
@@ -195,6 +202,7 @@ impl PlainConnection {
             discarded_bytes_max: limits.discarded_bytes_max,
             eof_received: false,
             paused: false,
+            awaits_messages: false,
             wants_target: false,
             is_filling: false,
             is_waiting_for_memory: false,
@@ -315,10 +323,8 @@ impl PlainConnection {
                 raw::refuse_timeout(environment.limits, out);
                 self.discard_input();
             }
-            (
-                WaitState::Handshake | WaitState::Request | WaitState::Replies | WaitState::End,
-                _,
-            ) => {
+            (WaitState::Replies, _) => self.write_comment(environment, out),
+            (WaitState::Handshake | WaitState::Request | WaitState::End, _) => {
                 self.discard_input();
                 self.close_state = CloseState::Closed;
             }
@@ -353,7 +359,8 @@ impl PlainConnection {
         self.session.as_deref()
     }
 
-    fn is_tls(&self) -> bool {
+    /// Whether the connection is under TLS, after its handshake.
+    pub fn is_tls(&self) -> bool {
         self.session.is_some()
     }
 

@@ -96,12 +96,30 @@ impl Connection {
         });
     }
 
-    /// Appends a message that answers no request, such as a notification to the peer. Returns
-    /// `false` over HTTP, which has no frame for it, and after the Close frame of a WebSocket.
-    #[must_use]
-    pub fn push(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
-        let framed = self.frame(message);
-        framed.is_some_and(|framed| self.inner.write(&framed, out))
+    /// Appends an item of a stream, whose value is JSON text: it goes to the caller before the reply
+    /// that [`Connection::complete`] takes. Returns `false` if nothing waits for it any more.
+    pub fn write_item<S: Service>(
+        &mut self,
+        number: CallNumber,
+        value: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        self.inner.step(environment, out, |plain, environment, out| {
+            plain.write_item(number, value, environment, out)
+        })
+    }
+
+    /// Appends messages that answer no request, such as notifications to the peer. The caller has
+    /// framed them as [`PlainConnection::message_framing`] says.
+    pub fn write_messages(&mut self, framed: &[u8], out: &mut Vec<u8>) {
+        self.inner.write(framed, out);
+    }
+
+    /// Sets whether the peer waits for messages of the server, so that it is not idle without a
+    /// call.
+    pub fn set_awaits_messages(&mut self, awaits_messages: bool) {
+        self.inner.update(|plain| plain.set_awaits_messages(awaits_messages));
     }
 
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that

@@ -67,6 +67,9 @@ impl PlainConnection {
                         self.exchanges.push(request, HttpFraming::default(), answer);
                     }
                 }
+                if !environment.scratch.cancel_requests.is_empty() {
+                    self.cancel_requested(environment, out);
+                }
                 if self.is_last(request, environment) {
                     self.discard_input();
                 }

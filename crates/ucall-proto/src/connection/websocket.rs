@@ -36,6 +36,15 @@ use crate::websocket::{
 /// The reason of code 1001.
 const SERVER_CLOSES: &str = "the server closes the connection";
 
+/// The framing of a message that answers no request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MessageFraming {
+    /// A text frame of a WebSocket.
+    Frame,
+    /// A line of raw TCP.
+    Line,
+}
+
 /// The state of a WebSocket.
 #[derive(Debug, Default)]
 pub(super) struct WebSocket {
@@ -58,6 +67,11 @@ impl WebSocket {
 
     pub(super) fn bytes_needed(&self) -> usize {
         self.bytes_needed
+    }
+
+    /// Whether the Close frame is written.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// The memory of a message in fragments.
@@ -293,22 +307,22 @@ impl PlainConnection {
                 socket.writer.end(out, pending, Opcode::Text);
             }
         }
+        if !environment.scratch.cancel_requests.is_empty() {
+            self.cancel_requested(environment, out);
+        }
         if self.is_last(request, environment) {
             self.go_away(out);
         }
     }
 
-    /// A message that answers no request, in the frame of the protocol; `None` if it has none.
-    pub(super) fn frame(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let mut framed = Vec::new();
+    /// The framing of messages that answer no request; `None` over HTTP, which has none, and after
+    /// the Close frame of a WebSocket.
+    pub fn message_framing(&self) -> Option<MessageFraming> {
         match &self.protocol {
-            Protocol::Raw(_) => framed = [message, b"\n"].concat(),
-            Protocol::WebSocket(socket) if !socket.is_closed => {
-                write_frame(&mut framed, Opcode::Text, message);
-            }
-            _ => return None,
+            Protocol::Raw(_) => Some(MessageFraming::Line),
+            Protocol::WebSocket(socket) if !socket.is_closed => Some(MessageFraming::Frame),
+            _ => None,
         }
-        Some(framed)
     }
 
     /// Writes a reply that had to wait.

@@ -4,19 +4,25 @@
 
 mod document;
 mod error;
+mod items;
+mod meta;
 mod reply;
 mod request;
+mod route;
 
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
+pub(crate) use items::{ItemFormat, item_len, write_item};
+pub use meta::Meta;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
+pub(crate) use route::ROUTE_ID;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::http1::Head;
+use crate::http1::{Head, Methods};
 use crate::json::{Member, Text};
 use crate::tls::TlsSession;
 
@@ -33,6 +39,10 @@ pub struct Call<'a> {
     pub members: Option<&'a [Member]>,
     /// The text of the id, byte for byte; `None` makes it a notification (§4.1).
     pub id: Option<&'a [u8]>,
+    /// The member `_meta` of its request.
+    pub meta: Option<Meta<'a>>,
+    /// Whether it is one of a batch.
+    pub in_batch: bool,
     /// Names the call while it is deferred.
     pub number: CallNumber,
     /// The head of its HTTP request; `None` over raw TCP and WebSocket.
@@ -58,6 +68,11 @@ pub enum CallOutcome {
     Done,
     /// [`Connection::complete`](crate::Connection::complete) will take the outcome.
     Deferred,
+    /// The same, but [`Connection::write_item`](crate::Connection::write_item) takes items before.
+    /// Only for a call that [takes items](Call::takes_items).
+    Stream,
+    /// It is a notification that asks to cancel the call with the id in its params.
+    CancelRequest,
 }
 
 /// The identity of an authenticated caller, in a type of the service. Stored until the request is
@@ -98,6 +113,32 @@ pub trait Service {
     ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session);
         Err(AuthenticationError::Failed)
+    }
+
+    /// The methods of the routes of a path, which answer HTTP requests other than calls.
+    fn route_methods(&self, path: &[u8]) -> Methods {
+        let _ = path;
+        Methods::default()
+    }
+
+    /// Whether the request of a route needs no authentication.
+    fn is_public(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
+    /// Answers a request of a route, as [`Service::call`] does. The method of `call` is the path;
+    /// its [`Call::head`] has the rest. The response, [`Reply::response`] or the deferred result,
+    /// is an HTTP response without `Date` and `Connection`. It may come in parts, as items; its
+    /// first header is then `Transfer-Encoding: chunked`, unless it states the body's length.
+    fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        let _ = (call, body, reply);
+        CallOutcome::Done
+    }
+
+    /// Cancels a deferred call, whose caller has asked for that and gets its reply now.
+    fn cancel(&mut self, number: CallNumber) {
+        let _ = number;
     }
 
     /// Sets the caller of the following calls.

@@ -6,6 +6,7 @@
 //! whole, with params of any form, or nothing of it. [`Request::scan`] reads any value, from its
 //! start.
 
+use super::meta::{self, Meta};
 use crate::Limits;
 use crate::json::scan::Scanner;
 use crate::json::{FirstMembers, JsonError, Member, Noted, Text, fast_path};
@@ -16,6 +17,7 @@ pub(crate) struct Request<'a> {
     pub(crate) method: Text<'a>,
     pub(crate) params: Option<&'a [u8]>,
     pub(crate) id: Option<&'a [u8]>,
+    pub(crate) meta: Option<Meta<'a>>,
     /// The range of the params' members in the document's list; `None` if the list lacks some of
     /// them.
     pub(super) members: Option<Noted>,
@@ -33,6 +35,7 @@ impl<'a> Request<'a> {
         method: Text::new(b"", false),
         params: None,
         id: None,
+        meta: None,
         members: None,
         invalid: None,
     };
@@ -97,6 +100,7 @@ impl<'a> Request<'a> {
                 Key::Method => builder.method(scanner)?,
                 Key::Params => builder.params(scanner)?,
                 Key::Id => builder.id(scanner, limits)?,
+                Key::Meta => builder.meta(scanner, limits)?,
                 Key::Other => scanner.value()?,
             }
             more = scanner.another(b'}')?;
@@ -137,6 +141,7 @@ enum Key {
     Method,
     Params,
     Id,
+    Meta,
     Other,
 }
 
@@ -164,6 +169,7 @@ impl Key {
             b"method" => Key::Method,
             b"params" => Key::Params,
             b"id" => Key::Id,
+            b"_meta" => Key::Meta,
             _ => Key::Other,
         }
     }
@@ -174,6 +180,7 @@ struct RequestBuilder<'a, 'm, 'l> {
     request: Request<'a>,
     members: &'m mut FirstMembers<'l>,
     invalid_id: Option<&'static str>,
+    invalid_meta: Option<&'static str>,
     has_version: bool,
     has_method: bool,
     has_invalid_params: bool,
@@ -185,6 +192,7 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
             request: Request::EMPTY,
             members,
             invalid_id: None,
+            invalid_meta: None,
             has_version: false,
             has_method: false,
             has_invalid_params: false,
@@ -232,6 +240,22 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
         Ok(())
     }
 
+    fn meta(&mut self, scanner: &mut Scanner<'a>, limits: &Limits) -> Result<(), JsonError> {
+        let first = scanner.peek()?;
+        let start = scanner.position();
+        scanner.value()?;
+        let text = scanner.since(start);
+        self.invalid_meta = if first != b'{' {
+            Some("expected a _meta that is an object")
+        } else if text.len() > limits.meta_bytes_max {
+            Some("expected a shorter _meta (max_meta_bytes)")
+        } else {
+            meta::check(text).err()
+        };
+        self.request.meta = Some(Meta(text)).filter(|_| self.invalid_meta.is_none());
+        Ok(())
+    }
+
     /// The request, with the first reason why it is none (§4).
     fn finish(mut self) -> Request<'a> {
         self.request.invalid = if self.invalid_id.is_some() {
@@ -243,7 +267,7 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
         } else if self.has_invalid_params {
             Some("expected params that are an array or an object")
         } else {
-            None
+            self.invalid_meta
         };
         self.request.members = self.members.finish();
         self.request

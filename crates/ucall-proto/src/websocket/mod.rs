@@ -23,4 +23,4 @@ pub use reader::{
     CloseFrame, Event, MessageKind, MessageLimits, MessageReader, Progress, validate_text,
 };
 pub use upgrade::Upgrade;
-pub use writer::{FrameWriter, PendingFrame, write_close, write_frame};
+pub use writer::{FrameWriter, PendingFrame, write_close, write_frame, write_head};

@@ -80,9 +80,14 @@ impl FrameWriter {
 
 /// Appends a frame with this payload: a message, or a control frame of at most 125 bytes.
 pub fn write_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
-    let (head, len) = server_head(opcode, payload.len());
-    out.extend_from_slice(head.get(..len).unwrap_or_default());
+    write_head(out, opcode, payload.len());
     out.extend_from_slice(payload);
+}
+
+/// Appends the head of a frame, whose payload of `payload_len` bytes the caller appends.
+pub fn write_head(out: &mut Vec<u8>, opcode: Opcode, payload_len: usize) {
+    let (head, len) = server_head(opcode, payload_len);
+    out.extend_from_slice(head.get(..len).unwrap_or_default());
 }
 
 /// Appends a Close frame. A reason that does not fit is cut between characters.

@@ -10,10 +10,12 @@ use ucall_proto::{
     Reply, Reservation, RpcError, Scratch, Service,
 };
 
-/// What the specification's examples call, and `later`, which is deferred.
+/// What the specification's examples call; `later`, which is deferred; and `stream`, with items if
+/// its caller takes them.
 #[derive(Default)]
 pub struct Examples {
     pub deferred: Vec<CallNumber>,
+    pub cancelled: Vec<CallNumber>,
     pub notified: Vec<String>,
 }
 
@@ -34,6 +36,15 @@ impl Service for Examples {
                 self.deferred.push(call.number);
                 return CallOutcome::Deferred;
             }
+            "stream" => {
+                self.deferred.push(call.number);
+                return if call.takes_items() {
+                    CallOutcome::Stream
+                } else {
+                    CallOutcome::Deferred
+                };
+            }
+            "$/cancelRequest" => return CallOutcome::CancelRequest,
             "update" | "notify_hello" | "notify_sum" => "null".to_owned(),
             _ => {
                 let error = RpcError::new(RpcError::METHOD_NOT_FOUND, "Method not found");
@@ -43,6 +54,10 @@ impl Service for Examples {
         };
         reply.result().extend_from_slice(result.as_bytes());
         CallOutcome::Done
+    }
+
+    fn cancel(&mut self, number: CallNumber) {
+        self.cancelled.push(number);
     }
 }
 
@@ -185,6 +200,12 @@ impl<S: Service> Driver<S> {
         });
     }
 
+    pub fn item(&mut self, number: CallNumber, value: &str) -> bool {
+        self.with(|connection, environment, out| {
+            connection.write_item(number, value.as_bytes(), environment, out)
+        })
+    }
+
     /// Advances the clock; handles each deadline that passes.
     pub fn advance_time(&mut self, time: Duration) {
         self.now += time;
@@ -197,7 +218,11 @@ impl<S: Service> Driver<S> {
     }
 
     pub fn sent(&mut self) -> String {
-        String::from_utf8(std::mem::take(&mut self.out)).unwrap()
+        String::from_utf8(self.sent_bytes()).unwrap()
+    }
+
+    pub fn sent_bytes(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
     }
 }
 

@@ -7,10 +7,12 @@ mod deferred;
 mod drain;
 mod harness;
 mod http;
+mod items;
 mod limits;
 mod members;
 mod memory;
 mod raw;
+mod routes;
 mod secure;
 mod specification;
 #[path = "../tls/harness.rs"]

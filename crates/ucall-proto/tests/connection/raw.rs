@@ -1,6 +1,6 @@
 //! Raw documents, one after another.
 
-use ucall_proto::NextAction;
+use ucall_proto::{MessageFraming, NextAction};
 
 use crate::harness::{Driver, answer, sum, sum_reply};
 
@@ -64,12 +64,14 @@ fn a_half_close_within_a_document_gets_an_error() {
 }
 
 #[test]
-fn pushed_messages_are_written_over_raw_tcp_only() {
+fn the_server_may_send_lines_but_not_over_http() {
     let mut driver = Driver::new();
+    assert_eq!(driver.connection.message_framing(), None);
     driver.receive(sum(1).as_bytes());
-    let mut out = Vec::new();
-    assert!(driver.connection.push(b"{}", &mut out));
-    assert_eq!(out, b"{}\n");
+    assert_eq!(driver.connection.message_framing(), Some(MessageFraming::Line));
+    let mut driver = Driver::new();
+    driver.receive(b"POST / HTTP/1.1\r\n");
+    assert_eq!(driver.connection.message_framing(), None);
 }
 
 #[test]

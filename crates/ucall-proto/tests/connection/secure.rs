@@ -117,7 +117,7 @@ fn deferred_replies_and_messages_are_encrypted_too() {
     let exchange = pair.driver.service.deferred[0];
     pair.driver.complete(exchange, Ok(b"8"));
     let out = &mut pair.driver.out;
-    assert!(pair.driver.connection.push(b"{}", out));
+    pair.driver.connection.write_messages(b"{}\n", out);
     pair.exchange(1 << 20);
     assert_eq!(pair.received(), "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":8}\n{}\n");
 }

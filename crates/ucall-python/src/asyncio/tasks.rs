@@ -6,6 +6,8 @@
 //! a loop with a task factory `loop.create_task` makes every task, and the factory decides when the
 //! task begins.
 
+use std::cell::OnceCell;
+
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
@@ -14,6 +16,7 @@ use crate::ffi;
 use crate::ffi::variables::run_in;
 
 const EVENT_LOOP: &str = "ucall._asyncio.event_loop";
+const STREAMS: &str = "ucall._asyncio.streams";
 /// The first version whose `asyncio.Task` takes `eager_start`.
 const EAGER_START: (u8, u8) = (3, 12);
 
@@ -22,6 +25,8 @@ pub(crate) struct Tasks {
     event_loop: Py<PyAny>,
     /// `loop.get_task_factory`
     get_task_factory: Py<PyAny>,
+    /// The coroutine function that runs async generators, once there was one.
+    stream: OnceCell<Py<PyAny>>,
     /// Wraps coroutines on a program's loop, which their `SystemExit` would end.
     guard: Option<Py<PyAny>>,
     /// `asyncio.Task`, or the `new_task` of the server's own loop.
@@ -70,6 +75,7 @@ impl Tasks {
         Ok(Self {
             event_loop: event_loop.clone().unbind(),
             get_task_factory: event_loop.getattr("get_task_factory")?.unbind(),
+            stream: OnceCell::new(),
             guard,
             new_task,
             eager_start: is_eager.then(|| PyBool::new(py, true).to_owned().into_any().unbind()),
@@ -79,6 +85,23 @@ impl Tasks {
 
     pub(crate) fn event_loop<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.event_loop.bind(py)
+    }
+
+    /// Makes the coroutine that passes the items of an async generator to `sink`.
+    pub(crate) fn stream<'py>(
+        &self,
+        generator: &Bound<'py, PyAny>,
+        sink: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = generator.py();
+        let stream = match self.stream.get() {
+            Some(stream) => stream,
+            None => {
+                let stream = py.import(STREAMS)?.getattr("stream")?.unbind();
+                self.stream.get_or_init(|| stream)
+            }
+        };
+        ffi::call(stream.bind(py), [generator, sink])
     }
 
     /// Starts a task for a coroutine, with a `contextvars.Context` that no other task has.

@@ -59,6 +59,15 @@ impl ConversionFault {
         self
     }
 
+    /// What is wrong with a result or an item, called `root`; or what the interpreter raised.
+    pub(crate) fn describe(self, root: &str) -> Result<String, Box<PyErr>> {
+        match self {
+            Self::Value(mismatch) => Ok(mismatch.describe(root)),
+            Self::TooLarge => Ok(format!("{root}: larger than a reply may be (max_reply_bytes)")),
+            Self::Raised(error) => Err(error),
+        }
+    }
+
     /// Replaces the message.
     #[cold]
     pub(super) fn with_message(mut self, message: impl FnOnce() -> String) -> Self {

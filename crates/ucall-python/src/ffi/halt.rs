@@ -43,14 +43,17 @@ pub(crate) fn halt() -> ! {
 
 /// Wraps a function of CPython, declared as one that may unwind.
 macro_rules! wrapper {
-    ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $function:ident) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $function:ident
+    ) => {
         $(#[$doc])*
         ///
         /// # Safety
         /// As that asks for, with the thread attached.
         #[inline]
-        pub(super) unsafe fn $name($($argument: $type),*) -> *mut PyObject {
-            type Function = unsafe extern "C-unwind" fn($($type),*) -> *mut PyObject;
+        pub(super) unsafe fn $name($($argument: $type),*) -> $result {
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
             let halt = Halt;
             // SAFETY: it is the signature of that function; the rest is the caller's.
             let result = unsafe {
@@ -68,14 +71,18 @@ type Object = *mut PyObject;
 wrapper!(
     /// `PyObject_Vectorcall`.
     vectorcall(callable: Object, arguments: *const Object, flagged_count: usize, names: Object)
-        = PyObject_Vectorcall
+        -> Object = PyObject_Vectorcall
 );
 wrapper!(
     /// `PyObject_VectorcallDict`.
     vectorcall_dict(callable: Object, arguments: *const Object, flagged_count: usize, keys: Object)
-        = PyObject_VectorcallDict
+        -> Object = PyObject_VectorcallDict
 );
 wrapper!(
     /// `PyObject_Call`.
-    call(callable: Object, arguments: Object, keywords: Object) = PyObject_Call
+    call(callable: Object, arguments: Object, keywords: Object) -> Object = PyObject_Call
+);
+wrapper!(
+    /// `PyIter_Send`.
+    send(iterator: Object, value: Object, result: *mut Object) -> ffi::PySendResult = PyIter_Send
 );

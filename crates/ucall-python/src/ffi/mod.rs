@@ -7,6 +7,7 @@
 mod bytes;
 mod call;
 mod halt;
+mod iterator;
 mod members;
 mod number;
 mod text;
@@ -18,6 +19,7 @@ pub(crate) use call::{
     Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
 };
 pub(crate) use halt::halt;
+pub(crate) use iterator::{Step, is_iterator, step};
 pub(crate) use members::members;
 pub(crate) use number::{decimal, float, integer, integer_from_digits, small_integer};
 pub(crate) use text::text;

@@ -32,7 +32,7 @@ use crate::deadline::Deadline;
 use crate::handler::CallId;
 
 /// Names one entry of a [`DeferredCalls`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token {
     slot: u32,
     /// Counts the entries of the slot; 32 bits would be used up within hours.
@@ -248,6 +248,13 @@ impl<C, O> DeferredCalls<C, O> {
         let is_wanted = |entry: &Entry<C>| entry.caller.map(|id| id.connection) == Some(connection);
         let slots = self.by_connection.slots_of(connection.index).into_iter();
         slots.filter_map(|slot| self.token_at(slot, is_wanted)).collect()
+    }
+
+    /// The token of a call that waits.
+    pub fn token_of(&self, call: CallId) -> Option<Token> {
+        let is_wanted = |entry: &Entry<C>| entry.caller == Some(call);
+        let slots = self.by_connection.slots_of(call.connection.index).into_iter();
+        slots.filter_map(|slot| self.token_at(slot, is_wanted)).next()
     }
 
     /// All calls.

@@ -179,6 +179,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.context.handler().cancel(id);
         }
         drop(entry);
+        self.detach(id);
         self.context.update_load();
         self.resume_accepting();
     }

@@ -3,10 +3,14 @@
 //! The worker passes events in (`receive`, `sent`, `filled`, …). For each, the driver runs a step
 //! of the connection, sends the output of the step, and applies the [`NextAction`] that follows.
 
+mod items;
 mod lifecycle;
+mod messages;
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
@@ -17,11 +21,13 @@ use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
 use crate::connections::Connections;
 use crate::counters::Stats;
 use crate::dispatch::{Dispatch, WorkerContext};
-use crate::handler::{CallId, Handler};
+use crate::handler::{CallId, Handler, Polled};
 use crate::listeners::Listeners;
 use crate::maintenance::{Due, Sweep, inspect};
 use crate::memory_waiters::{MemoryWaiters, Resume};
+use crate::publisher::{Publisher, Push};
 use crate::send_queue::{Flushed, SendQueue};
+use crate::topics::Subscription;
 
 /// The connections of a worker, and the components that their events touch.
 pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
@@ -33,12 +39,18 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     waiters: MemoryWaiters,
     /// The result of a deferred call, written by the handler.
     text: Vec<u8>,
+    publisher: Arc<Publisher>,
+    /// Memory for [`Publisher::take`] and [`Publisher::subscribers`].
+    pushes: VecDeque<Push>,
+    subscribers: Vec<Subscription>,
+    /// The connections with messages to send.
+    written: Vec<Id>,
     stats: Stats,
 }
 
 /// The parts of a turn that concern no single connection.
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    pub(crate) fn new(engine: E, context: WorkerContext<H>) -> Self {
+    pub(crate) fn new(engine: E, context: WorkerContext<H>, publisher: Arc<Publisher>) -> Self {
         let send_queue = SendQueue::new(context.budget().clone());
         Self {
             engine,
@@ -48,6 +60,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             listeners: Listeners::default(),
             waiters: MemoryWaiters::default(),
             text: Vec::new(),
+            publisher,
+            pushes: VecDeque::new(),
+            subscribers: Vec::new(),
+            written: Vec::new(),
             stats: Stats::default(),
         }
     }
@@ -230,6 +246,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if entry.proto.next_action() != NextAction::Receive {
             self.resume_requests(id);
         }
+        self.resume_items(id);
         self.context.update_load();
     }
 
@@ -262,21 +279,28 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Sends the handler's replies to deferred calls.
     #[inline]
     pub(crate) fn poll_replies(&mut self) {
-        while let Some((call, outcome)) = self.context.handler().poll_reply(&mut self.text) {
-            self.complete(call, &outcome);
+        while let Some((call, polled)) = self.context.handler().poll_reply(&mut self.text) {
+            // What the call has sent before precedes its item or reply.
+            self.send_messages();
+            match polled {
+                Polled::Item(overflow) => self.handle_item(call, overflow),
+                Polled::Result => self.complete(call, Ok(())),
+                Polled::Error(error) => self.complete(call, Err(&error)),
+            }
+            self.text.clear();
         }
     }
 
     #[inline(never)]
-    fn complete(&mut self, call: CallId, outcome: &Result<(), RpcError>) {
+    fn complete(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
         self.context.end_child();
-        let mut text = mem::take(&mut self.text);
-        let outcome = outcome.as_ref().map(|()| text.as_slice());
+        self.write_last_items(call);
+        let text = mem::take(&mut self.text);
+        let outcome = outcome.map(|()| text.as_slice());
         self.step(call.connection, |connection, environment, out| {
             connection.complete(call.number, outcome, environment, out);
         });
         self.flush_and_apply(call.connection);
-        text.clear();
         self.text = text;
     }
 

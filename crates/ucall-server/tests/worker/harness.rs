@@ -1,6 +1,6 @@
 //! A worker on the fake engine, with a handler that does what its calls say.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Procedures, Reservation, Token,
-    Worker, WorkerConfig,
+    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Overflow, Polled, Procedures,
+    Reservation, Token, Worker, WorkerConfig,
 };
 
 /// What has not happened by then never will.
@@ -23,6 +23,7 @@ pub enum Procedure {
     Echo,
     Large,
     Later,
+    Stream,
 }
 
 /// The outcome of a deferred call.
@@ -35,11 +36,20 @@ pub struct ScriptedHandler {
     /// In the order they came.
     pub unfinished: Vec<Token>,
     pub cancelled: Vec<Id>,
+    pub cancelled_calls: Vec<CallId>,
+    /// The next items of streams.
+    pub items: VecDeque<(Token, Overflow, String)>,
+    pub paused: Vec<CallId>,
+    pub resumed: Vec<CallId>,
+    /// Connections with a subscription or a session.
+    pub closed: Vec<Id>,
     pub warnings: Vec<String>,
     /// The outcome of a call whose deadline passes in this turn.
     pub expired: Option<(Token, Outcome)>,
     /// What happens between the end of a wait and the turn's look at the clock.
     pub after_wait: Option<Box<dyn FnOnce()>>,
+    /// By their tokens.
+    callers: HashMap<Token, CallId>,
     /// What deferred calls hold.
     reserved: Reservation,
 }
@@ -51,9 +61,15 @@ impl Default for ScriptedHandler {
             deferred: HashMap::new(),
             unfinished: Vec::new(),
             cancelled: Vec::new(),
+            cancelled_calls: Vec::new(),
+            items: VecDeque::new(),
+            paused: Vec::new(),
+            resumed: Vec::new(),
+            closed: Vec::new(),
             warnings: Vec::new(),
             expired: None,
             after_wait: None,
+            callers: HashMap::new(),
             reserved: Reservation::default(),
         }
     }
@@ -88,15 +104,23 @@ impl Handler for ScriptedHandler {
                 out.resize(out.len() + len, b'x');
                 out.push(b'"');
             }
-            Procedure::Later => {
-                let caller = Some(caller.call_id(call));
-                let token = self.calls.insert(caller, None, Instant::now(), ());
+            Procedure::Later | Procedure::Stream => {
+                let caller = caller.call_id(call);
+                let token = self.calls.insert(Some(caller), None, Instant::now(), ());
                 self.unfinished.push(token);
                 self.deferred.insert(call.id.unwrap_or_default().to_vec(), token);
-                return CallOutcome::Deferred;
+                self.callers.insert(token, caller);
+                return match procedure {
+                    Procedure::Stream => CallOutcome::Stream,
+                    _ => CallOutcome::Deferred,
+                };
             }
         }
         CallOutcome::Done
+    }
+
+    fn connection_closed(&mut self, connection: Id) {
+        self.closed.push(connection);
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {
@@ -108,13 +132,29 @@ impl Handler for ScriptedHandler {
         self.cancelled.push(connection);
     }
 
-    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Result<(), RpcError>)> {
+    fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        if let Some((token, overflow, value)) = self.items.pop_front() {
+            *text = value.into_bytes();
+            return Some((self.callers[&token], Polled::Item(overflow)));
+        }
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let Some((caller, ())) = self.calls.finish(token, Instant::now()) {
-                return Some((caller?, outcome.map(|result| *text = result)));
+                return Some((caller?, outcome.map(|result| *text = result).into()));
             }
         }
+    }
+
+    fn cancel_call(&mut self, call: CallId) {
+        self.cancelled_calls.push(call);
+    }
+
+    fn pause_stream(&mut self, call: CallId) {
+        self.paused.push(call);
+    }
+
+    fn resume_stream(&mut self, call: CallId) {
+        self.resumed.push(call);
     }
 
     fn turn_ended(&mut self, _now: Instant) {
@@ -156,6 +196,7 @@ impl Harness {
         procedures.insert("echo", Procedure::Echo);
         procedures.insert("large", Procedure::Large);
         procedures.insert("later", Procedure::Later);
+        procedures.insert("stream", Procedure::Stream);
         let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).unwrap());
         configure(&mut config);
         let mut worker = Worker::new(engine, ScriptedHandler::default(), procedures, config);

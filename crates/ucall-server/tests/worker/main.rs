@@ -5,6 +5,8 @@ mod admission_queues;
 mod faults;
 mod harness;
 mod memory;
+mod publishing;
+mod streams;
 
 use std::io::ErrorKind;
 use std::rc::Rc;

@@ -1,0 +1,88 @@
+//! The items of a stream: what a call yields before its reply.
+//!
+//! An item is a `$/progress` notification of the Language Server Protocol. Its token is the
+//! caller's progress token, or over HTTP the id of the call.
+
+use super::Call;
+use super::route::ROUTE_ID;
+use crate::http1::{Head, Version};
+
+/// How the items of one call are framed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ItemFormat {
+    /// As messages of a WebSocket, or documents of raw TCP.
+    Messages,
+    /// As server-sent events of a chunked HTTP reply.
+    Events,
+    /// As lines of a chunked HTTP reply.
+    Lines,
+}
+
+impl Call<'_> {
+    /// Whether the caller takes the items of a stream one by one. If not, they are its result.
+    pub fn takes_items(&self) -> bool {
+        self.is_of_route() || self.item_format().is_some()
+    }
+
+    /// Whether it is a request of a route.
+    fn is_of_route(&self) -> bool {
+        self.id == Some(ROUTE_ID)
+    }
+
+    /// How the caller takes items; `None` if it does not.
+    pub(crate) fn item_format(&self) -> Option<ItemFormat> {
+        self.id?;
+        match self.head {
+            Some(_) if self.in_batch => None,
+            Some(head) => ItemFormat::accepted_by(head),
+            None => self.meta?.progress_token().map(|_| ItemFormat::Messages),
+        }
+    }
+}
+
+impl ItemFormat {
+    /// The first streamed media type that the `Accept` header of a request names.
+    pub(crate) fn accepted_by(head: &Head<'_>) -> Option<Self> {
+        if head.version() == Version::Http10 {
+            return None;
+        }
+        let is_accept = |name: &[u8]| name.eq_ignore_ascii_case(b"accept");
+        let values = head.headers().filter(|(name, _)| is_accept(name)).map(|(_, value)| value);
+        values.flat_map(|value| value.split(|&byte| byte == b',')).find_map(Self::of_media_range)
+    }
+
+    fn of_media_range(range: &[u8]) -> Option<Self> {
+        let mut parts = range.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let media_type = parts.next()?;
+        let is_refused = parts.any(|part| part.eq_ignore_ascii_case(b"q=0"));
+        [Self::Events, Self::Lines].into_iter().find(|format| {
+            !is_refused && media_type.eq_ignore_ascii_case(format.media_type().as_bytes())
+        })
+    }
+
+    /// Its media type over HTTP.
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            Self::Events => "text/event-stream",
+            Self::Lines => "application/x-ndjson",
+            Self::Messages => "application/json",
+        }
+    }
+}
+
+const OPENING: &[u8] = br#"{"jsonrpc":"2.0","method":"$/progress","params":{"token":"#;
+const VALUE: &[u8] = br#","value":"#;
+const CLOSING: &[u8] = b"}}";
+
+/// The length of an item as [`write_item`] writes it.
+pub(crate) fn item_len(token: &[u8], value: &[u8]) -> usize {
+    OPENING.len() + token.len() + VALUE.len() + value.len() + CLOSING.len()
+}
+
+/// Appends an item, whose value is JSON text.
+pub(crate) fn write_item(out: &mut Vec<u8>, token: &[u8], value: &[u8]) {
+    out.reserve(item_len(token, value));
+    for part in [OPENING, token, VALUE, value, CLOSING] {
+        out.extend_from_slice(part);
+    }
+}

@@ -1,0 +1,33 @@
+//! Streams: generator functions, whose items reach their callers one by one.
+//!
+//! A [`StreamRun`] is what a running generator shares with its worker: the calls that it answers
+//! (several for a batch), and how many of their items wait. Items pass the queue of outcomes, so
+//! the reply comes after them. A caller that takes no items gets a list of all.
+//!
+//! | a generator runs | by | and waits for room |
+//! |---|---|---|
+//! | on the worker's thread | `inline.rs`, some items a turn | in its run |
+//! | as a task | `sink.rs` and `python/ucall/_asyncio/streams.py` | by a future |
+//! | in a thread of the pool | `threaded.rs` | by a condition variable |
+//!
+//! All steps of a generator and its `close()` run in the variables (`contextvars`) of its call.
+
+mod call;
+mod end;
+mod generator;
+mod inline;
+mod run;
+mod sink;
+mod start;
+mod taken;
+mod threaded;
+
+pub(crate) use call::ItemTarget;
+pub(crate) use end::EndType;
+pub(crate) use generator::Generator;
+pub(crate) use inline::ReadyStreams;
+pub(crate) use run::{StreamContext, StreamPosition, StreamRun};
+pub(crate) use sink::ItemSink;
+pub(crate) use start::item_token_required;
+pub(crate) use taken::TakenItems;
+pub(crate) use threaded::iterate;

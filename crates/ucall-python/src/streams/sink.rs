@@ -1,0 +1,64 @@
+//! Takes the items of an async generator from its task.
+
+use std::sync::Arc;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use super::run::{Progress, StreamRun, Waiter};
+use crate::arguments::Failure;
+use crate::errors::Unwritable;
+
+/// Takes the items of one async generator.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct ItemSink {
+    run: Arc<StreamRun>,
+    event_loop: Py<PyAny>,
+}
+
+impl ItemSink {
+    pub(super) fn new(run: Arc<StreamRun>, event_loop: Py<PyAny>) -> Self {
+        Self { run, event_loop }
+    }
+}
+
+#[pymethods]
+impl ItemSink {
+    /// Takes an item; of a batch, a list with an entry for each call. `True` if the task has to
+    /// await `room` before the next one.
+    #[pyo3(signature = (item, /))]
+    fn put(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.run.put(py, item).map_err(to_exception)?;
+        Ok(self.run.task_progress() != Progress::Continue)
+    }
+
+    /// Returns an awaitable that is done when the task may go on.
+    ///
+    /// Raises:
+    ///     asyncio.CancelledError: No call is left to answer.
+    fn room<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let asyncio = py.import(intern!(py, "asyncio"))?;
+        match self.run.progress() {
+            Progress::End => {
+                Err(PyErr::from_value(asyncio.getattr(intern!(py, "CancelledError"))?.call0()?))
+            }
+            Progress::Wait => {
+                let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
+                self.run.park(Waiter::Future(future.clone().unbind()));
+                Ok(future)
+            }
+            Progress::Continue => asyncio.call_method1(intern!(py, "sleep"), (0,)),
+        }
+    }
+}
+
+/// The exception that ends the task: the report of its failure recognises `Unwritable`.
+#[cold]
+fn to_exception(failure: Failure) -> PyErr {
+    let described = match failure {
+        Failure::Item(fault) => fault.describe("item"),
+        Failure::Result(fault) | Failure::Params(fault) => fault.describe("result"),
+        Failure::Raised(error) => return error,
+    };
+    described.map_or_else(|error| *error, Unwritable::new_err)
+}

@@ -1,0 +1,289 @@
+//! Starts and ends streams: those of single calls and those of batches.
+
+use std::sync::Arc;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use ucall_proto::{Call, CallOutcome, RpcError};
+use ucall_server::{CallId, Token};
+
+use super::run::{Leftover, Waiter};
+use super::{Generator, ItemSink, ItemTarget, StreamContext, StreamPosition, StreamRun};
+use crate::arguments::{self, Failure};
+use crate::asyncio::tasks;
+use crate::batch::{self, Batch};
+use crate::calls::{CallItems, DeferredOutcome, Entry, EntryKind};
+use crate::deferred::{CallStart, cancel_future};
+use crate::ffi::variables::run_in;
+use crate::handler::Interpreter;
+use crate::pool::{GeneratorStart, Job, Work};
+use crate::procedure::{BatchMode, CallMode, Procedure};
+
+impl ItemTarget {
+    /// Where the items of a call go.
+    fn of(call: &Call<'_>) -> Self {
+        match call.id {
+            None => Self::Nowhere,
+            Some(_) if call.takes_items() => Self::Caller,
+            Some(_) => Self::List,
+        }
+    }
+}
+
+/// The error of a call that has to ask for a stream, and does not.
+pub(crate) fn item_token_required() -> RpcError {
+    RpcError::new(RpcError::INVALID_REQUEST, "Invalid Request").expected(
+        "the method is a stream: expected a progressToken in _meta, or over HTTP \
+         Accept: text/event-stream or application/x-ndjson",
+    )
+}
+
+impl CallItems {
+    pub(crate) fn of(start: &CallStart<'_, '_>) -> Self {
+        let CallStart { procedure, call, caller, .. } = start;
+        let caller = call.id.map(|_| caller.call_id(call));
+        let target = match procedure.is_stream() {
+            true => ItemTarget::of(call),
+            false => ItemTarget::Nowhere,
+        };
+        Self { caller, target, stream: None }
+    }
+
+    /// How the calls of a generator end.
+    pub(crate) fn outcome(&self) -> CallOutcome {
+        match self.target {
+            ItemTarget::Caller => CallOutcome::Stream,
+            ItemTarget::List | ItemTarget::Nowhere => CallOutcome::Deferred,
+        }
+    }
+}
+
+impl Interpreter {
+    /// Begins a call of a generator function.
+    pub(crate) fn begin_stream(
+        &mut self,
+        py: Python<'_>,
+        start: CallStart<'_, '_>,
+    ) -> Result<CallOutcome, Failure> {
+        let procedure = start.procedure;
+        let outcome = CallItems::of(&start).outcome();
+        match procedure.mode {
+            CallMode::AsyncGenerator => self.begin_async_generator(py, start)?,
+            CallMode::ThreadGenerator => self.begin_in_thread(py, start).map(drop)?,
+            _ => self.begin_generator(py, start)?,
+        }
+        Ok(outcome)
+    }
+
+    fn begin_generator(&mut self, py: Python<'_>, start: CallStart<'_, '_>) -> Result<(), Failure> {
+        let CallStart { procedure, call, .. } = start;
+        let (context, cancelled) = self.context(py, &start)?;
+        let (variables, scratch) = (self.own_variables(py)?, &mut self.scratch);
+        let generator = Generator::new(&variables, || {
+            arguments::call(py, procedure, call.params, context, scratch)
+        })?;
+        let retained = self.retained_params(call);
+        let token = self.insert_call(start, cancelled, retained);
+        let run = self.insert_stream(procedure, &[token], false, true);
+        self.ready_streams.push(run, generator);
+        Ok(())
+    }
+
+    fn begin_async_generator(
+        &mut self,
+        py: Python<'_>,
+        start: CallStart<'_, '_>,
+    ) -> Result<(), Failure> {
+        let CallStart { procedure, call, .. } = start;
+        let (context, cancelled) = self.context(py, &start)?;
+        let (variables, scratch) = (self.own_variables(py)?, &mut self.scratch);
+        let generator =
+            run_in(&variables, || arguments::call(py, procedure, call.params, context, scratch))?;
+        let retained = self.retained_params(call);
+        let token = self.insert_call(start, cancelled, retained);
+        let run = self.insert_stream(procedure, &[token], false, true);
+        let started = self.start_stream_task(py, run, &generator, &variables);
+        self.warn_if_slow(py, procedure);
+        started.inspect_err(|_| drop(self.calls.remove(token)))
+    }
+
+    /// Makes the run of a generator that answers the calls `tokens`.
+    pub(crate) fn insert_stream(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        tokens: &[Token],
+        is_batch: bool,
+        is_local: bool,
+    ) -> Arc<StreamRun> {
+        let context = StreamContext {
+            outcomes: self.outcomes.clone(),
+            report: self.report.clone(),
+            budget: self.calls.budget().clone(),
+            reply_bytes_max: self.call_limits.reply_bytes_max,
+            is_local,
+        };
+        let calls = tokens.iter().map(|&token| {
+            let call = self.calls.find(token).and_then(Entry::call);
+            (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
+        });
+        let run = Arc::new(StreamRun::new(procedure.clone(), context, is_batch, calls));
+        for (position, &token) in tokens.iter().enumerate() {
+            if let Some(call) = self.calls.find(token).and_then(Entry::call) {
+                call.items.stream = Some(StreamPosition { run: run.clone(), position });
+            }
+        }
+        run
+    }
+
+    /// Starts the task of an async generator.
+    fn start_stream_task(
+        &mut self,
+        py: Python<'_>,
+        run: Arc<StreamRun>,
+        generator: &Bound<'_, PyAny>,
+        variables: &Bound<'_, PyAny>,
+    ) -> Result<(), Failure> {
+        let token = self.insert_stream_entry(&run);
+        let started = self.stream_task(py, &run, generator, variables);
+        let task = started.inspect_err(|_| drop(self.calls.remove(token)))?;
+        run.set_task(task.clone().unbind());
+        self.watch_future(&task, token, true)
+    }
+
+    fn stream_task<'py>(
+        &mut self,
+        py: Python<'py>,
+        run: &Arc<StreamRun>,
+        generator: &Bound<'py, PyAny>,
+        variables: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let tasks = self.tasks(py)?;
+        let sink = ItemSink::new(run.clone(), tasks.event_loop(py).clone().unbind());
+        let coroutine = tasks.stream(generator, Bound::new(py, sink)?.as_any())?;
+        tasks.start(&coroutine, variables)
+    }
+
+    fn insert_stream_entry(&mut self, run: &Arc<StreamRun>) -> Token {
+        let (procedure, kind) = (run.procedure.clone(), EntryKind::Stream(run.clone()));
+        self.calls.insert(None, None, self.turn_began, Entry { procedure, kind })
+    }
+
+    /// Starts the generator of a batch.
+    pub(crate) fn run_batch_stream(
+        &mut self,
+        py: Python<'_>,
+        batch: Batch,
+        columns: Vec<Py<PyList>>,
+    ) {
+        let Batch { procedure, rules, items, .. } = batch;
+        let is_local = rules.mode != BatchMode::Thread;
+        let run = self.insert_stream(&procedure, &items, true, is_local);
+        if let Err(failure) = self.start_batch_stream(py, &run, rules.mode, columns) {
+            self.end_stream(py, &run, Err(failure));
+        }
+    }
+
+    fn start_batch_stream(
+        &mut self,
+        py: Python<'_>,
+        run: &Arc<StreamRun>,
+        mode: BatchMode,
+        columns: Vec<Py<PyList>>,
+    ) -> Result<(), Failure> {
+        let procedure = &run.procedure;
+        match mode {
+            BatchMode::Inline => {
+                let call = || Ok(batch::run(py, procedure, &columns)?);
+                let generator = Generator::new(&self.own_variables(py)?, call)?;
+                self.ready_streams.push(run.clone(), generator);
+            }
+            BatchMode::Task => {
+                let variables = self.own_variables(py)?;
+                let generator = run_in(&variables, || batch::run(py, procedure, &columns))?;
+                self.start_stream_task(py, run.clone(), &generator, &variables)?;
+                self.warn_if_slow(py, procedure);
+            }
+            BatchMode::Thread => {
+                let token = self.insert_stream_entry(run);
+                let start = GeneratorStart::Batch(columns);
+                let work = Work::Stream { start, run: run.clone() };
+                self.submit(py, Job { token, procedure: procedure.clone(), work })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a stream whose task or thread has reported its end.
+    pub(crate) fn finish_stream_entry(
+        &mut self,
+        py: Python<'_>,
+        run: &Arc<StreamRun>,
+        outcome: DeferredOutcome,
+    ) {
+        match outcome {
+            DeferredOutcome::Future(task) => {
+                let result = tasks::result_of(task.bind(py)).map_err(Failure::Raised);
+                self.end_stream(py, run, result);
+            }
+            // The thread has answered its calls.
+            _ => self.finish_stream(run),
+        }
+    }
+
+    /// Takes the items of a call that wait, unless it has ended.
+    pub(crate) fn take_items(&mut self, py: Python<'_>, token: Token) {
+        let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
+        let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
+            return;
+        };
+        let StreamPosition { run, position } = stream;
+        let waiter = self.taken_items.take(&run, position, caller);
+        if let Some(waiter) = waiter {
+            self.resume_waiter(py, run, waiter);
+        }
+    }
+
+    /// Pauses or resumes the stream of a call.
+    pub(crate) fn set_stream_paused(&mut self, py: Python<'_>, call: CallId, is_paused: bool) {
+        let token = self.calls.token_of(call);
+        let call = token.and_then(|token| self.calls.find(token)).and_then(Entry::call);
+        let Some(StreamPosition { run, position }) = call.and_then(|it| it.items.stream.clone())
+        else {
+            return;
+        };
+        if let Some(waiter) = run.set_paused(position, is_paused) {
+            self.resume_waiter(py, run, waiter);
+        }
+    }
+
+    /// Ends a call of a stream without a reply.
+    pub(crate) fn close_stream_call(&mut self, py: Python<'_>, stream: StreamPosition) {
+        let StreamPosition { run, position } = stream;
+        match run.close_call(position) {
+            Leftover { task: Some(task), .. } => cancel_future(py, &task),
+            // The generator goes on for other calls, or is closed by its next step.
+            Leftover { waiter: Some(waiter), .. } => self.resume_waiter(py, run, waiter),
+            Leftover { .. } => {}
+        }
+    }
+
+    pub(super) fn resume_waiter(&mut self, py: Python<'_>, run: Arc<StreamRun>, waiter: Waiter) {
+        match waiter {
+            Waiter::Generator(generator) => self.ready_streams.push(run, generator),
+            Waiter::Future(future) => {
+                if let Err(error) = set_done(future.bind(py)) {
+                    error.write_unraisable(py, None);
+                }
+            }
+        }
+    }
+}
+
+/// Completes a future, unless its task was cancelled.
+fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    if !tasks::is_done(future)? {
+        future.call_method1(intern!(future.py(), "set_result"), (future.py().None(),))?;
+    }
+    Ok(())
+}

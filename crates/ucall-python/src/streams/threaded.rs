@@ -1,0 +1,44 @@
+//! Generators in threads of the pool: a thread runs one from its first step to its end.
+
+use pyo3::prelude::*;
+
+use super::Generator;
+use super::run::{Progress, StreamRun};
+use crate::arguments::Failure;
+use crate::ffi::{self, Step};
+use crate::interpreter_shutdown::run_untracked;
+
+/// Runs a generator until it returns, raises, or no call is open, and returns its value.
+pub(crate) fn iterate<'py>(
+    py: Python<'py>,
+    run: &StreamRun,
+    generator: &Generator,
+) -> Result<Bound<'py, PyAny>, Failure> {
+    let returned = generator.within(py, |iterator| take_steps(run, iterator));
+    if let Ok(Some(value)) = returned {
+        return Ok(value);
+    }
+    let closed = run_untracked(py, || generator.close(py));
+    returned?;
+    closed?;
+    Ok(py.None().into_bound(py))
+}
+
+/// `None` if no call is open.
+fn take_steps<'py>(
+    run: &StreamRun,
+    iterator: &Bound<'py, PyAny>,
+) -> Result<Option<Bound<'py, PyAny>>, Failure> {
+    let py = iterator.py();
+    loop {
+        match run.progress() {
+            Progress::Continue => {}
+            Progress::Wait => run_untracked(py, || py.detach(|| run.wait_for_room())),
+            Progress::End => return Ok(None),
+        }
+        match run_untracked(py, || ffi::step(iterator))? {
+            Step::Item(item) => run.put(py, &item)?,
+            Step::Returned(value) => return Ok(Some(value)),
+        }
+    }
+}

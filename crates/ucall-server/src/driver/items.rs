@@ -1,0 +1,117 @@
+//! Passes the items of streams to their callers, as fast as these read.
+//!
+//! Items go to the output of their connection. While a send of it is under way, they wait:
+//!
+//! | overflow | the next items wait in | above `stream_bytes_max` |
+//! |---|---|---|
+//! | pause | the output | the handler pauses the stream, until the output is sent |
+//! | drop the oldest | [`ItemQueues`] | the oldest are dropped |
+//! | drop the newest | the output | the new one is dropped |
+//! | close | the output | the connection closes |
+
+use bytes::Bytes;
+use ucall_engine::{Engine, Id};
+use ucall_proto::CallNumber;
+
+use super::ConnectionDriver;
+use crate::handler::{CallId, Handler, Overflow};
+use crate::item_queues::{ItemQueues, Source};
+
+impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
+    /// Handles an item of a stream, whose value is in `self.text`.
+    #[inline(never)]
+    pub(super) fn handle_item(&mut self, call: CallId, overflow: Overflow) {
+        self.context.end_child();
+        let Some(entry) = self.connections.find(call.connection) else { return };
+        let bytes_max = self.context.config().limits.stream_bytes_max;
+        let is_full =
+            entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
+        match overflow {
+            Overflow::DropOldest if entry.outgoing.is_sending() => {
+                let item = Bytes::copy_from_slice(&self.text);
+                let queues = entry.items.get_or_insert_default();
+                let source = Source::Call(call.number);
+                queues.push(source, item, bytes_max, self.context.budget());
+                return;
+            }
+            Overflow::DropNewest if is_full => return,
+            Overflow::Close if is_full => return self.close(call.connection),
+            _ => {}
+        }
+        let text = std::mem::take(&mut self.text);
+        self.write_item(call.connection, call.number, &text);
+        self.text = text;
+        if overflow == Overflow::Pause {
+            self.pause_if_full(call, bytes_max);
+        }
+    }
+
+    fn write_item(&mut self, id: Id, number: CallNumber, value: &[u8]) {
+        let before = self.send_queue.output().len();
+        self.step(id, |connection, environment, out| {
+            connection.write_item(number, value, environment, out);
+        });
+        let written = self.send_queue.output().len() - before;
+        let Some(entry) = self.connections.find(id) else {
+            return self.send_queue.clear_output();
+        };
+        if written == 0 {
+            return;
+        }
+        entry.outgoing.add_item_bytes(written);
+        if self.send_queue.hold(entry) {
+            self.send_queue.send_held(&mut self.engine, entry, self.context.now());
+        }
+    }
+
+    fn pause_if_full(&mut self, call: CallId, bytes_max: usize) {
+        let Some(entry) = self.connections.find(call.connection) else { return };
+        let is_full =
+            entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
+        if is_full && entry.items.get_or_insert_default().pause(call.number) {
+            self.context.handler().pause_stream(call);
+        }
+    }
+
+    /// Writes the items of a stream that wait, before its reply.
+    pub(super) fn write_last_items(&mut self, call: CallId) {
+        let Some(entry) = self.connections.find(call.connection) else { return };
+        let Some(queues) = &mut entry.items else { return };
+        for item in queues.take(Source::Call(call.number), self.context.budget()) {
+            self.write_item(call.connection, call.number, &item);
+        }
+    }
+
+    /// A send has ended: sends items that wait, and resumes streams that have paused.
+    #[inline(never)]
+    pub(super) fn resume_items(&mut self, id: Id) {
+        while let Some((source, item)) = self.next_item(id) {
+            match source {
+                Source::Call(number) => self.write_item(id, number, &item),
+                Source::Messages(_) => self.write_waiting(id, item),
+            }
+        }
+        self.send_written();
+        let bytes_max = self.context.config().limits.stream_bytes_max;
+        let Some(entry) = self.connections.find(id) else { return };
+        let Some(queues) = &mut entry.items else { return };
+        let is_full =
+            entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
+        let paused = if is_full { Vec::new() } else { queues.take_paused() };
+        if queues.is_unused() {
+            entry.items = None;
+        }
+        for number in paused {
+            self.context.handler().resume_stream(CallId { connection: id, number });
+        }
+    }
+
+    /// The next waiting item, unless a send is under way.
+    fn next_item(&mut self, id: Id) -> Option<(Source, Bytes)> {
+        let entry = self.connections.find(id).filter(|entry| !entry.outgoing.is_sending())?;
+        entry
+            .items
+            .as_deref_mut()
+            .and_then(|queues: &mut ItemQueues| queues.pop(self.context.budget()))
+    }
+}

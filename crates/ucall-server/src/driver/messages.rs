@@ -1,0 +1,135 @@
+//! Sends the messages that the server starts.
+//!
+//! A turn appends its messages to the outputs of their connections, then sends each output once.
+//! While a send of a connection is under way, messages wait as [`super::items`] says for the items
+//! of streams; each subscription is a source of its own, and so are the messages to the connection
+//! alone.
+
+use std::mem;
+
+use bytes::Bytes;
+use ucall_engine::{Engine, Id};
+use ucall_proto::MessageFraming;
+
+use super::ConnectionDriver;
+use crate::handler::{Handler, Overflow};
+use crate::item_queues::Source;
+use crate::publisher::Push;
+use crate::server_message::ServerMessage;
+use crate::topics::Subscription;
+
+impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
+    /// Sends messages that have been queued for the connections of this worker.
+    #[inline]
+    pub(crate) fn send_messages(&mut self) {
+        if self.publisher.has_pushes() {
+            self.handle_pushes();
+        }
+    }
+
+    #[inline(never)]
+    fn handle_pushes(&mut self) {
+        let mut pushes = mem::take(&mut self.pushes);
+        self.publisher.take(&mut pushes);
+        for push in pushes.drain(..) {
+            match push {
+                Push::Notify(connection, message) => {
+                    let overflow = Overflow::DropOldest;
+                    self.write_message(Subscription { connection, number: 0, overflow }, &message);
+                }
+                Push::Publish(message) => self.publish(&message),
+                Push::Update(connection) => self.update_subscriptions(connection),
+            }
+        }
+        self.pushes = pushes;
+        self.send_written();
+    }
+
+    fn publish(&mut self, message: &ServerMessage) {
+        let Some(topic) = message.topic() else { return };
+        let mut subscribers = mem::take(&mut self.subscribers);
+        self.publisher.subscribers(topic, &mut subscribers);
+        for subscription in subscribers.drain(..) {
+            self.write_message(subscription, message);
+        }
+        self.subscribers = subscribers;
+    }
+
+    fn write_message(&mut self, subscription: Subscription, message: &ServerMessage) {
+        let Subscription { connection, number, overflow } = subscription;
+        let Some(entry) = self.connections.find(connection) else { return };
+        let framed = match entry.proto.message_framing() {
+            Some(MessageFraming::Frame) => message.frame(),
+            Some(MessageFraming::Line) => message.line(),
+            None => return,
+        };
+        if entry.outgoing.is_sending() {
+            let bytes_max = self.context.config().limits.stream_bytes_max;
+            let is_full = entry.outgoing.queued_item_bytes() >= bytes_max;
+            match overflow {
+                Overflow::Close if is_full => return self.close(connection),
+                Overflow::Close => {}
+                Overflow::DropOldest => {
+                    let (queues, budget) =
+                        (entry.items.get_or_insert_default(), self.context.budget());
+                    let source = Source::Messages(number);
+                    let dropped = queues.push(source, framed, bytes_max, budget);
+                    return self.count_dropped(dropped);
+                }
+                _ if is_full => return self.count_dropped(1),
+                _ => {}
+            }
+        }
+        self.write_waiting(connection, framed);
+    }
+
+    /// Appends a framed message to the output of its connection.
+    pub(super) fn write_waiting(&mut self, id: Id, framed: Bytes) {
+        let Some(entry) = self.connections.find(id) else { return };
+        let before = entry.outgoing.queued().len();
+        if entry.proto.is_tls() {
+            entry.proto.write_messages(&framed, self.send_queue.output());
+            self.send_queue.append_output(entry);
+        } else {
+            entry.outgoing.queued_mut().push(framed);
+        }
+        entry.outgoing.add_item_bytes(entry.outgoing.queued().len() - before);
+        if before == 0 {
+            self.written.push(id);
+        }
+    }
+
+    /// Sends the outputs that were empty before their messages. Any other is sent without this.
+    pub(super) fn send_written(&mut self) {
+        for id in self.written.drain(..) {
+            if let Some(entry) = self.connections.find(id) {
+                self.send_queue.send_next(&mut self.engine, entry, self.context.now());
+            }
+        }
+        self.context.update_load();
+    }
+
+    #[inline]
+    fn count_dropped(&self, count: u64) {
+        if count > 0 {
+            self.publisher.count_dropped(count);
+        }
+    }
+
+    /// Applies a change of the subscriptions of a connection, which may have closed before.
+    fn update_subscriptions(&mut self, connection: Id) {
+        let awaits_messages = self.publisher.has_subscriptions(connection);
+        match self.connections.find(connection) {
+            Some(entry) => entry.proto.set_awaits_messages(awaits_messages),
+            None => self.detach(connection),
+        }
+    }
+
+    /// Ends the subscriptions and the session of a closed connection.
+    #[inline]
+    pub(super) fn detach(&mut self, connection: Id) {
+        if self.publisher.remove(connection) {
+            self.context.handler().connection_closed(connection);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+"""The task of an async generator: hands its items to the core one by one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ucall import _core
+
+__all__ = ["stream"]
+
+
+async def stream(generator: AsyncGenerator[object, None], sink: _core.ItemSink) -> None:
+    """Runs the generator to its end; cancelled, it closes the generator."""
+    put = sink.put
+    try:
+        async for item in generator:
+            if put(item):
+                await sink.room()
+    finally:
+        await generator.aclose()
