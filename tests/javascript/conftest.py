@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import served
 from node import MODULE, PACKAGES, package, system_node
 
 import ucall
@@ -49,22 +50,6 @@ def run_node(node: str) -> RunNode:
     return run
 
 
-def sum(a: int, b: int) -> int:
-    return a + b
-
-
-def echo(value: Any) -> Any:
-    return value
-
-
-def fail() -> None:
-    raise ucall.RPCError(7, "failed", {"at": 1})
-
-
-def whoami(ctx: ucall.Context) -> Any:
-    return ctx.user
-
-
 Serve = Callable[..., ucall.Server]
 
 
@@ -83,10 +68,9 @@ def serve(engine: str) -> Iterator[Serve]:
     """Starts servers of the functions above, and stops them after the test."""
     started = []
 
-    def start(*functions: Callable[..., Any], **options: Any) -> ucall.Server:
+    def start(**options: Any) -> ucall.Server:
         server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
-        for function in (sum, echo, fail, whoami, *functions):
-            server.add(function)
+        served.add_to(server)
         server.start()
         started.append(server)
         return server

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / ".bench/conformance"
 #: The installed module, as the server serves it.
 MODULE = Path(ucall.__file__).parent / "static" / "ucall.js"
-HAS_STREAMS = hasattr(ucall, "END")
 TOKEN = "s3cret"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import programs
@@ -15,8 +14,8 @@ import ucall.auth
 
 api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
 
-# As root, Chromium has no sandbox. It asks before a page that it takes for a public one, such as the
-# pages that the tests make, reaches this machine.
+# Chromium has no sandbox as root. It asks before a page that it takes for a public one, as those
+# that the tests make, reaches this machine.
 ARGUMENTS = ["--no-sandbox", "--disable-features=LocalNetworkAccessChecks"]
 CHAT = ROOT / "examples" / "chat" / "chat.html"
 

@@ -6,8 +6,9 @@ import gzip
 import re
 
 from conftest import RunNode, Serve
-from node import MODULE, TOKEN
+from node import MODULE, TOKEN, package
 
+import ucall
 import ucall.auth
 
 #: Of the module without comments. Minified it is smaller.
@@ -19,9 +20,17 @@ def test_the_client(run_node: RunNode) -> None:
 
 
 def test_with_the_server(run_node: RunNode, serve: Serve) -> None:
+    package("eventsource-parser")
     port = serve().port
     secure_port = serve(auth=ucall.auth.bearer({TOKEN: "alice"})).port
-    run_node("--test", "server.test.mjs", PORT=port, SECURE_PORT=secure_port, TOKEN=TOKEN)
+    has_messages = "1" if hasattr(ucall.Context, "notify") else ""
+    run_node(
+        *("--test", "server.test.mjs"),
+        PORT=port,
+        SECURE_PORT=secure_port,
+        TOKEN=TOKEN,
+        HAS_MESSAGES=has_messages,
+    )
 
 
 def test_the_module_is_small() -> None:
