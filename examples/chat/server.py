@@ -8,7 +8,7 @@ page = Path(__file__).with_name("chat.html")
 
 
 @server
-async def generate(prompt: str):
+async def generate(prompt: str):  # the place of a model
     for word in f"You said: {prompt} A model would say more.".split(" "):
         yield f"{word} "
         await asyncio.sleep(0.05)
@@ -19,4 +19,5 @@ def chat(request):
     return HttpResponse(page.read_bytes(), content_type="text/html; charset=utf-8")
 
 
-server.run()
+if __name__ == "__main__":
+    server.run()

@@ -11,7 +11,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { argv, stdin } from "node:process";
-import { setImmediate, setTimeout } from "node:timers/promises";
+import { setImmediate } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
 const { WebSocketServer } = createRequire(import.meta.url)("ws");
@@ -24,13 +24,6 @@ const GENERATORS = {
   *fail() {
     yield 1;
     throw { code: 7, message: "failed", data: { at: 1 } };
-  },
-  /** The chat's; ends only after a prompt that does not say "forever". */
-  async *generate({ prompt }) {
-    do {
-      yield `You said: ${prompt} `;
-      await setTimeout(10);
-    } while (prompt === "forever");
   },
   *endless() {
     for (let at = 0; ; at++) yield at;
@@ -45,7 +38,7 @@ async function run(generator, { id }, token, send, isCancelled) {
   const reply = { jsonrpc: "2.0", id };
   try {
     for (;;) {
-      const { value, done } = await generator.next();
+      const { value, done } = generator.next();
       if (done) return await send({ ...reply, result: value });
       if (isCancelled()) return await send({ ...reply, error: { code: -32800, message: "Cancelled" } });
       await send({ jsonrpc: "2.0", method: "$/progress", params: { token, value } });
@@ -54,7 +47,7 @@ async function run(generator, { id }, token, send, isCancelled) {
   } catch (error) {
     await send({ ...reply, error });
   } finally {
-    await generator.return();
+    generator.return();
   }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from conftest import Serve
 from node import MODULE, ROOT, TOKEN
 
+import ucall
 import ucall.auth
 
 api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
@@ -17,7 +19,9 @@ api = pytest.importorskip("playwright.sync_api", reason="make test-browser insta
 # Chromium has no sandbox as root. It asks before a page that it takes for a public one, as those
 # that the tests make, reaches this machine.
 ARGUMENTS = ["--no-sandbox", "--disable-features=LocalNetworkAccessChecks"]
-CHAT = ROOT / "examples" / "chat" / "chat.html"
+#: Long enough for a busy machine.
+WAIT_MS = 60_000
+CHAT = ROOT / "examples" / "chat" / "server.py"
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +38,20 @@ OpenPage = Callable[..., Any]
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[OpenPage]:
-    """Opens a page whose origin is a host and port, with the module; fails on its errors."""
+    """Opens an empty page of a host and port; the test fails on errors of its pages."""
     contexts = []
     errors: list[Any] = []
 
-    def open_(port: int, html: str = "", host: str = "127.0.0.1", **options: Any) -> Any:
+    def open_(port: int, path: str = "", host: str = "127.0.0.1", **options: Any) -> Any:
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(error))
         origin = f"http://{host}:{port}"
         page.route(
-            f"{origin}/page", lambda route: route.fulfill(body=html, content_type="text/html")
+            f"{origin}/empty", lambda route: route.fulfill(body="", content_type="text/html")
         )
-        page.route(f"{origin}/ucall.js", lambda route: route.fulfill(path=MODULE))
-        page.goto(f"{origin}/page")
+        page.goto(f"{origin}/{path or 'empty'}")
         return page
 
     yield open_
@@ -115,11 +118,11 @@ STREAMS = """
 const items = [];
 const stream = client.stream("count", { to: 1000 });
 for await (const item of stream) items.push(item);
-const endless = client.stream("endless");
-for await (const item of endless) if (item === 3) break;
+for await (const item of client.stream("endless")) if (item === 3) break;
+while ((await client.call("endings")) === 0);
 const failed = [];
 try {
-    for await (const item of client.stream("fail")) failed.push(item);
+    for await (const item of client.stream("fail_later")) failed.push(item);
 } catch (error) {
     failed.push(error.code);
 }
@@ -128,8 +131,9 @@ return [items.length, await stream.result, failed, await client.call("sum", { a:
 
 
 @pytest.mark.parametrize("url", ["ws://127.0.0.1:{}/ws", "/"])
-def test_streams(open_page: OpenPage, peer: int, url: str) -> None:
-    assert run(open_page(peer), url.format(peer), STREAMS) == [1000, "done", [1, 7], 3]
+def test_streams(open_page: OpenPage, serve: Serve, url: str) -> None:
+    port = serve().port
+    assert run(open_page(port), url.format(port), STREAMS) == [1000, "done", [1, 7], 3]
 
 
 NOTIFICATIONS = """
@@ -147,28 +151,41 @@ return [seen, lost, await client.call("sum", { a: 1, b: 2 }), [...states]];
 
 
 def test_notifications_and_a_lost_connection(open_page: OpenPage, peer: int) -> None:
+    page = open_page(peer)
+    page.route("**/ucall.js", lambda route: route.fulfill(path=MODULE))
     url = f"ws://127.0.0.1:{peer}/ws"
     ticks = [{"method": "tick", "params": [at]} for at in range(2)]
     states = ["open", "waiting", "connecting", "open"]
-    assert run(open_page(peer), url, NOTIFICATIONS) == [ticks, True, 3, states]
+    assert run(page, url, NOTIFICATIONS) == [ticks, True, 3, states]
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of the example's server."""
+    made = ucall.Server
+    monkeypatch.setattr(ucall, "Server", lambda: made(port=0))
+    server = runpy.run_path(str(CHAT))["server"]
+    with server:
+        yield server.port
 
 
 @pytest.mark.parametrize("color_scheme", ["light", "dark"])
-def test_the_chat_page(open_page: OpenPage, peer: int, color_scheme: str) -> None:
-    page = open_page(peer, CHAT.read_text(), color_scheme=color_scheme)
-    api.expect(page.get_by_role("status")).to_have_text("open")
+def test_the_chat_page(open_page: OpenPage, chat: int, color_scheme: str) -> None:
+    page = open_page(chat, "chat", color_scheme=color_scheme)
+    api.expect(page.get_by_role("status")).to_have_text("open", timeout=WAIT_MS)
     prompt = page.get_by_label("Message", exact=True)
-    prompt.fill("Hello, server.")
+    prompt.fill("Hello!")
     prompt.press("Enter")
     messages = page.get_by_role("log").locator("p")
-    api.expect(messages.nth(1)).to_contain_text("You said: Hello, server.")
-    api.expect(messages.nth(1)).to_have_attribute("aria-busy", "false")
-    api.expect(prompt).to_be_focused()
-    prompt.fill("forever")
+    answer = "You said: Hello! A model would say more. "
+    api.expect(messages.nth(1)).to_have_text(answer, timeout=WAIT_MS)
+    api.expect(messages.nth(1)).to_have_attribute("aria-busy", "false", timeout=WAIT_MS)
+    api.expect(prompt).to_be_focused(timeout=WAIT_MS)
+    prompt.fill("again " * 10_000)
     page.get_by_role("button", name="Send").click()
-    api.expect(messages.nth(3)).to_contain_text("forever")
+    api.expect(messages.nth(3)).to_contain_text("You said: again", timeout=WAIT_MS)
     page.get_by_role("button", name="Stop").click()
-    api.expect(messages.nth(3)).to_contain_text("(stopped)")
+    api.expect(messages.nth(3)).to_contain_text("(stopped)", timeout=WAIT_MS)
     assert messages.count() == 4
     assert _contrast(page, "#state") > 4.5 and _contrast(page, ".mine") > 4.5
 
