@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import served
-from node import MODULE, PACKAGES, package, system_node
+from node import MODULE, PACKAGES, RunNode, Serve, package, system_node
 
 import ucall
 
@@ -24,9 +24,6 @@ def _node(request: pytest.FixtureRequest) -> str:
     reason = "make test-browser installs playwright"
     playwright = pytest.importorskip("playwright", reason=reason)
     return str(Path(playwright.__file__).parent / "driver" / "node")
-
-
-RunNode = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
@@ -48,9 +45,6 @@ def run_node(node: str) -> RunNode:
         return done.stdout
 
     return run
-
-
-Serve = Callable[..., ucall.Server]
 
 
 @pytest.fixture(scope="session", params=["posix", "uring"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import programs
@@ -16,6 +17,9 @@ PACKAGES = ROOT / ".bench/conformance"
 #: The installed module, as the server serves it.
 MODULE = Path(ucall.__file__).parent / "static" / "ucall.js"
 TOKEN = "s3cret"
+#: The types of two fixtures.
+RunNode = Callable[..., str]
+Serve = Callable[..., ucall.Server]
 
 
 def package(name: str) -> Path:

@@ -8,8 +8,7 @@ from typing import Any
 
 import programs
 import pytest
-from conftest import Serve
-from node import MODULE, ROOT, TOKEN
+from node import MODULE, ROOT, TOKEN, Serve
 
 import ucall
 import ucall.auth

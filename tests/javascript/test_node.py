@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 
-from conftest import RunNode, Serve
-from node import MODULE, TOKEN, package
+from node import MODULE, TOKEN, RunNode, Serve, package
 
 import ucall
 import ucall.auth
