@@ -188,12 +188,15 @@ describe("WebSocket", () => {
   test("a stream that is read too slowly is cancelled", async () => {
     const stream = connect("ws", { maxWaitingBytes: 10_000 }).stream("flood", { count: 10_000, size: 900 });
     await eventually(() => peer.cancelled.length);
-    await assert.rejects(() => all(stream), RangeError);
     await assert.rejects(stream.result, RangeError);
+    await assert.rejects(stream.next(), RangeError);
+    assert.equal((await stream.next()).done, true);
   });
 
   test("one item may be longer than all that may wait", async () => {
-    const stream = connect("ws", { maxWaitingBytes: 100 }).stream("flood", { count: 1, size: 9000 });
+    const client = connect("ws", { maxWaitingBytes: 100 });
+    const stream = client.stream("flood", { count: 1, size: 9000 });
+    await client.call("sum", { a: 1, b: 2 });
     assert.deepEqual((await all(stream)).map((item) => item.length), [9000]);
   });
 
@@ -379,6 +382,15 @@ describe("HTTP", () => {
     assert.ok(sent < 5000, `${sent} events`);
     assert.equal((await all(stream)).length, 9999);
     assert.equal(await stream.result, "all");
+  });
+
+  test("readers at once read ahead by one item", async () => {
+    const client = connect("http", { maxWaitingBytes: 100 });
+    const stream = client.stream("flood", { count: 20, size: 90 });
+    const steps = await Promise.all(Array.from({ length: 10 }, () => stream.next()));
+    assert.deepEqual(new Set(steps.map(({ value }) => value.length)), new Set([90]));
+    for (let turn = 0; turn < 100; turn++) await setImmediate();
+    assert.equal((await all(stream)).length, 10);
   });
 
   test("a stream without its reply fails", async () => {
