@@ -55,7 +55,10 @@ mod _core {
     #[pymodule_export]
     use crate::calls::DoneCallback;
     #[pymodule_export]
-    use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
+    use crate::client::{
+        ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,
+        peek,
+    };
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
