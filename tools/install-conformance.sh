@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the suites, parsers and clients of `make conformance` and `make test-javascript` from their
-# registries: tools/install-conformance.sh PYTHON
+# Installs the suites, parsers and clients of `make conformance` and `make test-javascript` from
+# their registries: tools/install-conformance.sh PYTHON
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -9,7 +9,7 @@ use super::error::WebSocketError;
 
 const FINAL: u8 = 0x80;
 const RESERVED: u8 = 0x70;
-pub(super) const MASKED: u8 = 0x80;
+pub(super) const MASK: u8 = 0x80;
 /// The first byte of a text message in one frame.
 pub(super) const FINAL_TEXT: u8 = FINAL | 0x1;
 /// The length of a client's head without an extended length.
@@ -84,9 +84,7 @@ impl FrameHead {
     /// Reads the head that `input` starts with, or returns `None` if it is incomplete. The frames
     /// of a client are masked, those of a server are not.
     #[inline(always)]
-    pub(super) fn parse<const FROM_CLIENT: bool>(
-        input: &[u8],
-    ) -> Result<Option<Self>, WebSocketError> {
+    pub(super) fn parse<const MASKED: bool>(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
         let Some((&first, rest)) = input.split_first() else { return Ok(None) };
         if first & RESERVED != 0 {
             return Err(WebSocketError::ReservedBits);
@@ -97,18 +95,18 @@ impl FrameHead {
             return Err(WebSocketError::ControlFragmented);
         }
         let Some((&second, rest)) = rest.split_first() else { return Ok(None) };
-        match (second & MASKED != 0, FROM_CLIENT) {
+        match (second & MASK != 0, MASKED) {
             (false, true) => return Err(WebSocketError::Unmasked),
             (true, false) => return Err(WebSocketError::Masked),
             _ => {}
         }
-        let short = second & !MASKED;
+        let short = second & !MASK;
         if opcode.is_control() && usize::from(short) > SHORT_MAX {
             return Err(WebSocketError::ControlTooLarge);
         }
         let Some((payload_len, rest)) = read_length(short, rest)? else { return Ok(None) };
         let len = input.len() - rest.len();
-        if !FROM_CLIENT {
+        if !MASKED {
             return Ok(Some(Self { opcode, is_final, payload_len, key: [0; 4], len }));
         }
         let Some(&key) = rest.first_chunk() else { return Ok(None) };

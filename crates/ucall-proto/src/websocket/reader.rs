@@ -18,7 +18,7 @@ use std::mem;
 
 use super::close::CloseCode;
 use super::error::WebSocketError;
-use super::head::{FINAL_TEXT, FrameHead, MASKED, Opcode, SHORT_HEAD_LEN, SHORT_MAX};
+use super::head::{FINAL_TEXT, FrameHead, MASK, Opcode, SHORT_HEAD_LEN, SHORT_MAX};
 use super::mask::unmask;
 
 /// The limits on messages of a peer.
@@ -150,12 +150,12 @@ impl MessageReader {
     }
 
     #[inline(always)]
-    fn read_frame<'a, const FROM_CLIENT: bool>(
+    fn read_frame<'a, const MASKED: bool>(
         &mut self,
         input: &'a mut [u8],
         limits: &MessageLimits,
     ) -> Result<Progress<'a>, WebSocketError> {
-        let Some(head) = FrameHead::parse::<FROM_CLIENT>(input)? else {
+        let Some(head) = FrameHead::parse::<MASKED>(input)? else {
             return Ok(Progress::Incomplete { bytes_needed: input.len() + 1 });
         };
         self.check(&head, limits)?;
@@ -163,7 +163,7 @@ impl MessageReader {
         let Some(payload) = input.get_mut(head.len..len) else {
             return Ok(Progress::Incomplete { bytes_needed: len });
         };
-        if FROM_CLIENT {
+        if MASKED {
             unmask(payload, head.key);
         }
         let event = match head.opcode {
@@ -191,7 +191,7 @@ impl MessageReader {
         limits: &MessageLimits,
     ) -> Option<(&'a [u8], usize)> {
         let [FINAL_TEXT, second, a, b, c, d, rest @ ..] = input else { return None };
-        let len = usize::from(second.checked_sub(MASKED)?);
+        let len = usize::from(second.checked_sub(MASK)?);
         let MessageLimits { frame_bytes_max, message_bytes_max, frames_max } = *limits;
         let is_allowed = len <= SHORT_MAX.min(frame_bytes_max).min(message_bytes_max);
         if !is_allowed || frames_max == 0 || self.has_fragments() {
