@@ -64,7 +64,6 @@ pub(super) fn respond<S: Service>(
         head: Some(head),
         session,
         meta: None,
-        in_batch: false,
     };
     let mut response = Vec::new();
     let limit = ReplyLimit::after(&response, environment.limits.reply_bytes_max);
