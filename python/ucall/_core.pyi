@@ -4,7 +4,7 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, TypeVar, final
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -13,6 +13,8 @@ from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
+OnClose = TypeVar("OnClose", bound=Callable[[], object])
+
 __all__ = [
     "END",
     "TLS",
@@ -20,6 +22,7 @@ __all__ = [
     "Block",
     "Certificate",
     "ClientConnection",
+    "Connection",
     "Context",
     "DoneCallback",
     "EndType",
@@ -27,6 +30,7 @@ __all__ = [
     "ItemSink",
     "LoopDriver",
     "Message",
+    "Notification",
     "PickleLoader",
     "Pieces",
     "QueueCore",
@@ -42,6 +46,7 @@ __all__ = [
     "UnixSocket",
     "Unwritable",
     "check_shared_memory",
+    "client_frame",
     "peek",
     "system_certificates",
 ]
@@ -124,6 +129,12 @@ class Server:
     def drain(self, serving: bool) -> None: ...
     def stop(self, at_once: bool) -> None: ...
     def share_counters(self, counters: SharedCounters, index: int | None = None) -> None: ...
+    def share_sockets(
+        self, receiver: int | None, senders: Sequence[int], index: int | None
+    ) -> None: ...
+    def publish(
+        self, topic: str, method: str, params: object, encode: Callable[[Any], object]
+    ) -> None: ...
     def stats(self) -> dict[str, Any]: ...
     @staticmethod
     def default_limits() -> dict[str, float]: ...
@@ -244,6 +255,48 @@ class Context:
         """Whether the reply is no longer needed: the client disconnected, the deadline passed, or
         the server ends. Long work should read it now and then.
         """
+    @property
+    def connection(self) -> Connection:
+        """The client's connection, which has the data of its session."""
+    def notify(
+        self,
+        method: str,
+        params: list[Any] | tuple[Any, ...] | dict[str, Any] | None = None,
+    ) -> None:
+        """Sends the client a notification: a call of ``method`` without a reply. From an async
+        function or a thread it precedes the reply. Messages that wait for a slow client are
+        dropped, the oldest first, above ``max_stream_bytes``. Raises `ucall.NoChannelError` over
+        HTTP.
+        """
+    def subscribe(
+        self,
+        topic: str,
+        overflow: Literal["drop_oldest", "drop_newest", "close"] = "drop_oldest",
+    ) -> None:
+        """Subscribes the client's connection to what `Server.publish` sends to ``topic``, until
+        `unsubscribe` or its end. Above ``max_stream_bytes`` of messages that wait for a slow client
+        ``overflow`` drops the oldest, drops the new one (``"drop_newest"``), or closes the
+        connection (``"close"``). Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError`
+        above ``max_subscriptions`` and ``max_topic_bytes``.
+        """
+    def unsubscribe(self, topic: str) -> None:
+        """Ends the subscription of the client's connection to ``topic``, if it has one."""
+
+@final
+class Connection:
+    """The connection of a client: ``ctx.connection``."""
+
+    @property
+    def id(self) -> int:
+        """A number that no other connection of this process has or had while the server runs."""
+    @property
+    def data(self) -> dict[str, Any]:
+        """The session's own data, for the functions of the program."""
+    def on_close(self, callback: OnClose, /) -> OnClose:
+        """Registers a function to be called, without arguments, after the connection has closed;
+        soon if it is closed already. Runs on the server's thread, so it must not block. Returns the
+        function. What it raises is logged.
+        """
 
 @final
 class TLS:
@@ -298,6 +351,7 @@ class RequestWriter:
         args: tuple[object, ...],
         kwargs: dict[str, object] | None,
         id: object,
+        wants_items: bool = False,
     ) -> Request: ...
     def document(self, document: dict[str, Any], id: object) -> Request: ...
     def batch(self, calls: Sequence[dict[str, Any]], answered: bool) -> Request: ...
@@ -326,10 +380,32 @@ class Reply:
     def check_answers(self, request: Request) -> None: ...
 
 @final
+class Notification:
+    @property
+    def method(self) -> str: ...
+    @property
+    def params(self) -> Any: ...
+    @property
+    def token(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+@final
 class ReplyReader:
-    def __new__(cls, *, http: bool, reply_bytes_max: int) -> ReplyReader: ...
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Reply]: ...
-    def end(self) -> Reply | None: ...
+    def __new__(
+        cls,
+        *,
+        http: bool,
+        reply_bytes_max: int,
+        events: bool = False,
+        accept: bytes | None = None,
+    ) -> ReplyReader: ...
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Reply | Notification]: ...
+    def end(self) -> Reply | Notification | None: ...
+    def take_ping(self) -> bytes | None: ...
+    @property
+    def is_upgraded(self) -> bool: ...
     @property
     def is_idle(self) -> bool: ...
     @property
@@ -343,6 +419,9 @@ class ClientConnection:
     def is_reusable(self) -> bool: ...
     def close(self) -> None: ...
 
+def client_frame(
+    kind: Literal["text", "pong", "close"], payload: bytes | memoryview, key: bytes
+) -> bytes: ...
 def peek(descriptor: int) -> Literal["quiet", "bytes", "closed"]: ...
 
 @final

@@ -255,7 +255,9 @@ impl Interpreter {
         }
         let cancelled = Arc::<AtomicBool>::default();
         let user = self.user.as_ref();
-        let context = Context::new(py, call, caller, user, deadline, cancelled.clone());
+        let channel =
+            self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
+        let context = Context::new(py, call, caller, user, deadline, cancelled.clone(), channel);
         let context = Bound::new(py, context).map_err(Failure::Raised)?;
         Ok((Some(context.into_any()), Some(cancelled)))
     }
@@ -358,7 +360,7 @@ impl Interpreter {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let DeferredOutcome::Items = outcome {
-                self.take_items(py, token);
+                self.take_items(token);
                 match self.taken_items.next(text) {
                     Some(item) => return Some(item),
                     None => continue,

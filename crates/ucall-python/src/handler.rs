@@ -11,7 +11,7 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
@@ -26,6 +26,7 @@ use crate::options::CallLimits;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
+use crate::session::Sessions;
 use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
@@ -45,15 +46,14 @@ pub(crate) struct Interpreter {
     pub(crate) batches: Batches,
     /// Generators whose next step is due.
     pub(crate) ready_streams: ReadyStreams,
-    /// Whether a stream's future was completed since the last turn: the event loop has to run
-    /// before the worker waits.
-    pub(crate) loop_is_due: bool,
     /// Items that the worker polls.
     pub(crate) taken_items: TakenItems,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
     pub(crate) pool: Option<Pool>,
+    /// Set when the worker is made.
+    pub(crate) sessions: Option<Arc<Sessions>>,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
     /// The user that `auth` returned for the current request.
@@ -95,10 +95,10 @@ impl Interpreter {
             calls,
             batches: Batches::new(sizes),
             ready_streams: ReadyStreams::default(),
-            loop_is_due: false,
             taken_items: TakenItems::default(),
             tasks: None,
             pool: None,
+            sessions: None,
             auth,
             user: None,
             variables: variables::copy_current(py)?.unbind(),
@@ -195,7 +195,9 @@ impl Interpreter {
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let deadline = self.deadline_of(procedure, call);
         let user = self.user.as_ref();
-        let context = Context::new(py, call, caller, user, deadline, Arc::default());
+        let channel =
+            self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
+        let context = Context::new(py, call, caller, user, deadline, Arc::default(), channel);
         let context = Some(Bound::new(py, context)?.into_any());
         let variables = self.own_variables(py)?;
         let scratch = &mut self.scratch;
@@ -309,6 +311,15 @@ impl Handler for Interpreter {
         self.calls.outcomes().set_mailbox(mailbox);
     }
 
+    fn set_publisher(&mut self, publisher: Arc<Publisher>) {
+        let message_bytes_max = self.call_limits.reply_bytes_max;
+        self.sessions = Some(Arc::new(Sessions::new(publisher, message_bytes_max)));
+    }
+
+    fn connection_closed(&mut self, connection: Id) {
+        self.end_session(attached(), connection);
+    }
+
     #[inline]
     fn requires_authentication(&self) -> bool {
         self.auth.is_some()
@@ -338,11 +349,11 @@ impl Handler for Interpreter {
     }
 
     fn pause_stream(&mut self, call: CallId) {
-        self.set_stream_paused(attached(), call, true);
+        self.set_stream_paused(call, true);
     }
 
     fn resume_stream(&mut self, call: CallId) {
-        self.set_stream_paused(attached(), call, false);
+        self.set_stream_paused(call, false);
     }
 
     fn turn_began(&mut self, now: Instant) {
@@ -355,13 +366,12 @@ impl Handler for Interpreter {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.handle_deadlines(attached(), now);
             self.step_streams(attached());
-            self.loop_is_due = false;
         }
     }
 
     #[inline]
     fn deadline(&self) -> Option<Instant> {
-        if !self.ready_streams.is_empty() || self.loop_is_due {
+        if !self.ready_streams.is_empty() {
             return Some(self.turn_began);
         }
         [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()

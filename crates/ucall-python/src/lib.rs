@@ -36,6 +36,7 @@ mod procedure;
 mod queue;
 mod report;
 mod server;
+mod session;
 mod shared_counters;
 mod signals;
 mod streams;
@@ -54,7 +55,10 @@ mod _core {
     #[pymodule_export]
     use crate::calls::DoneCallback;
     #[pymodule_export]
-    use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
+    use crate::client::{
+        ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,
+        peek,
+    };
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
@@ -70,6 +74,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::server::Server;
+    #[pymodule_export]
+    use crate::session::Connection;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
     #[pymodule_export]

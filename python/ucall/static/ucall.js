@@ -11,10 +11,7 @@
  */
 
 /** @import { CallOptions, ClientOptions, Notification, Params, State } from "./ucall.js" */
-/**
- * @template [T=any]
- * @typedef {{ resolve: (result: T) => void, reject: (error: unknown) => void }} Settler
- */
+/** @template [T=any] @typedef {{ resolve(to: T): void, reject(reason: unknown): void }} Settler */
 /** @typedef {Settler & { stream?: Stream<any> }} Call a call under way */
 /**
  * @typedef {object} Exchange a document, and the calls in it
@@ -395,7 +392,7 @@ function watch({ signal, timeoutMs }, cancel) {
   const abort = () => cancel(signal?.reason);
   signal?.addEventListener("abort", abort);
   const expire = () => cancel(new DOMException(`no reply in ${timeoutMs} ms`, "TimeoutError"));
-  const timer = timeoutMs === undefined ? undefined : setTimeout(expire, timeoutMs);
+  const timer = timeoutMs == null ? undefined : setTimeout(expire, timeoutMs);
   return () => {
     signal?.removeEventListener("abort", abort);
     clearTimeout(timer);
@@ -497,6 +494,7 @@ class SocketTransport {
 class HttpTransport {
   /** @type {Map<Exchange, AbortController>} */
   #requests = new Map();
+  #reading = new WeakSet();
   #owner;
   needsToken = false;
 
@@ -520,16 +518,15 @@ class HttpTransport {
    * @param {Exchange} exchange @param {AsyncGenerator<string>} messages
    */
   async #read(exchange, messages) {
-    const { stream } = exchange;
+    if (this.#reading.has(exchange)) return;
+    this.#reading.add(exchange);
     try {
       do {
         const { value, done } = await messages.next();
-        if (done) {
-          exchange.sent();
-          return this.#end(exchange, "the response has no reply");
-        }
+        if (done) return this.#end(exchange, "the response has no reply");
         this.#owner.receive(value, exchange);
-      } while (!stream || stream.isAwaited || exchange.isOver());
+      } while (!exchange.stream || exchange.stream.isAwaited || exchange.isOver());
+      this.#reading.delete(exchange);
     } catch (error) {
       this.#end(exchange, error instanceof Error ? error.message : String(error), error);
     }
@@ -538,6 +535,7 @@ class HttpTransport {
   /** @param {Exchange} exchange @param {string} message @param {unknown} [cause] */
   #end(exchange, message, cause) {
     this.#requests.delete(exchange);
+    if (!cause) exchange.sent();
     exchange.fail(new ConnectionError(`${this.#owner.url}: ${message}`, true, { cause }));
   }
 

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::{Call, CallOutcome, RpcError};
 use ucall_server::{CallId, Token};
 
-use super::run::{Leftover, Waiter};
+use super::run::Leftover;
 use super::{Generator, ItemSink, ItemTarget, StreamContext, StreamPosition, StreamRun};
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks;
@@ -232,7 +231,7 @@ impl Interpreter {
     }
 
     /// Takes the items of a call that wait, unless it has ended.
-    pub(crate) fn take_items(&mut self, py: Python<'_>, token: Token) {
+    pub(crate) fn take_items(&mut self, token: Token) {
         let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
         let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
             return;
@@ -240,12 +239,12 @@ impl Interpreter {
         let StreamPosition { run, position } = stream;
         let waiter = self.taken_items.take(&run, position, caller);
         if let Some(waiter) = waiter {
-            self.resume_waiter(py, run, waiter);
+            self.ready_streams.push_waiter(run, waiter);
         }
     }
 
     /// Pauses or resumes the stream of a call.
-    pub(crate) fn set_stream_paused(&mut self, py: Python<'_>, call: CallId, is_paused: bool) {
+    pub(crate) fn set_stream_paused(&mut self, call: CallId, is_paused: bool) {
         let token = self.calls.token_of(call);
         let call = token.and_then(|token| self.calls.find(token)).and_then(Entry::call);
         let Some(StreamPosition { run, position }) = call.and_then(|it| it.items.stream.clone())
@@ -253,7 +252,7 @@ impl Interpreter {
             return;
         };
         if let Some(waiter) = run.set_paused(position, is_paused) {
-            self.resume_waiter(py, run, waiter);
+            self.ready_streams.push_waiter(run, waiter);
         }
     }
 
@@ -263,28 +262,8 @@ impl Interpreter {
         match run.close_call(position) {
             Leftover { task: Some(task), .. } => cancel_future(py, &task),
             // The generator goes on for other calls, or is closed by its next step.
-            Leftover { waiter: Some(waiter), .. } => self.resume_waiter(py, run, waiter),
+            Leftover { waiter: Some(waiter), .. } => self.ready_streams.push_waiter(run, waiter),
             Leftover { .. } => {}
         }
     }
-
-    pub(super) fn resume_waiter(&mut self, py: Python<'_>, run: Arc<StreamRun>, waiter: Waiter) {
-        match waiter {
-            Waiter::Generator(generator) => self.ready_streams.push(run, generator),
-            Waiter::Future(future) => {
-                self.loop_is_due = true;
-                if let Err(error) = set_done(future.bind(py)) {
-                    error.write_unraisable(py, None);
-                }
-            }
-        }
-    }
-}
-
-/// Completes a future, unless its task was cancelled.
-fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
-    if !tasks::is_done(future)? {
-        future.call_method1(intern!(future.py(), "set_result"), (future.py().None(),))?;
-    }
-    Ok(())
 }
