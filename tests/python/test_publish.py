@@ -243,13 +243,13 @@ def test_http_has_no_channel(serve_once: Serve) -> None:
 
 def test_wrong_arguments(serve_once: Serve) -> None:
     def attempt(ctx: ucall.Context) -> None:
-        with pytest.raises(TypeError, match=r"params: expected a list, a tuple or a dict .*got int"):
+        with pytest.raises(TypeError, match=r"params: expected a list, a tuple .*got int"):
             ctx.notify("m", 5)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="params: object cannot be written as JSON|object"):
+        with pytest.raises(ValueError, match=r"object cannot be written as JSON"):
             ctx.notify("m", [object()])
         with pytest.raises(ValueError, match=r"larger than a reply may be \(max_reply_bytes\)"):
             ctx.notify("m", ["x" * 2000])
-        with pytest.raises(ValueError, match="overflow: expected 'drop_oldest'.* got \"pause\""):
+        with pytest.raises(ValueError, match=r"overflow: expected 'drop_oldest'.*\"pause\""):
             ctx.subscribe("t", "pause")  # type: ignore[arg-type]
 
     server = serve_once(attempt, subscribe, max_reply_bytes=1000, max_topic_bytes=5)
@@ -522,8 +522,10 @@ class Workers:
         self._stack = stack
         self._app = app
         self.subscribers: dict[int, Client] = {}
-        while len(self.subscribers) < count:
-            self.subscribe()
+        self.subscribe_all(count)
+
+    def subscribe_all(self, count: int) -> None:
+        assert eventually(lambda: bool(self.subscribe()) and len(self.subscribers) == count)
 
     def subscribe(self) -> int:
         """Subscribes a new client at any worker; returns that worker's process id."""
@@ -565,13 +567,13 @@ def test_a_worker_that_is_started_again_gets_publications(tmp_path: Path) -> Non
         assert workers.reaches_all(1)
         for round in range(2):
             killed = min(workers.subscribers)
-            workers.subscribers.pop(killed)
+            del workers.subscribers[killed]
             os.kill(killed, signal.SIGKILL)
             # For nobody: the next subscriber must not get it.
             app.wait_for(3 + round)
             workers.publish(-1)
             assert next(iter(workers.subscribers.values())).message() == ("m", [-1, ""])
-            assert eventually(lambda: workers.subscribe() != killed and len(workers.subscribers) == 2)
+            workers.subscribe_all(2)
             assert workers.reaches_all(2 + round, 50_000)
         app.stop()
 
