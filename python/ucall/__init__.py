@@ -20,8 +20,9 @@ from __future__ import annotations
 from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._core import END, TLS, Certificate, Connection, Context
+from ucall._core import END, TLS, Certificate, Connection, Context, HttpRequest
 from ucall._core import VERSION as __version__
+from ucall._response import HttpResponse
 from ucall._submodules import on_demand
 from ucall.errors import (
     ConnectionError,
@@ -56,6 +57,8 @@ __all__ = [
     "Context",
     "EngineError",
     "HTTPError",
+    "HttpRequest",
+    "HttpResponse",
     "NoChannelError",
     "Process",
     "RPCError",

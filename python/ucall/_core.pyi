@@ -26,9 +26,11 @@ __all__ = [
     "Context",
     "DoneCallback",
     "EndType",
+    "HttpRequest",
     "ItemSink",
     "LoopDriver",
     "Message",
+    "Notification",
     "PickleLoader",
     "Pieces",
     "QueueCore",
@@ -44,6 +46,7 @@ __all__ = [
     "UnixSocket",
     "Unwritable",
     "check_shared_memory",
+    "client_frame",
     "peek",
     "system_certificates",
 ]
@@ -104,6 +107,17 @@ class Server:
         timeout_ms: float | None,
         batch: tuple[int, float, int] | None,
         stream: tuple[bool, str] | None,
+    ) -> None: ...
+    def insert_route(
+        self,
+        path: str,
+        methods: Sequence[str],
+        function: Callable[[HttpRequest], object],
+        encode: Callable[[Any], object],
+        *,
+        mode: str,
+        is_public: bool,
+        wants_peer: bool,
     ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
@@ -172,6 +186,32 @@ class UnixSocket:
     def __new__(cls, path: str | PathLike[str], mode: int) -> UnixSocket: ...
     def descriptor(self) -> int: ...
     def close(self) -> None: ...
+
+@final
+class HttpRequest:
+    """One HTTP request, as the function of a route gets it."""
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals; HEAD for a request that a GET route answers without its body."""
+    @property
+    def path(self) -> str:
+        """The path as it was sent, with its percent-encoding."""
+    @property
+    def query(self) -> str:
+        """The text after the ``?``, with its percent-encoding; empty without one."""
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers by their names in lower case. Repeated headers are joined by ", "."""
+    @property
+    def body(self) -> bytes:
+        """The body; empty without one."""
+    @property
+    def peer(self) -> tuple[str, int] | Process | None:
+        """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
+    @property
+    def user(self) -> Any:
+        """The user that the server's ``auth`` returned; None without ``auth``."""
 
 @final
 class Context:
@@ -311,6 +351,7 @@ class RequestWriter:
         args: tuple[object, ...],
         kwargs: dict[str, object] | None,
         id: object,
+        wants_items: bool = False,
     ) -> Request: ...
     def document(self, document: dict[str, Any], id: object) -> Request: ...
     def batch(self, calls: Sequence[dict[str, Any]], answered: bool) -> Request: ...
@@ -339,10 +380,32 @@ class Reply:
     def check_answers(self, request: Request) -> None: ...
 
 @final
+class Notification:
+    @property
+    def method(self) -> str: ...
+    @property
+    def params(self) -> Any: ...
+    @property
+    def token(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+@final
 class ReplyReader:
-    def __new__(cls, *, http: bool, reply_bytes_max: int) -> ReplyReader: ...
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Reply]: ...
-    def end(self) -> Reply | None: ...
+    def __new__(
+        cls,
+        *,
+        http: bool,
+        reply_bytes_max: int,
+        events: bool = False,
+        accept: bytes | None = None,
+    ) -> ReplyReader: ...
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Reply | Notification]: ...
+    def end(self) -> Reply | Notification | None: ...
+    def take_ping(self) -> bytes | None: ...
+    @property
+    def is_upgraded(self) -> bool: ...
     @property
     def is_idle(self) -> bool: ...
     @property
@@ -356,6 +419,9 @@ class ClientConnection:
     def is_reusable(self) -> bool: ...
     def close(self) -> None: ...
 
+def client_frame(
+    kind: Literal["text", "pong", "close"], payload: bytes | memoryview, key: bytes
+) -> bytes: ...
 def peek(descriptor: int) -> Literal["quiet", "bytes", "closed"]: ...
 
 @final

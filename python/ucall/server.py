@@ -325,6 +325,43 @@ class Server:
 
         return add if function is None else add(function)
 
+    def http(
+        self,
+        path: str,
+        *,
+        methods: Iterable[str] = ("GET",),
+        auth: bool = True,
+        threads: bool | None = None,
+    ) -> Callable[[Function], Function]:
+        """Registers a function that answers HTTP requests other than calls::
+
+            @server.http("/health", auth=False)
+            def health(request: ucall.HttpRequest) -> str:
+                return "ok"
+
+        The function takes a `ucall.HttpRequest` and returns a `ucall.HttpResponse`, or its body:
+        bytes, str, or a generator of both, whose parts are sent as they come. It runs as served
+        functions do: plain, async or in a thread. What it raises is answered as docs/http.md
+        describes. Requests are subject to the server's limits, and to its rules for browsers.
+
+        Args:
+            path: Compared as it is sent. ``/files/*`` means all paths that begin with ``/files/``;
+                an exact path and a longer beginning come first.
+            methods: Of GET, POST, PUT, PATCH and DELETE. A GET route answers HEAD, too.
+            auth: Whether requests must pass the server's ``auth``.
+            threads: Whether to run it in a thread, because it blocks; by default as the server.
+
+        Raises:
+            TypeError: It is no function, or the options exclude each other.
+            ValueError: No request has this path or method, or another function answers it.
+        """
+
+        def add(function: Function) -> Function:
+            self._functions.add_route(function, path, methods, auth=auth, threads=threads)
+            return function
+
+        return add
+
     def on_startup(self, hook: Hook) -> Hook:
         """Registers a function, plain or async, to run before the first connection is accepted."""
         self._lifespan.startup.append(hook)

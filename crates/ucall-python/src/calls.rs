@@ -94,8 +94,8 @@ pub(crate) enum DeferredOutcome {
     Future(Py<PyAny>),
     /// The result of one call of a batch; an exception is raised for that call.
     BatchResult(Py<PyAny>),
-    /// The JSON text of an item of a stream. The outcome follows.
-    Item(Vec<u8>),
+    /// Items of a stream wait. The outcome follows.
+    Items,
     /// The JSON text of the result, or an error.
     Text(Result<Vec<u8>, RpcError>),
 }

@@ -83,7 +83,7 @@ impl Context {
 impl Context {
     /// The name that the function was called by; empty for ``auth``, which runs before it is known.
     #[getter]
-    fn method(&self, py: Python<'_>) -> Py<PyString> {
+    pub(crate) fn method(&self, py: Python<'_>) -> Py<PyString> {
         self.method.clone_ref(py)
     }
 
@@ -105,7 +105,7 @@ impl Context {
     /// The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
     /// gid of the process that connected. None where the system does not report it.
     #[getter]
-    fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub(crate) fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(match self.peer {
             Some(Peer::Address(address)) => {
                 Some((address.ip().to_string(), address.port()).into_pyobject(py)?.into_any())
@@ -119,14 +119,14 @@ impl Context {
 
     /// The user that the server's ``auth`` returned; None without ``auth``.
     #[getter]
-    fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+    pub(crate) fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.user.as_ref().map(|user| user.clone_ref(py))
     }
 
     /// The headers of the HTTP request by their names in lower case; empty over raw TCP and for
     /// messages of a WebSocket. Repeated headers are joined by ", ".
     #[getter]
-    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    pub(crate) fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);
         for (name, value) in Headers::of_block(self.headers.as_deref().unwrap_or_default()) {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();

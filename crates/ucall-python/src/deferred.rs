@@ -32,16 +32,19 @@ pub(crate) struct CallStart<'a, 'call> {
     pub(crate) caller: &'a Caller,
     deadline: Option<Deadline>,
     permit: RunPermit,
+    /// The request of a route.
+    request: Option<Py<PyAny>>,
 }
 
 impl Interpreter {
-    /// Begins a call that may end after its turn.
+    /// Begins a call that may end after its turn, or the request of a route.
     pub(crate) fn begin(
         &mut self,
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         call: &Call<'_>,
         caller: &Caller,
+        request: Option<Py<PyAny>>,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let deadline = self.deadline_of(procedure, call);
@@ -62,7 +65,7 @@ impl Interpreter {
                 return CallOutcome::Done;
             }
         };
-        let start = CallStart { procedure, call, caller, deadline, permit };
+        let start = CallStart { procedure, call, caller, deadline, permit, request };
         let started = match procedure.mode {
             CallMode::Task => self.begin_task(py, start, reply),
             CallMode::Future => self.begin_future(py, start),
@@ -244,6 +247,9 @@ impl Interpreter {
         start: &CallStart<'_, '_>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
         let &CallStart { procedure, call, caller, deadline, .. } = start;
+        if let Some(request) = &start.request {
+            return Ok((Some(request.bind(py).clone()), None));
+        }
         if !procedure.takes_context() {
             return Ok((None, None));
         }
@@ -353,12 +359,12 @@ impl Interpreter {
     ) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
-            if let DeferredOutcome::Item(item) = outcome {
-                if let Some((caller, overflow)) = self.take_item(py, token, item.len()) {
-                    *text = item;
-                    return Some((caller, Polled::Item(overflow)));
+            if let DeferredOutcome::Items = outcome {
+                self.take_items(token);
+                match self.taken_items.next(text) {
+                    Some(item) => return Some(item),
+                    None => continue,
                 }
-                continue;
             }
             let finished = self.calls.finish(token, Instant::now());
             let Some((caller, Entry { procedure, kind })) = finished else {
@@ -417,11 +423,11 @@ impl Interpreter {
             }
             DeferredOutcome::BatchResult(item) => batch::item_result(item.into_bound(py)),
             // `next_outcome` takes items before.
-            DeferredOutcome::Item(_) => return Ok(()),
+            DeferredOutcome::Items => return Ok(()),
         };
         let len_max = self.call_limits.reply_bytes_max;
-        let written = result
-            .and_then(|result| procedure.write(text, len_max, &result).map_err(Failure::Result));
+        let written =
+            result.and_then(|it| procedure.write(text, len_max, &it).map_err(Failure::Result));
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 

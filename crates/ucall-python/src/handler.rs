@@ -27,7 +27,7 @@ use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
 use crate::session::Sessions;
-use crate::streams::ReadyStreams;
+use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
@@ -46,6 +46,8 @@ pub(crate) struct Interpreter {
     pub(crate) batches: Batches,
     /// Generators whose next step is due.
     pub(crate) ready_streams: ReadyStreams,
+    /// Items that the worker polls.
+    pub(crate) taken_items: TakenItems,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
@@ -93,6 +95,7 @@ impl Interpreter {
             calls,
             batches: Batches::new(sizes),
             ready_streams: ReadyStreams::default(),
+            taken_items: TakenItems::default(),
             tasks: None,
             pool: None,
             sessions: None,
@@ -274,7 +277,7 @@ impl Handler for Interpreter {
     ) -> CallOutcome {
         let py = attached();
         if !matches!(procedure.mode, CallMode::Inline) {
-            return self.begin(py, procedure, call, caller, reply);
+            return self.begin(py, procedure, call, caller, None, reply);
         }
         if let Some(deadline) = self.deadline_of(procedure, call)
             && deadline.has_passed()
@@ -291,6 +294,17 @@ impl Handler for Interpreter {
         }
         self.warn_if_slow(py, procedure);
         CallOutcome::Done
+    }
+
+    fn respond(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.respond(attached(), procedure, call, body, caller, reply)
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {
@@ -335,11 +349,11 @@ impl Handler for Interpreter {
     }
 
     fn pause_stream(&mut self, call: CallId) {
-        self.set_stream_paused(attached(), call, true);
+        self.set_stream_paused(call, true);
     }
 
     fn resume_stream(&mut self, call: CallId) {
-        self.set_stream_paused(attached(), call, false);
+        self.set_stream_paused(call, false);
     }
 
     fn turn_began(&mut self, now: Instant) {
@@ -365,6 +379,11 @@ impl Handler for Interpreter {
 
     #[inline]
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        if !self.taken_items.is_empty()
+            && let Some(item) = self.taken_items.next(text)
+        {
+            return Some(item);
+        }
         if !self.calls.has_outcomes() {
             return None;
         }

@@ -26,6 +26,7 @@ mod engine;
 mod errors;
 mod ffi;
 mod handler;
+mod http_route;
 mod interpreter_shutdown;
 mod job_input;
 mod log;
@@ -54,13 +55,18 @@ mod _core {
     #[pymodule_export]
     use crate::calls::DoneCallback;
     #[pymodule_export]
-    use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
+    use crate::client::{
+        ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,
+        peek,
+    };
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
     use crate::convert::Pieces;
     #[pymodule_export]
     use crate::errors::Unwritable;
+    #[pymodule_export]
+    use crate::http_route::HttpRequest;
     #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,

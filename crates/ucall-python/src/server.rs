@@ -24,11 +24,11 @@ use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
 use crate::options::CallLimits;
-use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
+use crate::procedure::{CallMode, Procedure, RouteAccess, Signature, StreamRules};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
-use crate::{options, pool, session};
+use crate::{http_route, options, pool, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -255,11 +255,46 @@ impl Server {
             stream: stream.transpose()?.unwrap_or_default(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_logged_as_slow: AtomicBool::new(false),
+            route: None,
         };
         if procedure.takes_context() {
             self.procedures.want_peers();
         }
         self.procedures.insert(&name, Arc::new(procedure));
+        Ok(())
+    }
+
+    /// Has `function` answer the HTTP requests of a path and these methods. It takes a
+    /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
+    /// begin with the rest. A public route is not authenticated.
+    #[pyo3(signature = (path, methods, function, encode, *, mode, is_public, wants_peer))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn insert_route(
+        &self,
+        path: String,
+        methods: Vec<String>,
+        function: Py<PyAny>,
+        encode: Py<PyAny>,
+        mode: &str,
+        is_public: bool,
+        wants_peer: bool,
+    ) -> PyResult<()> {
+        let methods = http_route::methods(&methods)?;
+        let procedure = Procedure {
+            name: path.clone(),
+            callable: function,
+            signature: Some(Signature::of_route()),
+            encode,
+            mode: CallMode::from_description(mode, None)?,
+            stream: StreamRules::default(),
+            timeout: self.timeout,
+            is_logged_as_slow: AtomicBool::new(false),
+            route: Some(if is_public { RouteAccess::Public } else { RouteAccess::Authenticated }),
+        };
+        if wants_peer {
+            self.procedures.want_peers();
+        }
+        self.procedures.insert_route(&path, methods, is_public, Arc::new(procedure));
         Ok(())
     }
 

@@ -32,25 +32,21 @@ pub(super) struct RequestContext<'a> {
     pub(super) request: u64,
     /// The head of the HTTP request; `None` over raw TCP and WebSocket.
     pub(super) head: Option<&'a Head<'a>>,
-    /// Whether the document has a frame: the body of an HTTP request, or a message.
-    pub(super) is_framed: bool,
     pub(super) session: Option<&'a Arc<TlsSession>>,
 }
 
-impl RequestContext<'_> {
-    /// Whether `rest` may follow a document: another one over raw TCP, and only white space in a
-    /// frame.
-    #[inline(always)]
-    fn allows(&self, rest: &[u8]) -> bool {
-        !self.is_framed || rest.iter().all(|byte| b" \t\r\n".contains(byte))
-    }
+/// Whether `rest` may follow a document: another one over raw TCP, and only white space in a frame,
+/// which is the body of an HTTP request or a message.
+#[inline(always)]
+fn may_follow<const IS_FRAMED: bool>(rest: &[u8]) -> bool {
+    !IS_FRAMED || rest.iter().all(|byte| b" \t\r\n".contains(byte))
 }
 
 /// Runs all calls of the document that `text` starts with; returns the document's length, too.
 ///
 /// Inlined, because it has more arguments than there are registers.
 #[inline(always)]
-pub(super) fn run_document<S: Service>(
+pub(super) fn run_document<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
@@ -59,18 +55,18 @@ pub(super) fn run_document<S: Service>(
     let mut members = first_members::<S>(&mut environment.scratch.members);
     match Request::fast_path(text, environment.limits.nesting_max, environment.limits, &mut members)
     {
-        Some((request, rest)) if context.allows(rest) => {
+        Some((request, rest)) if may_follow::<IS_FRAMED>(rest) => {
             let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
             let outcome = DocumentRun::new(context, limit, environment).single(&request, out);
             Ok((outcome, text.len() - rest.len()))
         }
-        _ => run_general(text, context, environment, out),
+        _ => run_general::<IS_FRAMED, S>(text, context, environment, out),
     }
 }
 
 /// Runs a document that the fast path does not read as one request.
 #[inline(never)]
-fn run_general<S: Service>(
+fn run_general<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
@@ -78,7 +74,7 @@ fn run_general<S: Service>(
 ) -> Result<(DocumentOutcome, usize), JsonError> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
     let document = scan_document(text, environment.limits, &mut members)?;
-    if !context.allows(text.get(document.len..).unwrap_or_default()) {
+    if !may_follow::<IS_FRAMED>(text.get(document.len..).unwrap_or_default()) {
         return Err(JsonError::Invalid);
     }
     let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
@@ -106,14 +102,13 @@ struct DocumentRun<'a, S> {
     members: &'a [Member],
     limit: &'a ReplyLimit,
     service: &'a mut S,
-    in_batch: bool,
     /// The ids of calls to cancel.
     cancel_requests: &'a mut Vec<Vec<u8>>,
 }
 
-/// Whether a call gets its reply later.
-fn is_deferred(outcome: CallOutcome) -> bool {
-    matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
+/// The number of the call at `index` of a batch.
+fn item_number(index: usize) -> u32 {
+    index as u32 + 1
 }
 
 impl<'a, S: Service> DocumentRun<'a, S> {
@@ -124,14 +119,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         environment: &'a mut Environment<'_, S>,
     ) -> Self {
         let Scratch { members, cancel_requests, .. } = &mut *environment.scratch;
-        Self {
-            context,
-            members,
-            limit,
-            service: environment.service,
-            in_batch: false,
-            cancel_requests,
-        }
+        Self { context, members, limit, service: environment.service, cancel_requests }
     }
 
     /// Runs a document that is one call.
@@ -139,8 +127,11 @@ impl<'a, S: Service> DocumentRun<'a, S> {
     fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
         let start = out.len();
         match (self.call(0, request, out), request.id) {
-            (outcome @ (CallOutcome::Deferred | CallOutcome::Stream), Some(id)) => {
-                let part = self.waiting_part(0, id, request, outcome);
+            (CallOutcome::Deferred, Some(id)) => {
+                DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None)))
+            }
+            (CallOutcome::Stream, Some(id)) => {
+                let part = waiting_part(0, id, self.item_token(id, request.meta));
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
             _ if out.len() > start => DocumentOutcome::Replied,
@@ -157,20 +148,17 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             }
             _ => {}
         }
-        self.in_batch = true;
         let start = out.len();
         out.push(b'[');
         for (index, request) in requests.iter().enumerate() {
             let before = out.len();
-            let outcome = self.element(index as u32, request, out);
-            if is_deferred(outcome)
-                && let Some(id) = request.id
-            {
+            let item = item_number(index);
+            let outcome = self.element(item, request, out);
+            if let Some(part) = self.deferred_part(item, request, outcome) {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
                 out.truncate(start);
-                let deferred = self.waiting_part(index as u32, id, request, outcome);
-                let parts = vec![ReplyPart::Written(first), deferred];
+                let parts = vec![ReplyPart::Written(first), part];
                 let parts = self.finish_batch(parts, requests, index + 1);
                 return DocumentOutcome::Deferred(ExchangeReply::Batch(parts));
             }
@@ -195,30 +183,32 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         next: usize,
     ) -> Vec<ReplyPart> {
         for (index, request) in requests.iter().enumerate().skip(next) {
-            let (item, mut out) = (index as u32, Vec::new());
+            let (item, mut out) = (item_number(index), Vec::new());
             let outcome = self.element(item, request, &mut out);
-            parts.push(match request.id {
-                Some(id) if is_deferred(outcome) => self.waiting_part(item, id, request, outcome),
-                _ => ReplyPart::Written(out),
-            });
+            let deferred = self.deferred_part(item, request, outcome);
+            parts.push(deferred.unwrap_or(ReplyPart::Written(out)));
         }
         parts
     }
 
-    #[inline(never)]
-    fn waiting_part(
+    /// The part of a call in a batch that gets its reply later; `None` for any other.
+    fn deferred_part(
         &self,
         item: u32,
-        id: &[u8],
         request: &Request<'_>,
         outcome: CallOutcome,
-    ) -> ReplyPart {
-        let token = match self.context.head {
-            Some(_) => Some(id),
-            None => request.meta.and_then(Meta::progress_token),
-        };
-        let token = token.filter(|_| outcome == CallOutcome::Stream).map(<[u8]>::to_vec);
-        ReplyPart::Waiting { item, id: id.to_vec(), token }
+    ) -> Option<ReplyPart> {
+        let id = request.id?;
+        match outcome {
+            CallOutcome::Deferred => Some(waiting_part(item, id, None)),
+            CallOutcome::Stream => Some(waiting_part(item, id, self.item_token(id, request.meta))),
+            CallOutcome::Done | CallOutcome::CancelRequest => None,
+        }
+    }
+
+    /// The token of a stream's items: the caller's, or over HTTP the id of the call.
+    fn item_token<'t>(&self, id: &'t [u8], meta: Option<Meta<'t>>) -> Option<&'t [u8]> {
+        if self.context.head.is_some() { Some(id) } else { meta?.progress_token() }
     }
 
     /// [`DocumentRun::call`], compiled once for all items of batches.
@@ -241,7 +231,6 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             members: request.members(self.members),
             id,
             meta: request.meta,
-            in_batch: self.in_batch,
             number: CallNumber { request: self.context.request, item },
             head: self.context.head,
             session: self.context.session,
@@ -251,21 +240,29 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         reply.end(outcome == CallOutcome::Done);
         // Over HTTP the end of the connection cancels its calls.
         if outcome == CallOutcome::CancelRequest && self.context.head.is_none() {
-            self.note_cancel_request(request);
+            note_cancel_request(request.params, self.cancel_requests);
         }
         outcome
     }
+}
 
-    #[cold]
-    fn note_cancel_request(&mut self, request: &Request<'_>) {
-        let Some(params @ [b'{', ..]) = request.params else { return };
-        let mut reader = Reader::new(params);
-        reader.enter();
-        while let Some(name) = reader.next_key() {
-            let value = reader.skip();
-            if name.unescaped().as_ref() == b"id" {
-                self.cancel_requests.push(value.to_vec());
-            }
+/// What waits for the reply to the call with this id. `token` is that of its items, if it is a
+/// stream.
+#[inline(never)]
+fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
+    ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec) }
+}
+
+/// Notes the ids that a `$/cancelRequest` names.
+#[cold]
+fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
+    let Some(params @ [b'{', ..]) = params else { return };
+    let mut reader = Reader::new(params);
+    reader.enter();
+    while let Some(name) = reader.next_key() {
+        let value = reader.skip();
+        if name.unescaped().as_ref() == b"id" {
+            ids.push(value.to_vec());
         }
     }
 }

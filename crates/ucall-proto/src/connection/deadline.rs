@@ -26,8 +26,7 @@ impl PlainConnection {
     pub(super) fn update_wait_state<S>(&mut self, environment: &mut Environment<'_, S>) {
         let is_between_requests = || match &self.protocol {
             Protocol::Http(http) => http.is_between_requests(),
-            Protocol::WebSocket(socket) => socket.is_between_messages(),
-            Protocol::Raw(_) | Protocol::Unknown => true,
+            other => other.is_between_messages(),
         };
         if self.wait_state == WaitState::Request
             && is_between_requests()
@@ -138,6 +137,17 @@ impl PlainConnection {
             // The limits of an incomplete request also apply while earlier calls are deferred.
             WaitState::Request | WaitState::End if !self.exchanges.is_empty() => WaitState::Replies,
             wait_state => wait_state,
+        }
+    }
+}
+
+impl Protocol {
+    /// Whether no message is being received of a protocol other than HTTP.
+    #[inline(never)]
+    fn is_between_messages(&self) -> bool {
+        match self {
+            Self::WebSocket(socket) => socket.is_between_messages(),
+            _ => true,
         }
     }
 }

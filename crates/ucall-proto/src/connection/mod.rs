@@ -21,6 +21,7 @@ mod calls;
 mod deadline;
 mod exchange;
 mod http;
+mod http_route;
 mod items;
 mod memory;
 mod public;

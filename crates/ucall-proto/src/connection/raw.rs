@@ -51,13 +51,8 @@ impl PlainConnection {
             environment.service.set_identity(identity);
         }
         let request = self.requests + 1;
-        let context = RequestContext {
-            request,
-            head: None,
-            is_framed: false,
-            session: self.session.as_ref(),
-        };
-        match run_document(window, context, environment, out) {
+        let context = RequestContext { request, head: None, session: self.session.as_ref() };
+        match run_document::<false, S>(window, context, environment, out) {
             Ok((ran, len)) => {
                 self.requests = request;
                 match ran {

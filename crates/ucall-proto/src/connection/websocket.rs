@@ -233,7 +233,12 @@ impl PlainConnection {
             return Step::Incomplete;
         }
         let had_head = mem::take(&mut socket.bytes_needed) > 0;
-        match socket.reader.read(rest, &message_limits(environment.limits)) {
+        let limits = message_limits(environment.limits);
+        if let Some((payload, len)) = socket.reader.read_short(rest, &limits) {
+            self.run_message(MessageKind::Text, payload, environment, out);
+            return Step::Consumed(len);
+        }
+        match socket.reader.read(rest, &limits) {
             Ok(Progress::Frame { len, event }) => {
                 self.handle_frame(event, environment, out);
                 Step::Consumed(len)
@@ -289,8 +294,8 @@ impl PlainConnection {
         }
         let pending = socket.writer.begin(out);
         let session = self.session.as_ref();
-        let context = RequestContext { request, head: None, is_framed: true, session };
-        match run_document(payload, context, environment, out) {
+        let context = RequestContext { request, head: None, session };
+        match run_document::<true, S>(payload, context, environment, out) {
             Ok((DocumentOutcome::Replied, _)) => socket.writer.end(out, pending, Opcode::Text),
             Ok((DocumentOutcome::NoReply, _)) => socket.writer.abort(out, pending),
             Ok((DocumentOutcome::Deferred(answer), _)) => {

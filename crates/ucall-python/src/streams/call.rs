@@ -33,8 +33,47 @@ pub(super) struct StreamCall {
     /// Whether the caller reads too slowly.
     pub(super) is_paused: bool,
     /// Items that the worker has not taken.
-    waiting_items: usize,
-    waiting_bytes: usize,
+    pub(super) waiting: Items,
+    /// Memory for the text of the next item.
+    pub(super) spare: Vec<u8>,
+}
+
+/// The JSON texts of several items.
+#[derive(Default)]
+pub(crate) struct Items {
+    text: Vec<u8>,
+    /// Where each item ends.
+    ends: Vec<usize>,
+}
+
+impl Items {
+    /// Appends an item, and leaves memory for the next one in `text`; `true` for the first item.
+    pub(super) fn push(&mut self, text: &mut Vec<u8>) -> bool {
+        match self.ends.is_empty() {
+            true => std::mem::swap(&mut self.text, text),
+            false => self.text.extend_from_slice(text),
+        }
+        text.clear();
+        self.ends.push(self.text.len());
+        self.ends.len() == 1
+    }
+
+    /// The item at `index`.
+    pub(super) fn item(&self, index: usize) -> Option<&[u8]> {
+        let start = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied());
+        self.text.get(start?..*self.ends.get(index)?)
+    }
+
+    /// Removes all items, and keeps a little memory.
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.text.shrink_to(WAITING_BYTES_MAX);
+        self.ends.clear();
+    }
+
+    fn is_full(&self) -> bool {
+        self.ends.len() >= WAITING_ITEMS_MAX || self.text.len() >= WAITING_BYTES_MAX
+    }
 }
 
 impl StreamCall {
@@ -45,27 +84,13 @@ impl StreamCall {
             list: ItemList::default(),
             has_ended: false,
             is_paused: false,
-            waiting_items: 0,
-            waiting_bytes: 0,
+            waiting: Items::default(),
+            spare: Vec::new(),
         }
     }
 
-    pub(super) fn add_waiting(&mut self, bytes: usize) {
-        self.waiting_items += 1;
-        self.waiting_bytes += bytes;
-    }
-
-    /// Counts an item that the worker has taken; `true` if no other waits.
-    pub(super) fn take_waiting(&mut self, bytes: usize) -> bool {
-        self.waiting_items = self.waiting_items.saturating_sub(1);
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes);
-        self.waiting_items == 0
-    }
-
     pub(super) fn is_full(&self) -> bool {
-        let is_full =
-            self.waiting_items >= WAITING_ITEMS_MAX || self.waiting_bytes >= WAITING_BYTES_MAX;
-        !self.has_ended && (self.is_paused || is_full)
+        !self.has_ended && (self.is_paused || self.waiting.is_full())
     }
 }
 

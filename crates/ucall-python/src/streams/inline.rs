@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::Generator;
 use super::run::{Progress, StreamRun, Waiter};
 use crate::arguments::Failure;
+use crate::asyncio::tasks;
 use crate::ffi::{self, Step};
 use crate::handler::Interpreter;
 
@@ -19,27 +21,39 @@ const STEPS_MAX: usize = 32;
 
 /// Generators whose next step is due.
 #[derive(Default)]
-pub(crate) struct ReadyStreams(VecDeque<(Arc<StreamRun>, Generator)>);
+pub(crate) struct ReadyStreams {
+    generators: VecDeque<(Arc<StreamRun>, Generator)>,
+    /// Futures of the tasks of async generators. They are completed at the end of a turn: the loop
+    /// would not run their callbacks before the worker's wait.
+    futures: Vec<Py<PyAny>>,
+}
 
 impl ReadyStreams {
     pub(crate) fn push(&mut self, run: Arc<StreamRun>, generator: Generator) {
-        self.0.push_back((run, generator));
+        self.generators.push_back((run, generator));
+    }
+
+    pub(super) fn push_waiter(&mut self, run: Arc<StreamRun>, waiter: Waiter) {
+        match waiter {
+            Waiter::Generator(generator) => self.push(run, generator),
+            Waiter::Future(future) => self.futures.push(future),
+        }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.generators.is_empty() && self.futures.is_empty()
     }
 }
 
 impl Drop for ReadyStreams {
     /// Closes the generators that a worker has when it ends.
     fn drop(&mut self) {
-        if self.0.is_empty() {
+        if self.generators.is_empty() {
             return;
         }
         Python::attach(|py| {
-            for (_, generator) in self.0.drain(..) {
+            for (_, generator) in self.generators.drain(..) {
                 if let Err(error) = generator.close(py) {
                     error.write_unraisable(py, None);
                 }
@@ -55,11 +69,16 @@ enum Stop<'py> {
 }
 
 impl Interpreter {
-    /// Takes the next steps of generators.
+    /// Takes the next steps of generators, and lets tasks of async ones go on.
     #[inline(never)]
     pub(crate) fn step_streams(&mut self, py: Python<'_>) {
+        for future in std::mem::take(&mut self.ready_streams.futures) {
+            if let Err(error) = set_done(future.bind(py)) {
+                error.write_unraisable(py, None);
+            }
+        }
         let until = Instant::now() + SLICE;
-        while let Some((run, generator)) = self.ready_streams.0.pop_front() {
+        while let Some((run, generator)) = self.ready_streams.generators.pop_front() {
             self.step_stream(py, run, generator, until);
             if Instant::now() >= until {
                 break;
@@ -81,7 +100,7 @@ impl Interpreter {
             Ok(Stop::Progress(Progress::Continue)) => self.ready_streams.push(run, generator),
             Ok(Stop::Progress(Progress::Wait)) => {
                 if let Some(waiter) = run.park(Waiter::Generator(generator)) {
-                    self.resume_waiter(py, run, waiter);
+                    self.ready_streams.push_waiter(run, waiter);
                 }
             }
             Ok(Stop::Progress(Progress::End)) => {
@@ -120,6 +139,14 @@ impl Interpreter {
             self.batches.finished(&run.procedure);
         }
     }
+}
+
+/// Completes a future, unless its task was cancelled.
+fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    if !tasks::is_done(future)? {
+        future.call_method1(intern!(future.py(), "set_result"), (future.py().None(),))?;
+    }
+    Ok(())
 }
 
 fn take_steps<'py>(

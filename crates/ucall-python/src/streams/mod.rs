@@ -19,6 +19,7 @@ mod inline;
 mod run;
 mod sink;
 mod start;
+mod taken;
 mod threaded;
 
 pub(crate) use call::ItemTarget;
@@ -28,4 +29,5 @@ pub(crate) use inline::ReadyStreams;
 pub(crate) use run::{StreamContext, StreamPosition, StreamRun};
 pub(crate) use sink::ItemSink;
 pub(crate) use start::item_token_required;
+pub(crate) use taken::TakenItems;
 pub(crate) use threaded::iterate;

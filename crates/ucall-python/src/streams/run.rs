@@ -11,7 +11,7 @@ use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use ucall_server::{MemoryBudget, Token};
 
-use super::call::{ItemList, ItemTarget, StreamCall};
+use super::call::{ItemList, ItemTarget, Items, StreamCall};
 use super::end::EndType;
 use super::generator::Generator;
 use crate::arguments::Failure;
@@ -144,19 +144,38 @@ impl StreamRun {
         position: usize,
         item: &Bound<'_, PyAny>,
     ) -> Result<(), Failure> {
-        let Some((token, target, mut list)) = self.take_list(position) else { return Ok(()) };
+        let target = self.with_call(position, |call| call.target);
         match target {
-            ItemTarget::Caller => {
-                let (mut text, len_max) = (Vec::new(), self.context.reply_bytes_max);
-                self.procedure.write(&mut text, len_max, item).map_err(Failure::Item)?;
-                self.with_call(position, |call| call.add_waiting(text.len()));
-                self.report_outcome(py, token, DeferredOutcome::Item(text));
-            }
-            ItemTarget::List => {
+            Some(ItemTarget::Caller) => self.send_item(py, position, item),
+            Some(ItemTarget::List) => {
+                let list = self.with_call(position, |call| mem::take(&mut call.list));
+                let mut list = list.unwrap_or_default();
                 list.push(&self.procedure, &self.context, item).map_err(Failure::Result)?;
                 self.with_call(position, |call| call.list = list);
+                Ok(())
             }
-            ItemTarget::Nowhere => {}
+            Some(ItemTarget::Nowhere) | None => Ok(()),
+        }
+    }
+
+    /// Hands an item to the worker, which takes all that wait at once.
+    #[inline]
+    fn send_item(
+        &self,
+        py: Python<'_>,
+        position: usize,
+        item: &Bound<'_, PyAny>,
+    ) -> Result<(), Failure> {
+        let text = self.with_call(position, |call| mem::take(&mut call.spare));
+        let (mut text, len_max) = (text.unwrap_or_default(), self.context.reply_bytes_max);
+        self.procedure.write_item(&mut text, len_max, item).map_err(Failure::Item)?;
+        let first = self.with_call(position, |call| {
+            let is_first = call.waiting.push(&mut text);
+            call.spare = text;
+            is_first.then_some(call.token)
+        });
+        if let Some(token) = first.flatten() {
+            self.report_outcome(py, token, DeferredOutcome::Items);
         }
         Ok(())
     }
@@ -208,14 +227,10 @@ impl StreamRun {
         self.state().task = Some(task);
     }
 
-    /// The worker has taken an item. Returns what waited for that.
-    #[inline]
-    pub(crate) fn item_taken(&self, position: usize, bytes: usize) -> Option<Waiter> {
+    /// Moves the items that wait to `taken`, which is empty. Returns what waited for that.
+    pub(crate) fn take_items(&self, position: usize, taken: &mut Items) -> Option<Waiter> {
         let mut state = self.state();
-        let call = state.calls.get_mut(position)?;
-        if !call.take_waiting(bytes) {
-            return None;
-        }
+        mem::swap(&mut state.calls.get_mut(position)?.waiting, taken);
         state.waited_at = CoarseTime::now();
         self.wake(&mut state)
     }
@@ -285,7 +300,7 @@ impl StreamRun {
         let (report, len_max) = (&self.context.report, self.context.reply_bytes_max);
         let (error, logged) = report.fail(py, &self.procedure, failure, len_max);
         for position in positions {
-            if let Some((token, ..)) = self.take_list(position) {
+            if let Some(token) = self.with_call(position, |call| call.token) {
                 drop(self.close_call(position));
                 self.report_outcome(py, token, DeferredOutcome::Text(Err(error.clone())));
             }
@@ -299,7 +314,9 @@ impl StreamRun {
         position: usize,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> Result<(), Interrupted> {
-        let Some((token, target, list)) = self.take_list(position) else { return Ok(()) };
+        let open =
+            self.with_call(position, |call| (call.token, call.target, mem::take(&mut call.list)));
+        let Some((token, target, list)) = open else { return Ok(()) };
         let text = result.and_then(|value| self.reply_text(target, list, &value));
         match text {
             Ok(text) => {
@@ -322,7 +339,7 @@ impl StreamRun {
         match target {
             ItemTarget::Caller => {
                 let len_max = self.context.reply_bytes_max;
-                self.procedure.write(&mut text, len_max, value).map_err(Failure::Result)?;
+                self.procedure.write_item(&mut text, len_max, value).map_err(Failure::Result)?;
             }
             ItemTarget::List => text = list.finish(),
             ItemTarget::Nowhere => {}
@@ -330,22 +347,10 @@ impl StreamRun {
         Ok(text)
     }
 
-    /// Takes the list of an open call out.
+    /// Calls `work` with a call, unless it has ended.
     #[inline]
-    fn take_list(&self, position: usize) -> Option<(Token, ItemTarget, ItemList)> {
-        let mut state = self.state();
-        let call = state.calls.get_mut(position).filter(|call| !call.has_ended)?;
-        Some((call.token, call.target, mem::take(&mut call.list)))
-    }
-
-    /// Changes a call, unless it has ended meanwhile.
-    #[inline]
-    fn with_call(&self, position: usize, change: impl FnOnce(&mut StreamCall)) {
-        if let Some(call) = self.state().calls.get_mut(position)
-            && !call.has_ended
-        {
-            change(call);
-        }
+    fn with_call<T>(&self, position: usize, work: impl FnOnce(&mut StreamCall) -> T) -> Option<T> {
+        self.state().calls.get_mut(position).filter(|call| !call.has_ended).map(work)
     }
 
     #[inline]

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::{Call, CallOutcome, RpcError};
-use ucall_server::{CallId, Overflow, Token};
+use ucall_server::{CallId, Token};
 
-use super::run::{Leftover, Waiter};
+use super::run::Leftover;
 use super::{Generator, ItemSink, ItemTarget, StreamContext, StreamPosition, StreamRun};
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks;
@@ -231,25 +230,21 @@ impl Interpreter {
         }
     }
 
-    /// The caller of an item, if its call has not ended, and what happens if it reads slowly.
-    #[inline]
-    pub(crate) fn take_item(
-        &mut self,
-        py: Python<'_>,
-        token: Token,
-        bytes: usize,
-    ) -> Option<(CallId, Overflow)> {
-        let items = &self.calls.find(token).and_then(Entry::call)?.items;
-        let (caller, StreamPosition { run, position }) = (items.caller?, items.stream.clone()?);
-        let overflow = run.procedure.stream.overflow;
-        if let Some(waiter) = run.item_taken(position, bytes) {
-            self.resume_waiter(py, run, waiter);
+    /// Takes the items of a call that wait, unless it has ended.
+    pub(crate) fn take_items(&mut self, token: Token) {
+        let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
+        let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
+            return;
+        };
+        let StreamPosition { run, position } = stream;
+        let waiter = self.taken_items.take(&run, position, caller);
+        if let Some(waiter) = waiter {
+            self.ready_streams.push_waiter(run, waiter);
         }
-        Some((caller, overflow))
     }
 
     /// Pauses or resumes the stream of a call.
-    pub(crate) fn set_stream_paused(&mut self, py: Python<'_>, call: CallId, is_paused: bool) {
+    pub(crate) fn set_stream_paused(&mut self, call: CallId, is_paused: bool) {
         let token = self.calls.token_of(call);
         let call = token.and_then(|token| self.calls.find(token)).and_then(Entry::call);
         let Some(StreamPosition { run, position }) = call.and_then(|it| it.items.stream.clone())
@@ -257,7 +252,7 @@ impl Interpreter {
             return;
         };
         if let Some(waiter) = run.set_paused(position, is_paused) {
-            self.resume_waiter(py, run, waiter);
+            self.ready_streams.push_waiter(run, waiter);
         }
     }
 
@@ -267,27 +262,8 @@ impl Interpreter {
         match run.close_call(position) {
             Leftover { task: Some(task), .. } => cancel_future(py, &task),
             // The generator goes on for other calls, or is closed by its next step.
-            Leftover { waiter: Some(waiter), .. } => self.resume_waiter(py, run, waiter),
+            Leftover { waiter: Some(waiter), .. } => self.ready_streams.push_waiter(run, waiter),
             Leftover { .. } => {}
         }
     }
-
-    pub(super) fn resume_waiter(&mut self, py: Python<'_>, run: Arc<StreamRun>, waiter: Waiter) {
-        match waiter {
-            Waiter::Generator(generator) => self.ready_streams.push(run, generator),
-            Waiter::Future(future) => {
-                if let Err(error) = set_done(future.bind(py)) {
-                    error.write_unraisable(py, None);
-                }
-            }
-        }
-    }
-}
-
-/// Completes a future, unless its task was cancelled.
-fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
-    if !tasks::is_done(future)? {
-        future.call_method1(intern!(future.py(), "set_result"), (future.py().None(),))?;
-    }
-    Ok(())
 }

@@ -1,0 +1,47 @@
+//! The items that the worker has taken of one call, and passes on one by one.
+
+use ucall_server::{CallId, Overflow, Polled};
+
+use super::call::Items;
+use super::run::{StreamRun, Waiter};
+
+/// The items of one call after another.
+#[derive(Default)]
+pub(crate) struct TakenItems {
+    items: Items,
+    next: usize,
+    caller: Option<CallId>,
+    overflow: Overflow,
+}
+
+impl TakenItems {
+    /// Takes the items of a call that wait. Returns what waited for that.
+    pub(super) fn take(
+        &mut self,
+        run: &StreamRun,
+        position: usize,
+        caller: CallId,
+    ) -> Option<Waiter> {
+        let waiter = run.take_items(position, &mut self.items);
+        (self.caller, self.overflow) = (Some(caller), run.procedure.stream.overflow);
+        waiter
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.caller.is_none()
+    }
+
+    /// Appends the next item to `text`.
+    pub(crate) fn next(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        let caller = self.caller?;
+        let Some(item) = self.items.item(self.next) else {
+            self.items.clear();
+            (self.next, self.caller) = (0, None);
+            return None;
+        };
+        text.extend_from_slice(item);
+        self.next += 1;
+        Some((caller, Polled::Item(self.overflow)))
+    }
+}
