@@ -84,7 +84,7 @@ impl FrameHead {
     /// Reads the head that `input` starts with, or returns `None` if it is incomplete. The frames
     /// of a client are masked, those of a server are not.
     #[inline(always)]
-    pub(super) fn parse<const MASK: bool>(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
+    pub(super) fn parse<const MASKED: bool>(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
         let Some((&first, rest)) = input.split_first() else { return Ok(None) };
         if first & RESERVED != 0 {
             return Err(WebSocketError::ReservedBits);
@@ -95,7 +95,7 @@ impl FrameHead {
             return Err(WebSocketError::ControlFragmented);
         }
         let Some((&second, rest)) = rest.split_first() else { return Ok(None) };
-        match (second & MASK != 0, MASK) {
+        match (second & MASK != 0, MASKED) {
             (false, true) => return Err(WebSocketError::Unmasked),
             (true, false) => return Err(WebSocketError::Masked),
             _ => {}
@@ -106,7 +106,7 @@ impl FrameHead {
         }
         let Some((payload_len, rest)) = read_length(short, rest)? else { return Ok(None) };
         let len = input.len() - rest.len();
-        if !MASK {
+        if !MASKED {
             return Ok(Some(Self { opcode, is_final, payload_len, key: [0; 4], len }));
         }
         let Some(&key) = rest.first_chunk() else { return Ok(None) };

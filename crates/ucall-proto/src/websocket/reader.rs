@@ -150,12 +150,12 @@ impl MessageReader {
     }
 
     #[inline(always)]
-    fn read_frame<'a, const MASK: bool>(
+    fn read_frame<'a, const MASKED: bool>(
         &mut self,
         input: &'a mut [u8],
         limits: &MessageLimits,
     ) -> Result<Progress<'a>, WebSocketError> {
-        let Some(head) = FrameHead::parse::<MASK>(input)? else {
+        let Some(head) = FrameHead::parse::<MASKED>(input)? else {
             return Ok(Progress::Incomplete { bytes_needed: input.len() + 1 });
         };
         self.check(&head, limits)?;
@@ -163,7 +163,7 @@ impl MessageReader {
         let Some(payload) = input.get_mut(head.len..len) else {
             return Ok(Progress::Incomplete { bytes_needed: len });
         };
-        if MASK {
+        if MASKED {
             unmask(payload, head.key);
         }
         let event = match head.opcode {
