@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -220,21 +220,21 @@ def test_items_of_a_slow_reader_are_dropped(serve: Serve, kind: str) -> None:
         assert source.produced == count
 
 
-def numbered(n: int, ctx: ucall.Context) -> Iterator[str]:
-    for position in range(n):
-        yield f"{position:05}" + "x" * 5_000
-
-
 def test_the_newest_items_stay_when_the_oldest_are_dropped(serve: Serve) -> None:
     count = 5_000
+
+    def numbered() -> Iterator[str]:
+        for position in range(count):
+            yield f"{position:05}" + "x" * 5_000
+        ended.set()
+
     for overflow, last in (("drop_oldest", True), ("drop_newest", False)):
-        server = serve()
+        server, ended = serve(), threading.Event()
         server.add(numbered, "stream", overflow=overflow)
         with slow_reader(server.port) as wire:
-            call = json.loads(request("stream", [count])) | {"_meta": {"progressToken": 1}}
+            call = json.loads(request("stream")) | {"_meta": {"progressToken": 1}}
             wire.send(json.dumps(call).encode())
-            with Wire(server.port) as other:
-                assert other.error("nobody")
+            assert ended.wait(60)
             numbers = [int(item[:5]) for item in wire.stream()[0]]
         assert numbers == sorted(numbers) and numbers[0] == 0
         assert len(numbers) < count
@@ -247,8 +247,9 @@ def test_a_slow_reader_is_closed(serve: Serve, kind: str) -> None:
     with slow_reader(server.port) as wire:
         wire.send(stream_request(size=10_000))
         check_nothing_is_left(server, source)
-        with pytest.raises((ConnectionError, AssertionError)):
-            wire.stream()
+        with suppress(ConnectionError):
+            while wire.line():
+                pass
     assert eventually(lambda: source.opened == source.closed == 1)
 
 
@@ -262,6 +263,9 @@ def test_calls_are_answered_beside_streams(serve: Serve, kind: str) -> None:
         with Wire(server.port) as wire:
             for _ in range(100):
                 assert wire.result("add", [1, 2]) == 3
+        # Raw TCP answers after the end of the client's side, so a close alone cancels no call.
+        collecting.send(cancel_request(1))
+        assert json.loads(collecting.line())["error"]["code"] in (-32800, -32603)
     check_nothing_is_left(server, source)
 
 
@@ -280,6 +284,8 @@ def test_an_async_generator_that_never_waits_lets_others_run(serve: Serve) -> No
             assert streaming.message()["params"]["value"] == expected
         with Wire(server.port) as wire:
             assert wire.result("add", [1, 2]) == 3
+        collecting.send(cancel_request(1))
+        assert collecting.message()["error"]["code"] in (-32800, -32603)
     with Wire(server.port) as wire:
         assert eventually(lambda: wire.result("tasks") == 0)
 
@@ -336,8 +342,12 @@ def test_a_generator_that_refuses_to_end_is_logged(
         with StreamWire(server.port) as wire:
             wire.send(json.dumps(call).encode())
             assert wire.line()
-        assert eventually(lambda: len(caplog.records) == 1)
-    assert caplog.messages == ["a function raised after its call was abandoned"]
+        # asyncio logs what its own attempt to close an async generator raises.
+        def ours() -> list[str]:
+            return [record.message for record in caplog.records if record.name == "ucall"]
+
+        assert eventually(lambda: len(ours()) == 1)
+    assert ours() == ["a function raised after its call was abandoned"]
     with Wire(server.port) as wire:
         assert eventually(lambda: wire.result("tasks") == 0)
 

@@ -31,6 +31,8 @@ use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
+/// Streams are busy if a turn has taken items this shortly before.
+const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The interpreter as one worker uses it, on a thread that stays attached through a whole turn.
 ///
@@ -48,6 +50,8 @@ pub(crate) struct Interpreter {
     pub(crate) ready_streams: ReadyStreams,
     /// Items that the worker polls.
     pub(crate) taken_items: TakenItems,
+    /// The turn that has taken items last.
+    pub(crate) last_items: Instant,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
@@ -96,6 +100,7 @@ impl Interpreter {
             batches: Batches::new(sizes),
             ready_streams: ReadyStreams::default(),
             taken_items: TakenItems::default(),
+            last_items: now,
             tasks: None,
             pool: None,
             sessions: None,
@@ -115,6 +120,12 @@ impl Interpreter {
     pub(crate) fn take_variables(&mut self, py: Python<'_>) -> PyResult<()> {
         self.variables = variables::copy_current(py)?.unbind();
         Ok(())
+    }
+
+    /// Whether the last turn has taken items of streams.
+    #[inline]
+    pub(crate) fn sends_items(&self) -> bool {
+        self.turn_began.saturating_duration_since(self.last_items) < ITEMS_INTERVAL
     }
 
     /// Copies the variables for one call.

@@ -19,6 +19,8 @@ use crate::thread_bound::ThreadBound;
 
 /// The loop runs its callbacks for this long before the engine is polled again.
 const SLICE: Duration = Duration::from_micros(200);
+/// The same while streams send items, of which each connection then sends several at once.
+const STREAM_SLICE: Duration = Duration::from_millis(1);
 /// Turns in a row within a program's loop, before its other callbacks run.
 const EMBEDDED_TURNS_MAX: usize = 16;
 
@@ -189,8 +191,12 @@ impl Run {
         is_over: &AtomicBool,
     ) -> PyResult<bool> {
         let timeout = timeout.map(|it| Duration::try_from_secs_f64(it).unwrap_or(Duration::MAX));
-        if timeout == Some(Duration::ZERO) && self.runner.turn_began().elapsed() < SLICE {
-            return Ok(false);
+        if timeout == Some(Duration::ZERO) {
+            let interpreter = self.runner.worker.handler_mut();
+            let slice = if interpreter.sends_items() { STREAM_SLICE } else { SLICE };
+            if interpreter.turn_began.elapsed() < slice {
+                return Ok(false);
+            }
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let outcome = self.turn_until(py, until, |_, outcome| {

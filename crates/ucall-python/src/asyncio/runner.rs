@@ -108,11 +108,6 @@ impl WorkerRunner {
         Ok(TurnOutcome { ended, ready: turn.ready, is_idle: turn.idle })
     }
 
-    /// When the last turn began, after its wait.
-    pub(crate) fn turn_began(&mut self) -> Instant {
-        self.worker.handler_mut().turn_began
-    }
-
     /// Runs Python's signal handlers. Returns `true` for a Ctrl-C; other exceptions end the run.
     fn handle_signals(&self, py: Python<'_>) -> PyResult<bool> {
         self.wakeup_pipe.drain();

@@ -237,6 +237,7 @@ impl Interpreter {
             return;
         };
         let StreamPosition { run, position } = stream;
+        self.last_items = self.turn_began;
         let waiter = self.taken_items.take(&run, position, caller);
         if let Some(waiter) = waiter {
             self.ready_streams.push_waiter(run, waiter);
