@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -87,7 +88,7 @@ class Supervisor:
         self._pages = self.counters.page_indices[::-1]
         #: For each page of a worker or its successor, from 1: where its messages come from, and
         #: where the others send them to.
-        self._pairs = [_message_pair() for _ in range(2 * workers)]
+        self._pairs = [_message_pair() for _ in range(min(2 * workers, _pairs_max()))]
         self._command = command
         self._reload = reload
         self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
@@ -414,6 +415,12 @@ def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
             failure.errno, f"cannot listen on {host}:{port}: {failure.strerror}"
         ) from None
     return listener
+
+
+def _pairs_max() -> int:
+    """How many pairs of sockets leave half of the descriptors for other uses."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 4
 
 
 def _message_pair() -> tuple[socket.socket, socket.socket]:

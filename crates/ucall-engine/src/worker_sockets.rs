@@ -155,6 +155,7 @@ fn anonymous_file() -> io::Result<File> {
 }
 
 #[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::expect_used, reason = "a test fails by panicking")]
 mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

@@ -1,25 +1,25 @@
 //! A server: bound when it is made, run on the thread that calls `run`.
 
-use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use ucall_engine::{Address, EngineKind, Listener, UnixFile, WorkerSockets};
+use ucall_engine::{Address, EngineKind, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AnyWorker, Counters, Drain, Mailbox, Message, Procedures, Publisher, ServerMessage, Stats, Tls,
-    WorkerConfig, connections_allowed,
+    AnyWorker, Counters, Drain, Message, Procedures, ServerMessage, Stats, Tls, WorkerConfig,
+    connections_allowed,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd, WorkerRunner};
 use crate::asyncio::suspended_workers;
 use crate::batch::BatchSizes;
+use crate::bind::bind;
 use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
@@ -28,6 +28,7 @@ use crate::procedure::{CallMode, Procedure, RouteAccess, Signature, StreamRules}
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
+use crate::worker_peers::{RunningWorker, WorkerPeers};
 use crate::{http_route, options, pool, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
@@ -65,15 +66,8 @@ struct ServerState {
     past_stats: Stats,
     /// The counters of all processes, and the page that this one writes to.
     shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
-    /// The sockets of all worker processes, and the page of this one.
-    sockets: Option<(Arc<WorkerSockets>, Option<usize>)>,
-}
-
-/// What other threads use of a worker.
-struct RunningWorker {
-    mailbox: Mailbox,
-    counters: Arc<Counters>,
-    publisher: Arc<Publisher>,
+    /// The other worker processes.
+    peers: Option<WorkerPeers>,
 }
 
 #[pymethods]
@@ -406,15 +400,10 @@ impl Server {
         self.state().shared = Some((counters, page));
     }
 
-    /// Sends and receives the messages of worker processes from the next run on. Each sender leads
-    /// to the worker with the next page of the shared counters, from 1; this one has the page
-    /// `index`. Takes over the descriptors.
+    /// Takes over the sockets of the next run. Each sender leads to the worker with the next page
+    /// of the shared counters, from 1; this one has the page `index`.
     fn share_sockets(&self, receiver: Option<RawFd>, senders: Vec<RawFd>, index: Option<usize>) {
-        // SAFETY: the caller gives the descriptors away.
-        let owned = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
-        let senders = senders.into_iter().map(owned).collect();
-        let sockets = WorkerSockets::new(receiver.map(owned), senders);
-        self.state().sockets = Some((Arc::new(sockets), index));
+        self.state().peers = Some(WorkerPeers::new(receiver, senders, index));
     }
 
     /// Sends a notification to the subscribers of `topic`, of this process and of other workers.
@@ -425,14 +414,9 @@ impl Server {
         params: Option<&Bound<'_, PyAny>>,
         encode: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let max = self.config.topic_bytes_max;
-        if topic.len() > max {
-            let expected = format!("topic: expected at most {max} bytes (max_topic_bytes)");
-            return Err(PyValueError::new_err(expected));
-        }
-        let len_max = self.call_limits.reply_bytes_max;
-        let message = session::message(topic, method, params, encode, len_max)?;
-        self.state().publish(message);
+        session::check_topic(topic, self.config.topic_bytes_max)?;
+        let max = self.call_limits.reply_bytes_max;
+        self.state().publish(session::message(topic, method, params, encode, max)?);
         Ok(())
     }
 
@@ -454,7 +438,7 @@ impl Server {
         let (engine, tls, listener, page, sockets) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
-            let sockets = state.sockets.as_ref().map(|(sockets, _)| sockets.clone());
+            let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
             (state.engine, state.tls.clone(), state.listener.take(), page, sockets)
         };
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
@@ -509,7 +493,7 @@ impl ServerState {
             worker: None,
             past_stats: Stats::default(),
             shared: None,
-            sockets: None,
+            peers: None,
         }
     }
 
@@ -536,13 +520,8 @@ impl ServerState {
     }
 
     fn publish(&self, message: ServerMessage) {
-        if let (Some((sockets, own)), Some((counters, _))) = (&self.sockets, &self.shared) {
-            for index in (1..=sockets.len()).filter(|index| Some(*index) != *own) {
-                let Some(page) = counters.get().page(index) else { break };
-                if page.subscriptions() > 0 && sockets.send(index - 1, message.bytes()).is_err() {
-                    page.add_dropped(1);
-                }
-            }
+        if let (Some(peers), Some((counters, _))) = (&self.peers, &self.shared) {
+            peers.send(counters.get(), &message);
         }
         if let Some(worker) = &self.worker {
             worker.publisher.publish(message);
@@ -618,18 +597,4 @@ impl Drop for RunGuard<'_> {
             state.remove_worker();
         }
     }
-}
-
-/// Binds and listens. The error has the system's number, which Python programs check.
-pub(crate) fn bind(address: &Address) -> PyResult<ucall_engine::Bound> {
-    address.bind(false).map_err(|error| {
-        let number = match error.kind() {
-            io::ErrorKind::AddrInUse => libc::EADDRINUSE,
-            io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
-            io::ErrorKind::PermissionDenied => libc::EACCES,
-            io::ErrorKind::TimedOut => libc::ETIMEDOUT,
-            _ => return error.into(),
-        };
-        PyOSError::new_err((number, error.to_string()))
-    })
 }

@@ -12,8 +12,6 @@ use ucall_proto::RpcError;
 use ucall_server::{Overflow, Publisher, ServerMessage, SubscribeError};
 
 use crate::convert::{self, ConversionFault};
-use crate::ffi::variables::run_in;
-use crate::handler::Interpreter;
 
 /// The sessions of one worker's connections.
 pub(crate) struct Sessions {
@@ -33,11 +31,17 @@ impl Sessions {
         self.lock().get(&connection).map(|found| found.clone_ref(py))
     }
 
-    /// Has [`Interpreter::end_session`] called for the connection, soon if it is closed.
+    /// Has the worker report the end of the connection, soon if it is closed.
     fn insert(&self, connection: Id, session: Py<Connection>) {
         let replaced = self.lock().insert(connection, session);
         drop(replaced);
         self.publisher.attach(connection);
+    }
+
+    /// Removes the session of a connection that has closed; returns what it has registered.
+    pub(crate) fn remove(&self, connection: Id) -> Vec<Py<PyAny>> {
+        let session = self.lock().remove(&connection);
+        session.map(|session| std::mem::take(&mut *session.get().callbacks())).unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Id, Py<Connection>>> {
@@ -57,6 +61,20 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
+    /// The connection of a call; without `encode` of a request before its call.
+    pub(crate) fn new(
+        py: Python<'_>,
+        sessions: Arc<Sessions>,
+        connection: Id,
+        is_http: bool,
+        encode: Option<&Py<PyAny>>,
+    ) -> Self {
+        let session = Mutex::new(sessions.find(py, connection));
+        let takes_messages = encode.is_some() && !is_http;
+        let encode = encode.map(|encode| encode.clone_ref(py));
+        Self { sessions, connection, takes_messages, encode, session }
+    }
+
     /// The session, which is made now if the connection has none.
     pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Py<Connection>> {
         let known = self.known_session(py).or_else(|| self.sessions.find(py, self.connection));
@@ -129,6 +147,15 @@ fn refused(py: Python<'_>, error: SubscribeError) -> PyResult<PyErr> {
     let class = py.import("ucall.errors")?.getattr("RPCError")?;
     let (code, message) = (RpcError::INVALID_PARAMS, "Invalid params");
     Ok(PyErr::from_value(class.call1((code, message, error.to_string()))?))
+}
+
+/// Refuses a long topic of the program.
+pub(crate) fn check_topic(topic: &str, bytes_max: usize) -> PyResult<()> {
+    if topic.len() <= bytes_max {
+        return Ok(());
+    }
+    let expected = format!("topic: expected at most {bytes_max} bytes (max_topic_bytes)");
+    Err(PyValueError::new_err(expected))
 }
 
 /// A message of the server. `params` is a list, a tuple or a dict.
@@ -223,40 +250,6 @@ impl Connection {
         match self.on_close.try_lock() {
             Ok(callbacks) => callbacks.iter().try_for_each(|callback| visit.call(callback)),
             Err(_) => Ok(()),
-        }
-    }
-}
-
-impl Interpreter {
-    /// The connection of a call; without `encode` of a request before its call.
-    pub(crate) fn channel(
-        &self,
-        py: Python<'_>,
-        connection: Id,
-        is_http: bool,
-        encode: Option<&Py<PyAny>>,
-    ) -> Option<Channel> {
-        let sessions = self.sessions.clone()?;
-        let session = Mutex::new(sessions.find(py, connection));
-        let takes_messages = encode.is_some() && !is_http;
-        let encode = encode.map(|encode| encode.clone_ref(py));
-        Some(Channel { sessions, connection, takes_messages, encode, session })
-    }
-
-    /// Calls what a session of a closed connection has registered.
-    #[cold]
-    pub(crate) fn end_session(&mut self, py: Python<'_>, connection: Id) {
-        let Some(sessions) = &self.sessions else { return };
-        let Some(session) = sessions.lock().remove(&connection) else { return };
-        let callbacks = std::mem::take(&mut *session.get().callbacks());
-        for callback in callbacks {
-            let called = self
-                .own_variables(py)
-                .and_then(|variables| run_in(&variables, || callback.call0(py)));
-            if let Err(error) = called {
-                let logged = self.report.on_close_failed(py, &error);
-                self.note_interrupt(logged);
-            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use ucall_engine::{Address, UnixFile};
 
-use crate::server::bind;
+use crate::bind::bind;
 
 /// A listening socket and its file, which is removed with it.
 #[pyclass(frozen, module = "ucall._core")]

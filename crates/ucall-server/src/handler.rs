@@ -12,6 +12,7 @@ use ucall_proto::{
 };
 
 use crate::mailbox::Mailbox;
+use crate::overflow::Overflow;
 use crate::publisher::Publisher;
 
 /// Names one call of one server until it is answered.
@@ -40,21 +41,6 @@ impl From<Result<(), RpcError>> for Polled {
     fn from(outcome: Result<(), RpcError>) -> Self {
         outcome.map_or_else(Self::Error, |()| Self::Result)
     }
-}
-
-/// What happens to the items of a stream, or to the messages of a topic, whose reader is slow: if
-/// more than [`Limits::stream_bytes_max`](ucall_proto::Limits) of them wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Overflow {
-    /// The stream pauses.
-    #[default]
-    Pause,
-    /// The oldest that waits is dropped.
-    DropOldest,
-    /// The new one is dropped.
-    DropNewest,
-    /// The connection closes.
-    Close,
 }
 
 /// The caller of a procedure.

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ucall_engine::{Id, WorkerSockets};
 
 use crate::counters::Counters;
-use crate::handler::Overflow;
 use crate::mailbox::Mailbox;
+use crate::overflow::Overflow;
 use crate::server_message::ServerMessage;
 use crate::topics::{Subscription, Topics};
 

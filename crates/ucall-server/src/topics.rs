@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use ucall_engine::Id;
 
-use crate::handler::Overflow;
+use crate::overflow::Overflow;
 
 /// The subscription of one connection to one topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

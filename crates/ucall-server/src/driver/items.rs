@@ -14,8 +14,9 @@ use ucall_engine::{Engine, Id};
 use ucall_proto::CallNumber;
 
 use super::ConnectionDriver;
-use crate::handler::{CallId, Handler, Overflow};
+use crate::handler::{CallId, Handler};
 use crate::item_queues::{ItemQueues, Source};
+use crate::overflow::Overflow;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Handles an item of a stream, whose value is in `self.text`.

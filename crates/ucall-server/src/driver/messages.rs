@@ -12,8 +12,9 @@ use ucall_engine::{Engine, Id};
 use ucall_proto::MessageFraming;
 
 use super::ConnectionDriver;
-use crate::handler::{Handler, Overflow};
+use crate::handler::Handler;
 use crate::item_queues::Source;
+use crate::overflow::Overflow;
 use crate::publisher::Push;
 use crate::server_message::ServerMessage;
 use crate::topics::Subscription;

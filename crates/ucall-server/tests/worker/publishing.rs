@@ -31,6 +31,7 @@ fn subscriber(harness: &mut Harness, topic: &str, overflow: Overflow) -> FakePee
     let peer = client(harness);
     let subscribed = harness.worker.publisher().subscribe(id(&peer), topic, overflow);
     subscribed.expect("the limits allow it");
+    harness.turn();
     peer
 }
 
