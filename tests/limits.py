@@ -429,9 +429,7 @@ LIMITS = [
         "max_meta_bytes",
         "max_meta_bytes",
         20,
-        _pairs(
-            (_meta, OK, "-32600"), (lambda length: post(_meta(length)), HTTP_OK, "200 -32600")
-        ),
+        _pairs((_meta, OK, "-32600"), (lambda length: post(_meta(length)), HTTP_OK, "200 -32600")),
     ),
     Limit(
         "max_frame_bytes",
