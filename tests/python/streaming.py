@@ -118,7 +118,13 @@ setattr(Source, "async", Source.async_)
 
 
 def stream_request(
-    method: str = "stream", n: int = -1, size: int = 0, *, id: int = 1, token: Any = "t", **meta: Any
+    method: str = "stream",
+    n: int = -1,
+    size: int = 0,
+    *,
+    id: int = 1,
+    token: Any = "t",
+    **meta: Any,
 ) -> bytes:
     """A call of a `Source` that takes its items."""
     call = json.loads(request(method, [n, size], id))

@@ -86,6 +86,29 @@ def follow(ctx: ucall.Context) -> None:
     ctx.subscribe("topic")
     ctx.notify("m", [DEFAULT])
     server.publish("topic", "m", [DEFAULT])
+@server
+def yields(n: int):
+    for i in range(n): yield DEFAULT
+@server
+async def yields_later(n: int):
+    for i in range(n):
+        await asyncio.sleep(0)
+        yield DEFAULT
+@server(threads=True)
+def yields_in_thread(n: int):
+    for i in range(n): yield DEFAULT
+@server.batch
+def yields_for_all(n: list[int]):
+    for i in range(max(n)): yield [ucall.END if end <= i else DEFAULT for end in n]
+@server
+def yields_and_fails():
+    yield DEFAULT
+    yield object()
+@server(stream="only")
+async def endless():
+    while True:
+        await asyncio.sleep(0)
+        yield DEFAULT
 
 class Usage(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in
@@ -94,7 +117,8 @@ class Usage(ctypes.Structure):
 mallinfo = ctypes.CDLL(None).mallinfo2
 mallinfo.restype = Usage
 HELD = [DEFAULT, sum, echo, data, array, point, context, fail, refuse, unwritable, at_once, later,
-    fail_later, threaded, batched, follow, Point, ValueError, ucall.RPCError]
+    fail_later, threaded, batched, follow, yields, yields_later, yields_in_thread, yields_for_all,
+    yields_and_fails, endless, Point, ValueError, ucall.RPCError]
 
 @server
 def counts() -> dict:
@@ -142,7 +166,35 @@ KINDS: list[tuple[str, Any]] = [
     ("fail_later", None),
     ("threaded", [1]),
     ("batched", [1]),
+    ("yields", [3]),
+    ("yields_later", [3]),
+    ("yields_in_thread", [3]),
+    ("yields_for_all", [3]),
+    ("yields_and_fails", None),
+    ("endless", None),
 ]
+
+STREAMS = ["yields", "yields_later", "yields_in_thread", "yields_for_all"]
+
+
+def streamed(method: str, params: Any, id: int) -> bytes:
+    call = json.loads(request(method, params, id))
+    return json.dumps(call | {"_meta": {"progressToken": id}}).encode()
+
+
+def stream_all(port: int) -> None:
+    """Reads some streams to their end, cancels one, and leaves others."""
+    with Wire(port) as wire:
+        wire.send(b"".join(streamed(method, [5], id) for id, method in enumerate(STREAMS)))
+        wire.send(streamed("yields_and_fails", None, 8) + streamed("endless", None, 9))
+        wire.send(request("$/cancelRequest", {"id": 9}, id=...))
+        replies = 0
+        while replies < len(STREAMS) + 2:
+            replies += b'"id":' in wire.line()
+    with Wire(port) as leaving:
+        calls = [streamed(method, [10**9], id) for id, method in enumerate(STREAMS)]
+        leaving.send(b"".join(calls) + streamed("endless", None, 9))
+        assert leaving.line()
 
 
 def mixed(count: int) -> list[bytes]:
@@ -171,6 +223,7 @@ def call_all(port: int, wire: Wire, times: int) -> None:
             follower.send(request("follow") * 2)
             # Each call has a reply, a notification and a publication.
             assert all(follower.line() for _ in range(6))
+        stream_all(port)
         with Wire(port) as leaving:  # Its calls are cancelled.
             leaving.send(request("later", [1]) + request("threaded", [1]) + b'{"cut')
 

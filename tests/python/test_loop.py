@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import ucall
-from harness import Wire, program, request
+from harness import Wire, eventually, program, request
 from ucall._asyncio import event_loop
 
 Loop = asyncio.AbstractEventLoop
@@ -342,3 +342,57 @@ def test_a_task_that_exits_while_the_server_stops_lets_it_stop() -> None:
         wire.send(request("exit_when_cancelled") + request("stop"))
         assert process.wait(60) == 0
         assert process.stdout.readline() == "stopped\n"
+
+
+async def order() -> list[str]:
+    """The order in which the steps and callbacks of some tasks run."""
+    loop, ran = asyncio.get_running_loop(), []
+
+    async def steps(name: str, count: int) -> None:
+        for number in range(count):
+            ran.append(f"{name} step {number}")
+            if number % 3 == 1:
+                loop.call_soon(ran.append, f"{name} callback {number}")
+            if number % 4 == 2:
+                future: asyncio.Future[None] = loop.create_future()
+                loop.call_soon(future.set_result, None)
+                await future
+                loop.call_soon(ran.append, f"{name} callback {number}")
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(steps(name, 5 + number) for number, name in enumerate("abcd")))
+    return ran
+
+
+def test_steps_of_tasks_keep_their_place_among_callbacks(serve: Serve) -> None:
+    with Wire(serve(order).port) as wire:
+        expected = asyncio.run(order())
+        assert expected.index("a callback 1") < expected.index("a step 2")
+        for _ in range(10):
+            assert wire.result("order") == expected
+
+
+async def exits(ran: list[str]) -> None:
+    await asyncio.sleep(0)
+    ran.append("exits")
+    raise SystemExit(1)
+
+
+async def goes_on(ran: list[str]) -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    ran.append("went on")
+
+
+def test_a_task_that_exits_stops_no_other(serve: Serve) -> None:
+    ran: list[str] = []
+
+    async def start() -> None:
+        background.update(map(asyncio.ensure_future, (exits(ran), goes_on(ran))))
+
+    background: set[Any] = set()
+    with Wire(serve(start).port) as wire:
+        assert wire.result("start") is None
+        assert eventually(lambda: ran == ["exits", "went on"])
+        for task in background:
+            task.exception()

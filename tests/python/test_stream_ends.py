@@ -207,17 +207,17 @@ def test_a_paused_stream_is_closed_with_its_connection(serve: Serve, kind: str) 
 
 
 @pytest.mark.parametrize("kind", SINGLE_KINDS)
-def test_items_of_a_slow_reader_are_dropped(serve: Serve, kind: str) -> None:
+@pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
+def test_items_of_a_slow_reader_are_dropped(serve: Serve, kind: str, overflow: str) -> None:
     count = 5_000
-    for overflow in ("drop_oldest", "drop_newest"):
-        server, source = served(serve, kind, overflow=overflow)
-        with slow_reader(server.port) as wire:
-            wire.send(stream_request(n=count, size=5_000))
-            assert eventually(lambda: source.closed == 1)
-            items, reply = wire.stream()
-            assert 10 < len(items) < count
-            assert "result" in reply
-        assert source.produced == count
+    server, source = served(serve, kind, overflow=overflow)
+    with slow_reader(server.port) as wire:
+        wire.send(stream_request(n=count, size=5_000))
+        assert eventually(lambda: source.closed == 1)
+        items, reply = wire.stream()
+        assert 10 < len(items) < count
+        assert "result" in reply
+    assert source.produced == count
 
 
 def test_the_newest_items_stay_when_the_oldest_are_dropped(serve: Serve) -> None:
@@ -342,6 +342,7 @@ def test_a_generator_that_refuses_to_end_is_logged(
         with StreamWire(server.port) as wire:
             wire.send(json.dumps(call).encode())
             assert wire.line()
+
         # asyncio logs what its own attempt to close an async generator raises.
         def ours() -> list[str]:
             return [record.message for record in caplog.records if record.name == "ucall"]

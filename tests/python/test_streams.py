@@ -118,7 +118,8 @@ def test_items_over_http(serve: Serve, kind: str, accept: str) -> None:
             response = client.post("/", json=call, headers={"Accept": accept})
             assert response.headers["content-type"] == "application/json"
             assert found[0] in response.json()
-        assert client.post("/", json=json.loads(request("stream", [2, 0]))).json()["result"] == [0, 1]
+        response = client.post("/", json=json.loads(request("stream", [2, 0])))
+        assert response.json()["result"] == [0, 1]
 
 
 def test_items_with_curl(serve: Serve) -> None:
@@ -136,9 +137,9 @@ def test_items_with_curl(serve: Serve) -> None:
 def test_http_1_0_gets_a_list(serve: Serve) -> None:
     server, _ = served(serve, "plain")
     body = request("stream", [2, 0])
-    head = f"POST / HTTP/1.0\r\nHost: {HOST}\r\nAccept: {EVENTS}\r\nContent-Length: {len(body)}\r\n\r\n"
+    call = http(body, f"Accept: {EVENTS}").replace(b"HTTP/1.1", b"HTTP/1.0")
     with Wire(server.port) as wire:
-        wire.send(head.encode() + body)
+        wire.send(call)
         assert json.loads(wire.reply()[2])["result"] == [0, 1]
 
 
@@ -204,18 +205,17 @@ def test_a_failure_is_the_reply_after_the_items(
         assert {record.message for record in caplog.records} == {"fail raised"}
 
 
-def test_a_list_of_items_has_the_limit_of_replies(serve: Serve) -> None:
-    for kind in SINGLE_KINDS:
-        server = serve(max_reply_bytes=1_000)
-        source = Source(kind)
-        source.add_to(server)
-        with StreamWire(server.port) as wire:
-            error = wire.error("stream", [-1, 100])
-            assert error["code"] == -32603
-            assert "larger than a reply may be (max_reply_bytes)" in error["data"]
-            assert eventually(lambda: source.closed == 1)
-            wire.send(stream_request(n=30, size=100))
-            assert len(wire.stream()[0]) == 30
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_list_of_items_has_the_limit_of_replies(serve: Serve, kind: str) -> None:
+    server, source = serve(max_reply_bytes=1_000), Source(kind)
+    source.add_to(server)
+    with StreamWire(server.port) as wire:
+        error = wire.error("stream", [-1, 100])
+        assert error["code"] == -32603
+        assert "larger than a reply may be (max_reply_bytes)" in error["data"]
+        assert eventually(lambda: source.closed == 1)
+        wire.send(stream_request(n=30, size=100))
+        assert len(wire.stream()[0]) == 30
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -244,7 +244,7 @@ def test_a_plain_function_answers_a_call_that_takes_items(serve: Serve) -> None:
 def entries(number: list[int]) -> Iterator[list[object]]:
     yield [ucall.RPCError(1, "even") if each % 2 == 0 else each for each in number]
     yield [ucall.END if each == 1 else object() if each == 3 else each for each in number]
-    yield [each for each in number]
+    yield [*number]
 
 
 def test_the_calls_of_a_batch_end_each_by_itself(serve: Serve) -> None:

@@ -153,15 +153,16 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def _step_type(loop: Loop) -> type | None:
-    """The type of the callbacks by which a task asks for its steps."""
+    """The type of the callbacks by which a task asks for its steps; None if that is unknown."""
 
     async def done() -> None:
         pass
 
     context = loop.variables = contextvars.copy_context()
     asyncio.Task(done(), loop=loop, context=context)
-    step, loop.first_step = loop.first_step, None
-    assert step is not None
+    step, loop.first_step, loop.variables = loop.first_step, None, None
+    if step is None:
+        return None
     context.run(step)
     return None if isinstance(step, types.MethodType) or loop.get_debug() else type(step)
 
