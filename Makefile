@@ -327,6 +327,11 @@ bench-async: setup .bench/floor-sleeper .bench/beside .bench/fastapi/bin/python 
 	@tools/install-bench-tools.sh
 	$(PY) bench/async.py $(BENCH_FLAGS)
 
+.PHONY: bench-streams
+bench-streams: setup ## Compare streams with FastAPI, Granian and Litestar, and publishing with C (BENCH_FLAGS="--rounds 1")
+	@tools/build-bench-peers.sh python
+	$(PY) bench/streams.py $(BENCH_FLAGS)
+
 # The model needs PyTorch, which has several GB. The index without GPU code is smaller.
 TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 .bench/embeddings/bin/python: $(STAMPS)/package

@@ -2,7 +2,7 @@
 # Installs other projects' servers for `make bench` into .bench: from PyPI into virtual
 # environments, from crates.io, GitHub and the system's packages. Builds the load programs. A server
 # that cannot be installed is named and left out, and the report says so. Only bench/load and
-# bench/json must build.
+# bench/json must build. With the argument `python` it installs only those from PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -93,6 +93,7 @@ build_grpc() {
 
 mkdir -p "$out"
 install_python_peers
+[ "${1:-}" != python ] || exit 0
 install_old_ucall
 generate_python_grpc
 build_h2o

@@ -1,0 +1,127 @@
+/* Reads streams as fast as it can: streams PORT CONNECTIONS WEBSOCKET REQUEST ITEM END
+ *
+ * Opens the connections, as WebSockets if WEBSOCKET is 1, prints `ready`, and waits for a line.
+ * Then it sends the request in the file REQUEST on all of them, and reads until the text END has
+ * arrived on each. Prints the items (occurrences of the text ITEM), the seconds, and the
+ * milliseconds until the first item of each connection. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CONNECTIONS_MAX = 4096, TAIL_MAX = 64, READ_BYTES = 1 << 18, EVENTS_MAX = 256 };
+
+static char const UPGRADE[] = "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+                              "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                              "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+typedef struct {
+    int socket;
+    size_t items;
+    double first_at;
+    /* The last bytes, in which a text may have begun. */
+    char tail[TAIL_MAX];
+    size_t tail_length;
+} stream_t;
+
+static stream_t streams[CONNECTIONS_MAX];
+static char buffer[TAIL_MAX + READ_BYTES];
+static char const *item, *end;
+
+static void fail(char const *what) {
+    perror(what);
+    exit(1);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static int connected(int port, bool is_websocket) {
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int on = 1;
+    int connection = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address)) fail("connect");
+    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (is_websocket) {
+        send(connection, UPGRADE, sizeof UPGRADE - 1, 0);
+        if (recv(connection, buffer, READ_BYTES, 0) <= 0) fail("upgrade");
+    }
+    return connection;
+}
+
+/* Counts the items in the bytes that have arrived; returns whether the stream has ended. */
+static bool take(stream_t *stream, size_t received) {
+    size_t item_length = strlen(item), end_length = strlen(end);
+    size_t longest = item_length > end_length ? item_length : end_length;
+    char *text = buffer + TAIL_MAX - stream->tail_length, *from = text, *found;
+    char *limit = buffer + TAIL_MAX + received;
+    memcpy(text, stream->tail, stream->tail_length);
+    while ((found = memmem(from, (size_t)(limit - from), item, item_length))) {
+        if (!stream->items++) stream->first_at = now();
+        from = found + item_length;
+    }
+    bool ended = memmem(text, (size_t)(limit - text), end, end_length) != NULL;
+    stream->tail_length = (size_t)(limit - from);
+    if (stream->tail_length > longest - 1) stream->tail_length = longest - 1;
+    memcpy(stream->tail, limit - stream->tail_length, stream->tail_length);
+    return ended;
+}
+
+static void read_all(int poll, int count) {
+    struct epoll_event events[EVENTS_MAX];
+    while (count > 0) {
+        int ready = epoll_wait(poll, events, EVENTS_MAX, 60000);
+        if (ready <= 0) fail("streams do not end");
+        for (int at = 0; at < ready; at++) {
+            stream_t *stream = events[at].data.ptr;
+            ssize_t received = recv(stream->socket, buffer + TAIL_MAX, READ_BYTES, 0);
+            if (received <= 0) fail("a connection closed");
+            if (take(stream, (size_t)received)) {
+                epoll_ctl(poll, EPOLL_CTL_DEL, stream->socket, NULL);
+                count--;
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc != 7) return 2;
+    int count = atoi(argv[2]), poll = epoll_create1(0);
+    char request[4096];
+    FILE *file = fopen(argv[4], "rb");
+    if (!file || count > CONNECTIONS_MAX || strlen(argv[5]) >= TAIL_MAX ||
+        strlen(argv[6]) >= TAIL_MAX)
+        return 2;
+    size_t length = fread(request, 1, sizeof request, file), items = 0;
+    item = argv[5], end = argv[6];
+    for (int at = 0; at < count; at++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &streams[at]};
+        streams[at].socket = connected(atoi(argv[1]), atoi(argv[3]));
+        epoll_ctl(poll, EPOLL_CTL_ADD, streams[at].socket, &event);
+    }
+    puts("ready");
+    fflush(stdout);
+    if (getchar() == EOF) return 1;
+    double start = now();
+    for (int at = 0; at < count; at++)
+        if (send(streams[at].socket, request, length, 0) != (ssize_t)length) fail("send");
+    read_all(poll, count);
+    double seconds = now() - start;
+    for (int at = 0; at < count; at++) items += streams[at].items;
+    printf("%zu %f", items, seconds);
+    for (int at = 0; at < count; at++) printf(" %f", (streams[at].first_at - start) * 1e3);
+    puts("");
+}
