@@ -73,7 +73,7 @@ impl Interpreter {
         let user = self.user.as_ref().filter(|_| !procedure.is_public_route());
         let deadline = self.deadline_of(procedure, call);
         let request = HttpRequest {
-            context: Context::new(py, call, caller, user, deadline, Arc::default()),
+            context: Context::new(py, call, caller, user, deadline, Arc::default(), None),
             method: call.head.and_then(|head| head.method().name()).unwrap_or_default(),
             query: call.head.map(query).unwrap_or_default(),
             body: PyBytes::new(py, body).unbind(),
