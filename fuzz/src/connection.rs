@@ -176,7 +176,20 @@ impl Simulation {
         };
         match content {
             Content::Result => self.driver.complete(number, Ok(text)),
+            Content::Response if random.one_in(2) => self.stream_response(number, random),
             Content::Response => self.driver.complete(number, Ok(&response(text))),
+        }
+    }
+
+    /// Gives a response in parts. It ends with an empty text, or fails.
+    fn stream_response(&mut self, number: CallNumber, random: &mut Random) {
+        self.driver.item(number, "HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for _ in 0..random.below(3) {
+            self.driver.item(number, ["", "part"][random.below(2)]);
+        }
+        match random.one_in(4) {
+            true => self.driver.complete(number, Err(&RpcError::new(-2, "as asked"))),
+            false => self.driver.complete(number, Ok(b"")),
         }
     }
 
@@ -275,6 +288,15 @@ fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
         is_last = head.contains("\r\nConnection: close\r\n");
         let len: usize = match &head[..13] {
             "HTTP/1.1 204 " => 0,
+            "HTTP/1.1 201 " if field("Content-Length").is_none() => {
+                let (len, is_whole) = match field("Transfer-Encoding") {
+                    Some(_) => chunked_len(&out[at..]),
+                    // Over HTTP/1.0 the body ends with the connection.
+                    None => (out.len() - at, true),
+                };
+                is_last |= !is_whole;
+                len
+            }
             "HTTP/1.1 200 " | "HTTP/1.1 201 " => {
                 field("Content-Length").expect("a length").parse().expect("digits")
             }
@@ -291,6 +313,19 @@ fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
         out = rest;
     }
     (ids, out)
+}
+
+/// The length of a chunked body, and whether it has its last chunk.
+fn chunked_len(body: &[u8]) -> (usize, bool) {
+    let mut at = 0;
+    while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty()) {
+        if rest.starts_with(b"0\r\n\r\n") {
+            return (at + 5, true);
+        }
+        assert!(rest.starts_with(b"4\r\npart\r\n"), "chunks are whole, and none is empty");
+        at += b"4\r\npart\r\n".len();
+    }
+    (at, false)
 }
 
 /// Parses the frames of a server; returns the ids of their results.

@@ -409,8 +409,8 @@ void ucall_call_unsubscribe(ucall_call_t call, ucall_str_t topic);
 
 /*
  * Sends a notification to the subscribers of a topic, on all threads of the server. May be called
- * on any thread. Returns false, and sends nothing, for params that are no array or object, for texts
- * that are not UTF-8, and above `max_topic_bytes`.
+ * on any thread. Returns false, and sends nothing, for params that are no array or object, for
+ * texts that are not UTF-8, and above `max_topic_bytes`.
  */
 bool ucall_publish(ucall_server_t server, ucall_str_t topic, ucall_str_t method, ucall_str_t params,
                    size_t length);

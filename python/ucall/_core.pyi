@@ -13,7 +13,7 @@ from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
-OnClose = TypeVar("OnClose", bound=Callable[[], object])
+_OnClose = TypeVar("_OnClose", bound=Callable[[], object])
 
 __all__ = [
     "END",
@@ -292,7 +292,7 @@ class Connection:
     @property
     def data(self) -> dict[str, Any]:
         """The session's own data, for the functions of the program."""
-    def on_close(self, callback: OnClose, /) -> OnClose:
+    def on_close(self, callback: _OnClose, /) -> _OnClose:
         """Registers a function to be called, without arguments, after the connection has closed;
         soon if it is closed already. Runs on the server's thread, so it must not block. Returns the
         function. What it raises is logged.

@@ -68,7 +68,9 @@ def test_limits(built, engine):
 def test_http_has_no_messages(publish):
     with socket.create_connection(("127.0.0.1", publish.port), timeout=60) as client:
         for method in "notify", "subscribe":
-            body = json.dumps({"jsonrpc": "2.0", "method": method, "params": {"topic": "t"}, "id": 1})
+            body = json.dumps(
+                {"jsonrpc": "2.0", "method": method, "params": {"topic": "t"}, "id": 1}
+            )
             head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             client.sendall((head + body).encode())
             assert b'"result":false' in client.recv(65536)

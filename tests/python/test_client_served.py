@@ -171,3 +171,84 @@ def test_streams_under_tls(
             return [number async for number in client.stream.count(20_000)]
 
     assert asyncio.run(read()) == [*range(20_000)]
+
+
+class Topics:
+    """Functions of a server that sends messages."""
+
+    server: ucall.Server
+
+    def watch(self, ctx: ucall.Context, topic: str) -> None:
+        ctx.subscribe(topic)
+
+    async def tell(self, ctx: ucall.Context, text: str) -> None:
+        ctx.notify("told", {"text": text})
+
+    def publish(self, topic: str, n: int) -> None:
+        for number in range(n):
+            self.server.publish(topic, "news", [number])
+
+    def serve(self, serve: Serve, **options: Any) -> ucall.Server:
+        self.server = serve(self.watch, self.tell, self.publish, **options)
+        return self.server
+
+
+def news(n: int) -> list[Any]:
+    return [("news", [number]) for number in range(n)]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_subscriptions(serve: Serve, scheme: str) -> None:
+    server = Topics().serve(serve)
+    uri = f"{scheme}://{HOST}:{server.port}"
+    other = Client(f"{HOST}:{server.port}")
+    with other, Client(uri) as client, client.subscribe() as messages:
+        client.watch("a").raise_for_status()
+        client.tell("hi")
+        assert next(messages) == ("told", {"text": "hi"})
+        other.publish("a", 100)
+        assert [next(messages) for _ in range(100)] == news(100)
+        client.publish("a", 3)
+        assert [next(messages) for _ in range(3)] == news(3)
+
+    async def read() -> None:
+        async with aio.Client(uri) as client, client.subscribe() as messages:
+            await client.watch("a")
+            await client.tell("hi")
+            assert await anext(messages) == ("told", {"text": "hi"})
+            await client.publish("a", 100)
+            assert [await anext(messages) for _ in range(100)] == news(100)
+
+    asyncio.run(read())
+
+
+def test_a_subscription_outlives_its_server(serve_once: Serve) -> None:
+    first = Topics().serve(serve_once)
+    port = first.port
+    with Client(f"ws://{HOST}:{port}", reconnect=True) as client:
+
+        def watch() -> None:
+            client.watch("a").raise_for_status()
+            client.publish("a", 1)
+
+        with client.subscribe(watch) as messages:
+            assert next(messages) == ("news", [0])
+            first.stop()
+            functions = Topics()
+            functions.server = second = ucall.Server(port=port)
+            for function in functions.watch, functions.publish:
+                second.add(function)
+            second.start()
+            assert next(messages) == ("news", [0])
+            second.stop()
+
+
+def test_a_draining_server_closes_the_connection(serve_once: Serve) -> None:
+    server = Topics().serve(serve_once)
+    with Client(f"ws://{HOST}:{server.port}") as client, client.subscribe() as messages:
+        client.watch("a").raise_for_status()
+        client.publish("a", 1)
+        assert next(messages) == ("news", [0])
+        server.stop()
+        with pytest.raises(ucall.ConnectionError, match="the server closed the WebSocket: 1001"):
+            next(messages)

@@ -4,70 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import socket
 import ssl
 import struct
-import sys
 import threading
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import trustme
+from message_client import Client
 from serving import Serve
-from test_workers import Supervised, supervised
-from websockets.sync.client import ClientConnection, connect
 
 import ucall
-from harness import HOST, Wire, eventually, http, program, request
-
-
-class Client:
-    """A client of raw TCP or WebSocket, with or without TLS."""
-
-    def __init__(self, over: str, port: int, context: ssl.SSLContext | None = None) -> None:
-        self.over = over
-        if over == "raw":
-            self.wire = Wire(port)
-            if context:
-                self.wire.socket = context.wrap_socket(self.wire.socket, server_hostname=HOST)
-        else:
-            scheme = "wss" if context else "ws"
-            url = f"{scheme}://{HOST}:{port}"
-            self.websocket: ClientConnection = connect(url, ssl=context, max_size=None)
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        (self.wire.socket if self.over == "raw" else self.websocket).close()
-
-    def send(self, method: str, *params: Any, id: Any = 1) -> None:
-        message = request(method, params, id)
-        self.wire.send(message) if self.over == "raw" else self.websocket.send(message.decode())
-
-    def next(self) -> dict[str, Any]:
-        text = self.wire.line() if self.over == "raw" else self.websocket.recv(60)
-        message: dict[str, Any] = json.loads(text)
-        return message
-
-    def call(self, method: str, *params: Any) -> Any:
-        self.send(method, *params)
-        reply = self.next()
-        assert "result" in reply, reply
-        return reply["result"]
-
-    def message(self) -> tuple[str, Any]:
-        """The next notification of the server."""
-        message = self.next()
-        assert message.keys() <= {"jsonrpc", "method", "params"}, message
-        return message["method"], message.get("params")
+from harness import HOST, Wire, eventually, http, request
 
 
 def subscribe(
@@ -243,13 +193,13 @@ def test_http_has_no_channel(serve_once: Serve) -> None:
 
 def test_wrong_arguments(serve_once: Serve) -> None:
     def attempt(ctx: ucall.Context) -> None:
-        with pytest.raises(TypeError, match=r"params: expected a list, a tuple or a dict .*got int"):
+        with pytest.raises(TypeError, match=r"params: expected a list, a tuple .*got int"):
             ctx.notify("m", 5)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="params: object cannot be written as JSON|object"):
+        with pytest.raises(ValueError, match=r"object cannot be written as JSON"):
             ctx.notify("m", [object()])
         with pytest.raises(ValueError, match=r"larger than a reply may be \(max_reply_bytes\)"):
             ctx.notify("m", ["x" * 2000])
-        with pytest.raises(ValueError, match="overflow: expected 'drop_oldest'.* got \"pause\""):
+        with pytest.raises(ValueError, match=r"overflow: expected 'drop_oldest'.*\"pause\""):
             ctx.subscribe("t", "pause")  # type: ignore[arg-type]
 
     server = serve_once(attempt, subscribe, max_reply_bytes=1000, max_topic_bytes=5)
@@ -496,167 +446,3 @@ def test_stop_with_subscribers(serve: Serve, over: str) -> None:
         server.stop()
         assert server.stats()["subscriptions"] == 0
         server.publish("t", "nobody")
-
-
-APP = """
-import os, ucall
-server = ucall.Server(port=0)
-@server
-def subscribe(ctx: ucall.Context, topic: str) -> int:
-    ctx.subscribe(topic)
-    return os.getpid()
-@server
-def publish(topic: str, number: int, length: int = 0) -> int:
-    server.publish(topic, "m", [number, "x" * length])
-    return os.getpid()
-@server
-def stats() -> dict:
-    return server.stats()
-"""
-
-
-class Workers:
-    """A subscriber at each worker process, and a caller."""
-
-    def __init__(self, stack: ExitStack, app: Supervised, count: int) -> None:
-        self._stack = stack
-        self._app = app
-        self.subscribers: dict[int, Client] = {}
-        while len(self.subscribers) < count:
-            self.subscribe()
-
-    def subscribe(self) -> int:
-        """Subscribes a new client at any worker; returns that worker's process id."""
-        client = self._stack.enter_context(Client("raw", self._app.port))
-        pid: int = client.call("subscribe", "t")
-        if pid in self.subscribers:
-            client.close()
-        else:
-            self.subscribers[pid] = client
-        return pid
-
-    def publish(self, number: int, length: int = 0) -> int:
-        pid: int = self._app.call("publish", ["t", number, length])
-        return pid
-
-    def reaches_all(self, number: int, length: int = 0) -> bool:
-        """Publishes from each of the workers."""
-        publishers: set[int] = set()
-        while publishers != self.subscribers.keys():
-            publishers.add(self.publish(number, length))
-            for client in self.subscribers.values():
-                assert client.message() == ("m", [number, "x" * length])
-        return True
-
-
-def test_publish_reaches_the_clients_of_all_workers(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--workers", "3", source=APP) as app, ExitStack() as stack:
-        app.wait_for(3)
-        workers = Workers(stack, app, 3)
-        for number, length in enumerate([0, 100, 15_000, 20_000, 3_000_000]):
-            assert workers.reaches_all(number, length)
-        app.stop()
-
-
-def test_a_worker_that_is_started_again_gets_publications(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--workers", "2", source=APP) as app, ExitStack() as stack:
-        app.wait_for(2)
-        workers = Workers(stack, app, 2)
-        assert workers.reaches_all(1)
-        for round in range(2):
-            killed = min(workers.subscribers)
-            workers.subscribers.pop(killed)
-            os.kill(killed, signal.SIGKILL)
-            # For nobody: the next subscriber must not get it.
-            app.wait_for(3 + round)
-            workers.publish(-1)
-            assert next(iter(workers.subscribers.values())).message() == ("m", [-1, ""])
-            assert eventually(lambda: workers.subscribe() != killed and len(workers.subscribers) == 2)
-            assert workers.reaches_all(2 + round, 50_000)
-        app.stop()
-
-
-def test_workers_that_are_replaced_get_publications(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--workers", "2", source=APP) as app, ExitStack() as stack:
-        app.wait_for(2)
-        workers = Workers(stack, app, 2)
-        app.process.send_signal(signal.SIGHUP)
-        pids = app.wait_for(4)[2:]
-        for client in workers.subscribers.values():
-            # The worker that is replaced closes what has no call.
-            assert client.wire.rest() == b""
-        workers.subscribers.clear()
-        assert eventually(lambda: workers.subscribe() in pids and len(workers.subscribers) == 2)
-        assert workers.reaches_all(1)
-        app.stop()
-
-
-def test_a_worker_that_takes_nothing_blocks_no_publisher(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--workers", "2", source=APP) as app, ExitStack() as stack:
-        app.wait_for(2)
-        workers = Workers(stack, app, 2)
-        stopped, running = sorted(workers.subscribers)
-        slow, quick = workers.subscribers[stopped], workers.subscribers[running]
-        caller = stack.enter_context(Wire(app.port))
-        while caller.result("publish", ["other", 0]) != running:
-            caller = stack.enter_context(Wire(app.port))
-        os.kill(stopped, signal.SIGSTOP)
-        try:
-            for number in range(2_000):
-                assert caller.result("publish", ["t", number, 5_000]) == running
-                assert quick.message()[1][0] == number
-        finally:
-            os.kill(stopped, signal.SIGCONT)
-        assert app.call("stats")["dropped_messages"] > 0
-        # The worker goes on where it was stopped, and gets later publications.
-        assert slow.message()[1][0] == 0
-
-        def is_received() -> bool:
-            caller.result("publish", ["t", -1])
-            return bool(slow.message()[1][0] == -1)
-
-        assert eventually(is_received)
-        app.stop()
-
-
-MEMORY = """
-import os, resource, sys, threading
-import ucall, ucall.posix, ucall.uring
-server = getattr(ucall, sys.argv[1]).Server(port=0)
-@server
-def subscribe(ctx: ucall.Context, overflow: str) -> None:
-    ctx.subscribe("t", overflow)
-@server
-def resident() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-server.start()
-print(server.port, flush=True)
-for line in sys.stdin:
-    for _ in range(int(line)):
-        server.publish("t", "m", ["x" * 100_000])
-    print("published", flush=True)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_is_flat_when_subscribers_never_read(engine: str) -> None:
-    with program(MEMORY, engine) as process, ExitStack() as stack:
-        port = int(process.stdout.readline())
-        for number in range(100):
-            slow = stack.enter_context(Client("raw", port))
-            slow.call("subscribe", ["drop_oldest", "drop_newest"][number % 2])
-        caller = stack.enter_context(Client("raw", port))
-
-        def publish(count: int) -> int:
-            process.stdin.write(f"{count}\n")
-            process.stdin.flush()
-            process.stdout.readline()
-            resident: int = caller.call("resident")
-            return resident
-
-        publish(200)
-        before = publish(200)
-        after = publish(2_000)
-        # Each subscriber has one message that is sent, and one that waits; they share most.
-        assert after - before < 8 << 20, (before, after)

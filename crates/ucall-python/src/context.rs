@@ -194,8 +194,8 @@ impl Context {
     /// Subscribes the client's connection to what `Server.publish` sends to ``topic``, until
     /// `unsubscribe` or its end. Above ``max_stream_bytes`` of messages that wait for a slow client
     /// ``overflow`` drops the oldest, drops the new one (``"drop_newest"``), or closes the
-    /// connection (``"close"``). Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError` above
-    /// ``max_subscriptions`` and ``max_topic_bytes``.
+    /// connection (``"close"``). Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError`
+    /// above ``max_subscriptions`` and ``max_topic_bytes``.
     #[pyo3(signature = (topic, overflow = "drop_oldest"))]
     fn subscribe(&self, py: Python<'_>, topic: &str, overflow: &str) -> PyResult<()> {
         self.channel(py)?.subscribe(py, topic, overflow)

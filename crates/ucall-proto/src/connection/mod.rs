@@ -354,16 +354,6 @@ impl PlainConnection {
         self.exchanges.has_deferred()
     }
 
-    /// What TLS has agreed on; `None` without TLS, and before.
-    pub fn session(&self) -> Option<&TlsSession> {
-        self.session.as_deref()
-    }
-
-    /// Whether the connection is under TLS, after its handshake.
-    pub fn is_tls(&self) -> bool {
-        self.session.is_some()
-    }
-
     /// Cancels all calls, and reads nothing more.
     fn cancel(&mut self) {
         self.exchanges.cancel();
