@@ -9,8 +9,6 @@ import { pathToFileURL } from "node:url";
 const { Client, ConnectionError } = await import(pathToFileURL(env.UCALL_JS));
 const WebSocket = globalThis.WebSocket ?? createRequire(import.meta.url)("ws");
 
-// Servers without `ctx.notify` skip these tests.
-const MESSAGES = { skip: !env.HAS_MESSAGES };
 const clients = [];
 
 async function all(iterator) {
@@ -116,7 +114,7 @@ describe("WebSocket", () => {
     assert.equal(await client.call("sum", [1, 2]), 3);
   });
 
-  test("messages that the server starts", MESSAGES, async () => {
+  test("messages that the server starts", async () => {
     const [client, other] = [connect("ws"), connect("ws")];
     const seen = [];
     client.on("told", (params) => seen.push(params));
@@ -139,7 +137,7 @@ describe("HTTP", () => {
     assert.equal((await all(stream)).length, 19_999);
   });
 
-  test("it has no notifications", MESSAGES, async () => {
+  test("it has no notifications", async () => {
     await assert.rejects(connect("http").call("tell", { method: "told", params: [] }), { code: -32603 });
   });
 });

@@ -7,7 +7,6 @@ import re
 
 from node import MODULE, TOKEN, RunNode, Serve, package
 
-import ucall
 import ucall.auth
 
 #: Of the module without comments. Minified it is smaller.
@@ -22,14 +21,7 @@ def test_with_the_server(run_node: RunNode, serve: Serve) -> None:
     package("eventsource-parser")
     port = serve().port
     secure_port = serve(auth=ucall.auth.bearer({TOKEN: "alice"})).port
-    has_messages = "1" if hasattr(ucall.Context, "notify") else ""
-    run_node(
-        *("--test", "server.test.mjs"),
-        PORT=port,
-        SECURE_PORT=secure_port,
-        TOKEN=TOKEN,
-        HAS_MESSAGES=has_messages,
-    )
+    run_node("--test", "server.test.mjs", PORT=port, SECURE_PORT=secure_port, TOKEN=TOKEN)
 
 
 def test_the_module_is_small() -> None:
