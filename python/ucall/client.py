@@ -174,7 +174,7 @@ class Client(ClientBase):
         return Subscription(self._pool.channel(for_calls=True), on_connect)
 
     def close(self) -> None:
-        """Closes the idle connections. The next call opens a new one."""
+        """Closes the idle connections, and ends subscriptions. The next call opens a new one."""
         self._pool.close()
 
     def __getattr__(self, name: str) -> Method[Response]:

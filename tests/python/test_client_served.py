@@ -245,9 +245,13 @@ def test_a_subscription_outlives_its_server(serve_once: Serve) -> None:
 
 def test_a_draining_server_closes_the_connection(serve_once: Serve) -> None:
     server = Topics().serve(serve_once)
-    with Client(f"ws://{HOST}:{server.port}") as client, client.subscribe() as messages:
-        client.watch("a").raise_for_status()
-        client.publish("a", 1)
+    with Client(f"ws://{HOST}:{server.port}") as client:
+
+        def watch() -> None:
+            client.watch("a").raise_for_status()
+            client.publish("a", 1)
+
+        messages = client.subscribe(watch)
         assert next(messages) == ("news", [0])
         server.stop()
         with pytest.raises(ucall.ConnectionError, match="the server closed the WebSocket: 1001"):

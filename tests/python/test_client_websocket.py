@@ -523,3 +523,38 @@ def test_the_reader_finds_messages_cut_at_every_byte() -> None:
         assert (notification.method, notification.params) == ("a", [2])
         assert (notification.token, notification.value) == (None, None)
         assert reader.take_ping() == b"p" and reader.take_ping() is None
+
+
+def test_closing_a_client_ends_its_subscriptions() -> None:
+    def script(peer: Peer) -> None:
+        upgrade(peer)
+        read_call(peer)
+
+    opened = threading.Event()
+    with scripted(script) as server:
+        client = Client(f"ws://{HOST}:{server.port}", reconnect=True)
+        messages = client.subscribe(opened.set)
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(list, messages)
+            assert opened.wait(TIMEOUT_S)
+            client.close()
+            assert rest.result() == []
+
+    async def read() -> list[Any]:
+        client = aio.Client(f"ws://{HOST}:{server.port}", reconnect=True)
+
+        async def close() -> None:
+            asyncio.get_running_loop().call_soon(lambda: tasks.append(loop_task(client.close())))
+
+        tasks: list[Any] = []
+        loop_task = asyncio.ensure_future
+        return [message async for message in client.subscribe(close)]
+
+    with scripted(script) as server:
+        assert asyncio.run(read()) == []
+
+
+def test_a_dropped_subscription_is_closed() -> None:
+    client = Client("ws://localhost")
+    client.subscribe()
+    assert client._pool.channel().subscriptions == []

@@ -193,6 +193,11 @@ class SharedPool(AsyncPool):
                 self._connection = await self._open()
             return self._connection
 
+    def end_subscriptions(self) -> None:
+        """Ends all subscriptions, which would open the connection again. Call it after `close`,
+        which wakes those that wait."""
+        self.subscriptions.clear()
+
     def cancel(self, connection: SharedConnection, ids: Collection[object]) -> None:
         """Tells the server that no one waits for these calls."""
         for id in ids:

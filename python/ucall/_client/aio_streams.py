@@ -201,7 +201,7 @@ class Subscription:
         """Waits for the next notification, without a time limit.
 
         Raises:
-            StopAsyncIteration: The subscription was closed.
+            StopAsyncIteration: The subscription or its client was closed.
             ucall.ConnectionError: The connection has ended, and the client does not reconnect.
         """
         pauses = backoff()
@@ -220,15 +220,21 @@ class Subscription:
 
     async def aclose(self) -> None:
         """Ends the subscription. The server may go on sending, to other subscriptions."""
-        with suppress(ValueError):
-            self._pool.subscriptions.remove(self._inbox)
+        self._close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
         """Closes it."""
-        await self.aclose()
+        self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(ValueError):
+            self._pool.subscriptions.remove(self._inbox)
 
     async def _wait(self) -> None:
         connection = self._connection
@@ -236,7 +242,8 @@ class Subscription:
             if connection is not None and not self._pool.reconnect:
                 raise connection.error or closed_error()
             self._pool.use_running_loop()
-            self._connection = connection = await self._pool.connection()
+            connection = await self._pool.connection()
             if self._on_connect is not None:
                 await self._on_connect()
+            self._connection = connection
         await connection.wait(self._inbox)

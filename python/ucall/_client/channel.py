@@ -137,7 +137,8 @@ class Channel:
                     link.send(request, Deadline(_CANCEL_S))
 
     def close(self) -> None:
-        """Closes the connection. The next call opens another."""
+        """Closes the connection, and ends the subscriptions. The next call opens another."""
+        self.subscriptions.clear()
         with self._opening:
             link, self._link = self._link, None
         if link is not None:

@@ -203,7 +203,7 @@ class Subscription:
         """Waits for the next notification, without a time limit.
 
         Raises:
-            StopIteration: The subscription was closed.
+            StopIteration: The subscription or its client was closed.
             ucall.ConnectionError: The connection has ended, and the client does not reconnect.
         """
         pauses = backoff()
@@ -232,12 +232,16 @@ class Subscription:
         """Closes it."""
         self.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def _wait(self) -> None:
         link = self._link
         if link is None or link.error is not None:
             if link is not None and not self._channel.reconnect:
                 raise link.error or closed_error()
-            self._link = link = self._channel.link(Deadline(None))
+            link = self._channel.link(Deadline(None))
             if self._on_connect is not None:
                 self._on_connect()
+            self._link = link
         link.wait(self._inbox, Deadline(None))

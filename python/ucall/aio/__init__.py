@@ -148,8 +148,10 @@ class Client(ClientBase):
         return Subscription(self._pool, on_connect)
 
     async def close(self) -> None:
-        """Closes the connections. The next call opens a new one."""
+        """Closes the connections, and ends subscriptions. The next call opens a new one."""
         self._pool.close()
+        if isinstance(self._pool, SharedPool):
+            self._pool.end_subscriptions()
 
     def __getattr__(self, name: str) -> Method[Coroutine[Any, Any, Response]]:
         check_public(self, name)
