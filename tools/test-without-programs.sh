@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly folder=.bench/path
-readonly installers=(apt-get brew node sudo testssl.sh)
+readonly installers=(apt-get brew sudo testssl.sh)
 
 rm -rf "$folder"
 mkdir -p "$folder"

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use ucall_buffer::Target;
+use ucall_proto::http1::{Method, Methods};
 use ucall_proto::{
     Call, CallNumber, CallOutcome, Drain, Limits, NextAction, Reply, RpcError, Service,
 };
@@ -17,12 +18,20 @@ use crate::harness::Driver;
 use crate::random::Random;
 use crate::reference;
 
-/// Answers at once, with an error, later or never, by the first letter of the method.
+/// Answers at once, with an error, later or never, by the first letter of the method. Routes have
+/// GET, which gets an empty response, and PUT, which is answered later or gets its body.
 #[derive(Default)]
 struct Mixed {
     /// Texts of the ids, in the order of their calls.
     called: Vec<String>,
-    deferred: Vec<CallNumber>,
+    deferred: Vec<(CallNumber, Content)>,
+}
+
+/// What a late reply consists of.
+#[derive(Clone, Copy)]
+enum Content {
+    Result,
+    Response,
 }
 
 impl Service for Mixed {
@@ -32,7 +41,7 @@ impl Service for Mixed {
         }
         match call.method.unescaped().first() {
             Some(b'd') => {
-                self.deferred.push(call.number);
+                self.deferred.push((call.number, Content::Result));
                 return CallOutcome::Deferred;
             }
             Some(b'e') => reply.error(&RpcError::new(-1, "as asked")),
@@ -41,6 +50,34 @@ impl Service for Mixed {
         }
         CallOutcome::Done
     }
+
+    fn route_methods(&self, path: &[u8]) -> Methods {
+        let named = |name| Methods::named(name).expect("the method of a route");
+        match path {
+            [b'/', b'r', ..] | b"/" => named("GET").union(named("PUT")),
+            _ => Methods::default(),
+        }
+    }
+
+    fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        let head = call.head.expect("a route is over HTTP");
+        assert!(self.route_methods(call.method.raw()).contains(head.method()));
+        let body = match head.method() {
+            Method::Put => body,
+            _ => b"",
+        };
+        if body.first() == Some(&b'd') {
+            self.deferred.push((call.number, Content::Response));
+            return CallOutcome::Deferred;
+        }
+        reply.response().extend_from_slice(&response(body));
+        CallOutcome::Done
+    }
+}
+
+fn response(body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
 }
 
 /// Lets a connection live through `input`.
@@ -130,11 +167,29 @@ impl Simulation {
         if count == 0 {
             return;
         }
-        let exchange = self.driver.service.deferred.swap_remove(random.below(count));
-        match random.below(3) {
-            0 => self.driver.complete(exchange, Err(&RpcError::new(-2, "as asked"))),
-            1 => self.driver.complete(exchange, Ok(&[b"\"", &[b'x'; 600][..], b"\""].concat())),
-            _ => self.driver.complete(exchange, Ok(b"\"late\"")),
+        let (number, content) = self.driver.service.deferred.swap_remove(random.below(count));
+        let long = [b"\"", &[b'x'; 600][..], b"\""].concat();
+        let text: &[u8] = match random.below(3) {
+            0 => return self.driver.complete(number, Err(&RpcError::new(-2, "as asked"))),
+            1 => &long,
+            _ => b"\"late\"",
+        };
+        match content {
+            Content::Result => self.driver.complete(number, Ok(text)),
+            Content::Response if random.one_in(2) => self.stream_response(number, random),
+            Content::Response => self.driver.complete(number, Ok(&response(text))),
+        }
+    }
+
+    /// Gives a response in parts. It ends with an empty text, or fails.
+    fn stream_response(&mut self, number: CallNumber, random: &mut Random) {
+        self.driver.item(number, "HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for _ in 0..random.below(3) {
+            self.driver.item(number, ["", "part"][random.below(2)]);
+        }
+        match random.one_in(4) {
+            true => self.driver.complete(number, Err(&RpcError::new(-2, "as asked"))),
+            false => self.driver.complete(number, Ok(b"")),
         }
     }
 
@@ -233,9 +288,21 @@ fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
         is_last = head.contains("\r\nConnection: close\r\n");
         let len: usize = match &head[..13] {
             "HTTP/1.1 204 " => 0,
-            "HTTP/1.1 200 " => field("Content-Length").expect("a length").parse().expect("digits"),
+            "HTTP/1.1 201 " if field("Content-Length").is_none() => {
+                let (len, is_whole) = match field("Transfer-Encoding") {
+                    Some(_) => chunked_len(&out[at..]),
+                    // Over HTTP/1.0 the body ends with the connection.
+                    None => (out.len() - at, true),
+                };
+                is_last |= !is_whole;
+                len
+            }
+            "HTTP/1.1 200 " | "HTTP/1.1 201 " => {
+                field("Content-Length").expect("a length").parse().expect("digits")
+            }
+            // The error of a route does not close the connection.
             _ => {
-                assert!(is_last, "{head}");
+                assert!(is_last || field("Content-Type") == Some("application/json"), "{head}");
                 at_most(field("Content-Length").expect("a length"), &out[at..])
             }
         };
@@ -246,6 +313,19 @@ fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
         out = rest;
     }
     (ids, out)
+}
+
+/// The length of a chunked body, and whether it has its last chunk.
+fn chunked_len(body: &[u8]) -> (usize, bool) {
+    let mut at = 0;
+    while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty()) {
+        if rest.starts_with(b"0\r\n\r\n") {
+            return (at + 5, true);
+        }
+        assert!(rest.starts_with(b"4\r\npart\r\n"), "chunks are whole, and none is empty");
+        at += b"4\r\npart\r\n".len();
+    }
+    (at, false)
 }
 
 /// Parses the frames of a server; returns the ids of their results.

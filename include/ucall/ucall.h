@@ -223,6 +223,10 @@ typedef struct ucall_config_t {
     uint32_t max_meta_bytes;
     /* Items of streams that wait for a slow client. Default: 64 KiB. Past it: streams pause. */
     uint32_t max_stream_bytes;
+    /* Topics that one connection subscribes to. Default: 128. Past it: the call fails. */
+    uint32_t max_subscriptions;
+    /* The name of a topic. Default: 256. Past it: the call fails. */
+    uint32_t max_topic_bytes;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". */
@@ -372,6 +376,44 @@ ucall_call_t ucall_call_defer(ucall_call_t call);
  * nor its text may be used. A call that was not deferred is not released, and that is logged.
  */
 void ucall_call_release(ucall_call_t call);
+
+/*
+ * Messages that the server starts, for clients of WebSocket and raw TCP: notifications of `method`,
+ * with the JSON text of an array or an object as params, or NULL for none. A `length` of 0 means up
+ * to the NUL. Messages that wait for a slow client are dropped above `max_stream_bytes`, or for a
+ * busy thread above 16 MiB; no function waits.
+ */
+
+/*
+ * Sends the client of a call a notification. Of a deferred call it precedes the reply. Returns
+ * false, and sends nothing, over HTTP, and for params that are no array or object.
+ */
+bool ucall_call_notify(ucall_call_t call, ucall_str_t method, ucall_str_t params, size_t length);
+
+/* Which messages of a topic a slow client loses. */
+typedef enum ucall_overflow_t {
+    UCALL_OVERFLOW_DROP_OLDEST = 0,
+    UCALL_OVERFLOW_DROP_NEWEST = 1,
+    UCALL_OVERFLOW_CLOSE = 2 /* none: its connection is closed */
+} ucall_overflow_t;
+
+/*
+ * Subscribes the connection of a call to a topic, until `ucall_call_unsubscribe` or its end. It may
+ * be called again, and then replaces the overflow, a `ucall_overflow_t`. Returns false over HTTP,
+ * above `max_subscriptions` or `max_topic_bytes`, and for a topic that is not UTF-8.
+ */
+bool ucall_call_subscribe(ucall_call_t call, ucall_str_t topic, uint32_t overflow);
+
+/* Ends the subscription of the connection of a call to a topic, if it has one. */
+void ucall_call_unsubscribe(ucall_call_t call, ucall_str_t topic);
+
+/*
+ * Sends a notification to the subscribers of a topic, on all threads of the server. May be called
+ * on any thread. Returns false, and sends nothing, for params that are no array or object, for
+ * texts that are not UTF-8, and above `max_topic_bytes`.
+ */
+bool ucall_publish(ucall_server_t server, ucall_str_t topic, ucall_str_t method, ucall_str_t params,
+                   size_t length);
 
 /*
  * Whether a deferred call was cancelled before its reply was sent: its connection has closed, its

@@ -20,10 +20,18 @@ from __future__ import annotations
 from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._core import END, TLS, Certificate, Context
+from ucall._core import END, TLS, Certificate, Connection, Context, HttpRequest
 from ucall._core import VERSION as __version__
+from ucall._response import HttpResponse
 from ucall._submodules import on_demand
-from ucall.errors import ConnectionError, EngineError, HTTPError, RPCError, TimeoutError
+from ucall.errors import (
+    ConnectionError,
+    EngineError,
+    HTTPError,
+    NoChannelError,
+    RPCError,
+    TimeoutError,
+)
 from ucall.server import Server
 
 if TYPE_CHECKING:
@@ -44,10 +52,14 @@ __all__ = [
     "END",
     "TLS",
     "Certificate",
+    "Connection",
     "ConnectionError",
     "Context",
     "EngineError",
     "HTTPError",
+    "HttpRequest",
+    "HttpResponse",
+    "NoChannelError",
     "Process",
     "RPCError",
     "Server",

@@ -4,7 +4,7 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, TypeVar, final
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -13,6 +13,8 @@ from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
+_OnClose = TypeVar("_OnClose", bound=Callable[[], object])
+
 __all__ = [
     "END",
     "TLS",
@@ -20,12 +22,15 @@ __all__ = [
     "Block",
     "Certificate",
     "ClientConnection",
+    "Connection",
     "Context",
     "DoneCallback",
     "EndType",
+    "HttpRequest",
     "ItemSink",
     "LoopDriver",
     "Message",
+    "Notification",
     "PickleLoader",
     "Pieces",
     "QueueCore",
@@ -41,6 +46,7 @@ __all__ = [
     "UnixSocket",
     "Unwritable",
     "check_shared_memory",
+    "client_frame",
     "peek",
     "system_certificates",
 ]
@@ -102,6 +108,17 @@ class Server:
         batch: tuple[int, float, int] | None,
         stream: tuple[bool, str] | None,
     ) -> None: ...
+    def insert_route(
+        self,
+        path: str,
+        methods: Sequence[str],
+        function: Callable[[HttpRequest], object],
+        encode: Callable[[Any], object],
+        *,
+        mode: str,
+        is_public: bool,
+        wants_peer: bool,
+    ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
     ) -> None: ...
@@ -112,6 +129,12 @@ class Server:
     def drain(self, serving: bool) -> None: ...
     def stop(self, at_once: bool) -> None: ...
     def share_counters(self, counters: SharedCounters, index: int | None = None) -> None: ...
+    def share_sockets(
+        self, receiver: int | None, senders: Sequence[int], index: int | None
+    ) -> None: ...
+    def publish(
+        self, topic: str, method: str, params: object, encode: Callable[[Any], object]
+    ) -> None: ...
     def stats(self) -> dict[str, Any]: ...
     @staticmethod
     def default_limits() -> dict[str, float]: ...
@@ -165,6 +188,32 @@ class UnixSocket:
     def close(self) -> None: ...
 
 @final
+class HttpRequest:
+    """One HTTP request, as the function of a route gets it."""
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals; HEAD for a request that a GET route answers without its body."""
+    @property
+    def path(self) -> str:
+        """The path as it was sent, with its percent-encoding."""
+    @property
+    def query(self) -> str:
+        """The text after the ``?``, with its percent-encoding; empty without one."""
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers by their names in lower case. Repeated headers are joined by ", "."""
+    @property
+    def body(self) -> bytes:
+        """The body; empty without one."""
+    @property
+    def peer(self) -> tuple[str, int] | Process | None:
+        """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
+    @property
+    def user(self) -> Any:
+        """The user that the server's ``auth`` returned; None without ``auth``."""
+
+@final
 class Context:
     """One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it."""
 
@@ -205,6 +254,48 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the reply is no longer needed: the client disconnected, the deadline passed, or
         the server ends. Long work should read it now and then.
+        """
+    @property
+    def connection(self) -> Connection:
+        """The client's connection, which has the data of its session."""
+    def notify(
+        self,
+        method: str,
+        params: list[Any] | tuple[Any, ...] | dict[str, Any] | None = None,
+    ) -> None:
+        """Sends the client a notification: a call of ``method`` without a reply. From an async
+        function or a thread it precedes the reply. Messages that wait for a slow client are
+        dropped, the oldest first, above ``max_stream_bytes``. Raises `ucall.NoChannelError` over
+        HTTP.
+        """
+    def subscribe(
+        self,
+        topic: str,
+        overflow: Literal["drop_oldest", "drop_newest", "close"] = "drop_oldest",
+    ) -> None:
+        """Subscribes the client's connection to what `Server.publish` sends to ``topic``, until
+        `unsubscribe` or its end. Above ``max_stream_bytes`` of messages that wait for a slow client
+        ``overflow`` drops the oldest, drops the new one (``"drop_newest"``), or closes the
+        connection (``"close"``). Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError`
+        above ``max_subscriptions`` and ``max_topic_bytes``.
+        """
+    def unsubscribe(self, topic: str) -> None:
+        """Ends the subscription of the client's connection to ``topic``, if it has one."""
+
+@final
+class Connection:
+    """The connection of a client: ``ctx.connection``."""
+
+    @property
+    def id(self) -> int:
+        """A number that no other connection of this process has or had while the server runs."""
+    @property
+    def data(self) -> dict[str, Any]:
+        """The session's own data, for the functions of the program."""
+    def on_close(self, callback: _OnClose, /) -> _OnClose:
+        """Registers a function to be called, without arguments, after the connection has closed;
+        soon if it is closed already. Runs on the server's thread, so it must not block. Returns the
+        function. What it raises is logged.
         """
 
 @final
@@ -260,6 +351,7 @@ class RequestWriter:
         args: tuple[object, ...],
         kwargs: dict[str, object] | None,
         id: object,
+        wants_items: bool = False,
     ) -> Request: ...
     def document(self, document: dict[str, Any], id: object) -> Request: ...
     def batch(self, calls: Sequence[dict[str, Any]], answered: bool) -> Request: ...
@@ -288,10 +380,32 @@ class Reply:
     def check_answers(self, request: Request) -> None: ...
 
 @final
+class Notification:
+    @property
+    def method(self) -> str: ...
+    @property
+    def params(self) -> Any: ...
+    @property
+    def token(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+@final
 class ReplyReader:
-    def __new__(cls, *, http: bool, reply_bytes_max: int) -> ReplyReader: ...
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Reply]: ...
-    def end(self) -> Reply | None: ...
+    def __new__(
+        cls,
+        *,
+        http: bool,
+        reply_bytes_max: int,
+        events: bool = False,
+        accept: bytes | None = None,
+    ) -> ReplyReader: ...
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Reply | Notification]: ...
+    def end(self) -> Reply | Notification | None: ...
+    def take_ping(self) -> bytes | None: ...
+    @property
+    def is_upgraded(self) -> bool: ...
     @property
     def is_idle(self) -> bool: ...
     @property
@@ -305,6 +419,9 @@ class ClientConnection:
     def is_reusable(self) -> bool: ...
     def close(self) -> None: ...
 
+def client_frame(
+    kind: Literal["text", "pong", "close"], payload: bytes | memoryview, key: bytes
+) -> bytes: ...
 def peek(descriptor: int) -> Literal["quiet", "bytes", "closed"]: ...
 
 @final

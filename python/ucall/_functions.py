@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ucall import _checks
+from ucall import _checks, _static
 
 if TYPE_CHECKING:
     from ucall import _core
@@ -33,8 +33,18 @@ class Functions:
         self._by_name: dict[str, Callable[..., object]] = {}
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
+        self._routes: dict[tuple[str, str], Callable[..., object]] = {}
         #: Whether any function needs an event loop.
         self.is_async = False
+        core.insert_route(
+            _static.BROWSER_CLIENT,
+            ["GET"],
+            _static.browser_client,
+            str,
+            mode="generator",
+            is_public=True,
+            wants_peer=False,
+        )
 
     @property
     def types(self) -> TypeRegistry:
@@ -90,6 +100,38 @@ class Functions:
             timeout_ms=timeout_ms,
             batch=registration.batch,
             stream=registration.stream,
+        )
+
+    def add_route(
+        self,
+        function: Callable[..., object],
+        path: str,
+        methods: Iterable[str],
+        *,
+        auth: bool,
+        threads: bool | None,
+    ) -> None:
+        """Registers a function for HTTP requests other than calls: see `ucall.Server.http`."""
+        from ucall import _http, _registration
+
+        path, methods = _http.checked_path(path), _http.checked_methods(methods)
+        if path == "/" and "POST" in methods:
+            raise ValueError("POST / is for JSON-RPC: use another path")
+        respond, is_async = _http.adapt(function, path)
+        mode = _registration.register_route(path, is_async, threads, self._threads)
+        for method in methods:
+            known = self._routes.setdefault((method, path), function)
+            if known is not function and _origin(known) != _origin(function):
+                raise ValueError(f"{method} {path} is already answered by {known!r}")
+        self.is_async |= is_async
+        self._core.insert_route(
+            path,
+            methods,
+            respond,
+            self.types.encode,
+            mode=mode,
+            is_public=not auth,
+            wants_peer=True,
         )
 
     def _pool_of(self, processes: int) -> Pool:

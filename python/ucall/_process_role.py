@@ -14,6 +14,7 @@ from typing import Final
 
 __all__ = [
     "POOL",
+    "SOCKETS",
     "TICKETS",
     "UNIX",
     "WORKER",
@@ -29,6 +30,9 @@ WORKER: Final = "UCALL_WORKER_CONTROL"
 #: In the environment of a worker: the secret that seals TLS tickets, shared by all workers so that
 #: they resume each other's sessions.
 TICKETS: Final = "UCALL_WORKER_TICKETS"
+#: In the environment of a worker: the descriptors of the socket that it receives the messages of
+#: other workers from, or -1, and of the sockets that lead to each worker.
+SOCKETS: Final = "UCALL_WORKER_SOCKETS"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
 
@@ -37,6 +41,9 @@ control: Final = int(os.environ.pop(WORKER, "-1"))
 
 #: The secret that seals TLS tickets; ``None``: a secret of this process.
 tickets: Final = bytes.fromhex(os.environ.pop(TICKETS, "")) or None
+
+#: The descriptors of `SOCKETS`, until the server takes them over.
+sockets: list[int] = [int(number) for number in os.environ.pop(SOCKETS, "").split()]
 
 #: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None

@@ -11,7 +11,7 @@ from ucall import _checks, _signature
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["BatchRules", "Registration", "StreamRules", "register"]
+__all__ = ["BatchRules", "Registration", "StreamRules", "register", "register_route"]
 
 #: What happens to the items of a stream whose reader is slow.
 OVERFLOWS = ("pause", "drop_oldest", "drop_newest", "close")
@@ -102,7 +102,7 @@ def register(
         stream.check_unused(name)
     described = stream.described if yields else None
     in_threads = threads_by_default if threads is None else threads
-    mode = _MODES[yields][0 if is_async else 1 if in_threads else 2]
+    mode = _mode_of(is_async, yields, in_threads)
     if batch is not None:
         from ucall import _batch
 
@@ -125,6 +125,22 @@ _MODES = {
     False: ("task", "thread", "inline"),
     True: ("async_generator", "thread_generator", "generator"),
 }
+
+
+def register_route(
+    path: str, is_async: bool, threads: bool | None, threads_by_default: bool
+) -> str:
+    """Decides where the generator of a route's responses runs.
+
+    Raises:
+        TypeError: It cannot run in the requested way.
+    """
+    _check_conflicts(path, is_async, True, threads, None)
+    return _mode_of(is_async, True, threads_by_default if threads is None else threads)
+
+
+def _mode_of(is_async: bool, yields: bool, in_threads: bool) -> str:
+    return _MODES[yields][0 if is_async else 1 if in_threads else 2]
 
 
 def _check_conflicts(

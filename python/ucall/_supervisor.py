@@ -83,7 +83,11 @@ class Supervisor:
     def __init__(self, workers: int, command: list[str], reload: list[str] | None = None) -> None:
         #: The counters of all workers, past ones included.
         self.counters = _core.SharedCounters(_anonymous_file())
-        self._pages = self.counters.page_indices
+        #: The pages in no use, the first one last.
+        self._pages = self.counters.page_indices[::-1]
+        #: For each page of a worker or its successor, from 1: where its messages come from, and
+        #: where the others send them to.
+        self._pairs = [_message_pair() for _ in range(2 * workers)]
         self._command = command
         self._reload = reload
         self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
@@ -97,6 +101,10 @@ class Supervisor:
         self._is_stopping = False
         self._was_ready = False
         self._status = 0
+
+    def copy_senders(self) -> list[int]:
+        """Descriptors of sockets that lead to each worker."""
+        return [os.dup(sender.fileno()) for _, sender in self._pairs]
 
     def run(self) -> int:
         """Supervises until a signal stops it; returns the exit status."""
@@ -123,8 +131,8 @@ class Supervisor:
                     slot.listener.close()
             if self._unix_socket is not None:
                 self._unix_socket.close()
-            reader.close()
-            writer.close()
+            for end in (reader, writer, *(end for pair in self._pairs for end in pair)):
+                end.close()
         return self._status
 
     def _record_signal(self, number: int, _: FrameType | None) -> None:
@@ -170,16 +178,20 @@ class Supervisor:
             OSError: Memory or descriptors are exhausted, or the program's file is missing.
         """
         ours, theirs = socket.socketpair()
+        page = self._pages[-1] if self._pages else 0
+        receiver = self._pairs[page - 1][0].fileno() if 0 < page <= len(self._pairs) else -1
+        sockets = [receiver, *(sender.fileno() for _, sender in self._pairs)]
         environment = os.environ | {
             _process_role.WORKER: str(theirs.fileno()),
             _process_role.TICKETS: self._tickets.hex(),
+            _process_role.SOCKETS: " ".join(map(str, sockets)),
         }
         with theirs:
             try:
                 process = subprocess.Popen(
                     self._command,
                     env=environment,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *(number for number in sockets if number >= 0)],
                     stdin=subprocess.DEVNULL,
                     # The terminal sends SIGINT to the supervisor alone, which stops the workers.
                     process_group=0,
@@ -187,7 +199,9 @@ class Supervisor:
             except OSError:
                 ours.close()
                 raise
-        worker = Worker(process, ours, self._pages.pop() if self._pages else 0)
+        if page:
+            self._pages.pop()
+        worker = Worker(process, ours, page)
         ours.setblocking(False)
         handle: Callable[[], None] = lambda: self._handle_message(slot, worker)  # noqa: E731
         self._selector.register(ours, selectors.EVENT_READ, handle)
@@ -275,6 +289,7 @@ class Supervisor:
         if worker.page:
             self.counters.retire(worker.page)
             self._pages.append(worker.page)
+            self._pages.sort(reverse=True)
 
     def _cancel_rolling(self, slot: WorkerSlot, successor: Worker) -> None:
         slot.successor, self._rolling = None, []
@@ -399,6 +414,12 @@ def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
             failure.errno, f"cannot listen on {host}:{port}: {failure.strerror}"
         ) from None
     return listener
+
+
+def _message_pair() -> tuple[socket.socket, socket.socket]:
+    """Sockets that keep the bounds of messages. macOS has datagrams only."""
+    kind = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+    return socket.socketpair(socket.AF_UNIX, kind)
 
 
 def _anonymous_file() -> int:

@@ -58,6 +58,17 @@ class Control:
         threading.Thread(target=wait, name="ucall-supervisor", daemon=True).start()
 
 
+def _share_sockets(core: _core.Server, page: int) -> None:
+    """Connects a server with the other workers, for `Server.publish`."""
+    descriptors, _process_role.sockets = _process_role.sockets, []
+    if descriptors:
+        receiver, *senders = descriptors
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.set_inheritable(descriptor, False)
+        core.share_sockets(receiver if receiver >= 0 else None, senders, page or None)
+
+
 def prepare(server: Server) -> Control:
     """Prepares a server of a worker process."""
     control = Control(_process_role.control)
@@ -65,6 +76,7 @@ def prepare(server: Server) -> Control:
     listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)
     core.configure(descriptor=listener)
     core.share_counters(_core.SharedCounters(counters), page or None)
+    _share_sockets(core, page)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
     control.drain_with_supervisor()
     return control

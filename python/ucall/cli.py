@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ucall._cli.arguments import parse
-from ucall._cli.output import check_output, printable, write
+from ucall._cli.output import check_output, printable, write, write_item
 from ucall._cli.params import Params, UsageError
 from ucall._cli.progress import ProgressObserver
 from ucall._client.address import Address
@@ -55,10 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     check_output(options.format, options.output)
+    if options.stream and (options.notify or options.output or options.format != "json"):
+        raise UsageError("--stream: not with --notify, --output or another --format than json")
     params = Params(options.kwargs, options.params)
     observer = ProgressObserver(options.verbose, sys.stderr.isatty())
     client = _client(options, observer)
     try:
+        if options.stream:
+            return _stream(client, options, params)
         response = _call(client, options, params)
     finally:
         observer.finish()
@@ -148,6 +152,18 @@ def _call(client: Client, options: argparse.Namespace, params: Params) -> Respon
         return client.call(options.method, *params.positional, **params.named)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
+
+
+def _stream(client: Client, options: argparse.Namespace, params: Params) -> int:
+    try:
+        stream = client.stream.call(options.method, *params.positional, **params.named)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    for item in stream:
+        write_item(item)
+    if stream.result is not None:
+        write(stream.response, "json", None)
+    return ANSWERED
 
 
 def _format_error(error: RPCError) -> str:

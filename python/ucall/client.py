@@ -9,46 +9,60 @@ response.json
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address, secure_uri
-from ucall._client.base import IMAGE_PIXELS_MAX, REPLY_BYTES_MAX, TIMEOUT_S, ClientBase, context_for
+from ucall._client.base import (
+    IMAGE_PIXELS_MAX,
+    REPLY_BYTES_MAX,
+    TIMEOUT_S,
+    ClientBase,
+    check_channel_options,
+    context_for,
+)
 from ucall._client.batch import BatchBase
-from ucall._client.names import Method, check_public
+from ucall._client.inbox import WAITING_BYTES_MAX
+from ucall._client.names import Method, Methods, check_public
 from ucall._client.pool import Pool
 from ucall._client.response import Response
+from ucall._client.streams import ChannelSource, HttpSource, Stream, Subscription
 
 if TYPE_CHECKING:
     from ucall._client.stream import Observer
     from ucall._client.tls import Certificate, Verify
 
-__all__ = ["Batch", "Client", "ClientTLS", "Response"]
+__all__ = ["Batch", "Client", "ClientTLS", "Response", "Stream", "Subscription"]
 
 
 class Client(ClientBase):
-    """Calls the functions of a JSON-RPC 2.0 server, over HTTP/1.1 or raw TCP.
+    """Calls the functions of a JSON-RPC 2.0 server, over HTTP/1.1, WebSocket or raw TCP.
 
     ``client.vectorize(description=d, image=image)`` passes params by name, and
     ``client.math.sum(2, 3)`` calls the method ``math.sum`` by position. ``client.call(name, ...)``
     calls methods of any name. All return a `Response`.
 
-    Threads may share a client, which keeps a connection for each concurrent call. A forked child
-    opens its own connections.
+    Threads may share a client, which keeps a connection for each concurrent call; over WebSocket,
+    one for all. A forked child opens its own connections.
 
     Args:
-        uri: ``"host"``, ``"host:port"``, ``"http://…"``, ``"https://…"``; ``"tcp://…"`` or
-            ``"tcps://…"`` for raw TCP; ``"unix:///path"`` or ``"tcp+unix:///path"`` for a Unix
-            socket.
+        uri: ``"host"``, ``"host:port"``, ``"http://…"``, ``"https://…"``; ``"ws://…"`` or
+            ``"wss://…"`` for WebSocket; ``"tcp://…"`` or ``"tcps://…"`` for raw TCP;
+            ``"unix:///path"``, ``"ws+unix:///path"`` or ``"tcp+unix:///path"`` for a Unix socket.
         port: The port if the URI has none. By default that of its scheme; without a scheme, and
             for ``tcp``, 8545.
         timeout: Seconds that a call may take, connecting included; ``None`` for no limit.
-        headers: Headers of every request (HTTP only).
+        headers: Headers of every request over HTTP, and of the upgrade to WebSocket.
         verify: Authorities for the server's certificate (TLS only): ``True`` for the system's, a
             path for those in a file or folder, ``False`` for no check; or an ``ssl.SSLContext``.
         cert: The client's certificate (TLS only): a file with certificate and key, or a file each.
         max_reply_bytes: A reply, of a batch as a whole. Past it, `ucall.ConnectionError`.
         max_image_pixels: Width times height of ``response.image``. Past it, ``ValueError``.
+        max_waiting_bytes: Items of one stream, or notifications of one subscription, that were
+            received and not read; at least 524,288. Past it, a stream fails with
+            `ucall.ConnectionError`, and a subscription loses its oldest.
+        reconnect: Over WebSocket, and for subscriptions over raw TCP: repeats failed attempts to
+            connect, with growing pauses. No call is repeated.
 
     Raises:
         OSError: A file of ``verify`` or ``cert`` cannot be read.
@@ -66,12 +80,22 @@ class Client(ClientBase):
         cert: Certificate = None,
         max_reply_bytes: int = REPLY_BYTES_MAX,
         max_image_pixels: int = IMAGE_PIXELS_MAX,
+        max_waiting_bytes: int = WAITING_BYTES_MAX,
+        reconnect: bool = False,
         _observer: Observer | None = None,
     ) -> None:
         address = Address(uri, port)
         super().__init__(address, timeout, headers, max_image_pixels)
         context = context_for(address, verify, cert)
-        self._pool = Pool(address, max_reply_bytes, context, _observer)
+        check_channel_options(address, max_waiting_bytes, reconnect)
+        self._pool = Pool(
+            self._options,
+            max_reply_bytes,
+            context,
+            _observer,
+            waiting_bytes_max=max_waiting_bytes,
+            reconnect=reconnect,
+        )
 
     def __call__(self, request: dict[str, Any]) -> Response:
         """Sends a request object, with ``jsonrpc`` and ``id`` unless it has them.
@@ -81,8 +105,8 @@ class Client(ClientBase):
             ValueError: A value in it cannot be encoded.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
-        written, _ = self._request_of(request)
-        return self._new_response(self._pool.exchange(written, self._options.timeout))
+        written, id = self._request_of(request)
+        return self._new_response(self._pool.exchange(written, (id,), self._options.timeout))
 
     def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
         """Calls a method of any name.
@@ -108,11 +132,46 @@ class Client(ClientBase):
             TypeError, ValueError, ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
         options = self._options
-        self._pool.exchange(options.writer.call(method, args, kwargs, None), options.timeout)
+        self._pool.exchange(options.writer.call(method, args, kwargs, None), (), options.timeout)
 
     def batch(self) -> Batch:
         """Makes a `Batch`: several calls in one request."""
         return Batch(self)
+
+    @property
+    def stream(self) -> Methods[Stream]:
+        """Calls whose items come one by one: ``client.stream.generate(prompt="hi")``. See `Stream`.
+
+        A call is sent at once. Over HTTP its items come as server-sent events.
+        """
+        return Methods(self._stream)
+
+    def with_progress(self, callback: Callable[[Any], object]) -> Methods[Response]:
+        """Calls that pass each item to a callback: ``client.with_progress(print).train()``.
+
+        They return the response at the end. An exception of the callback cancels the call.
+        """
+
+        def call(method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
+            stream = self._stream(method, args, kwargs)
+            with stream:
+                while (item := stream._next_item()) is not None:
+                    callback(item.value)
+            return stream.response
+
+        return Methods(call)
+
+    def subscribe(self, on_connect: Callable[[], object] | None = None) -> Subscription:
+        """The notifications that the server sends from now on. See `Subscription`.
+
+        Args:
+            on_connect: Is called when the subscription has a connection, and again for each new
+                one, which the server does not know yet: it calls the functions that subscribe.
+
+        Raises:
+            ValueError: The address is for HTTP, which has no such messages.
+        """
+        return Subscription(self._pool.channel(for_calls=True), on_connect)
 
     def close(self) -> None:
         """Closes the idle connections. The next call opens a new one."""
@@ -133,7 +192,19 @@ class Client(ClientBase):
         options = self._options
         id = next(self._ids) if options.id is None else options.id
         request = options.writer.call(method, args, kwargs, id)
-        return Response(self._pool.exchange(request, options.timeout), self._image_pixels_max)
+        reply = self._pool.exchange(request, (id,), options.timeout)
+        return Response(reply, self._image_pixels_max)
+
+    def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
+        options, id, pool = self._options, self._new_id(), self._pool
+        is_http = options.address.is_http
+        request = options.stream_writer().call(method, args, kwargs, id, not is_http)
+        source: HttpSource | ChannelSource
+        if is_http:
+            source = HttpSource(pool, request, id, options.timeout)
+        else:
+            source = ChannelSource(pool.channel(), request, id, options.timeout)
+        return Stream(source, self._image_pixels_max)
 
 
 class ClientTLS(Client):
@@ -193,7 +264,8 @@ class Batch(BatchBase[Client]):
         if not len(self):
             return []
         (calls, request), client = self._take(), self._client
-        return calls.resolve(client._pool.exchange(request, client._options.timeout))
+        ids, timeout = tuple(calls.responses), client._options.timeout
+        return calls.resolve(client._pool.exchange(request, ids, timeout))
 
     def __enter__(self) -> Self:
         return self

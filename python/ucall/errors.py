@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import builtins
 
-__all__ = ["ConnectionError", "EngineError", "HTTPError", "RPCError", "TimeoutError"]
+__all__ = [
+    "ConnectionError",
+    "EngineError",
+    "HTTPError",
+    "NoChannelError",
+    "RPCError",
+    "TimeoutError",
+]
 
 
 class RPCError(Exception):
@@ -46,6 +53,13 @@ class EngineError(OSError):
     """The requested engine is unavailable; the message is the reason.
 
     Many containers forbid io_uring. ``ucall.Server`` then uses the posix engine.
+    """
+
+
+class NoChannelError(RuntimeError):
+    """The client cannot take messages of the server: it called over HTTP.
+
+    Messages that answer no call need a WebSocket or raw TCP.
     """
 
 

@@ -95,6 +95,8 @@ class Server:
         timeout_ms: Time for each call, from its receipt. Past it, -32001.
         lifespan: An async context manager, called with the server: entered before it accepts
             connections, exited after the last one is closed.
+        max_subscriptions: Topics that one connection subscribes to. Past it, -32602.
+        max_topic_bytes: Name of a topic. Past it, -32602.
         max_running_calls: Concurrent calls of async functions and in threads, processes and
             batches. Past it, -32003.
         max_threads: Threads for blocking functions. Past it, calls wait.
@@ -159,6 +161,8 @@ class Server:
         threads: int | None = None,
         timeout_ms: float | None = None,
         lifespan: Lifespan | None = None,
+        max_subscriptions: int = 128,
+        max_topic_bytes: int = 256,
         max_running_calls: int = 10_000,
         max_threads: int = 128,
         drain_timeout_s: float = 10.0,
@@ -321,6 +325,43 @@ class Server:
 
         return add if function is None else add(function)
 
+    def http(
+        self,
+        path: str,
+        *,
+        methods: Iterable[str] = ("GET",),
+        auth: bool = True,
+        threads: bool | None = None,
+    ) -> Callable[[Function], Function]:
+        """Registers a function that answers HTTP requests other than calls::
+
+            @server.http("/health", auth=False)
+            def health(request: ucall.HttpRequest) -> str:
+                return "ok"
+
+        The function takes a `ucall.HttpRequest` and returns a `ucall.HttpResponse`, or its body:
+        bytes, str, or a generator of both, whose parts are sent as they come. It runs as served
+        functions do: plain, async or in a thread. What it raises is answered as docs/http.md
+        describes. Requests are subject to the server's limits, and to its rules for browsers.
+
+        Args:
+            path: Compared as it is sent. ``/files/*`` means all paths that begin with ``/files/``;
+                an exact path and a longer beginning come first.
+            methods: Of GET, POST, PUT, PATCH and DELETE. A GET route answers HEAD, too.
+            auth: Whether requests must pass the server's ``auth``.
+            threads: Whether to run it in a thread, because it blocks; by default as the server.
+
+        Raises:
+            TypeError: It is no function, or the options exclude each other.
+            ValueError: No request has this path or method, or another function answers it.
+        """
+
+        def add(function: Function) -> Function:
+            self._functions.add_route(function, path, methods, auth=auth, threads=threads)
+            return function
+
+        return add
+
     def on_startup(self, hook: Hook) -> Hook:
         """Registers a function, plain or async, to run before the first connection is accepted."""
         self._lifespan.startup.append(hook)
@@ -474,13 +515,35 @@ class Server:
         if thread is not None and not is_own_thread:
             thread.join()
 
+    def publish(self, topic: str, method: str, params: Any = None) -> None:
+        """Sends a notification to all clients that have subscribed to a topic.
+
+        A client subscribes by a function that calls `Context.subscribe`. `publish` may be called
+        from any thread, and from any worker process: it reaches the clients of all of them. It
+        never waits. Messages are dropped for a client that reads too slowly, as its subscription
+        says, and for a worker that does not take them; ``stats()["dropped_messages"]`` counts them.
+
+        Args:
+            topic: The topic's name.
+            method: The method of the notification.
+            params: A list, tuple or dict of values that a served function may return; ``None``
+                omits it.
+
+        Raises:
+            TypeError: ``params`` is of another type.
+            ValueError: ``params`` cannot be written as JSON, or is larger than ``max_reply_bytes``;
+                or the topic is longer than ``max_topic_bytes``.
+        """
+        self._core.publish(topic, method, params, self._functions.types.encode)
+
     def stats(self) -> dict[str, Any]:
         """Counters since the server was made; with ``workers``, of all workers together.
 
         Returns:
             ``calls`` (of batches too), ``connections`` (open now), ``accepted`` (connections in
-            total), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``; ``batches``: by
-            function and size, the number of batches in this process.
+            total), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``,
+            ``subscriptions`` (now), ``dropped_messages`` (see `publish`); ``batches``: by function
+            and size, the number of batches in this process.
         """
         return self._core.stats()
 
@@ -518,6 +581,7 @@ class Server:
         core.unbind()
         supervisor.bind(core.host, core.port, core.uds_mode, core.scheme)
         core.share_counters(supervisor.counters)
+        core.share_sockets(None, supervisor.copy_senders(), None)
         status = supervisor.run()
         if status:
             raise SystemExit(status)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import programs
 import pytest
 from limits import LimitedServer
 
@@ -68,9 +68,7 @@ socket.on("close", (code) => {
 
 
 def _check(url: str, kind: str) -> None:
-    node = shutil.which("node")
-    assert node, "npm comes with Node"
-    command = [node, "-e", CLIENT, str(WS), url, kind]
+    command = [programs.require("node"), "-e", CLIENT, str(WS), url, kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

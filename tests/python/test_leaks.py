@@ -4,13 +4,19 @@ The test counts, in the server's own process, blocks of Python's memory, bytes o
 Rust and C share, descriptors, threads, and references to functions and values. It detects a leak of
 one block in a hundred calls. ``UCALL_LEAK_CALLS=1000000`` (`make leaks`) makes that many calls on
 each engine; by default there are fewer.
+
+An idle WebSocket needs at most 1 KiB more than an idle connection of HTTP: the same counts with
+1,000 connections of each kind, or 10,000 with `make leaks`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -19,6 +25,10 @@ from limits import UPGRADE, frame, message
 from harness import Wire, eventually, http, program, request
 
 CALLS = int(os.environ.get("UCALL_LEAK_CALLS", "20000"))
+IDLE = 10_000 if CALLS >= 1_000_000 else 1_000
+#: Descriptors of a process beside those of its idle connections.
+DESCRIPTORS_RESERVED = 500
+WEBSOCKET_BYTES_MAX = 1024
 #: Few enough that all exist before the first count, also on a busy machine.
 THREADS = 4
 #: Calls sent at once; their replies are read before the next ones.
@@ -92,6 +102,13 @@ async def endless():
     while True:
         await asyncio.sleep(0)
         yield DEFAULT
+@server
+def follow(ctx: ucall.Context) -> None:
+    ctx.connection.data["a cycle"] = ctx.connection
+    ctx.connection.on_close(lambda: ctx)
+    ctx.subscribe("topic")
+    ctx.notify("m", [DEFAULT])
+    server.publish("topic", "m", [DEFAULT])
 
 class Usage(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in
@@ -101,7 +118,7 @@ mallinfo = ctypes.CDLL(None).mallinfo2
 mallinfo.restype = Usage
 HELD = [DEFAULT, sum, echo, data, array, point, context, fail, refuse, unwritable, at_once, later,
     fail_later, threaded, batched, yields, yields_later, yields_in_thread, yields_for_all,
-    yields_and_fails, endless, Point, ValueError, ucall.RPCError]
+    yields_and_fails, endless, follow, Point, ValueError, ucall.RPCError]
 
 @server
 def counts() -> dict:
@@ -203,6 +220,10 @@ def call_all(port: int, wire: Wire, times: int) -> None:
             socket.send(b"".join([UPGRADE, *messages, frame(0x89, b""), begun, frame(0x88, b"")]))
             assert socket.rest().startswith(b"HTTP/1.1 101 ")
         stream_all(port)
+        with Wire(port) as follower:
+            follower.send(request("follow") * 2)
+            # Each call has a reply, a notification and a publication.
+            assert all(follower.line() for _ in range(6))
         with Wire(port) as leaving:  # Its calls are cancelled.
             leaving.send(request("later", [1]) + request("threaded", [1]) + b'{"cut')
 
@@ -233,3 +254,41 @@ def test_calls_of_every_kind_leak_nothing(engine: str) -> None:
         assert after["threads"] <= max(before["threads"], 2 + THREADS)
         for was, now in zip(before["references"], after["references"], strict=True):
             assert now - was < 20 + CALLS / 1000
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Raises the limit for this process and the server that it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = IDLE + DESCRIPTORS_RESERVED
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"a process may have {hard} descriptors, and {wanted} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def idle_bytes(engine: str, is_websocket: bool) -> float:
+    """The bytes of a server for each connection that has made one call and is idle."""
+    call = request("sum", [1, 2])
+    with program(SERVER, engine, str(THREADS)) as process, ExitStack() as opened:
+        port = int(process.stdout.readline())
+        wire = opened.enter_context(Wire(port))
+        before = wire.result("counts")
+        for _ in range(IDLE):
+            idle = opened.enter_context(Wire(port))
+            idle.send(UPGRADE if is_websocket else http(call))
+            assert idle.reply()[0] == (101 if is_websocket else 200)
+            if is_websocket:
+                idle.send(message(call))
+                assert idle.socket.recv(1024).startswith(b"\x81")
+        return float(wire.result("counts")["bytes"] - before["bytes"]) / IDLE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("many_descriptors")
+def test_an_idle_websocket_needs_little_more_than_a_connection(engine: str) -> None:
+    plain, websocket = (idle_bytes(engine, is_websocket) for is_websocket in (False, True))
+    print(f"{engine}: {IDLE} idle connections: {plain:.0f} bytes each, WebSockets {websocket:.0f}")
+    assert plain > 0 and websocket - plain <= WEBSOCKET_BYTES_MAX

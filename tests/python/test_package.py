@@ -22,6 +22,12 @@ def test_the_package_is_typed() -> None:
     assert (folder / "_core.pyi").is_file()
 
 
+def test_the_client_for_javascript_is_included() -> None:
+    folder = Path(ucall.__file__).parent / "static"
+    names = ["package.json", "ucall.d.ts", "ucall.js"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+
+
 def test_third_party_licences_are_included() -> None:
     files = metadata.files(DISTRIBUTION) or []
     [ours] = [file for file in files if file.name == "LICENSE"]

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import shutil
 import signal
 import ssl
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 import trustme
 from proxies import nginx
@@ -318,9 +318,7 @@ def test_a_client_that_reads_nothing_pauses_only_itself(serve: Serve) -> None:
 
 @pytest.fixture
 def node() -> Iterator[list[str]]:
-    found = shutil.which("node")
-    if found is None:
-        pytest.skip("node is not installed")
+    found = programs.require("node")
     major = int(subprocess.run([found, "--version"], capture_output=True, text=True).stdout[1:3])
     if major < 20:
         pytest.skip(f"Node {major} has no WebSocket")

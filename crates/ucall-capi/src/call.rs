@@ -10,6 +10,7 @@ use ucall_server::{Caller, Deadline, Reservation};
 
 use crate::boundary::{clear_last_error, set_last_error};
 use crate::callback_handler::CallbackHandler;
+use crate::channel::Channel;
 use crate::deferred::{DeferredHandle, Outcome};
 use crate::params::{Lookup, ParamBuffers, ParamKey, Params};
 
@@ -46,6 +47,7 @@ enum CallData<'a> {
     },
     Deferred {
         handle: DeferredHandle,
+        channel: Option<Channel>,
         procedure: Arc<str>,
         params: Vec<u8>,
         buffers: Box<ParamBuffers>,
@@ -235,15 +237,27 @@ impl<'a, 'r> Call<'a, 'r> {
             }
         };
         self.reply_path = ReplyPath::Deferred;
+        let channel = live_channel(request, caller, handler);
         let params = request.params.unwrap_or_default().to_vec();
         let data = CallData::Deferred {
             handle,
+            channel,
             procedure: procedure.clone(),
             buffers: Box::default(),
             _reserved: handler.calls.budget().reserve_large(params.len()),
             params,
         };
         Some(Box::new(Call { reply_path: ReplyPath::Outcomes, data, deadline: self.deadline }))
+    }
+
+    /// The connection of the call.
+    pub(crate) fn channel(&self) -> Option<Channel> {
+        match &self.data {
+            CallData::Live { request, caller, handler, .. } => {
+                live_channel(request, caller, handler)
+            }
+            CallData::Deferred { channel, .. } => channel.clone(),
+        }
     }
 
     /// Whether a deferred call has been cancelled. No event reaches the worker during a callback.
@@ -273,4 +287,13 @@ impl<'a, 'r> Call<'a, 'r> {
             self.fail("did not reply");
         }
     }
+}
+
+fn live_channel(
+    request: &Request<'_>,
+    caller: &Caller,
+    handler: &CallbackHandler,
+) -> Option<Channel> {
+    let (publisher, connection) = (handler.publisher.clone()?, caller.connection);
+    Some(Channel { publisher, connection, is_http: request.head.is_some() })
 }

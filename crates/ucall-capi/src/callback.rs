@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ucall_engine::Id;
 use ucall_proto::{Call as Request, CallOutcome, Reply};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher};
 
 use crate::call::Call;
 use crate::callback_handler::{CallbackHandler, cancel};
@@ -62,6 +62,10 @@ impl Handler for CallbackHandler {
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         self.calls.outcomes().set_mailbox(mailbox);
+    }
+
+    fn set_publisher(&mut self, publisher: Arc<Publisher>) {
+        self.publisher = Some(publisher);
     }
 
     fn cancel(&mut self, connection: Id) {

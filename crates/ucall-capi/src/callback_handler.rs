@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ucall_server::Publisher;
+
 use crate::deferred::Calls;
 use crate::log::Log;
 use crate::params::ParamBuffers;
@@ -11,6 +13,8 @@ use crate::params::ParamBuffers;
 /// Runs the callbacks of one worker.
 pub(crate) struct CallbackHandler {
     pub(crate) calls: Calls,
+    /// Set when the worker is made.
+    pub(crate) publisher: Option<Arc<Publisher>>,
     pub(crate) log: Arc<Log>,
     /// Used by one live call after another.
     pub(crate) buffers: ParamBuffers,
@@ -27,6 +31,7 @@ impl CallbackHandler {
     ) -> Self {
         Self {
             calls: Calls::new(deferred_calls_max, "max_deferred_calls"),
+            publisher: None,
             log,
             buffers: ParamBuffers::default(),
             call_timeout,

@@ -87,6 +87,8 @@ pub struct Config {
     pub max_unanswered_pings: u32,
     pub max_meta_bytes: u32,
     pub max_stream_bytes: u32,
+    pub max_subscriptions: u32,
+    pub max_topic_bytes: u32,
 }
 
 impl Config {
@@ -153,6 +155,8 @@ impl Config {
         self.logs_format = or_else(self.logs_format, c"human".as_ptr());
         default(&mut self.max_concurrent_connections, WorkerConfig::CONNECTIONS_MAX as u32);
         default(&mut self.max_deferred_calls, DEFERRED_MAX);
+        default(&mut self.max_subscriptions, WorkerConfig::SUBSCRIPTIONS_MAX as u32);
+        default(&mut self.max_topic_bytes, WorkerConfig::TOPIC_BYTES_MAX as u32);
         let allowed = u32::try_from(connections_allowed()).unwrap_or(u32::MAX);
         self.max_concurrent_connections = self.max_concurrent_connections.min(allowed);
         if self.max_nesting as usize > Limits::NESTING_MAX {
@@ -249,6 +253,8 @@ impl Config {
         config.tls = unsafe { self.tls()? };
         let share = self.max_concurrent_connections.div_ceil(self.max_threads.into());
         config.connections_max = share as usize;
+        config.subscriptions_max = self.max_subscriptions as usize;
+        config.topic_bytes_max = self.max_topic_bytes as usize;
         Ok(config)
     }
 
@@ -415,7 +421,7 @@ mod tests {
     /// program's padding is not zero for sure, and its size would include it.
     #[test]
     fn the_last_field_ends_where_the_configuration_does() {
-        let end = offset_of!(Config, max_stream_bytes) + size_of::<u32>();
+        let end = offset_of!(Config, max_topic_bytes) + size_of::<u32>();
         assert_eq!(end, size_of::<Config>());
     }
 
@@ -455,7 +461,8 @@ mod tests {
             max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
             handshake_timeout_ms unix_mode max_chunk_overhead_bytes max_discarded_bytes
             discard_timeout_ms max_frame_bytes max_message_frames ping_interval_ms
-            max_unanswered_pings max_meta_bytes max_stream_bytes
+            max_unanswered_pings max_meta_bytes max_stream_bytes max_subscriptions
+            max_topic_bytes
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -9,6 +9,7 @@
 //! | `callback`, `callback_handler` | callbacks, and the handler that runs them for a worker |
 //! | `call`, `params`, `pointer`, `arena` | one call: its params and its reply |
 //! | `deferred` | the program's side of a deferred call |
+//! | `channel` | messages to the connection of a call |
 //!
 //! The hard part is ownership. A thread creates, drives and drops its own worker. A live call
 //! borrows from its worker and ends with its callback. A deferred call owns its data and replies
@@ -18,6 +19,7 @@ mod boundary;
 mod call;
 mod callback;
 mod callback_handler;
+mod channel;
 mod config;
 mod deferred;
 mod descriptor;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile};
-use ucall_server::{AnyWorker, Procedures, WorkerConfig};
+use ucall_server::{AnyWorker, Procedures, ServerMessage, WorkerConfig};
 
 use crate::callback::Callback;
 use crate::callback_handler::CallbackHandler;
@@ -130,6 +130,15 @@ impl Server {
         }
         self.procedures.insert(&name, callback);
         Ok(())
+    }
+
+    /// Publishes a message to the subscribers of its topic; `false` if that is too long.
+    pub(crate) fn publish(&self, topic: &str, message: &ServerMessage) -> bool {
+        let is_allowed = topic.len() <= self.worker_config.topic_bytes_max;
+        if is_allowed {
+            self.control.publish(message);
+        }
+        is_allowed
     }
 
     /// Requests the stop, on any thread or in a signal handler.
@@ -261,6 +270,7 @@ impl SlotGuard<'_> {
         let SlotState::Empty(listener) = &mut *self.state else { return Ok(()) };
         let worker = self.server.worker(listener.take())?;
         self.server.control.add_counters(worker.counters());
+        self.server.control.add_publisher(worker.publisher());
         *self.state = SlotState::Running(WorkerRunner { worker, owner: self.thread });
         Ok(())
     }

@@ -27,7 +27,9 @@ impl Interpreter {
         caller: &Caller,
     ) -> Result<CallerIdentity, AuthenticationError> {
         let Some(auth) = &self.auth else { return Err(AuthenticationError::Failed) };
-        let request_context = Bound::new(py, Context::of_request(py, head, session, caller))
+        let channel = self.channel(py, caller.connection, head.is_some(), None);
+        let request_context = Context::of_request(py, head, session, caller, channel);
+        let request_context = Bound::new(py, request_context)
             .and_then(|context| {
                 run_in(&self.own_variables(py)?, || ffi::call(auth.bind(py), [context.as_any()]))
             })

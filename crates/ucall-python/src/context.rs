@@ -13,6 +13,7 @@ use ucall_proto::tls::TlsSession;
 use ucall_server::{Caller, Deadline};
 
 use crate::convert::{Convert, Input};
+use crate::session::{Channel, Connection, no_channel};
 use crate::tls::PyTls;
 
 /// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
@@ -28,6 +29,7 @@ pub(crate) struct Context {
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
     session: Option<Arc<TlsSession>>,
+    channel: Option<Channel>,
 }
 
 impl Context {
@@ -38,6 +40,7 @@ impl Context {
         user: Option<&Py<PyAny>>,
         deadline: Option<Deadline>,
         cancelled: Arc<AtomicBool>,
+        channel: Option<Channel>,
     ) -> Self {
         let method = call.method.unescaped();
         Self {
@@ -46,7 +49,7 @@ impl Context {
             user: user.map(|user| user.clone_ref(py)),
             deadline: deadline.map(|deadline| deadline.at),
             cancelled,
-            ..Self::of_request(py, call.head, call.session, caller)
+            ..Self::of_request(py, call.head, call.session, caller, channel)
         }
     }
 
@@ -56,6 +59,7 @@ impl Context {
         head: Option<&Head<'_>>,
         session: Option<&Arc<TlsSession>>,
         caller: &Caller,
+        channel: Option<Channel>,
     ) -> Self {
         Self {
             method: PyString::new(py, "").unbind(),
@@ -66,7 +70,12 @@ impl Context {
             deadline: None,
             cancelled: Arc::default(),
             session: session.cloned(),
+            channel,
         }
+    }
+
+    fn channel(&self, py: Python<'_>) -> PyResult<&Channel> {
+        self.channel.as_ref().ok_or_else(|| no_channel(py).unwrap_or_else(|failure| failure))
     }
 }
 
@@ -74,7 +83,7 @@ impl Context {
 impl Context {
     /// The name that the function was called by; empty for ``auth``, which runs before it is known.
     #[getter]
-    fn method(&self, py: Python<'_>) -> Py<PyString> {
+    pub(crate) fn method(&self, py: Python<'_>) -> Py<PyString> {
         self.method.clone_ref(py)
     }
 
@@ -96,7 +105,7 @@ impl Context {
     /// The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
     /// gid of the process that connected. None where the system does not report it.
     #[getter]
-    fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub(crate) fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(match self.peer {
             Some(Peer::Address(address)) => {
                 Some((address.ip().to_string(), address.port()).into_pyobject(py)?.into_any())
@@ -110,14 +119,14 @@ impl Context {
 
     /// The user that the server's ``auth`` returned; None without ``auth``.
     #[getter]
-    fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+    pub(crate) fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.user.as_ref().map(|user| user.clone_ref(py))
     }
 
     /// The headers of the HTTP request by their names in lower case; empty over raw TCP and for
     /// messages of a WebSocket. Repeated headers are joined by ", ".
     #[getter]
-    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    pub(crate) fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);
         for (name, value) in Headers::of_block(self.headers.as_deref().unwrap_or_default()) {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
@@ -160,6 +169,41 @@ impl Context {
     #[getter]
     fn cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// The client's connection, which has the data of its session.
+    #[getter]
+    fn connection(&self, py: Python<'_>) -> PyResult<Py<Connection>> {
+        self.channel(py)?.session(py)
+    }
+
+    /// Sends the client a notification: a call of ``method`` without a reply. From an async
+    /// function or a thread it precedes the reply. Messages that wait for a slow client are
+    /// dropped, the oldest first, above ``max_stream_bytes``. Raises `ucall.NoChannelError` over
+    /// HTTP.
+    #[pyo3(signature = (method, params = None))]
+    fn notify(
+        &self,
+        py: Python<'_>,
+        method: &str,
+        params: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.channel(py)?.notify(py, method, params)
+    }
+
+    /// Subscribes the client's connection to what `Server.publish` sends to ``topic``, until
+    /// `unsubscribe` or its end. Above ``max_stream_bytes`` of messages that wait for a slow client
+    /// ``overflow`` drops the oldest, drops the new one (``"drop_newest"``), or closes the
+    /// connection (``"close"``). Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError`
+    /// above ``max_subscriptions`` and ``max_topic_bytes``.
+    #[pyo3(signature = (topic, overflow = "drop_oldest"))]
+    fn subscribe(&self, py: Python<'_>, topic: &str, overflow: &str) -> PyResult<()> {
+        self.channel(py)?.subscribe(py, topic, overflow)
+    }
+
+    /// Ends the subscription of the client's connection to ``topic``, if it has one.
+    fn unsubscribe(&self, py: Python<'_>, topic: &str) -> PyResult<()> {
+        self.channel(py)?.unsubscribe(py, topic)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -32,16 +32,19 @@ pub(crate) struct CallStart<'a, 'call> {
     pub(crate) caller: &'a Caller,
     deadline: Option<Deadline>,
     permit: RunPermit,
+    /// The request of a route.
+    request: Option<Py<PyAny>>,
 }
 
 impl Interpreter {
-    /// Begins a call that may end after its turn.
+    /// Begins a call that may end after its turn, or the request of a route.
     pub(crate) fn begin(
         &mut self,
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         call: &Call<'_>,
         caller: &Caller,
+        request: Option<Py<PyAny>>,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let deadline = self.deadline_of(procedure, call);
@@ -62,7 +65,7 @@ impl Interpreter {
                 return CallOutcome::Done;
             }
         };
-        let start = CallStart { procedure, call, caller, deadline, permit };
+        let start = CallStart { procedure, call, caller, deadline, permit, request };
         let started = match procedure.mode {
             CallMode::Task => self.begin_task(py, start, reply),
             CallMode::Future => self.begin_future(py, start),
@@ -244,12 +247,17 @@ impl Interpreter {
         start: &CallStart<'_, '_>,
     ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
         let &CallStart { procedure, call, caller, deadline, .. } = start;
+        if let Some(request) = &start.request {
+            return Ok((Some(request.bind(py).clone()), None));
+        }
         if !procedure.takes_context() {
             return Ok((None, None));
         }
         let cancelled = Arc::<AtomicBool>::default();
         let user = self.user.as_ref();
-        let context = Context::new(py, call, caller, user, deadline, cancelled.clone());
+        let channel =
+            self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
+        let context = Context::new(py, call, caller, user, deadline, cancelled.clone(), channel);
         let context = Bound::new(py, context).map_err(Failure::Raised)?;
         Ok((Some(context.into_any()), Some(cancelled)))
     }
@@ -418,8 +426,8 @@ impl Interpreter {
             DeferredOutcome::Items => return Ok(()),
         };
         let len_max = self.call_limits.reply_bytes_max;
-        let written = result
-            .and_then(|result| procedure.write(text, len_max, &result).map_err(Failure::Result));
+        let written =
+            result.and_then(|it| procedure.write(text, len_max, &it).map_err(Failure::Result));
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 

@@ -11,7 +11,7 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled};
+use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
@@ -26,6 +26,7 @@ use crate::options::CallLimits;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
+use crate::session::Sessions;
 use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
@@ -55,6 +56,8 @@ pub(crate) struct Interpreter {
     pub(crate) tasks: Option<Tasks>,
     /// Threads for blocking functions, once one was called.
     pub(crate) pool: Option<Pool>,
+    /// Set when the worker is made.
+    pub(crate) sessions: Option<Arc<Sessions>>,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
     /// The user that `auth` returned for the current request.
@@ -100,6 +103,7 @@ impl Interpreter {
             last_items: now,
             tasks: None,
             pool: None,
+            sessions: None,
             auth,
             user: None,
             variables: variables::copy_current(py)?.unbind(),
@@ -202,7 +206,9 @@ impl Interpreter {
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let deadline = self.deadline_of(procedure, call);
         let user = self.user.as_ref();
-        let context = Context::new(py, call, caller, user, deadline, Arc::default());
+        let channel =
+            self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
+        let context = Context::new(py, call, caller, user, deadline, Arc::default(), channel);
         let context = Some(Bound::new(py, context)?.into_any());
         let variables = self.own_variables(py)?;
         let scratch = &mut self.scratch;
@@ -282,7 +288,7 @@ impl Handler for Interpreter {
     ) -> CallOutcome {
         let py = attached();
         if !matches!(procedure.mode, CallMode::Inline) {
-            return self.begin(py, procedure, call, caller, reply);
+            return self.begin(py, procedure, call, caller, None, reply);
         }
         if let Some(deadline) = self.deadline_of(procedure, call)
             && deadline.has_passed()
@@ -301,8 +307,28 @@ impl Handler for Interpreter {
         CallOutcome::Done
     }
 
+    fn respond(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.respond(attached(), procedure, call, body, caller, reply)
+    }
+
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         self.calls.outcomes().set_mailbox(mailbox);
+    }
+
+    fn set_publisher(&mut self, publisher: Arc<Publisher>) {
+        let message_bytes_max = self.call_limits.reply_bytes_max;
+        self.sessions = Some(Arc::new(Sessions::new(publisher, message_bytes_max)));
+    }
+
+    fn connection_closed(&mut self, connection: Id) {
+        self.end_session(attached(), connection);
     }
 
     #[inline]

@@ -26,6 +26,7 @@ mod engine;
 mod errors;
 mod ffi;
 mod handler;
+mod http_route;
 mod interpreter_shutdown;
 mod job_input;
 mod log;
@@ -35,6 +36,7 @@ mod procedure;
 mod queue;
 mod report;
 mod server;
+mod session;
 mod shared_counters;
 mod signals;
 mod streams;
@@ -53,7 +55,10 @@ mod _core {
     #[pymodule_export]
     use crate::calls::DoneCallback;
     #[pymodule_export]
-    use crate::client::{ClientConnection, Reply, ReplyReader, Request, RequestWriter, peek};
+    use crate::client::{
+        ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,
+        peek,
+    };
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
@@ -61,12 +66,16 @@ mod _core {
     #[pymodule_export]
     use crate::errors::Unwritable;
     #[pymodule_export]
+    use crate::http_route::HttpRequest;
+    #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,
         system_certificates,
     };
     #[pymodule_export]
     use crate::server::Server;
+    #[pymodule_export]
+    use crate::session::Connection;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
     #[pymodule_export]

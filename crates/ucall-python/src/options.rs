@@ -45,10 +45,12 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 29] {
+) -> [(&'static str, LimitField<'a>); 31] {
     let limits = &mut config.limits;
     [
         ("max_connections", LimitField::Count(&mut config.connections_max)),
+        ("max_subscriptions", LimitField::Count(&mut config.subscriptions_max)),
+        ("max_topic_bytes", LimitField::Count(&mut config.topic_bytes_max)),
         ("max_running_calls", LimitField::Count(&mut call_limits.running_max)),
         ("max_threads", LimitField::Count(&mut call_limits.threads_max)),
         ("drain_timeout_s", LimitField::Time(&mut config.drain_timeout)),

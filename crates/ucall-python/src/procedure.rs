@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use ucall_server::Overflow;
 
 use crate::convert::{self, ConversionFault, Convert};
@@ -27,6 +27,16 @@ pub(crate) struct Procedure {
     pub(crate) timeout: Option<Duration>,
     /// Whether the log has named it as slow.
     pub(crate) is_logged_as_slow: AtomicBool,
+    /// Set if the function answers the requests of a route.
+    pub(crate) route: Option<RouteAccess>,
+}
+
+/// Who may send requests to a route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RouteAccess {
+    /// Callers that the server's `auth` accepts.
+    Authenticated,
+    Public,
 }
 
 /// How the calls of a function run.
@@ -151,6 +161,32 @@ impl Procedure {
         result: &Bound<'_, PyAny>,
     ) -> Result<(), ConversionFault> {
         convert::write_with(text, len_max, result, self.encode.bind(result.py()))
+    }
+
+    /// Whether the function answers the requests of a route without authentication.
+    pub(crate) fn is_public_route(&self) -> bool {
+        self.route == Some(RouteAccess::Public)
+    }
+
+    /// [`Procedure::write`] for what a generator has yielded or returned. That of a route yields
+    /// the bytes of its response.
+    #[inline]
+    pub(crate) fn write_item(
+        &self,
+        text: &mut Vec<u8>,
+        len_max: usize,
+        result: &Bound<'_, PyAny>,
+    ) -> Result<(), ConversionFault> {
+        match result.cast::<PyBytes>() {
+            _ if self.route.is_none() => self.write(text, len_max, result),
+            Ok(part) if part.as_bytes().len() > len_max => Err(ConversionFault::TooLarge),
+            Ok(part) => {
+                text.extend_from_slice(part.as_bytes());
+                Ok(())
+            }
+            // It has returned nothing, after its last part.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Whether the log has named it as slow; sets that.

@@ -64,6 +64,14 @@ impl Report {
         self.log.error(py, "auth failed, so the request was rejected", Some(error))
     }
 
+    /// Logs what a function of `Connection.on_close` raised.
+    pub(crate) fn on_close_failed(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return Err(Interrupted);
+        }
+        self.log.error(py, "a function of on_close raised", Some(error))
+    }
+
     fn unwritable(
         &self,
         py: Python<'_>,

@@ -9,11 +9,11 @@ use std::time::Duration;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use ucall_engine::{Address, EngineKind, Listener, UnixFile};
+use ucall_engine::{Address, EngineKind, Listener, UnixFile, WorkerSockets};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AnyWorker, Counters, Drain, Mailbox, Message, Procedures, Stats, Tls, WorkerConfig,
-    connections_allowed,
+    AnyWorker, Counters, Drain, Mailbox, Message, Procedures, Publisher, ServerMessage, Stats, Tls,
+    WorkerConfig, connections_allowed,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
@@ -24,11 +24,11 @@ use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
 use crate::options::CallLimits;
-use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
+use crate::procedure::{CallMode, Procedure, RouteAccess, Signature, StreamRules};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
-use crate::{options, pool};
+use crate::{http_route, options, pool, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -60,11 +60,20 @@ struct ServerState {
     /// `stop()` was called before the first run.
     stop_requested: bool,
     /// The worker, running or between two bounded runs.
-    worker: Option<(Mailbox, Arc<Counters>)>,
+    worker: Option<RunningWorker>,
     /// The counts of earlier workers.
     past_stats: Stats,
     /// The counters of all processes, and the page that this one writes to.
     shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
+    /// The sockets of all worker processes, and the page of this one.
+    sockets: Option<(Arc<WorkerSockets>, Option<usize>)>,
+}
+
+/// What other threads use of a worker.
+struct RunningWorker {
+    mailbox: Mailbox,
+    counters: Arc<Counters>,
+    publisher: Arc<Publisher>,
 }
 
 #[pymethods]
@@ -246,11 +255,46 @@ impl Server {
             stream: stream.transpose()?.unwrap_or_default(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_logged_as_slow: AtomicBool::new(false),
+            route: None,
         };
         if procedure.takes_context() {
             self.procedures.want_peers();
         }
         self.procedures.insert(&name, Arc::new(procedure));
+        Ok(())
+    }
+
+    /// Has `function` answer the HTTP requests of a path and these methods. It takes a
+    /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
+    /// begin with the rest. A public route is not authenticated.
+    #[pyo3(signature = (path, methods, function, encode, *, mode, is_public, wants_peer))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn insert_route(
+        &self,
+        path: String,
+        methods: Vec<String>,
+        function: Py<PyAny>,
+        encode: Py<PyAny>,
+        mode: &str,
+        is_public: bool,
+        wants_peer: bool,
+    ) -> PyResult<()> {
+        let methods = http_route::methods(&methods)?;
+        let procedure = Procedure {
+            name: path.clone(),
+            callable: function,
+            signature: Some(Signature::of_route()),
+            encode,
+            mode: CallMode::from_description(mode, None)?,
+            stream: StreamRules::default(),
+            timeout: self.timeout,
+            is_logged_as_slow: AtomicBool::new(false),
+            route: Some(if is_public { RouteAccess::Public } else { RouteAccess::Authenticated }),
+        };
+        if wants_peer {
+            self.procedures.want_peers();
+        }
+        self.procedures.insert_route(&path, methods, is_public, Arc::new(procedure));
         Ok(())
     }
 
@@ -311,8 +355,8 @@ impl Server {
     /// accepts new ones.
     fn drain(&self, serving: bool) {
         let drain = if serving { Drain::Serving } else { Drain::Refusing };
-        if let Some((mailbox, _)) = &self.state().worker {
-            mailbox.send(Message::Drain(drain));
+        if let Some(worker) = &self.state().worker {
+            worker.mailbox.send(Message::Drain(drain));
         }
     }
 
@@ -321,8 +365,8 @@ impl Server {
     fn stop(&self, at_once: bool) {
         let mut state = self.state();
         match &state.worker {
-            Some((mailbox, _)) if at_once => mailbox.send(Message::Stop),
-            Some((mailbox, _)) => mailbox.send(Message::Drain(Drain::Refusing)),
+            Some(worker) if at_once => worker.mailbox.send(Message::Stop),
+            Some(worker) => worker.mailbox.send(Message::Drain(Drain::Refusing)),
             None => state.stop_requested |= state.is_running || state.listener.is_some(),
         }
         if !state.is_running && state.worker.is_some() {
@@ -347,6 +391,8 @@ impl Server {
         stats_dict.set_item("bytes_sent", stats.bytes_sent)?;
         stats_dict.set_item("turns", stats.turns)?;
         stats_dict.set_item("system_calls", stats.system_calls)?;
+        stats_dict.set_item("subscriptions", stats.subscriptions)?;
+        stats_dict.set_item("dropped_messages", stats.dropped_messages)?;
         stats_dict.set_item("batches", self.batch_stats(py)?)?;
         Ok(stats_dict)
     }
@@ -358,6 +404,36 @@ impl Server {
         let page = index.and_then(|index| counters.get().page(index));
         let page = page.map(|page| Arc::new(Counters::shared(page)));
         self.state().shared = Some((counters, page));
+    }
+
+    /// Sends and receives the messages of worker processes from the next run on. Each sender leads
+    /// to the worker with the next page of the shared counters, from 1; this one has the page
+    /// `index`. Takes over the descriptors.
+    fn share_sockets(&self, receiver: Option<RawFd>, senders: Vec<RawFd>, index: Option<usize>) {
+        // SAFETY: the caller gives the descriptors away.
+        let owned = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let senders = senders.into_iter().map(owned).collect();
+        let sockets = WorkerSockets::new(receiver.map(owned), senders);
+        self.state().sockets = Some((Arc::new(sockets), index));
+    }
+
+    /// Sends a notification to the subscribers of `topic`, of this process and of other workers.
+    fn publish(
+        &self,
+        topic: &str,
+        method: &str,
+        params: Option<&Bound<'_, PyAny>>,
+        encode: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let max = self.config.topic_bytes_max;
+        if topic.len() > max {
+            let expected = format!("topic: expected at most {max} bytes (max_topic_bytes)");
+            return Err(PyValueError::new_err(expected));
+        }
+        let len_max = self.call_limits.reply_bytes_max;
+        let message = session::message(topic, method, params, encode, len_max)?;
+        self.state().publish(message);
+        Ok(())
     }
 
     /// All limits and their defaults, by name.
@@ -375,10 +451,11 @@ impl Server {
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Listener>)> {
         self.bind(py)?;
-        let (engine, tls, listener, page) = {
+        let (engine, tls, listener, page, sockets) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
-            (state.engine, state.tls.clone(), state.listener.take(), page)
+            let sockets = state.sockets.as_ref().map(|(sockets, _)| sockets.clone());
+            (state.engine, state.tls.clone(), state.listener.take(), page, sockets)
         };
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
@@ -391,6 +468,9 @@ impl Server {
         let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)?;
         if let Some(page) = page {
             worker.set_counters(page);
+        }
+        if let Some(sockets) = sockets {
+            worker.publisher().set_sockets(sockets);
         }
         Ok((WorkerRunner::new(worker)?, listener))
     }
@@ -429,6 +509,7 @@ impl ServerState {
             worker: None,
             past_stats: Stats::default(),
             shared: None,
+            sockets: None,
         }
     }
 
@@ -448,16 +529,31 @@ impl ServerState {
         if let Some((shared, _)) = &self.shared {
             return shared.get().stats();
         }
-        let Some((_, counters)) = &self.worker else { return self.past_stats };
-        let mut stats = counters.stats();
+        let Some(worker) = &self.worker else { return self.past_stats };
+        let mut stats = worker.counters.stats();
         stats += self.past_stats;
         stats
+    }
+
+    fn publish(&self, message: ServerMessage) {
+        if let (Some((sockets, own)), Some((counters, _))) = (&self.sockets, &self.shared) {
+            for index in (1..=sockets.len()).filter(|index| Some(*index) != *own) {
+                let Some(page) = counters.get().page(index) else { break };
+                if page.subscriptions() > 0 && sockets.send(index - 1, message.bytes()).is_err() {
+                    page.add_dropped(1);
+                }
+            }
+        }
+        if let Some(worker) = &self.worker {
+            worker.publisher.publish(message);
+        }
     }
 
     /// Removes the worker, whose connections are closed.
     fn remove_worker(&mut self) {
         self.past_stats = self.stats();
         self.past_stats.connections = 0;
+        self.past_stats.subscriptions = 0;
         self.worker = None;
         self.file = None;
     }
@@ -497,11 +593,15 @@ impl<'a> RunGuard<'a> {
     /// Publishes the worker's mailbox and counters to other threads.
     fn set_worker(&self, runner: &WorkerRunner) {
         let mut state = self.server.state();
-        let mailbox = runner.worker.mailbox();
+        let worker = RunningWorker {
+            mailbox: runner.worker.mailbox(),
+            counters: runner.worker.counters(),
+            publisher: runner.worker.publisher(),
+        };
         if std::mem::take(&mut state.stop_requested) {
-            mailbox.send(Message::Stop);
+            worker.mailbox.send(Message::Stop);
         }
-        state.worker = Some((mailbox, runner.worker.counters()));
+        state.worker = Some(worker);
     }
 
     /// Keeps the worker when this run ends.

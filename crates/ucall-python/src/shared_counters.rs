@@ -53,6 +53,7 @@ impl SharedCounters {
         };
         let mut stats = page.take();
         stats.connections = 0;
+        stats.subscriptions = 0;
         past.add(stats);
         Ok(())
     }

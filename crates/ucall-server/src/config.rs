@@ -35,6 +35,11 @@ impl WorkerConfig {
     /// The default of `connections_max`.
     pub const CONNECTIONS_MAX: usize = 16_384;
 
+    /// The default of `subscriptions_max`.
+    pub const SUBSCRIPTIONS_MAX: usize = 128;
+    /// The default of `topic_bytes_max`.
+    pub const TOPIC_BYTES_MAX: usize = 256;
+
     /// The default limits with these rules for browsers.
     pub fn new(access: AccessRules) -> Self {
         Self {
@@ -43,8 +48,8 @@ impl WorkerConfig {
             tls: None,
             connections_max: Self::CONNECTIONS_MAX,
             challenge: None,
-            subscriptions_max: 128,
-            topic_bytes_max: 256,
+            subscriptions_max: Self::SUBSCRIPTIONS_MAX,
+            topic_bytes_max: Self::TOPIC_BYTES_MAX,
             drain_timeout: Duration::from_secs(10),
         }
     }

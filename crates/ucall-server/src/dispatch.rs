@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ucall_engine::OwningProcess;
-use ucall_proto::http1::{Head, ReplyWriter};
+use ucall_proto::http1::{Head, Methods, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
@@ -263,6 +263,33 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         let admitted = self.handler.authenticate(head, session, self.caller);
         self.process.end_child();
         admitted
+    }
+
+    fn route_methods(&self, path: &[u8]) -> Methods {
+        self.procedures.routes().methods(path)
+    }
+
+    fn is_public(&self, head: &Head<'_>) -> bool {
+        let (path, _) = head.path_and_query();
+        let route = self.procedures.routes().find(path, head.method());
+        route.is_some_and(|route| route.is_public)
+    }
+
+    fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        *self.calls += 1;
+        if let Some(cause) = self.rejection {
+            reply.error(&rejection_error(cause));
+            return CallOutcome::Done;
+        }
+        let find =
+            |head: &Head<'_>| self.procedures.routes().find(call.method.raw(), head.method());
+        let Some(route) = call.head.and_then(find) else {
+            reply.error(&method_not_found(call.method));
+            return CallOutcome::Done;
+        };
+        let outcome = self.handler.respond(&route.procedure, call, body, self.caller, reply);
+        self.process.end_child();
+        outcome
     }
 
     fn cancel(&mut self, number: CallNumber) {

@@ -103,6 +103,20 @@ pub trait Handler {
         reply: &mut Reply<'_>,
     ) -> CallOutcome;
 
+    /// Answers a request of a route, as [`Handler::call`] does; see
+    /// [`Service::respond`](ucall_proto::Service::respond).
+    fn respond(
+        &mut self,
+        procedure: &Self::Procedure,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let _ = (procedure, call, body, caller, reply);
+        CallOutcome::Done
+    }
+
     /// Sets the mailbox of the handler's worker, when that is made.
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         let _ = mailbox;

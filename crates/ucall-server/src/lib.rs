@@ -23,6 +23,7 @@ mod memory_waiters;
 mod outgoing;
 mod procedures;
 mod publisher;
+mod routes;
 mod send_queue;
 mod server_message;
 mod tls;

@@ -1,4 +1,4 @@
-//! The table of procedures.
+//! The table of procedures and routes.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,23 +7,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
+use ucall_proto::http1::Methods;
+
+use crate::routes::RouteTable;
 
 /// One version of the table.
 #[derive(Debug)]
 pub(crate) struct ProcedureTable<P> {
     entries: Vec<(Box<[u8]>, Arc<P>)>,
     indices: HashMap<Box<[u8]>, usize, FixedState>,
+    routes: RouteTable<P>,
 }
 
 impl<P> Default for ProcedureTable<P> {
     fn default() -> Self {
-        Self { entries: Vec::new(), indices: HashMap::default() }
+        Self { entries: Vec::new(), indices: HashMap::default(), routes: RouteTable::default() }
     }
 }
 
 impl<P> Clone for ProcedureTable<P> {
     fn clone(&self) -> Self {
-        Self { entries: self.entries.clone(), indices: self.indices.clone() }
+        let Self { entries, indices, routes } = self;
+        Self { entries: entries.clone(), indices: indices.clone(), routes: routes.clone() }
     }
 }
 
@@ -69,9 +74,20 @@ impl<P> Procedures<P> {
 
     /// Registers `procedure` as `name`, and replaces the procedure of that name, if any.
     pub fn insert(&self, name: &str, procedure: P) {
+        self.change(|table| table.insert(name.as_bytes(), Arc::new(procedure)));
+    }
+
+    /// Has `procedure` answer HTTP requests other than calls: those of a path and these methods. A
+    /// path that ends in `*` means all that begin with the rest; exact paths and longer beginnings
+    /// come first. Requests of a public route are not authenticated.
+    pub fn insert_route(&self, path: &str, methods: Methods, is_public: bool, procedure: P) {
+        self.change(|table| table.routes.insert(path, methods, is_public, procedure));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ProcedureTable<P>)) {
         let mut table = self.lock();
         let mut changed = ProcedureTable::clone(&table);
-        changed.insert(name.as_bytes(), Arc::new(procedure));
+        change(&mut changed);
         *table = Arc::new(changed);
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -132,6 +148,10 @@ impl<P> ProcedureCache<P> {
         self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
     }
 
+    pub(crate) fn routes(&self) -> &RouteTable<P> {
+        &self.table.routes
+    }
+
     #[inline(always)]
     pub(crate) fn find(&self, name: &[u8]) -> Option<&P> {
         match self.table.entries.get(self.last.get()) {
@@ -142,7 +162,7 @@ impl<P> ProcedureCache<P> {
 
     #[inline(never)]
     fn find_other(&self, name: &[u8]) -> Option<&P> {
-        let ProcedureTable { entries, indices } = &*self.table;
+        let ProcedureTable { entries, indices, .. } = &*self.table;
         let index = *indices.get(name)?;
         self.last.set(index);
         entries.get(index).map(|(_, procedure)| procedure.as_ref())

@@ -49,6 +49,8 @@ pub struct Publisher {
     /// Read without the lock.
     is_nonempty: AtomicBool,
     counters: Mutex<Arc<Counters>>,
+    /// The sockets of other processes, until the first subscription.
+    sockets: Mutex<Option<Arc<WorkerSockets>>>,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +96,7 @@ impl Publisher {
             queue: Mutex::default(),
             is_nonempty: AtomicBool::new(false),
             counters: Mutex::default(),
+            sockets: Mutex::default(),
         }
     }
 
@@ -115,13 +118,16 @@ impl Publisher {
     /// # Errors
     /// Past the limits of the worker's configuration.
     pub fn subscribe(
-        &self,
+        self: &Arc<Self>,
         connection: Id,
         topic: &str,
         overflow: Overflow,
     ) -> Result<(), SubscribeError> {
         if topic.len() > self.topic_bytes_max {
             return Err(SubscribeError::TopicTooLong(self.topic_bytes_max));
+        }
+        if let Some(sockets) = lock(&self.sockets).take() {
+            self.relay(sockets);
         }
         let max = self.subscriptions_max;
         let is_subscribed =
@@ -172,8 +178,13 @@ impl Publisher {
         }
     }
 
-    /// Publishes what other worker processes send, on a thread of its own, until this is dropped.
-    pub fn relay(self: &Arc<Self>, sockets: Arc<WorkerSockets>) {
+    /// Publishes what other worker processes send, from the first subscription on.
+    pub fn set_sockets(&self, sockets: Arc<WorkerSockets>) {
+        *lock(&self.sockets) = Some(sockets);
+    }
+
+    /// Publishes what other processes send, on a thread of its own, until this is dropped.
+    fn relay(self: &Arc<Self>, sockets: Arc<WorkerSockets>) {
         // Earlier messages were for the subscribers of an earlier process.
         sockets.discard();
         let publisher = Arc::downgrade(self);

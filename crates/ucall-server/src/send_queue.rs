@@ -7,7 +7,7 @@
 //! |---|---|
 //! | while a send of its connection is under way | after that send |
 //! | on posix: up to 16 KiB, of a connection that waits for requests | with up to three others |
-//! | up to 16 KiB of items of streams | at the end of the turn |
+//! | up to 16 KiB of items of streams and messages | at the end of the turn |
 //! | any other | at once |
 //!
 //! Each entry into the kernel replaces the contents of caches and branch predictors, so posix sends
@@ -17,6 +17,7 @@
 use std::mem;
 use std::time::Instant;
 
+use bytes::Bytes;
 use ucall_buffer::Payload;
 use ucall_engine::{Engine, Id, SendState};
 use ucall_proto::{MemoryBudget, NextAction};
@@ -139,6 +140,21 @@ impl SendQueue {
             true => self.output.append_to(entry.outgoing.queued_mut()),
             false => self.output.move_to(entry.outgoing.queued_mut()),
         }
+        self.hold_queued(entry, was_queued)
+    }
+
+    /// The same for a part that is not copied.
+    pub(crate) fn hold_part(&mut self, entry: &mut Entry, part: Bytes) -> bool {
+        let queued = entry.outgoing.queued_mut();
+        let was_queued = !queued.is_empty();
+        if !queued.has_memory() {
+            *queued = self.output.cached.pop().unwrap_or_default();
+        }
+        queued.push(part);
+        self.hold_queued(entry, was_queued)
+    }
+
+    fn hold_queued(&mut self, entry: &mut Entry, was_queued: bool) -> bool {
         if entry.outgoing.is_sending() {
             self.needs_poll |= !was_queued;
             entry.outgoing.reserve(&self.budget);
@@ -210,11 +226,6 @@ impl SendQueue {
             next += 1;
         }
         self.batch.clear();
-    }
-
-    /// Appends the output to that of its connection, which waits for [`SendQueue::send_next`].
-    pub(crate) fn append_output(&mut self, entry: &mut Entry) {
-        self.output.append_to(entry.outgoing.queued_mut());
     }
 
     /// Sends the queued output of a connection, unless a send is under way.

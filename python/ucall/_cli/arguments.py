@@ -26,6 +26,7 @@ examples:
   ucall store text=@- < notes.txt
   ucall store data:text=hello
   ucall store data=@photo.jpg
+  ucall generate prompt=hello --stream
   ucall render size:json='[640, 480]' --format image -o picture.png
 
 values:
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="ucall",
         usage=_USAGE,
-        description="Calls a method of a JSON-RPC server, over HTTP or raw TCP.",
+        description="Calls a method of a JSON-RPC server, over HTTP, WebSocket or raw TCP.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -181,6 +182,9 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help="form of the result: json (default), raw (the reply as received), bytes, numpy, image",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the result to a file")
+    parser.add_argument(
+        "--stream", action="store_true", help="print the items of a stream as they come"
+    )
     parser.add_argument("--notify", action="store_true", help="call without a reply")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show the bytes of the request and the reply"

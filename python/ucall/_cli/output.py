@@ -15,7 +15,7 @@ from ucall.types.images import FORMATS, sniff_format
 if TYPE_CHECKING:
     from ucall._client.response import Response
 
-__all__ = ["check_output", "printable", "write"]
+__all__ = ["check_output", "printable", "write", "write_item"]
 
 
 def check_output(kind: str, path: str | None) -> None:
@@ -57,6 +57,15 @@ def write(response: Response, kind: str, path: str | None) -> None:
             file.write(data)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def write_item(item: object) -> None:
+    """Writes an item of a stream as a line of JSON to standard output, at once."""
+    text = json.dumps(item, separators=(",", ":"), ensure_ascii=False)
+    if sys.stdout.isatty():
+        text = _escape_controls(text)
+    sys.stdout.buffer.write(text.encode() + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def printable(text: str) -> str:

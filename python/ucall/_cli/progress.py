@@ -24,6 +24,7 @@ class ProgressObserver:
         self._is_verbose = is_verbose
         self._has_bar = has_bar
         self._received = b""
+        self._received_bytes = 0
         self._started_at = 0.0
         self._drawn = 0.0
 
@@ -46,13 +47,15 @@ class ProgressObserver:
 
     def received(self, data: bytes) -> None:
         """Bytes were received."""
-        self._received += data if self._is_verbose else b""
+        if self._is_verbose:
+            self._received_bytes += len(data)
+            self._received += data[: max(0, 4 * _SHOWN_BYTES - len(self._received))]
 
     def finish(self) -> None:
         """The call has ended, with or without a reply."""
         self._clear()
         if self._received:
-            _show("<", self._received, len(self._received))
+            _show("<", self._received, self._received_bytes)
 
     def _clear(self) -> None:
         if self._drawn:

@@ -13,10 +13,14 @@ _SCHEMES = {
     "https": (True, True, 443),
     "tcp": (False, False, DEFAULT_PORT),
     "tcps": (False, True, DEFAULT_PORT),
+    "ws": (False, False, 80),
+    "wss": (False, True, 443),
 }
 
 #: Whether it is HTTP, by the scheme of Unix sockets.
-_UNIX = {"unix": True, "http+unix": True, "tcp+unix": False}
+_UNIX = {"unix": True, "http+unix": True, "tcp+unix": False, "ws+unix": False}
+
+_WEBSOCKET = {"ws", "wss", "ws+unix"}
 
 #: Wildcard addresses, and the loopback address to connect to instead.
 _WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -27,9 +31,9 @@ class Address:
 
     Args:
         uri: ``"host"``, ``"host:port"``, or with a scheme in front: ``http://``, ``https://``,
-            ``tcp://`` (raw TCP) or ``tcps://`` (raw TCP under TLS). ``http`` and ``https`` may have
-            a path. ``unix:///path`` is HTTP over a Unix socket; ``tcp+unix:///path`` is raw
-            documents over one.
+            ``tcp://`` (raw TCP), ``tcps://`` (raw TCP under TLS), ``ws://`` or ``wss://``
+            (WebSocket). All but raw TCP may have a path. ``unix:///path`` is HTTP over a Unix
+            socket, ``tcp+unix:///path`` raw documents and ``ws+unix:///path`` WebSocket over one.
         port: The port if the URI has none. By default that of the scheme, or 8545.
 
     Raises:
@@ -45,10 +49,12 @@ class Address:
         if scheme in _UNIX:
             return self._parse_unix(uri, scheme, rest, port)
         if scheme not in _SCHEMES or (found and not scheme):
-            raise ValueError(f"{uri!r}: expected http://, https://, tcp://, tcps:// or unix://")
+            raise ValueError(
+                f"{uri!r}: expected http://, https://, ws://, wss://, tcp://, tcps:// or unix://"
+            )
         self.scheme = scheme or "http"
         self.is_http, self.is_secure, default_port = _SCHEMES[scheme]
-        authority, self.path = _split_path(uri, rest, self.is_http)
+        authority, self.path = _split_path(uri, rest, self.has_headers)
         host, given_port = _split_port(uri, authority)
         if port is not None and given_port is not None and port != given_port:
             raise ValueError(f"{uri!r}: has a port other than {port}")
@@ -66,6 +72,16 @@ class Address:
             )
         self.scheme, self.is_http, self.is_secure = scheme, _UNIX[scheme], False
         self.host, self.port, self.path, self.socket_path = "localhost", 0, "/", path
+
+    @property
+    def is_websocket(self) -> bool:
+        """Whether its connections are WebSockets."""
+        return self.scheme in _WEBSOCKET
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether its protocol is HTTP, or begins with an upgrade over HTTP."""
+        return self.is_http or self.is_websocket
 
     @property
     def name(self) -> str:
@@ -92,19 +108,19 @@ def secure_uri(uri: str, port: int | None) -> tuple[str, int | None]:
     """The URI and port of the same server under TLS. Without a scheme the port stays 8545."""
     scheme, found, rest = uri.partition("://")
     if found:
-        secure = {"http": "https", "tcp": "tcps"}.get(scheme.lower(), scheme)
+        secure = {"http": "https", "tcp": "tcps", "ws": "wss"}.get(scheme.lower(), scheme)
         return f"{secure}://{rest}", port
     return f"https://{uri}", Address(uri, port).port
 
 
-def _split_path(uri: str, rest: str, is_http: bool) -> tuple[str, str]:
+def _split_path(uri: str, rest: str, has_headers: bool) -> tuple[str, str]:
     end = min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
     authority, path = rest[:end], rest[end:]
     if not path.startswith("/"):
         path = "/" + path
     if "#" in path or not (path.isascii() and path.isprintable()) or " " in path:
         raise ValueError(f"{uri!r}: the path has characters that must be percent-encoded")
-    if not is_http and path != "/":
+    if not has_headers and path != "/":
         raise ValueError(f"{uri!r}: raw TCP has no paths")
     return authority, path
 

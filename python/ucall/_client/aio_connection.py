@@ -1,17 +1,18 @@
-"""The connections of an asyncio client: one call at a time over HTTP, many over raw TCP."""
+"""The connections of an asyncio client: one call at a time over HTTP, many over one connection."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Collection
-from typing import Any
+from functools import partial
 
 from ucall import _core
+from ucall._client.inbox import Inbox, Message, Router
 from ucall._client.sockets import closed_error
+from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
 from ucall.errors import ConnectionError
 
-__all__ = ["AsyncConnection", "HttpConnection", "RawConnection"]
+__all__ = ["AsyncConnection", "EventConnection", "HttpConnection", "SharedConnection"]
 
 
 #: asyncio has received the bytes in the socket before the third check, at the latest.
@@ -19,10 +20,10 @@ _CHECKS_MAX = 3
 
 
 class AsyncConnection(asyncio.Protocol):
-    """Parses received bytes into replies. A derived class passes them to the waiting calls."""
+    """Parses received bytes into messages. A derived class passes them to the waiting calls."""
 
-    def __init__(self, is_http: bool, reply_bytes_max: int) -> None:
-        self._reader = _core.ReplyReader(http=is_http, reply_bytes_max=reply_bytes_max)
+    def __init__(self, reader: _core.ReplyReader) -> None:
+        self._reader = reader
         self._transport: asyncio.Transport | None = None
 
     async def is_alive(self) -> bool:
@@ -47,19 +48,19 @@ class AsyncConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for reply in self._reader.feed(data):
-                self._deliver(reply)
+            for message in self._reader.feed(data):
+                self._deliver(message)
         except OSError as error:
             self._abort_with(error)
 
     def eof_received(self) -> None:
         try:
-            reply = self._reader.end()
+            message = self._reader.end()
         except OSError as error:
             self._abort_with(error)
             return
-        if reply is not None:
-            self._deliver(reply)
+        if message is not None:
+            self._deliver(message)
         self._abort_with(closed_error())
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -81,7 +82,7 @@ class AsyncConnection(asyncio.Protocol):
         self._fail(error)
         self.abort()
 
-    def _deliver(self, reply: _core.Reply) -> None:
+    def _deliver(self, message: Message) -> None:
         raise NotImplementedError
 
     def _fail(self, error: Exception) -> None:
@@ -92,6 +93,9 @@ class HttpConnection(AsyncConnection):
     """A connection over HTTP. Cancelling a call closes it."""
 
     _waiter: asyncio.Future[_core.Reply] | None = None
+
+    def __init__(self, reply_bytes_max: int) -> None:
+        super().__init__(_core.ReplyReader(http=True, reply_bytes_max=reply_bytes_max))
 
     @property
     def is_reusable(self) -> bool:
@@ -116,70 +120,177 @@ class HttpConnection(AsyncConnection):
         finally:
             self._waiter = None
 
-    def _deliver(self, reply: _core.Reply) -> None:
-        if self._waiter is None or self._waiter.done():
+    def _deliver(self, message: Message) -> None:
+        if self._waiter is None or self._waiter.done() or not isinstance(message, _core.Reply):
             self.abort()  # A reply without a request.
         else:
-            self._waiter.set_result(reply)
+            self._waiter.set_result(message)
 
     def _fail(self, error: Exception) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 
 
-class RawConnection(AsyncConnection):
-    """A connection over raw TCP, where replies come in any order, with the ids of their calls."""
+class EventConnection(AsyncConnection):
+    """A connection over HTTP for one stream of server-sent events, which pauses when too many items
+    wait."""
 
-    def __init__(self, is_http: bool, reply_bytes_max: int) -> None:
-        super().__init__(is_http, reply_bytes_max)
-        self._waiters: dict[object, asyncio.Future[_core.Reply]] = {}
+    def __init__(self, reply_bytes_max: int, waiting_bytes_max: int) -> None:
+        reader = _core.ReplyReader(http=True, reply_bytes_max=reply_bytes_max, events=True)
+        super().__init__(reader)
+        self._waiting_bytes_max = waiting_bytes_max
+        self._inbox = Inbox()
 
-    async def exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
-        """Sends a request and returns the reply to these ids.
+    def begin(self, request: _core.Request) -> None:
+        """Sends the request."""
+        self._send(request)
 
-        Cancelling a call does not affect others: its reply is dropped.
+    async def next(self) -> Message:
+        """Waits for the next message.
+
+        Raises:
+            ucall.ConnectionError: The connection failed, or a message is invalid.
+        """
+        assert self._transport is not None
+        while not self._inbox.is_ready:
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+            waiter = asyncio.get_running_loop().create_future()
+            self._inbox.wake = partial(_finish, waiter)
+            try:
+                await waiter
+            finally:
+                self._inbox.wake = None
+        return self._inbox.take()
+
+    def poll(self) -> Message | None:
+        """The next message, if it was received already."""
+        return self._inbox.take() if self._inbox.is_ready else None
+
+    def _deliver(self, message: Message) -> None:
+        if isinstance(message, _core.Reply):
+            self._inbox.put_reply(message)
+            return
+        self._inbox.put_item(message, self._waiting_bytes_max)
+        if self._inbox.waiting_bytes > self._waiting_bytes_max // 2 and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _fail(self, error: Exception) -> None:
+        self._inbox.fail(error)
+
+
+class SharedConnection(AsyncConnection):
+    """A connection over WebSocket or raw TCP, which all calls share. Replies come in any order.
+
+    Args:
+        router: The calls and subscriptions that its messages go to.
+        upgrade: Of a WebSocket; ``None`` over raw TCP.
+    """
+
+    def __init__(self, router: Router, reply_bytes_max: int, upgrade: Upgrade | None) -> None:
+        accept = upgrade.accept if upgrade else None
+        super().__init__(
+            _core.ReplyReader(http=False, reply_bytes_max=reply_bytes_max, accept=accept)
+        )
+        self._router = router
+        self._upgrade = upgrade
+        self._opened: asyncio.Future[None] | None = None
+        self._waiting = 0
+        #: Why the connection is closed; ``None`` while it is open.
+        self.error: Exception | None = None
+
+    async def open(self) -> None:
+        """Performs the upgrade to WebSocket.
+
+        Raises:
+            ucall.ConnectionError: The server refuses it.
+        """
+        if self._upgrade is None or self._reader.is_upgraded:
+            return
+        if self.error is not None:
+            raise self.error
+        assert self._transport is not None
+        self._opened = asyncio.get_running_loop().create_future()
+        self._transport.write(self._upgrade.request)
+        await self._opened
+
+    def start(self, request: _core.Request, ids: Collection[object]) -> Inbox:
+        """Sends a request; returns the inbox of its messages.
 
         Raises:
             ValueError: A call in progress has one of the ids.
-            ucall.ConnectionError: The connection failed, or a reply is not JSON-RPC.
         """
-        for id in ids:
-            if id in self._waiters:
-                raise ValueError(f"a call in progress on this connection has the id {id!r}")
-        if not ids:
-            self._send(request)
-            return _core.Reply.nothing()
-        waiter: asyncio.Future[_core.Reply] = asyncio.get_running_loop().create_future()
-        self._waiters.update(dict.fromkeys(ids, waiter))
+        inbox = Inbox()
+        self._router.add(ids, inbox)
         self._send(request)
-        try:
-            return await waiter
-        finally:
-            for id in ids:
-                del self._waiters[id]
+        return inbox
 
-    def _deliver(self, reply: _core.Reply) -> None:
-        parts = reply.split() if reply.is_batch else [reply]
-        found = (self._waiters.get(_hashable(part.id)) for part in parts if part.id is not None)
-        waiter = next((waiter for waiter in found if waiter is not None), None)
-        if waiter is None and reply.is_error and reply.id is None:
-            waiter = self._only_waiter()
-            if waiter is None:
-                text = reply.text.decode(errors="replace")
-                raise ConnectionError(f"the server refused a request without naming its id: {text}")
-        if waiter is not None and not waiter.done():
-            waiter.set_result(reply)
+    async def wait(self, inbox: Inbox) -> None:
+        """Waits until an inbox has a message, or the connection has ended."""
+        while not inbox.is_ready and self.error is None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            inbox.wake = partial(_finish, waiter)
+            self._waiting += 1
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+            try:
+                await waiter
+            finally:
+                self._waiting -= 1
+                inbox.wake = None
 
-    def _only_waiter(self) -> asyncio.Future[_core.Reply] | None:
-        waiters = set(self._waiters.values())
-        return waiters.pop() if len(waiters) == 1 else None
+    def cancel(self, request: _core.Request) -> None:
+        """Sends a notification that cancels a call, if the connection is open."""
+        if not self._is_closed():
+            self._send(request)
+
+    def forget(self, ids: Collection[object]) -> None:
+        """Drops later messages to these ids."""
+        self._router.remove(ids)
+
+    def close(self) -> None:
+        """Closes the connection. The calls in progress fail."""
+        if self._upgrade is not None and self._transport is not None:
+            self._transport.write(control_frame("close", NORMAL_CLOSE))
+            self._transport.close()
+            self._fail(ConnectionError("the client was closed"))
+        else:
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Delivers the messages, and answers a Ping. Stops receiving when too many items wait."""
+        super().data_received(data)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._opened is not None and self._reader.is_upgraded:
+            _finish(self._opened)
+        if (ping := self._reader.take_ping()) is not None:
+            transport.write(control_frame("pong", ping))
+        if not self._waiting and self._router.is_full:
+            transport.pause_reading()
+
+    def _send(self, request: _core.Request) -> None:
+        if self._upgrade is None:
+            super()._send(request)
+            return
+        assert self._transport is not None
+        self._transport.write(text_frame(request.data))
+
+    def _deliver(self, message: Message) -> None:
+        if self._upgrade is not None and not self._reader.is_upgraded:
+            raise upgrade_error(message)
+        self._router.deliver(message)
 
     def _fail(self, error: Exception) -> None:
-        for waiter in set(self._waiters.values()):
-            if not waiter.done():
-                waiter.set_exception(copy.copy(error))
+        if self.error is not None:
+            return
+        self.error = error
+        self._router.fail(error)
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(error)
 
 
-def _hashable(id: Any) -> object:
-    """The id, or None for one that this client never sends: a list or a dict has no hash."""
-    return id if isinstance(id, int | float | str) else None
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

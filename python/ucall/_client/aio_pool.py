@@ -1,4 +1,4 @@
-"""The connections of an asyncio client: a pool over HTTP, one for all calls over raw TCP."""
+"""The connections of an asyncio client: a pool over HTTP, one for all calls otherwise."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ucall import _core
-from ucall._client.address import Address
-from ucall._client.aio_connection import AsyncConnection, HttpConnection, RawConnection
+from ucall._client.aio_connection import (
+    AsyncConnection,
+    EventConnection,
+    HttpConnection,
+    SharedConnection,
+)
+from ucall._client.backoff import backoff
+from ucall._client.inbox import Inbox, Router
+from ucall._client.options import Options
 from ucall._client.sockets import connect_error, timeout_error
-from ucall.errors import TimeoutError
+from ucall._client.websocket import Upgrade
+from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["AsyncPool", "pool_for"]
+__all__ = ["AsyncPool", "HttpPool", "SharedPool"]
 
 ConnectionT = TypeVar("ConnectionT", bound=AsyncConnection)
-
-
-def pool_for(
-    address: Address, reply_bytes_max: int, tls: ssl.SSLContext | None, connections_max: int
-) -> AsyncPool:
-    """The pool for the protocol of an address."""
-    if address.is_http:
-        return HttpPool(address, reply_bytes_max, tls, connections_max)
-    return RawPool(address, reply_bytes_max, tls)
 
 
 class AsyncPool:
     """Connections to one server, of the event loop that used them last."""
 
-    def __init__(self, address: Address, reply_bytes_max: int, tls: ssl.SSLContext | None) -> None:
-        self._address = address
+    def __init__(self, options: Options, reply_bytes_max: int, tls: ssl.SSLContext | None) -> None:
+        self._options = options
+        self._address = options.address
         self._reply_bytes_max = reply_bytes_max
         self._tls = tls
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -49,17 +49,21 @@ class AsyncPool:
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
             ucall.TimeoutError: No reply came within ``timeout`` seconds.
         """
+        self.use_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._exchange(request, ids)
+        except builtins.TimeoutError as error:
+            raise error if isinstance(error, TimeoutError) else timeout_error(timeout) from None
+
+    def use_running_loop(self) -> None:
+        """Drops the connections of another event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             with suppress(RuntimeError):  # The other loop may be closed.
                 self.close()
             self._loop = loop
             self._reset()
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._exchange(request, ids)
-        except builtins.TimeoutError as error:
-            raise error if isinstance(error, TimeoutError) else timeout_error(timeout) from None
 
     def close(self) -> None:
         """Closes the connections."""
@@ -72,15 +76,14 @@ class AsyncPool:
     async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
         raise NotImplementedError
 
-    async def _connect(self, kind: Callable[[bool, int], ConnectionT]) -> ConnectionT:
-        """Opens a connection of a class.
+    async def _connect(self, make: Callable[[], ConnectionT]) -> ConnectionT:
+        """Opens a connection.
 
         Raises:
             ucall.ConnectionError: No server accepts it, or the server's certificate is not trusted.
             ucall.TimeoutError: The system's own time limit passed.
         """
         address, loop = self._address, asyncio.get_running_loop()
-        make = lambda: kind(address.is_http, self._reply_bytes_max)  # noqa: E731
         try:
             if address.socket_path is not None:
                 _, made = await loop.create_unix_connection(make, address.socket_path)
@@ -102,13 +105,15 @@ class HttpPool(AsyncPool):
 
     def __init__(
         self,
-        address: Address,
+        options: Options,
         reply_bytes_max: int,
         tls: ssl.SSLContext | None,
         connections_max: int,
+        waiting_bytes_max: int,
     ) -> None:
-        super().__init__(address, reply_bytes_max, tls)
+        super().__init__(options, reply_bytes_max, tls)
         self._connections_max = connections_max
+        self._waiting_bytes_max = waiting_bytes_max
         self._idle: list[HttpConnection] = []
 
     def close(self) -> None:
@@ -139,27 +144,97 @@ class HttpPool(AsyncPool):
             if await connection.is_alive() and connection.is_reusable:
                 return connection
             connection.abort()
-        return await self._connect(HttpConnection)
+        return await self._connect(lambda: HttpConnection(self._reply_bytes_max))
+
+    async def event_connection(self) -> EventConnection:
+        """Opens a connection for one stream."""
+        return await self._connect(
+            lambda: EventConnection(self._reply_bytes_max, self._waiting_bytes_max)
+        )
 
 
-class RawPool(AsyncPool):
-    """One connection, which all calls share."""
+class SharedPool(AsyncPool):
+    """One connection over WebSocket or raw TCP, which all calls share.
 
-    _connection: RawConnection | None = None
+    Args:
+        reconnect: Whether failed attempts to connect are repeated.
+    """
+
+    _connection: SharedConnection | None = None
+
+    def __init__(
+        self,
+        options: Options,
+        reply_bytes_max: int,
+        tls: ssl.SSLContext | None,
+        waiting_bytes_max: int,
+        reconnect: bool,
+    ) -> None:
+        super().__init__(options, reply_bytes_max, tls)
+        self._waiting_bytes_max = waiting_bytes_max
+        self.reconnect = reconnect
+        self.subscriptions: list[Inbox] = []
 
     def close(self) -> None:
         """Closes the connection. Calls in progress fail."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.abort()
+            connection.close()
+
+    async def connection(self) -> SharedConnection:
+        """The connection, opened if there is none.
+
+        Raises:
+            ucall.ConnectionError: No server accepts it.
+        """
+        async with self._connecting:
+            if self._connection is None or not await self._connection.is_alive():
+                self.close()
+                self._connection = await self._open()
+            return self._connection
+
+    def cancel(self, connection: SharedConnection, ids: Collection[object]) -> None:
+        """Tells the server that no one waits for these calls."""
+        for id in ids:
+            connection.cancel(self._options.writer.call("$/cancelRequest", (), {"id": id}, None))
 
     def _reset(self) -> None:
         self._connection, self._connecting = None, asyncio.Lock()
 
     async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
-        async with self._connecting:
-            if self._connection is None or not await self._connection.is_alive():
-                self.close()
-                self._connection = await self._connect(RawConnection)
-            connection = self._connection
-        return await connection.exchange(request, ids)
+        connection = await self.connection()
+        inbox = connection.start(request, ids)
+        if not ids:
+            return _core.Reply.nothing()
+        try:
+            while True:
+                await connection.wait(inbox)
+                if isinstance(message := inbox.take(), _core.Reply):
+                    return message
+        except asyncio.CancelledError:
+            self.cancel(connection, ids)
+            raise
+        finally:
+            connection.forget(ids)
+
+    async def _open(self) -> SharedConnection:
+        for pause in backoff():
+            try:
+                return await self._open_once()
+            except ConnectionError:
+                if not self.reconnect:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("the pauses never end")
+
+    async def _open_once(self) -> SharedConnection:
+        is_websocket = self._address.is_websocket
+        upgrade = Upgrade(self._options.upgrade_head()) if is_websocket else None
+        router = Router(self.subscriptions, self._waiting_bytes_max)
+        made = await self._connect(lambda: SharedConnection(router, self._reply_bytes_max, upgrade))
+        try:
+            await made.open()
+        except BaseException:
+            made.abort()
+            raise
+        return made

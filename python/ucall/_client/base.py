@@ -7,16 +7,31 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ucall._client.address import Address
+from ucall._client.inbox import check_waiting_bytes
 from ucall._client.options import UNCHANGED, Options, Unchanged
 from ucall._client.response import Response
 from ucall._client.tls import context_for
 from ucall._core import Reply, Request
 
-__all__ = ["IMAGE_PIXELS_MAX", "REPLY_BYTES_MAX", "TIMEOUT_S", "ClientBase", "context_for"]
+__all__ = [
+    "IMAGE_PIXELS_MAX",
+    "REPLY_BYTES_MAX",
+    "TIMEOUT_S",
+    "ClientBase",
+    "check_channel_options",
+    "context_for",
+]
 
 TIMEOUT_S = 60.0
 REPLY_BYTES_MAX = 67_108_864
 IMAGE_PIXELS_MAX = 67_108_864
+
+
+def check_channel_options(address: Address, waiting_bytes_max: int, reconnect: bool) -> None:
+    """Raises ``ValueError`` for invalid options of a shared connection."""
+    check_waiting_bytes(waiting_bytes_max)
+    if reconnect and address.is_http:
+        raise ValueError("reconnect: HTTP has no connection to keep; use ws:// or tcp://")
 
 
 class ClientBase:

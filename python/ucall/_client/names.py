@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Call", "Method", "check_public"]
+__all__ = ["Call", "Method", "Methods", "check_public"]
 
 T = TypeVar("T")
 
@@ -32,6 +32,23 @@ class Method(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<ucall method {self._name}>"
+
+
+class Methods(Generic[T]):
+    """A server's methods in one way of calling them, such as ``client.stream``."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call[T]) -> None:
+        self._call = call
+
+    def call(self, method: str, /, *args: object, **kwargs: object) -> T:
+        """Calls a method of any name."""
+        return self._call(method, args, kwargs)
+
+    def __getattr__(self, name: str) -> Method[T]:
+        check_public(self, name)
+        return Method(self._call, name)
 
 
 def check_public(owner: object, name: str) -> None:

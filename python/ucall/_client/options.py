@@ -26,7 +26,18 @@ UNCHANGED: Final = Unchanged()
 _TIMEOUT_MS = "Ucall-Timeout-Ms"
 
 #: Headers that the client sets itself.
-_RESERVED = {"connection", "content-length", "content-type", "host", "transfer-encoding"}
+_RESERVED = {
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "transfer-encoding",
+    "upgrade",
+    "sec-websocket-key",
+    "sec-websocket-version",
+    "sec-websocket-extensions",
+    "sec-websocket-protocol",
+}
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
@@ -50,14 +61,38 @@ class Options:
             raise ValueError(f"timeout: expected seconds above 0, or None, got {timeout!r}")
         if isinstance(id, bool) or not isinstance(id, int | str | None):
             raise TypeError(f"id: expected int or str, got {type(id).__name__}")
-        if headers and not address.is_http:
+        if headers and not address.has_headers:
             raise ValueError("headers: raw TCP has none")
         self.address = address
         self.timeout = timeout
         self.headers = dict(headers)
         self.id = id
         head = _head(address, _with_deadline(self.headers, timeout)) if address.is_http else None
+        if address.is_websocket:
+            self.upgrade_head()
         self.writer = _core.RequestWriter(head, default)
+
+    def stream_writer(self) -> _core.RequestWriter:
+        """The writer of calls whose items are wanted. Over HTTP they carry no deadline, because the
+        timeout holds between items."""
+        if not self.address.is_http:
+            return self.writer
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "accept"}
+        head = _head(self.address, {**headers, "Accept": "text/event-stream"})
+        return _core.RequestWriter(head, default)
+
+    def upgrade_head(self) -> bytes:
+        """The head of an upgrade to WebSocket, without its key and end."""
+        lines = [
+            f"GET {self.address.path} HTTP/1.1",
+            f"Host: {_host(self.address)}",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Protocol: jsonrpc",
+            *_header_lines(self.headers),
+        ]
+        return "\r\n".join([*lines, ""]).encode("latin-1")
 
     def changed(
         self,
@@ -68,6 +103,8 @@ class Options:
         """A copy with the given options. Headers are added; one of the same name is replaced."""
         merged = self.headers
         if not isinstance(headers, Unchanged):
+            if self.address.is_websocket:
+                raise ValueError("headers: calls over WebSocket have none; give them to Client")
             new = {name.lower() for name in headers}
             kept = {name: value for name, value in merged.items() if name.lower() not in new}
             merged = {**kept, **headers}
@@ -93,13 +130,17 @@ def _head(address: Address, headers: Mapping[str, str]) -> bytes:
         f"Host: {_host(address)}",
         "Content-Type: application/json",
     ]
+    lines += _header_lines(headers)
+    return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
+
+
+def _header_lines(headers: Mapping[str, str]) -> list[str]:
     given = {name.lower() for name in headers}
-    if "user-agent" not in given:
-        lines.append(f"User-Agent: ucall/{_core.VERSION}")
+    lines = [] if "user-agent" in given else [f"User-Agent: ucall/{_core.VERSION}"]
     for name, value in headers.items():
         _check_header(name, value)
         lines.append(f"{name}: {value.strip()}")
-    return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
+    return lines
 
 
 def _host(address: Address) -> str:

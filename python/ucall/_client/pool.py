@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from ucall import _core
-from ucall._client.address import Address
+from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.sockets import Deadline, connect, encrypt, timeout_error
 
 if TYPE_CHECKING:
+    import socket
     import ssl
+    from collections.abc import Collection
 
+    from ucall._client.channel import Channel
+    from ucall._client.options import Options
     from ucall._client.stream import Observer, StreamConnection
+    from ucall._client.tls_socket import TlsSocket
 
 __all__ = ["Pool"]
 
@@ -27,32 +33,46 @@ class Pool:
     """Connections to one server.
 
     A thread takes a connection for the length of an exchange. If the server has closed an idle one,
-    nothing was sent on it, and the exchange uses another. Nothing else is retried.
+    nothing was sent on it, and the exchange uses another. Nothing else is retried. Over WebSocket,
+    and over raw TCP from the first subscription on, all calls share the connection of the channel.
     """
 
     def __init__(
         self,
-        address: Address,
+        options: Options,
         reply_bytes_max: int,
         tls: ssl.SSLContext | None,
         observer: Observer | None = None,
+        *,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        reconnect: bool = False,
     ) -> None:
-        self._address = address
+        self._options = options
+        self._address = options.address
         self._reply_bytes_max = reply_bytes_max
         self._tls = tls
         self._observer = observer
+        self._waiting_bytes_max = waiting_bytes_max
+        self._reconnect = reconnect
+        self._channel: Channel | None = None
+        self._calls_share_channel = self._address.is_websocket
         # `pop` and `append` are atomic. A new list tells an exchange that the client was closed, so
         # that its connection must not be kept.
         self._idle: list[Connection] = []
+        self._making = threading.Lock()
         _pools.add(self)
 
-    def exchange(self, request: _core.Request, timeout: float | None) -> _core.Reply:
-        """Sends a request and returns its reply.
+    def exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """Sends a request with these ids and returns its reply.
 
         Raises:
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
             ucall.TimeoutError: No reply came within ``timeout`` seconds, connecting included.
         """
+        if self._calls_share_channel:
+            return self.channel().exchange(request, ids, timeout)
         idle, began, left = self._idle, time.monotonic(), timeout
         while idle:
             try:
@@ -74,10 +94,47 @@ class Pool:
         idle, self._idle = self._idle, []
         while idle:
             idle.pop().close()
+        if self._channel is not None:
+            self._channel.close()
+
+    def channel(self, *, for_calls: bool = False) -> Channel:
+        """The shared connection; with ``for_calls`` all later calls use it, too.
+
+        Raises:
+            ValueError: HTTP has none.
+        """
+        from ucall._client.channel import Channel
+
+        if self._address.is_http:
+            raise ValueError("HTTP has no messages that the server starts: use ws:// or tcp://")
+        with self._making:
+            self._calls_share_channel |= for_calls
+            if self._channel is None:
+                self._channel = Channel(
+                    self._socket,
+                    self._options,
+                    reply_bytes_max=self._reply_bytes_max,
+                    waiting_bytes_max=self._waiting_bytes_max,
+                    reconnect=self._reconnect,
+                    observer=self._observer,
+                )
+            return self._channel
+
+    def event_connection(self, deadline: Deadline) -> StreamConnection:
+        """A new connection over HTTP for one stream."""
+        from ucall._client.stream import StreamConnection
+
+        return StreamConnection(
+            self._socket(deadline),
+            is_http=True,
+            reply_bytes_max=self._reply_bytes_max,
+            observer=self._observer,
+            events=True,
+        )
 
     def abandon(self) -> None:
         """Drops the connections without closing them: they belong to the parent of this process."""
-        self._idle = []
+        self._idle, self._making = [], threading.Lock()
 
     def _exchange_on_new(
         self, request: _core.Request, deadline: Deadline, idle: list[Connection]
@@ -100,8 +157,8 @@ class Pool:
             connection.close()
 
     def _connect(self, deadline: Deadline) -> Connection:
-        connected = connect(self._address, deadline)
         if self._tls is None and self._observer is None:
+            connected = connect(self._address, deadline)
             connected.settimeout(None)
             return _core.ClientConnection(
                 connected.detach(),
@@ -111,11 +168,17 @@ class Pool:
         from ucall._client.stream import StreamConnection
 
         return StreamConnection(
-            encrypt(connected, self._tls, self._address, deadline) if self._tls else connected,
+            self._socket(deadline),
             is_http=self._address.is_http,
             reply_bytes_max=self._reply_bytes_max,
             observer=self._observer,
         )
+
+    def _socket(self, deadline: Deadline) -> socket.socket | TlsSocket:
+        connected = connect(self._address, deadline)
+        if self._tls is None:
+            return connected
+        return encrypt(connected, self._tls, self._address, deadline)
 
 
 _pools: WeakSet[Pool] = WeakSet()

@@ -12,6 +12,7 @@ from ucall._client.sockets import Deadline, closed_error, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
+    from ucall._client.inbox import Message
     from ucall._client.tls_socket import TlsSocket
 
 __all__ = ["Observer", "StreamConnection"]
@@ -46,9 +47,12 @@ class StreamConnection:
         is_http: bool,
         reply_bytes_max: int,
         observer: Observer | None = None,
+        events: bool = False,
     ) -> None:
         self._socket: socket.socket | TlsSocket | None = connected
-        self._reader = _core.ReplyReader(http=is_http, reply_bytes_max=reply_bytes_max)
+        self._reader = _core.ReplyReader(
+            http=is_http, reply_bytes_max=reply_bytes_max, events=events
+        )
         self._is_http = is_http
         self._observer = observer
         self._idle_since: float | None = None
@@ -69,13 +73,38 @@ class StreamConnection:
             reply.check_answers(request)
         except BaseException as error:
             self.close()
-            if isinstance(error, builtins.TimeoutError):
-                raise timeout_error(timeout) from None
-            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
-                raise ConnectionError(f"the connection failed: {error}") from None
-            raise
+            raise _failure(error, timeout) from None
         self._idle_since = time.monotonic()
         return reply
+
+    def begin(self, request: _core.Request, timeout: float | None) -> None:
+        """Sends the request of a stream on a new connection.
+
+        Raises:
+            ucall.ConnectionError, ucall.TimeoutError: See `exchange`.
+        """
+        assert self._socket is not None
+        try:
+            self._send(self._socket, request.data, Deadline(timeout))
+        except BaseException as error:
+            # The server may have replied with the reason before it closed.
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):
+                self.close()
+                raise _failure(error, timeout) from None
+
+    def next_messages(self, timeout: float | None) -> list[Message]:
+        """Receives at least one message of the stream.
+
+        Raises:
+            ucall.ConnectionError, ucall.TimeoutError: See `exchange`.
+        """
+        if self._socket is None:
+            raise closed_error()
+        try:
+            return self._receive_messages(self._socket, Deadline(timeout))
+        except BaseException as error:
+            self.close()
+            raise _failure(error, timeout) from None
 
     @property
     def is_reusable(self) -> bool:
@@ -129,18 +158,34 @@ class StreamConnection:
 
     def _receive(self, connected: socket.socket | TlsSocket, deadline: Deadline) -> _core.Reply:
         while True:
+            for message in self._receive_messages(connected, deadline):
+                if isinstance(message, _core.Reply):
+                    return message
+
+    def _receive_messages(
+        self, connected: socket.socket | TlsSocket, deadline: Deadline
+    ) -> list[Message]:
+        while True:
             connected.settimeout(deadline.left())
             data = connected.recv(_PIECE_BYTES)
             if self._observer:
                 self._observer.received(data)
             if not data:
-                reply = self._reader.end()
-                if reply is None:
+                message = self._reader.end()
+                if message is None:
                     raise closed_error()
-                return reply
-            replies = self._reader.feed(data)
-            if replies:
-                return replies[0]
+                return [message]
+            if messages := self._reader.feed(data):
+                return messages
+
+
+def _failure(error: BaseException, timeout: float | None) -> BaseException:
+    """The exception of the client for one of the system."""
+    if isinstance(error, builtins.TimeoutError):
+        return timeout_error(timeout)
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        return ConnectionError(f"the connection failed: {error}")
+    return error
 
 
 def _would_block(error: OSError) -> bool:

@@ -79,6 +79,10 @@ class TlsSocket:
         """The file descriptor."""
         return self._socket.fileno()
 
+    def shutdown(self, how: int) -> None:
+        """Shuts the socket down, without a message of TLS."""
+        self._socket.shutdown(how)
+
     def close(self) -> None:
         """Closes the socket."""
         self._socket.close()

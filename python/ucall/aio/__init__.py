@@ -9,14 +9,23 @@ async with Client() as client:
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address
-from ucall._client.aio_pool import pool_for
-from ucall._client.base import IMAGE_PIXELS_MAX, REPLY_BYTES_MAX, TIMEOUT_S, ClientBase, context_for
+from ucall._client.aio_pool import HttpPool, SharedPool
+from ucall._client.aio_streams import HttpSource, SharedSource, Stream, Subscription
+from ucall._client.base import (
+    IMAGE_PIXELS_MAX,
+    REPLY_BYTES_MAX,
+    TIMEOUT_S,
+    ClientBase,
+    check_channel_options,
+    context_for,
+)
 from ucall._client.batch import BatchBase
-from ucall._client.names import Method, check_public
+from ucall._client.inbox import WAITING_BYTES_MAX
+from ucall._client.names import Method, Methods, check_public
 from ucall._client.response import Response
 from ucall._submodules import on_demand
 
@@ -26,21 +35,21 @@ if TYPE_CHECKING:
 else:  # As in `ucall` itself.
     __getattr__, __dir__ = on_demand(__name__, "queue")
 
-__all__ = ["Batch", "Client", "Response"]
+__all__ = ["Batch", "Client", "Response", "Stream", "Subscription"]
 
 
 class Client(ClientBase):
     """Calls the functions of a JSON-RPC 2.0 server from asyncio.
 
-    Over HTTP each call under way has a connection of its own, out of a pool. Over raw TCP
-    (``"tcp://host"``) all calls share one, and their replies come in any order. A call that is
-    cancelled, or late, disturbs no other.
+    Over HTTP each call in progress has a connection of its own, out of a pool. Over WebSocket
+    (``"ws://host"``) and raw TCP (``"tcp://host"``) all calls share one, and their replies come in
+    any order. A call that is cancelled or late is cancelled at the server, and affects no other.
 
-    A client belongs to the event loop that it is used in; in another it connects anew.
+    A client belongs to the event loop that it is used in; in another it opens new connections.
 
     Args:
-        max_connections: At the same time, over HTTP. Calls beyond it wait in line, which counts as
-            part of their time.
+        max_connections: Over HTTP, at the same time, streams not counted. Further calls wait, which
+            counts as part of their time.
 
     The other arguments, and what is raised, are those of `ucall.client.Client`.
     """
@@ -57,21 +66,32 @@ class Client(ClientBase):
         max_connections: int = 100,
         max_reply_bytes: int = REPLY_BYTES_MAX,
         max_image_pixels: int = IMAGE_PIXELS_MAX,
+        max_waiting_bytes: int = WAITING_BYTES_MAX,
+        reconnect: bool = False,
     ) -> None:
         if max_connections < 1:
             raise ValueError(f"max_connections: expected 1 or more, got {max_connections}")
         address = Address(uri, port)
         super().__init__(address, timeout, headers, max_image_pixels)
         context = context_for(address, verify, cert)
-        self._pool = pool_for(address, max_reply_bytes, context, max_connections)
+        check_channel_options(address, max_waiting_bytes, reconnect)
+        self._pool: HttpPool | SharedPool
+        if address.is_http:
+            self._pool = HttpPool(
+                self._options, max_reply_bytes, context, max_connections, max_waiting_bytes
+            )
+        else:
+            self._pool = SharedPool(
+                self._options, max_reply_bytes, context, max_waiting_bytes, reconnect
+            )
 
     async def __call__(self, request: dict[str, Any]) -> Response:
-        """Sends a request object. ``jsonrpc`` and ``id`` are added if it has none.
+        """Sends a request object, with ``jsonrpc`` and ``id`` unless it has them.
 
         Raises:
-            TypeError: It is no dict.
-            ValueError: It holds what cannot be sent, or, over raw TCP, has the id of another call
-                that is under way.
+            TypeError: The request is not a dict.
+            ValueError: A value in it cannot be encoded, or another call in progress on the
+                connection has its id.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
         written, id = self._request_of(request)
@@ -82,17 +102,53 @@ class Client(ClientBase):
         return await self._call(method, args, kwargs)
 
     async def notify(self, method: str, /, *args: object, **kwargs: object) -> None:
-        """Sends a notification: the server sends no reply, not even an error."""
+        """Calls a method without a reply. See `ucall.client.Client.notify`."""
         options = self._options
         request = options.writer.call(method, args, kwargs, None)
         await self._pool.exchange(request, (), options.timeout)
 
     def batch(self) -> Batch:
-        """Several calls in one request. See `Batch`."""
+        """Makes a `Batch`: several calls in one request."""
         return Batch(self)
 
+    @property
+    def stream(self) -> Methods[Stream]:
+        """Calls whose items come one by one: ``client.stream.generate(prompt="hi")``. See `Stream`.
+
+        Over HTTP the items come as server-sent events.
+        """
+        return Methods(self._stream)
+
+    def with_progress(
+        self, callback: Callable[[Any], object]
+    ) -> Methods[Coroutine[Any, Any, Response]]:
+        """Calls that pass each item to a callback. See `ucall.client.Client.with_progress`."""
+
+        async def call(
+            method: str, args: tuple[object, ...], kwargs: dict[str, object]
+        ) -> Response:
+            async with self._stream(method, args, kwargs) as stream:
+                while (item := await stream._next_item()) is not None:
+                    callback(item.value)
+            return stream.response
+
+        return Methods(call)
+
+    def subscribe(self, on_connect: Callable[[], Awaitable[object]] | None = None) -> Subscription:
+        """The notifications that the server sends from now on. See `Subscription`.
+
+        Args:
+            on_connect: An async function. See `ucall.client.Client.subscribe`.
+
+        Raises:
+            ValueError: The address is for HTTP, which has no such messages.
+        """
+        if isinstance(self._pool, HttpPool):
+            raise ValueError("HTTP has no messages that the server starts: use ws:// or tcp://")
+        return Subscription(self._pool, on_connect)
+
     async def close(self) -> None:
-        """Closes the connections. The next call opens another."""
+        """Closes the connections. The next call opens a new one."""
         self._pool.close()
 
     def __getattr__(self, name: str) -> Method[Coroutine[Any, Any, Response]]:
@@ -112,6 +168,17 @@ class Client(ClientBase):
         options, id = self._options, self._new_id()
         request = options.writer.call(method, args, kwargs, id)
         return self._new_response(await self._pool.exchange(request, (id,), options.timeout))
+
+    def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
+        options, id, pool = self._options, self._new_id(), self._pool
+        is_http = options.address.is_http
+        request = options.stream_writer().call(method, args, kwargs, id, not is_http)
+        source: HttpSource | SharedSource
+        if isinstance(pool, HttpPool):
+            source = HttpSource(pool, request, id)
+        else:
+            source = SharedSource(pool, request, id)
+        return Stream(source, options.timeout, self._image_pixels_max)
 
 
 class Batch(BatchBase[Client]):

@@ -111,6 +111,7 @@ static void defaults_are_written_back(void) {
     CHECK(config.max_frame_bytes == 16 << 20 && config.max_message_frames == 1024);
     CHECK(config.max_unanswered_pings == 2 && config.ping_interval_ms == 20000);
     CHECK(config.max_meta_bytes == 4 << 10 && config.max_stream_bytes == 64 << 10);
+    CHECK(config.max_subscriptions == 128 && config.max_topic_bytes == 256);
     CHECK(config.head_timeout_ms == 10000 && config.body_timeout_ms == 30000);
     CHECK(config.idle_timeout_ms == 75000 && config.send_timeout_ms == 30000);
     ucall_free(server);

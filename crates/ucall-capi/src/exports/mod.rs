@@ -4,11 +4,13 @@
 //! its outputs last.
 
 mod deferral;
+mod messages;
 mod params;
 mod reply;
 mod server;
 
 pub use deferral::*;
+pub use messages::*;
 pub use params::*;
 pub use reply::*;
 pub use server::*;

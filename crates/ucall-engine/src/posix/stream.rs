@@ -329,8 +329,11 @@ fn write_some(socket: impl AsFd, payload: &Payload, sent: usize) -> Result<usize
     }
 }
 
-#[cold]
 fn write_parts(socket: impl AsFd, payload: &Payload, sent: usize) -> Result<usize, Errno> {
+    let mut slices = payload.slices_from(sent);
+    if let (Some(only), None) = (slices.next(), slices.next()) {
+        return send(socket, only, SEND_FLAGS);
+    }
     let mut parts = [IoSlice::new(&[]); PARTS_MAX];
     let mut count = 0;
     for (part, slice) in parts.iter_mut().zip(payload.slices_from(sent)) {

@@ -7,12 +7,12 @@
 //! | WebSocket | once, at the upgrade | the connection |
 //!
 //! No body is read before that. A preflight is not authenticated, because browsers send it without
-//! credentials.
+//! credentials, nor is a route that the service has made public.
 
 use std::sync::Arc;
 
 use super::http::Http;
-use super::{Environment, PlainConnection, Protocol, Step};
+use super::{Environment, PlainConnection, Protocol, Step, http_route};
 use crate::http1::{Head, HttpError, Method, ReplyHeaders};
 use crate::rpc::{AuthenticationError, CallerIdentity, RpcError, Service};
 use crate::tls::TlsSession;
@@ -28,7 +28,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Option<Step> {
-        if head.method() == Method::Options {
+        if head.method() == Method::Options || http_route::is_public(head, environment.service) {
             return None;
         }
         let Protocol::Http(http) = &mut self.protocol else { return None };

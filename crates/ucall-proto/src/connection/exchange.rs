@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::rpc::{CallNumber, Reply, ReplyLimit, RpcError};
+use crate::rpc::{CallNumber, ROUTE_ID, Reply, ReplyLimit, RpcError};
 
 /// One request that waits for deferred calls, or for an exchange before it.
 #[derive(Debug)]
@@ -71,6 +71,7 @@ fn write_outcome(
     let limit = ReplyLimit::after(out, bytes_max);
     let mut reply = Reply::new(out, Some(id), &limit);
     match outcome {
+        Ok(response) if id == ROUTE_ID => reply.response().extend_from_slice(response),
         Ok(result) => reply.result().extend_from_slice(result),
         Err(error) => reply.error(error),
     }

@@ -1,7 +1,8 @@
 //! HTTP messages one after another, answered in order.
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
-use super::exchange::ExchangeReply;
+use super::exchange::{ExchangeReply, ReplyPart};
+use super::http_route::{self, ResponseFraming};
 use super::items::HttpItems;
 use super::{
     CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
@@ -10,9 +11,12 @@ use super::{
 use crate::Limits;
 use crate::http1::{
     self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError,
-    Method, ReplyHeaders, ReplyWriter, Target,
+    Method, ReplyHeaders, ReplyWriter,
 };
-use crate::rpc::{CallerIdentity, ItemFormat, RpcError, Service, write_error_reply};
+use crate::rpc::{
+    CallNumber, CallOutcome, CallerIdentity, ItemFormat, ROUTE_ID, RpcError, Service,
+    write_error_reply,
+};
 
 /// The state of the current request, while it is incomplete.
 #[derive(Debug, Default)]
@@ -41,9 +45,16 @@ pub(super) struct HttpFraming {
     allowed_origin: Option<Vec<u8>>,
     /// How the items of a stream are framed before the reply, and the reply with them.
     pub(super) items: Option<HttpItems>,
+    /// Set if the reply is the response of a route.
+    pub(super) response: Option<ResponseFraming>,
 }
 
 impl HttpFraming {
+    fn new(reply_headers: &ReplyHeaders<'_>) -> Self {
+        let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
+        Self { connection: reply_headers.connection, allowed_origin: origin, ..Self::default() }
+    }
+
     pub(super) fn reply_headers(&self) -> ReplyHeaders<'_> {
         ReplyHeaders {
             connection: self.connection,
@@ -199,11 +210,11 @@ impl PlainConnection {
             .map_err(|error| self.refuse_http(&error, head.method(), environment, out))
     }
 
-    /// Whether a request may start a stream, whose items follow the replies to earlier requests.
-    /// It waits for these.
+    /// Whether a request may start a stream, as those of routes may, whose items follow the replies
+    /// to earlier requests. It waits for these.
     #[cold]
     fn must_follow(&mut self, head: &Head<'_>) -> bool {
-        self.paused = ItemFormat::accepted_by(head).is_some();
+        self.paused = !head.is_call() || ItemFormat::accepted_by(head).is_some();
         self.paused
     }
 
@@ -312,7 +323,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if self.exchanges.is_empty() && head.method() != Method::Options {
+        if self.exchanges.is_empty() && head.is_fast_path() {
             self.run_rpc(head, body, reply_headers, environment, out);
         } else {
             self.run_general(head, body, reply_headers, environment, out);
@@ -322,7 +333,7 @@ impl PlainConnection {
         }
     }
 
-    /// Answers an OPTIONS request, or a request that waits for earlier exchanges.
+    /// Answers a request that is not on the fast path, or waits for earlier exchanges.
     #[inline(never)]
     fn run_general<S: Service>(
         &mut self,
@@ -338,9 +349,11 @@ impl PlainConnection {
         match head.method() {
             Method::Options => {
                 self.next_request();
-                environment.replies.options(output, reply_headers);
+                let methods = http_route::methods(head, environment.service);
+                environment.replies.options(output, methods, reply_headers);
             }
-            _ => self.run_rpc(head, body, reply_headers, environment, output),
+            _ if head.is_call() => self.run_rpc(head, body, reply_headers, environment, output),
+            _ => self.run_route(head, body, reply_headers, environment, output),
         }
         if !later.is_empty() {
             // What is refused has no number yet, and that of the last one is taken.
@@ -367,10 +380,31 @@ impl PlainConnection {
                 framing.connection = http1::ConnectionOption::Close;
                 self.discard_input();
             }
+            if let Some(response) = framing.response.take() {
+                self.end_response(response, &framing, &answer, environment, out);
+                continue;
+            }
             match framing.items.take() {
                 Some(items) => items.write_reply(&framing, &answer, environment.replies, out),
                 None => write_deferred_reply(&framing, &answer, environment.replies, out),
             }
+        }
+    }
+
+    /// Writes what remains of a response. One that ends too early, or by the end of the
+    /// connection, is the last reply.
+    fn end_response<S>(
+        &mut self,
+        response: ResponseFraming,
+        framing: &HttpFraming,
+        answer: &ExchangeReply,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let mut text = Vec::new();
+        answer.write(&mut text);
+        if !response.end(&text, &framing.reply_headers(), environment.replies, out) {
+            self.cancel();
         }
     }
 
@@ -407,14 +441,34 @@ impl PlainConnection {
             DocumentOutcome::Deferred(answer) => {
                 environment.replies.abort(out, pending);
                 let items = answer.is_stream().then(|| HttpItems::new(head, environment.now));
-                let framing = HttpFraming {
-                    connection: reply_headers.connection,
-                    allowed_origin: reply_headers
-                        .allowed_origin
-                        .map(|origin| origin.as_bytes().to_vec()),
-                    items,
-                };
+                let framing = HttpFraming { items, ..HttpFraming::new(reply_headers) };
                 self.exchanges.push(request, framing, answer);
+            }
+        }
+    }
+
+    /// Runs a request of a route.
+    fn run_route<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        body: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let number = CallNumber { request: self.next_request(), item: 0 };
+        let session = self.session.as_ref();
+        let mut framing = HttpFraming::new(reply_headers);
+        let response = ResponseFraming::new(head);
+        match http_route::respond(head, body, number, session, environment) {
+            (CallOutcome::Deferred | CallOutcome::Stream, _) => {
+                framing.response = Some(response);
+                let token = Some(ROUTE_ID.to_vec());
+                let part = ReplyPart::Waiting { item: 0, id: ROUTE_ID.to_vec(), token };
+                self.exchanges.push(number.request, framing, ExchangeReply::Single(part));
+            }
+            (_, text) => {
+                response.end(&text, reply_headers, environment.replies, out);
             }
         }
     }
@@ -483,7 +537,7 @@ impl PlainConnection {
 
 /// Checks access, method and target before the body is read.
 #[inline(never)]
-fn check_access<'a, S>(
+fn check_access<'a, S: Service>(
     head: &Head<'a>,
     is_last: bool,
     is_tls: bool,
@@ -495,13 +549,10 @@ fn check_access<'a, S>(
         (Drain::No, _) if !is_last => head.reply_connection(),
         _ => http1::ConnectionOption::Close,
     };
-    match (head.method(), head.target()) {
-        (Method::Post, Target::Root) | (Method::Options, Target::Root | Target::Asterisk) => {
-            Ok(ReplyHeaders { connection, allowed_origin })
-        }
-        (_, Target::Root | Target::Asterisk) => Err(HttpError::MethodNotAllowed),
-        (_, Target::WebSocket | Target::Other(_)) => Err(HttpError::NotFound),
+    if !head.is_call() {
+        http_route::check(head, environment.service)?;
     }
+    Ok(ReplyHeaders { connection, allowed_origin })
 }
 
 /// Writes a reply that had to wait.

@@ -100,6 +100,13 @@ impl HttpFraming {
         self.items = Some(items);
     }
 
+    /// Writes a part of a route's response.
+    fn write_part(&mut self, part: &[u8], replies: &ReplyWriter, out: &mut Vec<u8>) {
+        let Some(mut response) = self.response.take() else { return };
+        response.write_part(part, &self.reply_headers(), replies, out);
+        self.response = Some(response);
+    }
+
     fn write_comment(&mut self, replies: &ReplyWriter, now: Instant, out: &mut Vec<u8>) {
         let Some(mut items) = self.items.take() else { return };
         items.begin(self, replies, out);
@@ -123,6 +130,9 @@ impl PlainConnection {
     ) -> bool {
         let Some((framing, token)) = self.exchanges.stream(number) else { return false };
         match &self.protocol {
+            Protocol::Http(_) if framing.response.is_some() => {
+                framing.write_part(value, environment.replies, out);
+            }
             Protocol::Http(_) => {
                 framing.write_item(token, value, environment.replies, environment.now, out);
             }

@@ -21,6 +21,7 @@ mod calls;
 mod deadline;
 mod exchange;
 mod http;
+mod http_route;
 mod items;
 mod memory;
 mod public;
@@ -351,16 +352,6 @@ impl PlainConnection {
     /// Whether deferred calls may still run, cancelled ones included.
     pub fn has_deferred(&self) -> bool {
         self.exchanges.has_deferred()
-    }
-
-    /// What TLS has agreed on; `None` without TLS, and before.
-    pub fn session(&self) -> Option<&TlsSession> {
-        self.session.as_deref()
-    }
-
-    /// Whether the connection is under TLS, after its handshake.
-    pub fn is_tls(&self) -> bool {
-        self.session.is_some()
     }
 
     /// Cancels all calls, and reads nothing more.

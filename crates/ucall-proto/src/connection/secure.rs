@@ -20,7 +20,7 @@ use super::deadline::WaitState;
 use super::{CloseState, Environment, NextAction, PlainConnection, Reservation, Scratch};
 use crate::Limits;
 use crate::rpc::Service;
-use crate::tls::{TlsConnection, starts_tls_record};
+use crate::tls::{TlsConnection, TlsSession, starts_tls_record};
 
 /// The largest plaintext buffer that is reused for the next step.
 const KEPT_CAPACITY_MAX: usize = 256 << 10;
@@ -45,6 +45,18 @@ impl Deref for Secured {
     #[inline(always)]
     fn deref(&self) -> &PlainConnection {
         &self.plain
+    }
+}
+
+impl PlainConnection {
+    /// What TLS has agreed on; `None` without TLS, and before.
+    pub fn session(&self) -> Option<&TlsSession> {
+        self.session.as_deref()
+    }
+
+    /// Whether the connection is under TLS, after its handshake.
+    pub fn is_tls(&self) -> bool {
+        self.session.is_some()
     }
 }
 

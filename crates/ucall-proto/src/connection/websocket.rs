@@ -233,7 +233,12 @@ impl PlainConnection {
             return Step::Incomplete;
         }
         let had_head = mem::take(&mut socket.bytes_needed) > 0;
-        match socket.reader.read(rest, &message_limits(environment.limits)) {
+        let limits = message_limits(environment.limits);
+        if let Some((payload, len)) = socket.reader.read_short(rest, &limits) {
+            self.run_message(MessageKind::Text, payload, environment, out);
+            return Step::Consumed(len);
+        }
+        match socket.reader.read(rest, &limits) {
             Ok(Progress::Frame { len, event }) => {
                 self.handle_frame(event, environment, out);
                 Step::Consumed(len)

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use super::method::Methods;
+
 /// An error that gets a 4xx or 5xx reply, after which the connection closes.
 ///
 /// All kinds but [`HttpError::AuthenticationFailed`] and [`HttpError::Overloaded`] are the peer's
@@ -75,10 +77,13 @@ pub enum HttpError {
     HostForbidden,
     /// 403: an `Origin` that may not call this server.
     OriginForbidden,
-    /// 404: a path other than `/`.
+    /// 404: neither the path `/` nor that of a route.
     NotFound,
-    /// 405: a method other than POST or OPTIONS.
-    MethodNotAllowed,
+    /// 405: a method that the path does not have.
+    MethodNotAllowed {
+        /// Those that it has.
+        allow: Methods,
+    },
     /// 408: the head was not complete in time.
     HeadTimeout,
     /// 408: the body was not complete in time.
@@ -214,7 +219,12 @@ impl HttpError {
                 "this Origin may not call; the server's operator may name it in allow_origins",
             ),
             Self::NotFound => (404, "requests go to the path /"),
-            Self::MethodNotAllowed => (405, "requests are sent with POST"),
+            Self::MethodNotAllowed { allow: Methods::CALLS } => {
+                (405, "requests are sent with POST")
+            }
+            Self::MethodNotAllowed { .. } => {
+                (405, "this path has other methods; the header Allow names them")
+            }
             Self::HeadTimeout => (408, "the headers were not complete within head_timeout"),
             Self::BodyTimeout => (408, "the body was not complete within body_timeout"),
             Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),

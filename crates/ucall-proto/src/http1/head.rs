@@ -1,8 +1,9 @@
 //! The head of a request, as slices of the input it was read from.
 
-use memchr::memchr;
+use memchr::{memchr, memmem};
 
 use super::bytes::{Span, trim};
+use super::method::Method;
 use super::reply::ConnectionOption;
 
 /// A request line and its headers, checked.
@@ -32,22 +33,6 @@ pub(super) struct ParsedHead {
     pub is_fast_path: bool,
     /// The host is a common name of this machine.
     pub names_loopback: bool,
-}
-
-/// The method of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
-    /// `POST`.
-    #[default]
-    Post,
-    /// `OPTIONS`.
-    Options,
-    /// `GET`.
-    Get,
-    /// `HEAD`, whose reply has no body.
-    Head,
-    /// Any other token.
-    Other,
 }
 
 /// The target of a request.
@@ -125,6 +110,27 @@ impl<'a> Head<'a> {
             TargetKind::Asterisk => Target::Asterisk,
             TargetKind::Other => Target::Other(self.parsed.target_at.of(self.text)),
         }
+    }
+
+    /// Whether this is a JSON-RPC request: `POST /`.
+    #[must_use]
+    #[inline]
+    pub fn is_call(&self) -> bool {
+        (self.parsed.method, self.parsed.target) == (Method::Post, TargetKind::Root)
+    }
+
+    /// The path and the query of the target as they were sent, without the `?` between them. An
+    /// absolute target without a path has the path `/`. The `*` of OPTIONS is its own path.
+    #[must_use]
+    pub fn path_and_query(&self) -> (&'a [u8], &'a [u8]) {
+        let target = self.parsed.target_at.of(self.text);
+        let local = match target.first() {
+            Some(b'/') => target,
+            _ => after_authority(target),
+        };
+        let end = memchr(b'?', local).unwrap_or(local.len());
+        let (path, query) = local.split_at(end);
+        (if path.is_empty() { b"/" } else { path }, query.strip_prefix(b"?").unwrap_or_default())
     }
 
     /// The version the peer speaks.
@@ -220,6 +226,14 @@ impl<'a> Head<'a> {
             (true, Version::Http11) => ConnectionOption::Implied,
         }
     }
+}
+
+/// What follows the authority of an absolute target; all of another one.
+fn after_authority(target: &[u8]) -> &[u8] {
+    let Some(scheme) = memmem::find(target, b"://") else { return target };
+    let rest = target.get(scheme + 3..).unwrap_or_default();
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    rest.get(end..).unwrap_or_default()
 }
 
 /// The headers of a [`Head`]: pairs of the name as it was sent and the value without surrounding

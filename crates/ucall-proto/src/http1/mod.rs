@@ -1,5 +1,5 @@
-//! The part of HTTP/1.1 that a server of `POST /` needs: request heads, chunked bodies, access
-//! rules for browsers, and reply heads.
+//! The part of HTTP/1.1 that a server of calls and plain routes needs: request heads, chunked
+//! bodies, access rules for browsers, and reply heads.
 //!
 //! It may import `memchr` and `itoa` only. It works on byte slices, has no clock, and allocates
 //! only for an error reply or a growing chunked body.
@@ -17,9 +17,11 @@ mod error;
 mod fields;
 mod head;
 mod host;
+mod method;
 mod parser;
 mod reply;
 mod request_line;
+mod response;
 
 #[cfg(any(test, fuzzing))]
 pub mod invariants;
@@ -30,6 +32,8 @@ pub use access::{AccessRules, AllowedOrigin, InvalidAccessRule};
 pub use chunked::{ChunkedDecoder, ChunkedLimits, Progress};
 pub use date::{DATE_BYTES, date_text};
 pub use error::HttpError;
-pub use head::{BodyLength, Head, Headers, Method, Target, Version};
+pub use head::{BodyLength, Head, Headers, Target, Version};
+pub use method::{Method, Methods};
 pub use parser::{HeadLimits, HeadParser, parse_head};
 pub use reply::{ConnectionOption, PendingReply, ReplyHeaders, ReplyWriter, continue_100};
+pub(crate) use response::{without_chunked, write_json_response};

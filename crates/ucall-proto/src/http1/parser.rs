@@ -22,7 +22,8 @@ use super::access::names_loopback;
 use super::bytes::Span;
 use super::error::HttpError;
 use super::fields::{HeaderState, Line, read_line};
-use super::head::{BodyLength, Head, Method, ParsedHead, TargetKind, Version};
+use super::head::{BodyLength, Head, ParsedHead, TargetKind, Version};
+use super::method::Method;
 use super::request_line::{self, RequestLine};
 
 /// How large a head may be.

@@ -8,6 +8,7 @@
 use super::access::AllowedOrigin;
 use super::date::{DATE_BYTES, date_text};
 use super::error::HttpError;
+use super::method::Methods;
 
 const OK_HEAD: &[u8; 102] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
     Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: ";
@@ -20,11 +21,10 @@ const LENGTH_NAME: &[u8] = b"Content-Length: ";
 const DIGITS_MAX: usize = 20;
 const HEAD_END: &[u8; 4] = b"\r\n\r\n";
 
-const ALLOW: &[u8] = b"Allow: POST, OPTIONS\r\n";
 const UPGRADE: &[u8] =
     b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n";
 /// `*` does not cover Authorization, and browsers before 2022 do not know it.
-const PREFLIGHT: &[u8] = b"Access-Control-Allow-Methods: POST\r\n\
+const PREFLIGHT: &[u8] = b"\
     Access-Control-Allow-Headers: Content-Type, Authorization, *\r\n\
     Access-Control-Max-Age: 600\r\n";
 
@@ -55,7 +55,7 @@ impl ReplyHeaders<'_> {
         self.connection == ConnectionOption::Implied && self.allowed_origin.is_none()
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self.connection {
             ConnectionOption::Implied => {}
             ConnectionOption::KeepAlive => out.extend_from_slice(b"Connection: keep-alive\r\n"),
@@ -223,14 +223,17 @@ impl ReplyWriter {
         self.write_no_content(out, reply_headers, b"");
     }
 
-    /// Writes the reply to OPTIONS: which methods there are, and to a preflight from an allowed
+    /// Writes the reply to OPTIONS: which methods the path has, and to a preflight from an allowed
     /// origin that it may send its request.
-    pub fn options(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) {
-        self.write_no_content(
-            out,
-            reply_headers,
-            if reply_headers.allowed_origin.is_some() { PREFLIGHT } else { ALLOW },
-        );
+    pub fn options(&self, out: &mut Vec<u8>, methods: Methods, reply_headers: &ReplyHeaders<'_>) {
+        let mut lines = Vec::new();
+        if reply_headers.allowed_origin.is_some() {
+            methods.write_line(&mut lines, "Access-Control-Allow-Methods");
+            lines.extend_from_slice(PREFLIGHT);
+        } else {
+            methods.write_line(&mut lines, "Allow");
+        }
+        self.write_no_content(out, reply_headers, &lines);
     }
 
     /// Writes an error reply. Its body, plain text, states what was expected. For the method HEAD
@@ -248,14 +251,14 @@ impl ReplyWriter {
         out.extend_from_slice(status_line.as_bytes());
         out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
         out.extend_from_slice(self.date_line());
-        match error.status() {
-            401 => {
+        match *error {
+            HttpError::Unauthorized => {
                 let line = format!("WWW-Authenticate: {}\r\n", self.challenge);
                 out.extend_from_slice(line.as_bytes());
             }
-            405 => out.extend_from_slice(ALLOW),
-            426 => out.extend_from_slice(UPGRADE),
-            503 => out.extend_from_slice(b"Retry-After: 1\r\n"),
+            HttpError::MethodNotAllowed { allow } => allow.write_line(out, "Allow"),
+            HttpError::WebSocketVersionUnsupported => out.extend_from_slice(UPGRADE),
+            HttpError::Overloaded => out.extend_from_slice(b"Retry-After: 1\r\n"),
             _ => {}
         }
         reply_headers.write(out);
@@ -275,7 +278,7 @@ impl ReplyWriter {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn date_line(&self) -> &[u8] {
+    pub(super) fn date_line(&self) -> &[u8] {
         &self.ok_head[DATE_LINE_AT..DATE_LINE_END]
     }
 }

@@ -4,8 +4,9 @@
 
 use super::bytes::{Span, is_target, starts_with_ignoring_case, text_length, token_length};
 use super::error::HttpError;
-use super::head::{Method, TargetKind, Version};
+use super::head::{TargetKind, Version};
 use super::host::is_authority;
+use super::method::Method;
 
 const COMMON_LINE: &[u8] = b"POST / HTTP/1.1\r\n";
 
@@ -73,6 +74,9 @@ fn read_method(method: &[u8]) -> Method {
         b"OPTIONS" => Method::Options,
         b"GET" => Method::Get,
         b"HEAD" => Method::Head,
+        b"PUT" => Method::Put,
+        b"PATCH" => Method::Patch,
+        b"DELETE" => Method::Delete,
         _ => Method::Other,
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::AuthenticationError;
 use crate::Limits;
-use crate::json::JsonError;
+use crate::json::{JsonError, write_i64, write_string};
 
 /// The error object of a reply (§5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,9 +48,22 @@ impl RpcError {
     #[must_use]
     pub fn expected(mut self, what: &str) -> Self {
         let mut data = Vec::with_capacity(what.len() + 2);
-        crate::json::write_string(&mut data, what);
+        write_string(&mut data, what);
         self.data = Some(data);
         self
+    }
+
+    /// Appends the object.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"code":"#);
+        write_i64(out, self.code);
+        out.extend_from_slice(br#","message":"#);
+        write_string(out, &self.message);
+        if let Some(data) = &self.data {
+            out.extend_from_slice(br#","data":"#);
+            out.extend_from_slice(data);
+        }
+        out.push(b'}');
     }
 
     /// The server has no memory for another request; the client may retry after a second.

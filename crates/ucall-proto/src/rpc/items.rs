@@ -4,6 +4,7 @@
 //! caller's progress token, or over HTTP the id of the call.
 
 use super::Call;
+use super::route::ROUTE_ID;
 use crate::http1::{Head, Version};
 
 /// How the items of one call are framed.
@@ -20,7 +21,12 @@ pub(crate) enum ItemFormat {
 impl Call<'_> {
     /// Whether the caller takes the items of a stream one by one. If not, they are its result.
     pub fn takes_items(&self) -> bool {
-        self.item_format().is_some()
+        self.is_of_route() || self.item_format().is_some()
+    }
+
+    /// Whether it is a request of a route.
+    fn is_of_route(&self) -> bool {
+        self.id == Some(ROUTE_ID)
     }
 
     /// How the caller takes items; `None` if it does not.

@@ -8,6 +8,7 @@ mod items;
 mod meta;
 mod reply;
 mod request;
+mod route;
 
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
@@ -16,11 +17,12 @@ pub use meta::Meta;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
+pub(crate) use route::ROUTE_ID;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::http1::Head;
+use crate::http1::{Head, Methods};
 use crate::json::{Member, Text};
 use crate::tls::TlsSession;
 
@@ -109,6 +111,27 @@ pub trait Service {
     ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session);
         Err(AuthenticationError::Failed)
+    }
+
+    /// The methods of the routes of a path, which answer HTTP requests other than calls.
+    fn route_methods(&self, path: &[u8]) -> Methods {
+        let _ = path;
+        Methods::default()
+    }
+
+    /// Whether the request of a route needs no authentication.
+    fn is_public(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
+    /// Answers a request of a route, as [`Service::call`] does. The method of `call` is the path;
+    /// its [`Call::head`] has the rest. The response, [`Reply::response`] or the deferred result,
+    /// is an HTTP response without `Date` and `Connection`. It may come in parts, as items; its
+    /// first header is then `Transfer-Encoding: chunked`, unless it states the body's length.
+    fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        let _ = (call, body, reply);
+        CallOutcome::Done
     }
 
     /// Cancels a deferred call, whose caller has asked for that and gets its reply now.

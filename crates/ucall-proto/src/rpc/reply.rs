@@ -1,7 +1,8 @@
 //! One reply, written straight into the output.
 
 use super::RpcError;
-use crate::json::{extend_short, write_i64, write_string};
+use super::route::{ROUTE_ID, write_error_response};
+use crate::json::extend_short;
 
 /// The reply of one call, which the handler writes.
 ///
@@ -36,6 +37,7 @@ impl ReplyLimit {
 enum ReplyState {
     Empty,
     Result,
+    Response,
     Error,
 }
 
@@ -56,6 +58,14 @@ impl<'a> Reply<'a> {
         self.out
     }
 
+    /// Begins the response of a route: the caller appends its status line, its headers and its
+    /// body. See [`Service::respond`](crate::Service::respond).
+    pub fn response(&mut self) -> &mut Vec<u8> {
+        self.out.truncate(self.start);
+        self.state = ReplyState::Response;
+        self.out
+    }
+
     /// The length of the buffer above which the reply is too large. Writers of long results check
     /// it now and then.
     pub fn len_max(&self) -> usize {
@@ -66,8 +76,10 @@ impl<'a> Reply<'a> {
     pub fn error(&mut self, error: &RpcError) {
         self.out.truncate(self.start);
         self.state = ReplyState::Error;
-        if self.id.is_some() {
-            write_error_reply(self.out, self.id, error);
+        match self.id {
+            None => {}
+            Some(ROUTE_ID) => write_error_response(self.out, error),
+            Some(_) => write_error_reply(self.out, self.id, error),
         }
     }
 
@@ -114,13 +126,7 @@ fn too_large(bytes_max: usize) -> RpcError {
 pub(crate) fn write_error_reply(out: &mut Vec<u8>, id: Option<&[u8]>, error: &RpcError) {
     out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
     out.extend_from_slice(id.unwrap_or(b"null"));
-    out.extend_from_slice(br#","error":{"code":"#);
-    write_i64(out, error.code);
-    out.extend_from_slice(br#","message":"#);
-    write_string(out, &error.message);
-    if let Some(data) = &error.data {
-        out.extend_from_slice(br#","data":"#);
-        out.extend_from_slice(data);
-    }
-    out.extend_from_slice(b"}}");
+    out.extend_from_slice(br#","error":"#);
+    error.write(out);
+    out.push(b'}');
 }

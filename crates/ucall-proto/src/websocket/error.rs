@@ -1,4 +1,4 @@
-//! What is wrong with a client's frames, and the close code that it gets.
+//! The errors of a peer's frames, and the close code for each.
 
 use std::fmt;
 
@@ -17,6 +17,8 @@ pub enum WebSocketError {
     UnknownOpcode,
     /// 1002: a frame of a client without a mask.
     Unmasked,
+    /// 1002: a frame of a server with a mask.
+    Masked,
     /// 1002: a length that fewer bytes could express, or of more than 63 bits.
     LengthMalformed,
     /// 1002: a control frame in fragments.
@@ -72,6 +74,7 @@ impl fmt::Display for WebSocketError {
             Self::ReservedBits => "expected no reserved bits",
             Self::UnknownOpcode => "expected an opcode of RFC 6455",
             Self::Unmasked => "expected a masked frame",
+            Self::Masked => "expected a frame without a mask",
             Self::LengthMalformed => "expected a length in the fewest bytes",
             Self::ControlFragmented => "expected a control frame in one piece",
             Self::ControlTooLarge => "expected a control frame of at most 125 bytes",

@@ -9,13 +9,17 @@ use super::error::WebSocketError;
 
 const FINAL: u8 = 0x80;
 const RESERVED: u8 = 0x70;
-const MASKED: u8 = 0x80;
+pub(super) const MASK: u8 = 0x80;
+/// The first byte of a text message in one frame.
+pub(super) const FINAL_TEXT: u8 = FINAL | 0x1;
+/// The length of a client's head without an extended length.
+pub(super) const SHORT_HEAD_LEN: usize = 6;
 /// The largest payload of a control frame, and of a head without an extended length.
 pub(super) const SHORT_MAX: usize = 125;
 /// In place of a length: it follows in two bytes, or in eight.
 const IN_TWO_BYTES: u8 = 126;
 const IN_EIGHT_BYTES: u8 = 127;
-/// The longest head that a server writes, which has no key.
+/// The longest head without a key, as a server writes it.
 pub(super) const SERVER_HEAD_MAX: usize = 10;
 
 /// What a frame carries.
@@ -64,21 +68,23 @@ impl Opcode {
     }
 }
 
-/// The head of a client's frame.
+/// The head of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHead {
     pub opcode: Opcode,
     pub is_final: bool,
     pub payload_len: usize,
+    /// Zeros in a server's frame, which has none.
     pub key: [u8; 4],
     /// The bytes of the head itself.
     pub len: usize,
 }
 
 impl FrameHead {
-    /// Reads the head that `input` starts with, or returns `None` if it is incomplete.
+    /// Reads the head that `input` starts with, or returns `None` if it is incomplete. The frames
+    /// of a client are masked, those of a server are not.
     #[inline(always)]
-    pub(super) fn parse(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
+    pub(super) fn parse<const MASKED: bool>(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
         let Some((&first, rest)) = input.split_first() else { return Ok(None) };
         if first & RESERVED != 0 {
             return Err(WebSocketError::ReservedBits);
@@ -89,16 +95,22 @@ impl FrameHead {
             return Err(WebSocketError::ControlFragmented);
         }
         let Some((&second, rest)) = rest.split_first() else { return Ok(None) };
-        if second & MASKED == 0 {
-            return Err(WebSocketError::Unmasked);
+        match (second & MASK != 0, MASKED) {
+            (false, true) => return Err(WebSocketError::Unmasked),
+            (true, false) => return Err(WebSocketError::Masked),
+            _ => {}
         }
-        let short = second & !MASKED;
+        let short = second & !MASK;
         if opcode.is_control() && usize::from(short) > SHORT_MAX {
             return Err(WebSocketError::ControlTooLarge);
         }
         let Some((payload_len, rest)) = read_length(short, rest)? else { return Ok(None) };
+        let len = input.len() - rest.len();
+        if !MASKED {
+            return Ok(Some(Self { opcode, is_final, payload_len, key: [0; 4], len }));
+        }
         let Some(&key) = rest.first_chunk() else { return Ok(None) };
-        let len = input.len() - rest.len() + key.len();
+        let len = len + key.len();
         Ok(Some(Self { opcode, is_final, payload_len, key, len }))
     }
 }

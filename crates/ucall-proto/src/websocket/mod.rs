@@ -1,11 +1,12 @@
-//! WebSocket (RFC 6455) of a server, without I/O: frames, messages, control frames, and closing.
+//! WebSocket (RFC 6455) without I/O: frames, messages, control frames, and closing.
 //!
 //! It may import `http1` for the upgrade, `simdutf8`, `base64ct`, and SHA-1 of `aws-lc-rs`.
 //!
 //! [`MessageReader`] reads the client's frames from a buffer that may be written: a payload is
 //! unmasked where it is, and a message of one frame is not copied. The fragments of a message are
 //! collected in memory of the reader. [`FrameWriter`] writes a server's frames around payloads that
-//! are written in place. Extensions are declined, so the reserved bits of each frame must be 0.
+//! are written in place. Extensions are declined, so the reserved bits of each frame must be 0. For
+//! a client, the reader reads a server's frames, and [`write_client_frame`] writes masked ones.
 
 mod close;
 mod error;
@@ -23,4 +24,6 @@ pub use reader::{
     CloseFrame, Event, MessageKind, MessageLimits, MessageReader, Progress, validate_text,
 };
 pub use upgrade::Upgrade;
-pub use writer::{FrameWriter, PendingFrame, write_close, write_frame, write_head};
+pub use writer::{
+    FrameWriter, PendingFrame, write_client_frame, write_close, write_frame, write_head,
+};

@@ -1,4 +1,4 @@
-//! Reads a client's frames, and collects the fragments of its messages.
+//! Reads the frames of a peer, and collects the fragments of its messages.
 //!
 //! | a message under way | frame | then |
 //! |---|---|---|
@@ -18,10 +18,10 @@ use std::mem;
 
 use super::close::CloseCode;
 use super::error::WebSocketError;
-use super::head::{FrameHead, Opcode};
+use super::head::{FINAL_TEXT, FrameHead, MASK, Opcode, SHORT_HEAD_LEN, SHORT_MAX};
 use super::mask::unmask;
 
-/// The limits on messages of a client.
+/// The limits on messages of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageLimits {
     /// Bytes of the payload of one frame.
@@ -104,7 +104,7 @@ pub enum Progress<'a> {
     },
 }
 
-/// Reads the frames of one client.
+/// Reads the frames of one peer.
 #[derive(Debug, Default)]
 pub struct MessageReader {
     /// The message under way.
@@ -122,7 +122,7 @@ struct Fragments {
 }
 
 impl MessageReader {
-    /// Reads the frame that `input` starts with, and unmasks its payload in place.
+    /// Reads the frame of a client that `input` starts with, and unmasks its payload in place.
     ///
     /// # Errors
     /// [`WebSocketError`] if the peer violates the protocol or a limit. The connection must close.
@@ -134,7 +134,28 @@ impl MessageReader {
         input: &'a mut [u8],
         limits: &MessageLimits,
     ) -> Result<Progress<'a>, WebSocketError> {
-        let Some(head) = FrameHead::parse(input)? else {
+        self.read_frame::<true>(input, limits)
+    }
+
+    /// Reads the frame of a server that `input` starts with, which has no mask.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_from_server<'a>(
+        &mut self,
+        input: &'a mut [u8],
+        limits: &MessageLimits,
+    ) -> Result<Progress<'a>, WebSocketError> {
+        self.read_frame::<false>(input, limits)
+    }
+
+    #[inline(always)]
+    fn read_frame<'a, const MASKED: bool>(
+        &mut self,
+        input: &'a mut [u8],
+        limits: &MessageLimits,
+    ) -> Result<Progress<'a>, WebSocketError> {
+        let Some(head) = FrameHead::parse::<MASKED>(input)? else {
             return Ok(Progress::Incomplete { bytes_needed: input.len() + 1 });
         };
         self.check(&head, limits)?;
@@ -142,7 +163,9 @@ impl MessageReader {
         let Some(payload) = input.get_mut(head.len..len) else {
             return Ok(Progress::Incomplete { bytes_needed: len });
         };
-        unmask(payload, head.key);
+        if MASKED {
+            unmask(payload, head.key);
+        }
         let event = match head.opcode {
             Opcode::Text if head.is_final => {
                 Event::Message { kind: MessageKind::Text, payload: Cow::Borrowed(payload) }
@@ -156,6 +179,27 @@ impl MessageReader {
             _ => self.add_fragment(&head, payload)?,
         };
         Ok(Progress::Frame { len, event })
+    }
+
+    /// The payload of the message that `input` starts with, and the length of its frame, if it is
+    /// text in one frame with the shortest head; `None` means to [`read`](Self::read). Most
+    /// messages have this form, which takes no choice between kinds of frames.
+    #[inline(always)]
+    pub fn read_short<'a>(
+        &self,
+        input: &'a mut [u8],
+        limits: &MessageLimits,
+    ) -> Option<(&'a [u8], usize)> {
+        let [FINAL_TEXT, second, a, b, c, d, rest @ ..] = input else { return None };
+        let len = usize::from(second.checked_sub(MASK)?);
+        let MessageLimits { frame_bytes_max, message_bytes_max, frames_max } = *limits;
+        let is_allowed = len <= SHORT_MAX.min(frame_bytes_max).min(message_bytes_max);
+        if !is_allowed || frames_max == 0 || self.has_fragments() {
+            return None;
+        }
+        let payload = rest.get_mut(..len)?;
+        unmask(payload, [*a, *b, *c, *d]);
+        Some((payload, SHORT_HEAD_LEN + len))
     }
 
     /// The bytes that the reader holds for a message under way.

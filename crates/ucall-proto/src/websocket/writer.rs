@@ -1,7 +1,8 @@
-//! Writes a server's frames, which are never masked or fragmented.
+//! Writes frames, which are never fragmented. Those of a client are masked.
 
 use super::close::CloseCode;
-use super::head::{Opcode, SERVER_HEAD_MAX, SHORT_MAX, server_head, short_head};
+use super::head::{MASK, Opcode, SERVER_HEAD_MAX, SHORT_MAX, server_head, short_head};
+use super::mask::unmask;
 
 /// Writes messages whose payload is appended after their head.
 ///
@@ -78,7 +79,18 @@ impl FrameWriter {
     }
 }
 
-/// Appends a frame with this payload: a message, or a control frame of at most 125 bytes.
+/// Appends a client's frame with this payload, masked by a random key that is used once.
+pub fn write_client_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], key: [u8; 4]) {
+    let (mut head, len) = server_head(opcode, payload.len());
+    head[1] |= MASK;
+    out.extend_from_slice(head.get(..len).unwrap_or_default());
+    out.extend_from_slice(&key);
+    let start = out.len();
+    out.extend_from_slice(payload);
+    unmask(out.get_mut(start..).unwrap_or_default(), key);
+}
+
+/// Appends a server's frame with this payload: a message, or a control frame of at most 125 bytes.
 pub fn write_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     write_head(out, opcode, payload.len());
     out.extend_from_slice(payload);

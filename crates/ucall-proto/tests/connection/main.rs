@@ -12,6 +12,7 @@ mod limits;
 mod members;
 mod memory;
 mod raw;
+mod routes;
 mod secure;
 mod specification;
 #[path = "../tls/harness.rs"]

@@ -113,3 +113,17 @@ fn a_reader_holds_memory_only_for_a_message_under_way() {
         assert_eq!(reader.held_bytes() >= 5000, is_under_way);
     }
 }
+
+#[test]
+fn each_limit_holds_for_short_messages() {
+    let reader = MessageReader::default();
+    let largest = |limits: &MessageLimits| {
+        let is_read =
+            |len: &usize| reader.read_short(&mut whole(TEXT, &vec![0; *len]), limits).is_some();
+        (0..200).take_while(is_read).last()
+    };
+    assert_eq!(largest(&LIMITS), Some(125));
+    assert_eq!(largest(&MessageLimits { frame_bytes_max: 6, ..LIMITS }), Some(6));
+    assert_eq!(largest(&MessageLimits { message_bytes_max: 6, ..LIMITS }), Some(6));
+    assert_eq!(largest(&MessageLimits { frames_max: 0, ..LIMITS }), None);
+}

@@ -179,7 +179,16 @@ fn step(
     limits: &MessageLimits,
 ) -> Result<Option<(usize, Option<Item>)>, WebSocketError> {
     let (before, present) = (input.to_vec(), input.len());
-    match reader.read(input, limits)? {
+    let mut copy = before.clone();
+    let short = reader.read_short(&mut copy, limits).map(|(payload, len)| (payload.to_vec(), len));
+    let progress = reader.read(input, limits);
+    if let Some((payload, len)) = short {
+        let event = Event::Message { kind: MessageKind::Text, payload: payload.into() };
+        assert_eq!(progress, Ok(Progress::Frame { len, event }), "both read the same message");
+    } else {
+        assert_eq!(copy, before, "a frame that is not read stays masked");
+    }
+    match progress? {
         Progress::Incomplete { bytes_needed } => {
             assert!(bytes_needed > present, "{bytes_needed} bytes are there already");
             assert_eq!(input, before, "an incomplete frame stays masked");

@@ -1,6 +1,11 @@
-//! The frames of a server.
+//! Written frames, of a server and of a client.
 
-use ucall_proto::websocket::{CloseCode, FrameWriter, Opcode, write_close, write_frame};
+use std::borrow::Cow;
+
+use ucall_proto::websocket::{
+    CloseCode, Event, FrameWriter, MessageKind, MessageLimits, MessageReader, Opcode, Progress,
+    WebSocketError, write_client_frame, write_close, write_frame,
+};
 
 /// The payload of a server's frame, which is all of `frame`, and its first byte.
 fn parse(frame: &[u8]) -> (u8, &[u8]) {
@@ -66,4 +71,38 @@ fn a_long_reason_is_cut_between_characters() {
         let expected = [b"\x03\xE9", expected.as_bytes()].concat();
         assert_eq!(parse(&out), (0x88, &*expected));
     }
+}
+
+#[test]
+fn a_server_reads_what_a_client_writes_and_a_client_refuses_it() {
+    let limits =
+        MessageLimits { frame_bytes_max: 1 << 20, message_bytes_max: 1 << 20, frames_max: 1 };
+    for len in [0, 1, 125, 126, 65_535, 65_536] {
+        let payload = vec![b'x'; len];
+        let mut frame = Vec::new();
+        write_client_frame(&mut frame, Opcode::Text, &payload, *b"key!");
+        assert!(len < 8 || !frame.ends_with(b"xxxxxxxx"), "the payload is masked");
+        let mut copy = frame.clone();
+        let refused = MessageReader::default().read_from_server(&mut copy, &limits);
+        assert_eq!(refused, Err(WebSocketError::Masked));
+        let frame_len = frame.len();
+        let read = MessageReader::default().read(&mut frame, &limits);
+        let event = Event::Message { kind: MessageKind::Text, payload: Cow::Owned(payload) };
+        assert_eq!(read, Ok(Progress::Frame { len: frame_len, event }));
+    }
+}
+
+#[test]
+fn a_client_reads_what_a_server_writes_cut_at_every_byte() {
+    let limits = MessageLimits { frame_bytes_max: 200, message_bytes_max: 200, frames_max: 1 };
+    let (mut frame, payload) = (Vec::new(), vec![b'x'; 200]);
+    write_frame(&mut frame, Opcode::Text, &payload);
+    for end in 0..frame.len() {
+        let read = MessageReader::default().read_from_server(&mut frame[..end], &limits);
+        assert!(matches!(read, Ok(Progress::Incomplete { bytes_needed }) if bytes_needed > end));
+    }
+    let (len, event) =
+        (frame.len(), Event::Message { kind: MessageKind::Text, payload: payload.into() });
+    let read = MessageReader::default().read_from_server(&mut frame, &limits);
+    assert_eq!(read, Ok(Progress::Frame { len, event }));
 }

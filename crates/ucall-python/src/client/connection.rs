@@ -12,8 +12,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::error::ClientFault;
-use super::parser::{Message, Parser};
-use super::reply::Reply;
+use super::parser::{Message, Parser, Protocol};
+use super::reply::{Received, Reply};
 use super::request::Request;
 use super::socket::{Deadline, IdleState, Socket, peek_idle};
 
@@ -45,7 +45,7 @@ impl ClientConnection {
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         Ok(Self {
             socket: Some(Socket::new(descriptor)),
-            parser: Parser::new(http, reply_bytes_max),
+            parser: Parser::new(if http { Protocol::Http } else { Protocol::Raw }, reply_bytes_max),
             http,
             idle_since: None,
         })
@@ -148,12 +148,16 @@ impl ClientConnection {
         if let Some(early_reply) = exchange.send(progress)? {
             // The server replied before it had the whole request, and will not read another.
             self.socket = None;
-            return Reply::from_message(early_reply);
+            return exchange_reply(early_reply, || Err(ClientFault::WrongReply));
         }
         if !self.http && progress.request.expects_nothing() {
             return Ok(Reply::nothing());
         }
-        Reply::from_message(exchange.receive(progress)?)
+        let first = exchange.receive(progress)?;
+        exchange_reply(first, || match exchange.parser.advance()? {
+            Some(next) => Ok(next),
+            None => exchange.receive(progress),
+        })
     }
 }
 
@@ -243,6 +247,21 @@ impl Exchange<'_> {
             if let Some(message) = self.parser.advance()? {
                 return Ok(message);
             }
+        }
+    }
+}
+
+/// The first reply of some messages. Notifications before it are dropped: `ucall._client.channel`
+/// receives them for those who asked for them.
+fn exchange_reply(
+    first: Message,
+    mut next: impl FnMut() -> Result<Message, ClientFault>,
+) -> Result<Reply, ClientFault> {
+    let mut message = first;
+    loop {
+        match Received::from_message(message)? {
+            Received::Reply(reply) => return Ok(reply),
+            Received::Notification(_) => message = next()?,
         }
     }
 }

@@ -34,6 +34,10 @@ pub(super) enum ClientFault {
     Protocol(String),
     /// An HTTP status other than success, without a JSON-RPC document.
     Http { status: u16, reason: String, text: String },
+    /// The frames of the server violate WebSocket; the text says what was expected.
+    WebSocket(String),
+    /// The server sent a Close frame.
+    WebSocketClosed { code: Option<u16>, reason: String },
     /// The reply has the id of another request.
     WrongReply,
 }
@@ -78,6 +82,13 @@ impl ClientFault {
                 "the server sent more than {INFORMATIONAL_MAX} heads of status 1xx before its reply"
             ),
             Self::Protocol(what) => format!("the server's reply is not JSON-RPC: {what}"),
+            Self::WebSocket(expected) => format!("the server violates WebSocket: {expected}"),
+            Self::WebSocketClosed { code: None, .. } => {
+                "the server closed the WebSocket without a code".to_owned()
+            }
+            Self::WebSocketClosed { code: Some(code), reason } => {
+                format!("the server closed the WebSocket: {code} {reason}").trim_end().to_owned()
+            }
             Self::Http { status, .. } => format!("HTTP status {status}"),
             Self::WrongReply => "the server replied to another request".to_owned(),
         }

@@ -1,4 +1,5 @@
-//! Parses the head of an HTTP reply: its status and the length of its body (RFC 9112, section 6.3).
+//! Parses the head of an HTTP reply: its status, the length of its body (RFC 9112, section 6.3),
+//! and the headers of an upgrade.
 //!
 //! `httparse` splits the lines. A head that two parsers could read differently is rejected.
 
@@ -22,6 +23,10 @@ pub(super) struct Head {
     pub(super) body: Body,
     /// Whether another request may be sent on the connection.
     pub(super) keeps_alive: bool,
+    /// Whether the body is a stream of server-sent events.
+    pub(super) has_events: bool,
+    /// The proof of a server that it speaks WebSocket (RFC 6455, section 4.2.2).
+    pub(super) websocket_accept: Option<Vec<u8>>,
 }
 
 /// The length of the body.
@@ -63,7 +68,15 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
         _ => response.reason.unwrap_or_default().to_owned(),
     };
     let keeps_alive = keeps_alive && body != Body::UntilClose;
-    Ok(Some(Head { len, status, reason, body, keeps_alive }))
+    Ok(Some(Head {
+        len,
+        status,
+        reason,
+        body,
+        keeps_alive,
+        has_events: fields.has_events,
+        websocket_accept: fields.websocket_accept,
+    }))
 }
 
 /// The headers that determine the body and the connection.
@@ -73,6 +86,8 @@ struct Fields {
     transfer_encoding: bool,
     close: bool,
     keep_alive: bool,
+    has_events: bool,
+    websocket_accept: Option<Vec<u8>>,
 }
 
 impl Fields {
@@ -106,6 +121,13 @@ impl Fields {
             };
             self.close |= has(b"close");
             self.keep_alive |= has(b"keep-alive");
+        } else if is("content-type") {
+            let media = header.value.split(|&byte| byte == b';').next().unwrap_or_default();
+            self.has_events = media.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
+        } else if is("sec-websocket-accept") {
+            self.websocket_accept = Some(header.value.trim_ascii().to_vec());
+        } else if is("sec-websocket-extensions") {
+            return Err(not_http("an extension of WebSocket, which the request does not offer"));
         } else if is("content-encoding") && !header.value.eq_ignore_ascii_case(b"identity") {
             return Err(not_http("a compressed body, which the request does not accept"));
         }

@@ -1,21 +1,28 @@
 //! The client's core: writes requests, reads replies, and exchanges them over a plain socket.
 //!
-//! `request` and `reply` are the two documents as Python sees them. `parser` finds replies in
-//! received bytes without I/O: [`ReplyReader`] offers it to TLS and asyncio, and
+//! `request`, `reply` and `notification` are the documents as Python sees them. `parser` finds
+//! those of the server in received bytes without I/O: in documents, HTTP, server-sent events or
+//! WebSocket frames. [`ReplyReader`] offers it to TLS, asyncio and streams, and
 //! [`ClientConnection`] drives it on a plain socket without the interpreter's lock. Addresses,
 //! pools and retries are in `python/ucall/_client/`.
 
 mod connection;
 mod error;
+mod events;
+mod frame;
 mod head;
 mod limits;
+mod notification;
 mod parser;
 mod reader;
 mod reply;
 mod request;
 mod socket;
+mod values;
 
 pub(crate) use connection::{ClientConnection, peek};
+pub(crate) use frame::client_frame;
+pub(crate) use notification::Notification;
 pub(crate) use reader::ReplyReader;
 pub(crate) use reply::Reply;
 pub(crate) use request::{Request, RequestWriter};

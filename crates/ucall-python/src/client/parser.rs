@@ -13,15 +13,21 @@
 //! | `Chunked`    | the last chunk             | `Head`, with a message         |
 //! | `UntilClose` | the end of the connection  | `Head`, with a message         |
 //! | `Raw`        | the end of a document      | `Raw`, with a message          |
+//! | `Head`       | the head of an upgrade     | `Frames`                       |
+//! | `Frames`     | the end of a message       | `Frames`, with a message       |
+//!
+//! A body of server-sent events is no message itself: each event in it is one.
 
 use std::mem;
 
 use ucall_proto::http1::{ChunkedDecoder, ChunkedLimits, HttpError};
 use ucall_proto::json::DocumentStream;
+use ucall_proto::websocket::{Event, MessageLimits, MessageReader, Progress, WebSocketError};
 
 use super::error::ClientFault;
+use super::events::EventReader;
 use super::head::{self, Body, Head};
-use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
+use super::limits::{FRAMES_MAX, HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 
 /// Results nest at most 128 deep, within the reply and its batch.
 pub(super) const NESTING_MAX: usize = 130;
@@ -32,16 +38,32 @@ const RETAINED_BYTES_MAX: usize = 256 * 1024;
 /// One complete reply, not yet parsed.
 #[derive(Debug, Default)]
 pub(super) struct Message {
-    /// The HTTP status; 0 on raw TCP.
+    /// The HTTP status; 0 of a document, a WebSocket message or an event.
     pub(super) status: u16,
     /// The reason phrase, for statuses other than success.
     pub(super) reason: String,
     pub(super) body: Vec<u8>,
+    /// Whether it is the end of a body of events, without a document.
+    pub(super) ends_events: bool,
+}
+
+/// The framing of replies.
+#[derive(Debug)]
+pub(super) enum Protocol {
+    /// One reply is the body of one HTTP reply.
+    Http,
+    /// The same, but a body may also be a stream of server-sent events.
+    HttpEvents,
+    /// WebSocket, whose upgrade has this proof.
+    WebSocket { accept: Vec<u8> },
+    /// Documents without framing.
+    Raw,
 }
 
 /// Splits the bytes of a connection into replies.
 #[derive(Debug)]
 pub(super) struct Parser {
+    protocol: Protocol,
     bytes_max: usize,
     state: ParserState,
     /// Received bytes, of which the first `taken` are parsed. The buffer is reused.
@@ -49,6 +71,10 @@ pub(super) struct Parser {
     taken: usize,
     /// The message that is being received.
     message: Message,
+    /// The reader of the body of events that is being received.
+    events: Option<EventReader>,
+    /// The payload of the last Ping without a Pong.
+    ping: Option<Vec<u8>>,
     keeps_alive: bool,
 }
 
@@ -68,6 +94,7 @@ enum ParserState {
         stream: DocumentStream,
         scanned: usize,
     },
+    Frames(MessageReader),
 }
 
 impl ParserState {
@@ -81,14 +108,21 @@ impl ParserState {
 }
 
 impl Parser {
-    /// A parser of HTTP or raw replies of up to `bytes_max` bytes.
-    pub(super) fn new(http: bool, bytes_max: usize) -> Self {
+    /// A parser of replies of up to `bytes_max` bytes.
+    pub(super) fn new(protocol: Protocol, bytes_max: usize) -> Self {
+        let state = match protocol {
+            Protocol::Raw => ParserState::raw(),
+            _ => ParserState::head(),
+        };
         Self {
+            protocol,
             bytes_max,
-            state: if http { ParserState::head() } else { ParserState::raw() },
+            state,
             buffer: Vec::new(),
             taken: 0,
             message: Message::default(),
+            events: None,
+            ping: None,
             keeps_alive: true,
         }
     }
@@ -124,7 +158,11 @@ impl Parser {
                     false
                 }
                 ParserState::Raw { .. } => return self.parse_document(),
+                ParserState::Frames(_) => return self.read_frames(),
             };
+            if let Some(data) = self.next_event()? {
+                return Ok(Some(Message { body: data, ..Message::default() }));
+            }
             return Ok(is_whole.then(|| self.finish()));
         }
     }
@@ -140,8 +178,26 @@ impl Parser {
 
     /// Whether no byte of a reply has been received.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, ParserState::Head { .. } | ParserState::Raw { .. })
-            && self.rest().trim_ascii_start().is_empty()
+        matches!(
+            self.state,
+            ParserState::Head { .. } | ParserState::Raw { .. } | ParserState::Frames(_)
+        ) && self.rest().trim_ascii_start().is_empty()
+    }
+
+    /// Whether it reads a body of events.
+    pub(super) fn has_events(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Whether the connection was upgraded to WebSocket.
+    pub(super) fn is_upgraded(&self) -> bool {
+        matches!(self.state, ParserState::Frames(_))
+    }
+
+    /// Takes the payload of the last Ping out, which expects a Pong. Earlier ones need none (RFC
+    /// 6455, section 5.5.3).
+    pub(super) fn take_ping(&mut self) -> Option<Vec<u8>> {
+        self.ping.take()
     }
 
     /// Whether another request may be sent.
@@ -189,6 +245,13 @@ impl Parser {
             return Ok(false);
         };
         if head.status == 101 {
+            if let Protocol::WebSocket { accept } = &self.protocol
+                && head.websocket_accept.as_ref() == Some(accept)
+            {
+                self.taken += head.len;
+                self.state = ParserState::Frames(MessageReader::default());
+                return Ok(true);
+            }
             return Err(ClientFault::Protocol("HTTP that switches to another protocol".to_owned()));
         }
         if (100..200).contains(&head.status) {
@@ -198,6 +261,10 @@ impl Parser {
             self.taken += head.len;
             self.state = ParserState::Head { seen: 0, informational: informational + 1 };
             return Ok(true);
+        }
+        if matches!(self.protocol, Protocol::WebSocket { .. }) && head.status < 300 {
+            let clause = "HTTP without an upgrade to WebSocket".to_owned();
+            return Err(ClientFault::Protocol(clause));
         }
         self.begin_body(head)?;
         Ok(true)
@@ -219,7 +286,12 @@ impl Parser {
         };
         body.extend_from_slice(rest.get(..taken).unwrap_or_default());
         self.taken += head.len + taken;
-        self.message = Message { status: head.status, reason: head.reason, body };
+        let has_events = head.has_events && head.status == 200;
+        if has_events && matches!(self.protocol, Protocol::HttpEvents) {
+            self.events = Some(EventReader::new(self.bytes_max));
+        }
+        self.message =
+            Message { status: head.status, reason: head.reason, body, ends_events: false };
         self.keeps_alive = head.keeps_alive;
         self.state = state;
         Ok(())
@@ -229,7 +301,8 @@ impl Parser {
     fn decode_chunks(&mut self) -> Result<bool, ClientFault> {
         let ParserState::Chunked(decoder) = &mut self.state else { return Ok(false) };
         let limits = ChunkedLimits {
-            body_bytes_max: self.bytes_max as u64,
+            // The events of a body are limited one by one.
+            body_bytes_max: if self.events.is_some() { u64::MAX } else { self.bytes_max as u64 },
             overhead_bytes_max: CHUNK_OVERHEAD_BYTES_MAX,
         };
         let bytes_max = self.bytes_max;
@@ -246,7 +319,54 @@ impl Parser {
     fn finish(&mut self) -> Message {
         self.state = ParserState::head();
         self.shrink();
-        mem::take(&mut self.message)
+        let message = mem::take(&mut self.message);
+        match self.events.take() {
+            Some(_) => Message { ends_events: true, ..Message::default() },
+            None => message,
+        }
+    }
+
+    /// Takes an event out of the received part of a body of events.
+    fn next_event(&mut self) -> Result<Option<Vec<u8>>, ClientFault> {
+        let Some(events) = &mut self.events else { return Ok(None) };
+        let data = events.next(&self.message.body)?;
+        // The length of a body of known length counts what was received.
+        if data.is_none() && !matches!(self.state, ParserState::Sized { .. }) {
+            events.forget_taken(&mut self.message.body);
+        }
+        Ok(data)
+    }
+
+    /// Takes the next WebSocket message off the buffer, with the control frames before it.
+    fn read_frames(&mut self) -> Result<Option<Message>, ClientFault> {
+        let ParserState::Frames(reader) = &mut self.state else { return Ok(None) };
+        let bytes_max = self.bytes_max;
+        let limits = MessageLimits {
+            frame_bytes_max: bytes_max,
+            message_bytes_max: bytes_max,
+            frames_max: FRAMES_MAX,
+        };
+        loop {
+            let rest = self.buffer.get_mut(self.taken..).unwrap_or_default();
+            let progress = reader.read_from_server(rest, &limits);
+            let progress = progress.map_err(|error| websocket_fault(error, bytes_max))?;
+            let Progress::Frame { len, event } = progress else { return Ok(None) };
+            self.taken += len;
+            match event {
+                Event::Message { payload, .. } => {
+                    let body = payload.into_owned();
+                    self.shrink();
+                    return Ok(Some(Message { body, ..Message::default() }));
+                }
+                Event::Ping(payload) => self.ping = Some(payload.to_vec()),
+                Event::Close(frame) => {
+                    let code = frame.map(|frame| frame.code.get());
+                    let reason = frame.map(|frame| frame.reason.to_owned()).unwrap_or_default();
+                    return Err(ClientFault::WebSocketClosed { code, reason });
+                }
+                Event::Fragment { .. } | Event::Pong(_) => {}
+            }
+        }
     }
 
     /// Frees the memory of a long message, unless another one is in it.
@@ -300,5 +420,18 @@ impl Parser {
         self.taken = if is_all { self.buffer.len() } else { self.taken + len };
         self.shrink();
         body
+    }
+}
+
+#[cold]
+fn websocket_fault(error: WebSocketError, bytes_max: usize) -> ClientFault {
+    match error {
+        WebSocketError::FrameTooLarge { .. } | WebSocketError::MessageTooLarge { .. } => {
+            ClientFault::TooLarge { bytes_max }
+        }
+        WebSocketError::TooManyFrames { limit } => {
+            ClientFault::WebSocket(format!("expected a message of at most {limit} frames"))
+        }
+        error => ClientFault::WebSocket(error.to_string()),
     }
 }

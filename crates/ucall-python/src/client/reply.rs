@@ -9,10 +9,48 @@ use pyo3::types::PyBytes;
 use ucall_proto::RpcError;
 use ucall_proto::json::{Reader, ValueKind, validate};
 
-use super::error::{ClientFault, value_error};
+use super::error::ClientFault;
+use super::notification::Notification;
 use super::parser::{Message, NESTING_MAX};
 use super::request::{Expected, Request};
-use crate::convert::{Convert, Input};
+use super::values::build;
+use crate::convert::Convert;
+
+/// A message of the server.
+#[derive(Debug, IntoPyObject)]
+pub(super) enum Received {
+    Reply(Reply),
+    Notification(Notification),
+}
+
+impl Received {
+    /// Parses a message. The body of an HTTP reply is no notification, and without JSON-RPC in it,
+    /// an error status becomes the error.
+    pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
+        let Message { status, reason, body, .. } = message;
+        let (text, is_success) = (Bytes::from(body), matches!(status, 0 | 200..300));
+        if is_success && text.trim_ascii().is_empty() {
+            return Ok(Self::reply(status, text, Content::Nothing));
+        }
+        if validate(&text, NESTING_MAX).is_ok() {
+            if let Some(content) = read_content(&text) {
+                return Ok(Self::reply(status, text, content));
+            }
+            if let (0, Some(notification)) = (status, Notification::parse(&text)) {
+                return Ok(Self::Notification(notification));
+            }
+        }
+        let text = ClientFault::excerpt(&text);
+        match is_success {
+            true => Err(ClientFault::Protocol(format!("{text:?}"))),
+            false => Err(ClientFault::Http { status, reason, text }),
+        }
+    }
+
+    fn reply(status: u16, text: Bytes, content: Content) -> Self {
+        Self::Reply(Reply { status, text, content, parts: OnceLock::new() })
+    }
+}
 
 /// The reply to one request, for `ucall.client.Response`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -63,28 +101,6 @@ impl Reply {
         false
     }
 
-    /// Parses a message. Without JSON-RPC in it, an error status of HTTP becomes the error.
-    pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
-        let text = Bytes::from(message.body);
-        let (status, is_success) = (message.status, matches!(message.status, 0 | 200..300));
-        let content = match text.trim_ascii().is_empty() {
-            true if is_success => Some(Content::Nothing),
-            true => None,
-            false => read_content(&text),
-        };
-        match content {
-            Some(content) => Ok(Self { status, text, content, parts: OnceLock::new() }),
-            None if is_success => {
-                Err(ClientFault::Protocol(format!("{:?}", ClientFault::excerpt(&text))))
-            }
-            None => Err(ClientFault::Http {
-                status,
-                reason: message.reason,
-                text: ClientFault::excerpt(&text),
-            }),
-        }
-    }
-
     /// Checks that it answers the request: by its id, or as an error with the id `null`.
     pub(super) fn check(&self, py: Python<'_>, request: &Request) -> PyResult<()> {
         let fits = match (&self.content, request.expected()) {
@@ -127,7 +143,7 @@ impl Reply {
         Self { status: 0, text: Bytes::new(), content: Content::Nothing, parts: OnceLock::new() }
     }
 
-    /// The HTTP status; 0 on raw TCP.
+    /// The HTTP status; 0 of a document, a WebSocket message or an event.
     #[getter]
     fn status(&self) -> u16 {
         self.status
@@ -228,21 +244,8 @@ impl Answer {
     }
 }
 
-/// Builds objects from validated text.
-fn build<'py>(
-    py: Python<'py>,
-    text: &Bytes,
-    convert: &Convert,
-    root: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    let mut scratch = Vec::new();
-    let built = Input::new(py, text, &mut scratch).read(convert);
-    built.map_err(|fault| value_error(fault, root))
-}
-
-/// The members of a document; `None` if it is no JSON-RPC reply.
+/// The members of valid JSON; `None` if it is no JSON-RPC reply.
 fn read_content(text: &Bytes) -> Option<Content> {
-    validate(text, NESTING_MAX).ok()?;
     match Reader::new(text).kind() {
         ValueKind::Array => Some(Content::Batch),
         _ => read_answer(text).map(Content::One),

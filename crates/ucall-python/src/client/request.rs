@@ -108,13 +108,16 @@ impl RequestWriter {
         Self { head, default }
     }
 
-    /// Writes one call; with the id `None` a notification.
+    /// Writes one call; with the id `None` a notification. `wants_items` asks for the items of a
+    /// stream, with the id as their token.
+    #[pyo3(signature = (method, args, kwargs, id, wants_items=false))]
     fn call(
         &self,
         method: &str,
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
         id: Option<&Bound<'_, PyAny>>,
+        wants_items: bool,
     ) -> PyResult<Request> {
         let mut data = self.begin();
         data.extend_from_slice(br#"{"jsonrpc":"2.0","method":"#);
@@ -125,6 +128,11 @@ impl RequestWriter {
                 let text = self.id(id)?;
                 data.extend_from_slice(br#","id":"#);
                 data.extend_from_slice(&text);
+                if wants_items {
+                    data.extend_from_slice(br#","_meta":{"progressToken":"#);
+                    data.extend_from_slice(&text);
+                    data.push(b'}');
+                }
                 Expected::Id(text)
             }
             None => Expected::Nothing,

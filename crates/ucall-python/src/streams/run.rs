@@ -168,7 +168,7 @@ impl StreamRun {
     ) -> Result<(), Failure> {
         let text = self.with_call(position, |call| mem::take(&mut call.spare));
         let (mut text, len_max) = (text.unwrap_or_default(), self.context.reply_bytes_max);
-        self.procedure.write(&mut text, len_max, item).map_err(Failure::Item)?;
+        self.procedure.write_item(&mut text, len_max, item).map_err(Failure::Item)?;
         let first = self.with_call(position, |call| {
             let is_first = call.waiting.push(&mut text);
             call.spare = text;
@@ -339,7 +339,7 @@ impl StreamRun {
         match target {
             ItemTarget::Caller => {
                 let len_max = self.context.reply_bytes_max;
-                self.procedure.write(&mut text, len_max, value).map_err(Failure::Result)?;
+                self.procedure.write_item(&mut text, len_max, value).map_err(Failure::Result)?;
             }
             ItemTarget::List => text = list.finish(),
             ItemTarget::Nowhere => {}

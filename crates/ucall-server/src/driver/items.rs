@@ -32,7 +32,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 let queues = entry.items.get_or_insert_default();
                 let source = Source::Call(call.number);
                 queues.push(source, item, bytes_max, self.context.budget());
-                return;
+                return self.send_queue.request_poll();
             }
             Overflow::DropNewest if is_full => return,
             Overflow::Close if is_full => return self.close(call.connection),
@@ -88,10 +88,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         while let Some((source, item)) = self.next_item(id) {
             match source {
                 Source::Call(number) => self.write_item(id, number, &item),
-                Source::Messages(_) => self.write_waiting(id, item),
+                Source::Messages(_) => self.write_framed(id, item),
             }
         }
-        self.send_written();
         let bytes_max = self.context.config().limits.stream_bytes_max;
         let Some(entry) = self.connections.find(id) else { return };
         let Some(queues) = &mut entry.items else { return };

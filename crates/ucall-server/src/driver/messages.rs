@@ -1,6 +1,6 @@
 //! Sends the messages that the server starts.
 //!
-//! A turn appends its messages to the outputs of their connections, then sends each output once.
+//! A turn appends its messages to the outputs of their connections, and sends these at its end.
 //! While a send of a connection is under way, messages wait as [`super::items`] says for the items
 //! of streams; each subscription is a source of its own, and so are the messages to the connection
 //! alone.
@@ -42,7 +42,6 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             }
         }
         self.pushes = pushes;
-        self.send_written();
     }
 
     fn publish(&mut self, message: &ServerMessage) {
@@ -70,43 +69,33 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 Overflow::Close if is_full => return self.close(connection),
                 Overflow::Close => {}
                 Overflow::DropOldest => {
-                    let (queues, budget) =
-                        (entry.items.get_or_insert_default(), self.context.budget());
-                    let source = Source::Messages(number);
+                    let (source, budget) = (Source::Messages(number), self.context.budget());
+                    let queues = entry.items.get_or_insert_default();
                     let dropped = queues.push(source, framed, bytes_max, budget);
+                    self.send_queue.request_poll();
                     return self.count_dropped(dropped);
                 }
                 _ if is_full => return self.count_dropped(1),
                 _ => {}
             }
         }
-        self.write_waiting(connection, framed);
+        self.write_framed(connection, framed);
     }
 
     /// Appends a framed message to the output of its connection.
-    pub(super) fn write_waiting(&mut self, id: Id, framed: Bytes) {
+    pub(super) fn write_framed(&mut self, id: Id, framed: Bytes) {
         let Some(entry) = self.connections.find(id) else { return };
         let before = entry.outgoing.queued().len();
-        if entry.proto.is_tls() {
+        let is_long = if entry.proto.is_tls() {
             entry.proto.write_messages(&framed, self.send_queue.output());
-            self.send_queue.append_output(entry);
+            self.send_queue.hold(entry)
         } else {
-            entry.outgoing.queued_mut().push(framed);
-        }
+            self.send_queue.hold_part(entry, framed)
+        };
         entry.outgoing.add_item_bytes(entry.outgoing.queued().len() - before);
-        if before == 0 {
-            self.written.push(id);
+        if is_long {
+            self.send_queue.send_held(&mut self.engine, entry, self.context.now());
         }
-    }
-
-    /// Sends the outputs that were empty before their messages. Any other is sent without this.
-    pub(super) fn send_written(&mut self) {
-        for id in self.written.drain(..) {
-            if let Some(entry) = self.connections.find(id) {
-                self.send_queue.send_next(&mut self.engine, entry, self.context.now());
-            }
-        }
-        self.context.update_load();
     }
 
     #[inline]

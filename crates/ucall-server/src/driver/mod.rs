@@ -43,8 +43,6 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     /// Memory for [`Publisher::take`] and [`Publisher::subscribers`].
     pushes: VecDeque<Push>,
     subscribers: Vec<Subscription>,
-    /// The connections with messages to send.
-    written: Vec<Id>,
     stats: Stats,
 }
 
@@ -63,7 +61,6 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             publisher,
             pushes: VecDeque::new(),
             subscribers: Vec::new(),
-            written: Vec::new(),
             stats: Stats::default(),
         }
     }

@@ -100,7 +100,7 @@ fn reads_methods() {
         ("GET", Method::Get),
         ("HEAD", Method::Head),
         ("post", Method::Other),
-        ("DELETE", Method::Other),
+        ("DELETE", Method::Delete),
         ("M-SEARCH", Method::Other),
     ] {
         let input = format!("{name} / HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::http1::{
-    AccessRules, AllowedOrigin, ConnectionOption, HttpError, ReplyHeaders, ReplyWriter,
+    AccessRules, AllowedOrigin, ConnectionOption, HttpError, Methods, ReplyHeaders, ReplyWriter,
     continue_100,
 };
 
@@ -104,15 +104,15 @@ fn replies_without_body() {
     let start = "HTTP/1.1 204 No Content\r\nDate: Sat, 21 Nov 2026 21:00:00 GMT\r\n";
     assert_eq!(text(out), format!("{start}\r\n"));
     let mut out = Vec::new();
-    writer().options(&mut out, &ReplyHeaders::default());
+    writer().options(&mut out, Methods::CALLS, &ReplyHeaders::default());
     assert_eq!(text(out), format!("{start}Allow: POST, OPTIONS\r\n\r\n"));
     let mut out = Vec::new();
-    writer()
-        .options(&mut out, &ReplyHeaders { allowed_origin: origin(), ..ReplyHeaders::default() });
+    let foreign = ReplyHeaders { allowed_origin: origin(), ..ReplyHeaders::default() };
+    writer().options(&mut out, Methods::CALLS, &foreign);
     assert_eq!(
         text(out),
         format!(
-            "{start}Access-Control-Allow-Methods: POST\r\n\
+            "{start}Access-Control-Allow-Methods: POST, OPTIONS\r\n\
              Access-Control-Allow-Headers: Content-Type, Authorization, *\r\n\
              Access-Control-Max-Age: 600\r\n\
              Access-Control-Allow-Origin: https://a.example\r\nVary: Origin\r\n\r\n"
@@ -130,10 +130,11 @@ fn error_bodies_state_the_expectation() {
          Date: Sat, 21 Nov 2026 21:00:00 GMT\r\nAllow: POST, OPTIONS\r\nConnection: close\r\n\
          Content-Length: 28\r\n\r\n";
     let mut out = Vec::new();
-    writer().error(&mut out, &HttpError::MethodNotAllowed, &close, false);
+    let error = HttpError::MethodNotAllowed { allow: Methods::CALLS };
+    writer().error(&mut out, &error, &close, false);
     assert_eq!(text(out), format!("{head}requests are sent with POST\n"));
     let mut out = Vec::new();
-    writer().error(&mut out, &HttpError::MethodNotAllowed, &close, true);
+    writer().error(&mut out, &error, &close, true);
     assert_eq!(text(out), head);
     let mut out = Vec::new();
     writer().error(&mut out, &HttpError::BodyTooLarge { limit: 5 }, &close, false);

@@ -1,0 +1,163 @@
+//! Requests of routes: HTTP requests other than calls that the service answers.
+//!
+//! They share everything before the body with calls: the rules for browsers, authentication, the
+//! limits. A request of a route waits for the replies to earlier requests, because its response may
+//! be a stream:
+//!
+//! | the service gives | HTTP/1.1 | HTTP/1.0 |
+//! |---|---|---|
+//! | a whole response | as it is | as it is |
+//! | first a head that says chunked | as it is | with `Connection: close` instead |
+//! | then parts of the body | in chunks | as they are |
+//! | last an empty text | the last chunk | the end of the connection |
+//! | last an error | the end of the connection, without the last chunk | likewise |
+
+use std::sync::Arc;
+
+use super::Environment;
+use crate::http1::{
+    ConnectionOption, Head, HttpError, Method, Methods, ReplyHeaders, ReplyWriter, Target, Version,
+    without_chunked,
+};
+use crate::json::Text;
+use crate::rpc::{Call, CallNumber, CallOutcome, ROUTE_ID, Reply, ReplyLimit, Service};
+use crate::tls::TlsSession;
+
+/// The methods that the path of a request has.
+pub(super) fn methods<S: Service>(head: &Head<'_>, service: &S) -> Methods {
+    let (path, _) = head.path_and_query();
+    match head.target() {
+        Target::Root | Target::Asterisk => Methods::CALLS.union(service.route_methods(path)),
+        Target::WebSocket | Target::Other(_) => service.route_methods(path),
+    }
+}
+
+/// Checks that there is a route for a request.
+#[cold]
+pub(super) fn check<S: Service>(head: &Head<'_>, service: &S) -> Result<(), HttpError> {
+    match methods(head, service) {
+        allow if allow.contains(head.method()) => Ok(()),
+        allow if allow.is_empty() => Err(HttpError::NotFound),
+        allow => Err(HttpError::MethodNotAllowed { allow }),
+    }
+}
+
+/// Whether a request goes to a route that needs no authentication.
+pub(super) fn is_public<S: Service>(head: &Head<'_>, service: &S) -> bool {
+    !head.is_call() && service.is_public(head)
+}
+
+/// Runs a complete request of a route; returns its response, which is empty if it is deferred.
+pub(super) fn respond<S: Service>(
+    head: &Head<'_>,
+    body: &[u8],
+    number: CallNumber,
+    session: Option<&Arc<TlsSession>>,
+    environment: &mut Environment<'_, S>,
+) -> (CallOutcome, Vec<u8>) {
+    let call = Call {
+        method: Text::new(head.path_and_query().0, false),
+        params: None,
+        members: None,
+        id: Some(ROUTE_ID),
+        number,
+        head: Some(head),
+        session,
+        meta: None,
+    };
+    let mut response = Vec::new();
+    let limit = ReplyLimit::after(&response, environment.limits.reply_bytes_max);
+    let mut reply = Reply::new(&mut response, Some(ROUTE_ID), &limit);
+    let outcome = environment.service.respond(&call, body, &mut reply);
+    reply.end(outcome == CallOutcome::Done);
+    (outcome, response)
+}
+
+/// How the response of a route is framed.
+#[derive(Debug)]
+pub(super) struct ResponseFraming {
+    /// Whether the body is omitted.
+    is_head: bool,
+    version: Version,
+    /// `None` until the first part.
+    body: Option<BodyFraming>,
+}
+
+/// How the parts of a body are framed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum BodyFraming {
+    /// The head states the length.
+    Length,
+    Chunked,
+    /// The connection ends after the body.
+    UntilClose,
+}
+
+impl ResponseFraming {
+    pub(super) fn new(head: &Head<'_>) -> Self {
+        let is_head = head.method() == Method::Head;
+        Self { is_head, version: head.version(), body: None }
+    }
+
+    /// Appends a part of a response: first its head, then its body.
+    pub(super) fn write_part(
+        &mut self,
+        part: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        replies: &ReplyWriter,
+        out: &mut Vec<u8>,
+    ) {
+        match self.body {
+            None => self.begin(part, reply_headers, replies, out),
+            // An empty chunk would be the last one.
+            Some(_) if self.is_head || part.is_empty() => {}
+            Some(BodyFraming::Length | BodyFraming::UntilClose) => out.extend_from_slice(part),
+            Some(BodyFraming::Chunked) => {
+                out.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+                out.extend_from_slice(part);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        part: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        replies: &ReplyWriter,
+        out: &mut Vec<u8>,
+    ) {
+        let framing = match (without_chunked(part), self.version) {
+            (None, _) => BodyFraming::Length,
+            (Some(_), Version::Http11) => BodyFraming::Chunked,
+            (Some(part), Version::Http10) => {
+                let connection = ConnectionOption::Close;
+                let close = ReplyHeaders { connection, ..*reply_headers };
+                self.body = Some(BodyFraming::UntilClose);
+                return replies.response(out, &part, &close, self.is_head);
+            }
+        };
+        self.body = Some(framing);
+        replies.response(out, part, reply_headers, self.is_head);
+    }
+
+    /// Appends a whole response, or the end of one that has begun. Returns `false` if the
+    /// connection has to close.
+    pub(super) fn end(
+        &self,
+        text: &[u8],
+        reply_headers: &ReplyHeaders<'_>,
+        replies: &ReplyWriter,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Some(body) = self.body else {
+            replies.response(out, text, reply_headers, self.is_head);
+            return true;
+        };
+        let is_whole = text.is_empty();
+        if is_whole && !self.is_head && body == BodyFraming::Chunked {
+            out.extend_from_slice(b"0\r\n\r\n");
+        }
+        is_whole && body != BodyFraming::UntilClose
+    }
+}

@@ -1,0 +1,103 @@
+//! A message of the server that answers no request: an item of a stream, or a notification.
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use ucall_proto::json::{Reader, ValueKind};
+
+use super::values::build;
+use crate::convert::Convert;
+
+/// The method of an item of a stream (Language Server Protocol 3.17, "Progress Support").
+const PROGRESS: &[u8] = b"$/progress";
+
+/// A notification, parsed when asked.
+#[pyclass(frozen, module = "ucall._core")]
+#[derive(Debug)]
+pub(crate) struct Notification {
+    len: usize,
+    method: Bytes,
+    params: Option<Bytes>,
+    /// The token and the value of an item.
+    item: Option<(Bytes, Bytes)>,
+}
+
+impl Notification {
+    /// Reads a valid document; `None` if it is no notification.
+    pub(super) fn parse(text: &Bytes) -> Option<Self> {
+        let [method, params, id] = members(text, [b"method", b"params", b"id"])?;
+        let (method, None) = (method?, id) else { return None };
+        if Reader::new(&method).kind() != ValueKind::String {
+            return None;
+        }
+        let is_progress = method.get(1..method.len() - 1) == Some(PROGRESS);
+        let item = params.as_ref().filter(|_| is_progress).and_then(item_of);
+        Some(Self { len: text.len(), method, params, item })
+    }
+}
+
+#[pymethods]
+impl Notification {
+    /// The name of the method.
+    #[getter]
+    fn method<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        build(py, &self.method, &Convert::Any, "method")
+    }
+
+    /// The params: a dict, a list, or None.
+    #[getter]
+    fn params<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.params {
+            Some(params) => build(py, params, &Convert::Any, "params"),
+            None => Ok(py.None().into_bound(py)),
+        }
+    }
+
+    /// The token of an item of a stream; None of another notification.
+    #[getter]
+    fn token<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.item {
+            Some((token, _)) => build(py, token, &Convert::Any, "token"),
+            None => Ok(py.None().into_bound(py)),
+        }
+    }
+
+    /// The item of a stream; None of another notification.
+    #[getter]
+    fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.item {
+            Some((_, value)) => build(py, value, &Convert::Any, "value"),
+            None => Ok(py.None().into_bound(py)),
+        }
+    }
+
+    /// Its bytes as received.
+    fn __len__(&self) -> usize {
+        self.len
+    }
+}
+
+/// The token and the value in the params of an item.
+fn item_of(params: &Bytes) -> Option<(Bytes, Bytes)> {
+    let [token, value] = members(params, [b"token", b"value"])?;
+    let (token, value) = (token?, value?);
+    let is_token = matches!(Reader::new(&token).kind(), ValueKind::String | ValueKind::Number);
+    is_token.then_some((token, value))
+}
+
+/// The values of these members of an object in valid JSON. Of equal names the last counts.
+fn members<const N: usize>(text: &Bytes, names: [&[u8]; N]) -> Option<[Option<Bytes>; N]> {
+    let mut reader = Reader::new(text);
+    if reader.kind() != ValueKind::Object {
+        return None;
+    }
+    let mut found = [const { None }; N];
+    reader.enter();
+    while let Some(key) = reader.next_key() {
+        let value = text.slice_ref(reader.skip());
+        let place = names.iter().position(|name| *name == key.unescaped().as_ref());
+        if let Some(slot) = place.and_then(|place| found.get_mut(place)) {
+            *slot = Some(value);
+        }
+    }
+    Some(found)
+}

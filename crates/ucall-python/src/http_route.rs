@@ -1,0 +1,147 @@
+//! Routes (`Server.http`): functions that take a `ucall.HttpRequest` and answer with a response.
+//!
+//! A route is a procedure whose only parameter is the request, in the place of a context. So it
+//! runs in all the ways that calls do. Its result is the bytes of a response, which
+//! `python/ucall/_http.py` writes.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString};
+use ucall_proto::http1::{Head, Methods};
+use ucall_proto::{Call, CallOutcome, Reply, Reservation};
+use ucall_server::Caller;
+
+use crate::arguments::Failure;
+use crate::context::Context;
+use crate::convert::Convert;
+use crate::handler::Interpreter;
+use crate::procedure::{Param, Procedure, Signature};
+
+/// One HTTP request, as the function of a route gets it.
+#[pyclass(frozen, module = "ucall", name = "HttpRequest")]
+pub(crate) struct HttpRequest {
+    /// Its method is the path.
+    context: Context,
+    method: &'static str,
+    query: Vec<u8>,
+    body: Py<PyBytes>,
+    /// The memory of the body.
+    _reserved: Reservation,
+}
+
+impl Signature {
+    /// The signature of a function that takes a request.
+    pub(crate) fn of_route() -> Self {
+        let name = "request".to_owned();
+        let request = Param { name, by_name: false, convert: Convert::Any, default: None };
+        Self { params: vec![request], positional: 1, context: Some(0), ..Self::default() }
+    }
+}
+
+impl Interpreter {
+    /// Begins to answer a request of a route.
+    pub(crate) fn respond(
+        &mut self,
+        py: Python<'_>,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        match self.http_request(py, procedure, call, body, caller) {
+            Ok(request) => self.begin(py, procedure, call, caller, Some(request), reply),
+            Err(error) => {
+                let failure = Failure::Raised(error);
+                reply.error(&self.fail(py, procedure, failure, reply.len_max()));
+                CallOutcome::Done
+            }
+        }
+    }
+
+    fn http_request(
+        &self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+    ) -> PyResult<Py<PyAny>> {
+        // A public route is not authenticated, so the user is that of an earlier request.
+        let user = self.user.as_ref().filter(|_| !procedure.is_public_route());
+        let deadline = self.deadline_of(procedure, call);
+        let request = HttpRequest {
+            context: Context::new(py, call, caller, user, deadline, Arc::default(), None),
+            method: call.head.and_then(|head| head.method().name()).unwrap_or_default(),
+            query: call.head.map(query).unwrap_or_default(),
+            body: PyBytes::new(py, body).unbind(),
+            _reserved: self.calls.budget().reserve_large(body.len()),
+        };
+        Ok(Bound::new(py, request)?.into_any().unbind())
+    }
+}
+
+/// The set of the methods with these names.
+pub(crate) fn methods(names: &[String]) -> PyResult<Methods> {
+    names.iter().try_fold(Methods::default(), |methods, name| match Methods::named(name) {
+        Some(method) => Ok(methods.union(method)),
+        None => Err(PyValueError::new_err(format!(
+            "methods: expected GET, POST, PUT, PATCH or DELETE, got {name:?}"
+        ))),
+    })
+}
+
+fn query(head: &Head<'_>) -> Vec<u8> {
+    head.path_and_query().1.to_vec()
+}
+
+#[pymethods]
+impl HttpRequest {
+    /// The method, in capitals; HEAD for a request that a GET route answers without its body.
+    #[getter]
+    fn method(&self) -> &'static str {
+        self.method
+    }
+
+    /// The path as it was sent, with its percent-encoding.
+    #[getter]
+    fn path(&self, py: Python<'_>) -> Py<PyString> {
+        self.context.method(py)
+    }
+
+    /// The text after the ``?``, with its percent-encoding; empty without one.
+    #[getter]
+    fn query<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+        PyString::new(py, &String::from_utf8_lossy(&self.query))
+    }
+
+    /// The headers by their names in lower case. Repeated headers are joined by ", ".
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.context.headers(py)
+    }
+
+    /// The body; empty without one.
+    #[getter]
+    fn body(&self, py: Python<'_>) -> Py<PyBytes> {
+        self.body.clone_ref(py)
+    }
+
+    /// The client's address and port, or its `ucall.Process`: see `Context.peer`.
+    #[getter]
+    fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.context.peer(py)
+    }
+
+    /// The user that the server's ``auth`` returned; None without ``auth``.
+    #[getter]
+    fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.context.user(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<ucall.HttpRequest {} {}>", self.method, self.path(py).bind(py))
+    }
+}

@@ -1,0 +1,134 @@
+//! Routes: the functions that answer HTTP requests other than calls, by path and method.
+
+use std::sync::Arc;
+
+use ucall_proto::http1::{Method, Methods};
+
+/// The routes of one server. A search compares the paths one after another: there are few.
+#[derive(Debug)]
+pub(crate) struct RouteTable<P> {
+    /// Exact paths first, then prefixes, the longest first.
+    paths: Vec<Path<P>>,
+}
+
+/// The routes of one path.
+#[derive(Debug)]
+struct Path<P> {
+    text: Box<[u8]>,
+    /// Whether the text is the beginning of the paths that are meant.
+    is_prefix: bool,
+    routes: Vec<Route<P>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Route<P> {
+    methods: Methods,
+    /// Whether its requests need no authentication.
+    pub(crate) is_public: bool,
+    pub(crate) procedure: Arc<P>,
+}
+
+impl<P> Default for RouteTable<P> {
+    fn default() -> Self {
+        Self { paths: Vec::new() }
+    }
+}
+
+impl<P> Clone for RouteTable<P> {
+    fn clone(&self) -> Self {
+        Self { paths: self.paths.clone() }
+    }
+}
+
+impl<P> Clone for Path<P> {
+    fn clone(&self) -> Self {
+        let Self { text, is_prefix, routes } = self;
+        Self { text: text.clone(), is_prefix: *is_prefix, routes: routes.clone() }
+    }
+}
+
+impl<P> Clone for Route<P> {
+    fn clone(&self) -> Self {
+        let Self { methods, is_public, procedure } = self;
+        Self { methods: *methods, is_public: *is_public, procedure: procedure.clone() }
+    }
+}
+
+impl<P> RouteTable<P> {
+    /// Adds a route, in place of earlier ones of its path and methods. A path that ends in `*`
+    /// means all paths that begin with the rest.
+    pub(crate) fn insert(&mut self, path: &str, methods: Methods, is_public: bool, procedure: P) {
+        let (text, is_prefix) = match path.strip_suffix('*') {
+            Some(prefix) => (prefix, true),
+            None => (path, false),
+        };
+        let route = Route { methods, is_public, procedure: Arc::new(procedure) };
+        let is_same = |it: &&mut Path<P>| it.is_prefix == is_prefix && *it.text == *text.as_bytes();
+        match self.paths.iter_mut().find(is_same) {
+            // The first route with a method has it.
+            Some(path) => path.routes.insert(0, route),
+            None => {
+                let text = text.as_bytes().into();
+                self.paths.push(Path { text, is_prefix, routes: vec![route] });
+                self.paths.sort_by_key(|path| (path.is_prefix, usize::MAX - path.text.len()));
+            }
+        }
+    }
+
+    /// The methods of a path.
+    pub(crate) fn methods(&self, path: &[u8]) -> Methods {
+        let routes = self.of_path(path).iter();
+        routes.fold(Methods::default(), |methods, route| methods.union(route.methods))
+    }
+
+    /// The route of a path and a method.
+    pub(crate) fn find(&self, path: &[u8], method: Method) -> Option<&Route<P>> {
+        self.of_path(path).iter().find(|route| route.methods.contains(method))
+    }
+
+    fn of_path(&self, path: &[u8]) -> &[Route<P>] {
+        let found = self.paths.iter().find(|it| match it.is_prefix {
+            true => path.starts_with(&it.text),
+            false => *path == *it.text,
+        });
+        found.map_or(&[], |path| &path.routes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn methods(names: &[&str]) -> Methods {
+        let named = names.iter().map(|name| Methods::named(name).expect("a method"));
+        named.fold(Methods::default(), Methods::union)
+    }
+
+    #[test]
+    fn an_exact_path_comes_before_the_longest_prefix() {
+        let mut table = RouteTable::default();
+        for (number, path) in ["/*", "/a", "/a/*", "/a/b/*", "/a/b/c"].into_iter().enumerate() {
+            table.insert(path, methods(&["GET"]), false, number);
+        }
+        for (path, number) in
+            [("/", 0), ("/a", 1), ("/a/", 2), ("/a/c", 2), ("/a/b/", 3), ("/a/b/c", 4), ("/a*", 0)]
+        {
+            let found = table.find(path.as_bytes(), Method::Head);
+            assert_eq!(found.map(|route| *route.procedure), Some(number), "{path}");
+        }
+        assert!(table.find(b"*", Method::Get).is_none() && table.methods(b"*").is_empty());
+    }
+
+    #[test]
+    fn methods_of_one_path_have_their_own_routes_and_the_last_one_holds() {
+        let mut table = RouteTable::default();
+        table.insert("/a", methods(&["GET", "POST"]), false, 1);
+        table.insert("/a", methods(&["POST"]), true, 2);
+        let found =
+            |method| table.find(b"/a", method).map(|route| (*route.procedure, route.is_public));
+        assert_eq!(found(Method::Get), Some((1, false)));
+        assert_eq!(found(Method::Post), Some((2, true)));
+        assert_eq!(found(Method::Put), None);
+        assert_eq!(table.methods(b"/a"), methods(&["GET", "POST"]));
+    }
+}

@@ -1,0 +1,184 @@
+"""Passes the messages of a connection to the calls that wait for them. It does no I/O."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+from ucall._core import Notification, Reply
+from ucall.errors import ConnectionError
+
+__all__ = ["WAITING_BYTES_MAX", "Inbox", "Message", "Router", "check_waiting_bytes"]
+
+Message: TypeAlias = Reply | Notification
+
+#: Bytes of items, or of notifications, that wait until the program reads them.
+WAITING_BYTES_MAX = 1_048_576
+#: Receiving stops at half of the limit, and one receive of asyncio may bring 256 KiB more.
+_WAITING_BYTES_LEAST = 524_288
+_NOTIFICATIONS_MAX = 1024
+
+
+def check_waiting_bytes(bytes_max: int) -> None:
+    """Raises ``ValueError`` for a limit that one receive could exceed."""
+    if bytes_max < _WAITING_BYTES_LEAST:
+        least = _WAITING_BYTES_LEAST
+        raise ValueError(f"max_waiting_bytes: expected {least} or more, got {bytes_max}")
+
+
+class Inbox:
+    """The messages to one call, or to one subscription, that the program has not read.
+
+    Args:
+        wake: Is called after each change.
+    """
+
+    __slots__ = ("error", "items", "reply", "waiting_bytes", "wake")
+
+    def __init__(self, wake: Callable[[], None] | None = None) -> None:
+        self.items: deque[Notification] = deque()
+        self.waiting_bytes = 0
+        self.reply: Reply | None = None
+        self.error: Exception | None = None
+        self.wake = wake
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` has a message to return or an error to raise."""
+        return bool(self.items) or self.reply is not None or self.error is not None
+
+    def take(self) -> Message:
+        """Removes the next item; the reply after all items.
+
+        Raises:
+            ucall.ConnectionError: There will be no reply.
+        """
+        if self.items:
+            item = self.items.popleft()
+            self.waiting_bytes -= len(item)
+            return item
+        if self.reply is not None:
+            return self.reply
+        assert self.error is not None, "nothing was received"
+        raise self.error
+
+    def put_item(self, item: Notification, bytes_max: int) -> None:
+        """Adds an item, unless the call has ended. Too many bytes of items beyond the first end it
+        with an error."""
+        if self.reply is not None or self.error is not None:
+            return
+        if self.items and self.waiting_bytes - len(self.items[0]) + len(item) > bytes_max:
+            self.fail(
+                ConnectionError(
+                    "more items than max_waiting_bytes arrived before the program read them"
+                    f" ({bytes_max} bytes)"
+                )
+            )
+            return
+        self._append(item)
+
+    def put_latest(self, notification: Notification, bytes_max: int) -> None:
+        """Adds a notification, and drops the oldest ones beyond the limits."""
+        self._append(notification)
+        while len(self.items) > _NOTIFICATIONS_MAX or (
+            self.waiting_bytes > bytes_max and len(self.items) > 1
+        ):
+            self.waiting_bytes -= len(self.items.popleft())
+
+    def put_reply(self, reply: Reply) -> None:
+        """Sets the reply, unless the call has ended. A second one is dropped."""
+        if self.reply is None and self.error is None:
+            self.reply = reply
+            self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call with an error, unless it has its reply."""
+        if self.reply is None and self.error is None:
+            self.error = error
+            self._wake()
+
+    def _append(self, item: Notification) -> None:
+        self.items.append(item)
+        self.waiting_bytes += len(item)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.wake is not None:
+            self.wake()
+
+
+class Router:
+    """The calls in progress on one connection, by id, and the subscriptions of its client."""
+
+    def __init__(self, subscriptions: Collection[Inbox], waiting_bytes_max: int) -> None:
+        self._subscriptions = subscriptions
+        self._waiting_bytes_max = waiting_bytes_max
+        self._inboxes: dict[object, Inbox] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many items wait that only a call that waits should receive more."""
+        bytes_max = self._waiting_bytes_max // 2
+        return any(inbox.waiting_bytes > bytes_max for inbox in self._inboxes.values())
+
+    def add(self, ids: Collection[object], inbox: Inbox) -> None:
+        """Adds a call, or the calls of a batch.
+
+        Raises:
+            ValueError: A call in progress has one of the ids.
+        """
+        for id in ids:
+            if id in self._inboxes:
+                raise ValueError(f"a call in progress on this connection has the id {id!r}")
+        self._inboxes.update(dict.fromkeys(ids, inbox))
+
+    def remove(self, ids: Collection[object]) -> None:
+        """Removes calls. Later messages to them are dropped."""
+        for id in ids:
+            self._inboxes.pop(id, None)
+
+    def deliver(self, message: Message) -> None:
+        """Passes a message on. One to a call that has ended is dropped.
+
+        Raises:
+            ucall.ConnectionError: The server refused a request without naming its id.
+        """
+        if isinstance(message, Reply):
+            self._deliver_reply(message)
+            return
+        token = message.token
+        if token is None:
+            for subscription in list(self._subscriptions):
+                subscription.put_latest(message, self._waiting_bytes_max)
+        elif (inbox := self._inboxes.get(token)) is not None:
+            inbox.put_item(message, self._waiting_bytes_max)
+
+    def fail(self, error: Exception) -> None:
+        """Ends all calls with an error."""
+        for inbox in set(self._inboxes.values()):
+            inbox.fail(copy.copy(error))
+        for subscription in list(self._subscriptions):
+            subscription._wake()
+
+    def _deliver_reply(self, reply: Reply) -> None:
+        parts = reply.split() if reply.is_batch else [reply]
+        found = (self._inboxes.get(_hashable(part.id)) for part in parts if part.id is not None)
+        inbox = next((inbox for inbox in found if inbox is not None), None)
+        if inbox is None and reply.is_error and reply.id is None:
+            inbox = self._only_inbox()
+            if inbox is None:
+                text = reply.text.decode(errors="replace")
+                raise ConnectionError(f"the server refused a request without naming its id: {text}")
+        if inbox is not None:
+            inbox.put_reply(reply)
+
+    def _only_inbox(self) -> Inbox | None:
+        inboxes = set(self._inboxes.values())
+        return inboxes.pop() if len(inboxes) == 1 else None
+
+
+def _hashable(id: object) -> object:
+    """The id, or None for one that this client never sends: a list or a dict has no hash."""
+    return id if isinstance(id, int | float | str) else None

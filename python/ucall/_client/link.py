@@ -1,0 +1,281 @@
+"""One connection of a synchronous client that threads share: WebSocket or raw TCP.
+
+No thread of its own receives. The first thread that waits receives for all, and the others wait for
+it; when it has its own message, the next one takes over. So a program that does not read its items
+receives no more of them, and the server pauses.
+"""
+
+from __future__ import annotations
+
+import builtins
+import select
+import socket
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ucall import _core
+from ucall._client.inbox import Inbox, Router
+from ucall._client.sockets import Deadline, closed_error
+from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
+from ucall.errors import ConnectionError
+
+if TYPE_CHECKING:
+    from ucall._client.stream import Observer
+    from ucall._client.tls_socket import TlsSocket
+
+__all__ = ["Link"]
+
+_PIECE_BYTES = 64 * 1024
+#: The time to send a Pong, a Close frame or a cancel; then the connection closes.
+_CONTROL_S = 5.0
+
+
+class Link:
+    """A connected socket and the calls in progress on it.
+
+    Args:
+        upgrade: Of a WebSocket; ``None`` over raw TCP.
+    """
+
+    def __init__(
+        self,
+        connected: socket.socket | TlsSocket,
+        router: Router,
+        reply_bytes_max: int,
+        upgrade: Upgrade | None,
+        observer: Observer | None,
+    ) -> None:
+        self._socket = connected
+        # A plain socket never blocks; one under TLS waits only for the rest of what it sends.
+        self._is_secure = not isinstance(connected, socket.socket)
+        connected.setblocking(False)
+        self._router = router
+        self._upgrade = upgrade
+        self._observer = observer
+        accept = upgrade.accept if upgrade else None
+        self._reader = _core.ReplyReader(http=False, reply_bytes_max=reply_bytes_max, accept=accept)
+        #: Why the connection is closed; ``None`` while it is open.
+        self.error: Exception | None = None
+        self.is_closed = threading.Event()
+        # Guards the router and `_is_receiving`.
+        self._turn = threading.Condition(threading.RLock())
+        self._is_receiving = False
+        # Frames are sent one after the other. Operations of the socket exclude each other, since a
+        # TLS object serves one thread at a time, but no thread waits within them for the peer.
+        # The second may be taken again by `__del__` of a stream, which any statement may run.
+        self._sending, self._socket_lock = threading.Lock(), threading.RLock()
+
+    def open(self, deadline: Deadline) -> None:
+        """Performs the upgrade to WebSocket.
+
+        Raises:
+            ucall.ConnectionError: The server refuses it.
+            TimeoutError: It did not end in time.
+        """
+        if self._upgrade is None:
+            return
+        self._send(memoryview(self._upgrade.request), deadline)
+        while not self._reader.is_upgraded:
+            self._receive(deadline)
+
+    def start(
+        self, request: _core.Request, ids: Collection[object], inbox: Inbox, deadline: Deadline
+    ) -> None:
+        """Sends a request, whose messages go to an inbox.
+
+        Raises:
+            ValueError: A call in progress has one of the ids.
+            ucall.ConnectionError: The connection failed.
+            TimeoutError: The request was not sent in time.
+        """
+        with self._turn:
+            self._router.add(ids, inbox)
+        self.send(request, deadline)
+
+    def send(self, request: _core.Request, deadline: Deadline) -> None:
+        """Sends a request. If it was sent in part, the connection closes.
+
+        Raises:
+            ucall.ConnectionError: The connection failed.
+            TimeoutError: The request was not sent in time.
+        """
+        data = request.data
+        try:
+            self._send(data if self._upgrade is None else memoryview(text_frame(data)), deadline)
+        except _NothingSentError:
+            raise
+        except OSError as error:
+            self.fail(_connection_error(error))
+            raise
+
+    def wait(self, inbox: Inbox, deadline: Deadline) -> None:
+        """Receives until an inbox has a message, or the connection has ended.
+
+        Raises:
+            TimeoutError: The deadline passed first.
+        """
+        while self._begins_receiving(inbox, deadline):
+            try:
+                self._receive(deadline)
+            except builtins.TimeoutError:
+                raise
+            except OSError as error:
+                self.fail(_connection_error(error))
+            finally:
+                self._end_receiving()
+
+    def forget(self, ids: Collection[object]) -> None:
+        """Drops later messages to these ids."""
+        with self._turn:
+            self._router.remove(ids)
+
+    def poll(self) -> None:
+        """Handles what was received already, and answers a Ping, unless a thread receives anyway or
+        too many items wait."""
+        with self._turn:
+            if self._is_receiving or self.error is not None:
+                return
+            self._is_receiving = True
+        try:
+            while not self._router.is_full and self._is_readable(0):
+                self._receive(Deadline(_CONTROL_S))
+        except OSError as error:
+            self.fail(_connection_error(error))
+        finally:
+            self._end_receiving()
+
+    def close(self) -> None:
+        """Closes the connection. The calls in progress fail."""
+        if self.error is None and self._upgrade is not None:
+            with suppress(OSError):
+                self._send_control(control_frame("close", NORMAL_CLOSE))
+        self.fail(ConnectionError("the client was closed"))
+
+    def fail(self, error: Exception) -> None:
+        """Closes the connection because of an error."""
+        with self._turn:
+            if self.error is not None:
+                return
+            self.error = error
+            self._router.fail(error)
+            self._turn.notify_all()
+        self.is_closed.set()
+        # Ends the waits of other threads, which `close` would not.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._socket_lock:
+            self._socket.close()
+
+    def _begins_receiving(self, inbox: Inbox, deadline: Deadline) -> bool:
+        """Waits until this thread has to receive; ``False`` if it has nothing to wait for."""
+        with self._turn:
+            while True:
+                if inbox.is_ready or self.error is not None:
+                    return False
+                if not self._is_receiving:
+                    self._is_receiving = True
+                    return True
+                self._turn.wait(deadline.left())
+
+    def _end_receiving(self) -> None:
+        with self._turn:
+            self._is_receiving = False
+            self._turn.notify_all()
+
+    def _receive(self, deadline: Deadline) -> None:
+        """Receives once, and delivers the messages."""
+        if not self._is_readable(deadline.left()):
+            deadline.left()
+            return
+        data = self._receive_at_once()
+        if data is None:
+            return
+        if self._observer:
+            self._observer.received(data)
+        if not data:
+            self._reader.end()
+            raise closed_error()
+        messages = self._reader.feed(data)
+        if messages and not self._reader.is_upgraded and self._upgrade is not None:
+            raise upgrade_error(messages[0])
+        with self._turn:
+            for message in messages:
+                self._router.deliver(message)
+        if (ping := self._reader.take_ping()) is not None:
+            self._send_control(control_frame("pong", ping))
+
+    def _receive_at_once(self) -> bytes | None:
+        """What the socket has received; ``None`` for nothing, such as a part of a TLS record."""
+        with self._socket_lock:
+            if self._is_secure:
+                self._socket.setblocking(False)
+            try:
+                return self._socket.recv(_PIECE_BYTES)
+            except OSError as error:
+                if _would_block(error):
+                    return None
+                raise
+
+    def _is_readable(self, seconds: float | None) -> bool:
+        if not isinstance(self._socket, socket.socket) and self._socket.has_unread():
+            return True
+        return self._wait_for(select.POLLIN, seconds)
+
+    def _wait_for(self, direction: int, seconds: float | None) -> bool:
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            raise self.error or closed_error()
+        poll = select.poll()
+        poll.register(descriptor, direction)
+        # Rounded up, so that a wait does not end just before its deadline, again and again.
+        return bool(poll.poll(None if seconds is None else int(seconds * 1000) + (seconds > 0)))
+
+    def _send_control(self, frame: bytes) -> None:
+        self._send(memoryview(frame), Deadline(_CONTROL_S))
+
+    def _send(self, data: memoryview, deadline: Deadline) -> None:
+        if not self._sending.acquire(timeout=deadline.left() or -1):
+            raise _NothingSentError
+        try:
+            if self._observer:
+                self._observer.sending(data)
+            self._send_all(data, deadline)
+        finally:
+            self._sending.release()
+
+    def _send_all(self, data: memoryview, deadline: Deadline) -> None:
+        sent, must_wait = 0, self._is_secure
+        while sent < len(data):
+            if must_wait and not self._wait_for(select.POLLOUT, deadline.left()):
+                raise builtins.TimeoutError if sent else _NothingSentError
+            with self._socket_lock:
+                if self._is_secure:
+                    self._socket.settimeout(deadline.left())
+                try:
+                    sent += self._socket.send(data[sent : sent + _PIECE_BYTES])
+                except BlockingIOError:
+                    must_wait = True
+            if self._observer:
+                self._observer.sent(sent, len(data))
+
+
+class _NothingSentError(builtins.TimeoutError):
+    """The deadline passed before the first byte was sent, so the connection stays usable."""
+
+
+def _would_block(error: OSError) -> bool:
+    if isinstance(error, BlockingIOError):
+        return True
+    import ssl
+
+    return isinstance(error, ssl.SSLWantReadError)
+
+
+def _connection_error(error: OSError) -> Exception:
+    if isinstance(error, ConnectionError):
+        return error
+    if isinstance(error, builtins.TimeoutError):
+        return ConnectionError("the server did not read a message in time")
+    return ConnectionError(f"the connection failed: {error}")

@@ -1,0 +1,176 @@
+"""The responses of routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ucall._core import HttpRequest
+
+__all__ = ["HttpResponse", "as_response", "parts", "parts_later"]
+
+Body = bytes | str | Iterator[bytes | str] | AsyncIterator[bytes | str]
+
+#: Headers that the server writes, each with the reason why a response cannot.
+_RESERVED = {
+    "access-control-allow-origin": "the server writes it for allow_origins",
+    "connection": "the server writes it",
+    "content-length": "the server writes it",
+    "content-type": "give it as content_type",
+    "date": "the server writes it",
+    "keep-alive": "the server writes it",
+    "trailer": "the server writes it",
+    "transfer-encoding": "the server writes it",
+    "upgrade": "the server writes it",
+}
+_BODILESS = (204, 304)
+
+
+class HttpResponse:
+    """The response of a route: see `ucall.Server.http`.
+
+    Args:
+        body: bytes; or str, which is sent as UTF-8; or an iterator of both, plain or async, whose
+            parts are sent as they come.
+        status: 200 to 599.
+        content_type: By default ``text/plain; charset=utf-8`` for str, and
+            ``application/octet-stream`` for others.
+        headers: More headers. Those of the connection and of the body's length are the server's.
+
+    Raises:
+        TypeError: The body or a header has another type.
+        ValueError: The status has no body, or is none of a response; or a header is invalid, or
+            the server's.
+    """
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        body: Body = b"",
+        status: int = 200,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        if content_type is None:
+            is_text = isinstance(body, str)
+            content_type = "text/plain; charset=utf-8" if is_text else "application/octet-stream"
+        self.body = body
+        self.status = status
+        self.content_type = content_type
+        self.headers = dict(headers or {})
+        self._check()
+
+    def _check(self) -> None:
+        if not isinstance(self.body, (bytes, str, Iterator, AsyncIterator)):
+            raise TypeError(f"body: expected bytes, str or an iterator, got {_type_of(self.body)}")
+        if not isinstance(self.status, int) or not 200 <= self.status <= 599:
+            raise ValueError(f"status: expected 200 to 599, got {self.status!r}")
+        if self.status in _BODILESS and self.body:
+            raise ValueError(f"body: expected none, as status {self.status} has no body")
+        _check_value("content_type", self.content_type)
+        for name, value in self.headers.items():
+            _check_header(name, value)
+
+    def __repr__(self) -> str:
+        return f"<ucall.HttpResponse {self.status} {self.content_type}>"
+
+    def _head(self, length: str) -> bytes:
+        """The status line and the headers, with the blank line.
+
+        Args:
+            length: The header of the body's length; empty if that is unknown.
+        """
+        self._check()  # The attributes may have changed.
+        lines = [f"HTTP/1.1 {int(self.status)} {_reason(self.status)}"]
+        if self.status not in _BODILESS:
+            # The core looks for the chunked coding in the first header.
+            lines.append(length or "Transfer-Encoding: chunked")
+            lines.append(f"Content-Type: {self.content_type}")
+        lines.extend(f"{name}: {value}" for name, value in self.headers.items())
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def as_response(result: object, path: str) -> HttpResponse:
+    if isinstance(result, HttpResponse):
+        return result
+    if isinstance(result, (bytes, str, Iterator, AsyncIterator)):
+        return HttpResponse(result)
+    raise TypeError(
+        f"{path}: expected bytes, str or a ucall.HttpResponse to be returned, "
+        f"got {_type_of(result)}"
+    )
+
+
+def parts(response: HttpResponse, request: HttpRequest) -> Iterator[bytes]:
+    """Yields a response: as a whole, or its head and then its body."""
+    body = response.body
+    if isinstance(body, str):
+        body = body.encode()
+    if isinstance(body, bytes):
+        yield response._head(f"Content-Length: {len(body)}") + body
+        return
+    if isinstance(body, AsyncIterator):
+        raise TypeError("body: an async iterator must be returned by an async function")
+    try:
+        yield response._head("")
+        if request.method != "HEAD":
+            for chunk in body:
+                yield _chunk(chunk)
+    finally:
+        if close := getattr(body, "close", None):
+            close()
+
+
+async def parts_later(response: HttpResponse, request: HttpRequest) -> AsyncGenerator[bytes]:
+    """Yields a response as `parts` does. Its body may be an async iterator."""
+    body = response.body
+    if not isinstance(body, AsyncIterator):
+        for part in parts(response, request):
+            yield part
+        return
+    try:
+        yield response._head("")
+        if request.method != "HEAD":
+            async for chunk in body:
+                yield _chunk(chunk)
+    finally:
+        if close := getattr(body, "aclose", None):
+            await close()
+
+
+def _chunk(chunk: object) -> bytes:
+    if isinstance(chunk, str):
+        return chunk.encode()
+    if not isinstance(chunk, bytes):
+        raise TypeError(f"body: expected bytes or str to be yielded, got {_type_of(chunk)}")
+    return chunk
+
+
+def _check_header(name: object, value: object) -> None:
+    if not isinstance(name, str) or not name.isascii() or not name.replace("-", "a").isidentifier():
+        raise ValueError(f"headers: expected the name of a header, got {name!r}")
+    if reason := _RESERVED.get(name.lower()):
+        raise ValueError(f"headers: {name} cannot be set: {reason}")
+    _check_value(f"headers: {name}", value)
+
+
+def _check_value(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected str, got {_type_of(value)}")
+    if not value.isprintable() or max(value, default="") > "\xff":
+        raise ValueError(f"{name}: expected printable Latin-1, got {value!r}")
+
+
+def _reason(status: int) -> str:
+    from http import HTTPStatus  # here, because importing it takes long
+
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _type_of(value: object) -> str:
+    return type(value).__name__

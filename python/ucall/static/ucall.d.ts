@@ -1,0 +1,93 @@
+/** A client for ucall's JSON-RPC over WebSocket and HTTP, for browsers and Node. */
+
+/** Params by position, or by name. */
+export type Params = unknown[] | Record<string, unknown>;
+
+export interface CallOptions {
+  /** Cancels the call, also on the server. */
+  signal?: AbortSignal;
+  /** Cancels the call after this time, with a `TimeoutError`. */
+  timeoutMs?: number;
+}
+
+export interface ClientOptions {
+  /** The bearer token. */
+  token?: string;
+  /** Opens a lost WebSocket again; `true` by default. */
+  reconnect?: boolean;
+  /** The longest delay of the first attempt to reconnect; 200 by default. It doubles each time. */
+  minDelayMs?: number;
+  /** The longest delay of any attempt to reconnect; 30,000 by default. */
+  maxDelayMs?: number;
+  /**
+   * How much one iterator holds until it is read, by the length of the JSON; 1 MiB by default. A
+   * stream beyond it is cancelled; of notifications the oldest are dropped.
+   */
+  maxWaitingBytes?: number;
+  /** The class to use; the global one by default, which Node has from version 22 on. */
+  WebSocket?: new (url: string, protocols: string[]) => any;
+}
+
+/** `waiting` for the next attempt to reconnect. Over HTTP a client is `open` until it is closed. */
+export type State = "connecting" | "open" | "waiting" | "closed";
+
+/** A message of the server that belongs to no call. */
+export interface Notification {
+  method: string;
+  params: any;
+}
+
+/** The server's reply is an error. */
+export class RpcError extends Error {
+  constructor(error: { code: number; message: string; data?: unknown });
+  /** The code of JSON-RPC, such as -32602 for invalid params. */
+  code: number;
+  /** What the server says beyond the message. */
+  data: any;
+}
+
+/** The server has not replied, and cannot any more. */
+export class ConnectionError extends Error {
+  constructor(message: string, mayHaveRun: boolean, options?: ErrorOptions);
+  /** Whether the call may have been sent. If not, it is safe to repeat it. */
+  mayHaveRun: boolean;
+}
+
+/** The items of a streamed call, in order. Leaving the loop cancels the call. */
+export interface Stream<T = any> extends AsyncIterableIterator<T, undefined> {
+  /** The function's return value, once the items have been read; rejects as the loop throws. */
+  readonly result: Promise<any>;
+  return(): Promise<IteratorResult<T, undefined>>;
+}
+
+/** A JSON-RPC client of one server. The event `statechange` reports changes of `state`. */
+export class Client extends EventTarget {
+  /** Connects at once to a `ws:` or `wss:` URL. A URL may be relative to the page. */
+  constructor(url: string | URL, options?: ClientOptions);
+
+  get state(): State;
+
+  /** Calls a function of the server, and returns its result. */
+  call<T = any>(method: string, params?: Params, options?: CallOptions): Promise<T>;
+
+  /** Calls functions with one message. The reason of a rejected outcome is an `RpcError`. */
+  batch(
+    calls: { method: string; params?: Params }[],
+    options?: CallOptions,
+  ): Promise<PromiseSettledResult<any>[]>;
+
+  /** Calls a generator of the server, and returns an async iterator over its items. */
+  stream<T = any>(method: string, params?: Params, options?: CallOptions): Stream<T>;
+
+  /** Sends a notification, which has no reply. Resolves once it is sent. */
+  notify(method: string, params?: Params): Promise<void>;
+
+  /** Calls `callback` with the params of a method's notifications; returns what removes it. */
+  on(method: string, callback: (params: any) => void): () => void;
+
+  /** An async iterator over the server's notifications, from now on and across reconnects. */
+  notifications(): AsyncIterableIterator<Notification, undefined>;
+
+  /** Closes the connection, ends the iterators and fails the calls under way. */
+  close(): void;
+}

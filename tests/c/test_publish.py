@@ -1,0 +1,76 @@
+"""Messages that the server starts."""
+
+import contextlib
+import json
+import socket
+
+import pytest
+
+import harness
+from harness import Client, serving
+
+PUBLISH = harness.PROGRAMS / "publish.c"
+
+
+@pytest.fixture
+def publish(built, engine):
+    with serving([built(PUBLISH), engine]) as server:
+        yield server
+
+
+def message(client: Client) -> object:
+    received = client.receive()
+    assert (received["method"], received["jsonrpc"]) == ("m", "2.0")
+    return received.get("params")
+
+
+def test_publish_reaches_the_clients_of_all_threads(publish):
+    with contextlib.ExitStack() as stack:
+        # Enough that each thread has some.
+        clients = [stack.enter_context(Client(publish.port)) for _ in range(24)]
+        for client in clients:
+            assert client.call("subscribe", {"topic": "t"})
+        caller = stack.enter_context(Client(publish.port))
+        for params in [[1, "é"], {"a": [None]}]:
+            assert caller.call("publish", {"topic": "t", "params": json.dumps(params, indent=1)})
+            assert [message(client) for client in clients] == [params] * 24
+        assert caller.call("publish", {"topic": "t"})
+        assert [message(client) for client in clients] == [None] * 24
+        assert clients[0].call("unsubscribe", {"topic": "t"})
+        assert caller.call("publish", {"topic": "t", "params": "[2]"})
+        assert [message(client) for client in clients[1:]] == [[2]] * 23
+        assert clients[0].call("refused") is False
+
+
+def test_notify(publish):
+    with Client(publish.port) as client, Client(publish.port) as other:
+        assert client.call("notify")
+        assert message(client) == {"a": [1]}
+        client.send("keep")
+        # The call is deferred when this one, sent after it, returns.
+        assert client.call("refused") is False
+        assert other.call("finish") is True
+        assert message(client) == [2]
+        assert client.receive()["result"] is True
+        assert other.call("publish", {"topic": "kept", "params": "[3]"})
+        assert message(client) == [3]
+
+
+def test_limits(built, engine):
+    with serving([built(PUBLISH), engine, 2, 5]) as server, Client(server.port) as client:
+        topics = ["12345", "123456", "a", "a", "b"]
+        subscribed = [client.call("subscribe", {"topic": topic}) for topic in topics]
+        assert subscribed == [True, False, True, True, False]
+        assert client.call("publish", {"topic": "123456"}) is False
+        assert client.call("subscribe", {"topic": "a", "overflow": 3}) is False
+
+
+def test_http_has_no_messages(publish):
+    with socket.create_connection(("127.0.0.1", publish.port), timeout=60) as client:
+        for method in "notify", "subscribe":
+            body = json.dumps(
+                {"jsonrpc": "2.0", "method": method, "params": {"topic": "t"}, "id": 1}
+            )
+            head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall((head + body).encode())
+            assert b'"result":false' in client.recv(65536)

@@ -1,0 +1,434 @@
+/** `ucall.js` with a server that the tests control: what calls, streams and connections do. */
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { env } from "node:process";
+import { afterEach, beforeEach, describe, test } from "node:test";
+import { setImmediate } from "node:timers/promises";
+import { pathToFileURL } from "node:url";
+
+import { startPeer } from "./peer.mjs";
+
+const { Client, ConnectionError, RpcError, Stream } = await import(pathToFileURL(env.UCALL_JS));
+
+// Node has a WebSocket of its own from version 22 on.
+const WebSocket = globalThis.WebSocket ?? createRequire(import.meta.url)("ws");
+const FAST = { WebSocket, minDelayMs: 1, maxDelayMs: 5 };
+
+let peer;
+let clients;
+
+beforeEach(async () => {
+  peer = await startPeer();
+  clients = [];
+});
+
+afterEach(async () => {
+  for (const client of clients) client.close();
+  await peer.close();
+});
+
+function connect(kind, options = {}) {
+  const client = new Client(peer[kind], { ...FAST, ...options });
+  clients.push(client);
+  return client;
+}
+
+async function eventually(condition) {
+  while (!condition()) await setImmediate();
+}
+
+/** Resolves when the client's state is this one. */
+async function reaches(client, state) {
+  if (client.state === state) return;
+  await new Promise((resolve) => {
+    client.addEventListener("statechange", () => client.state === state && resolve());
+  });
+}
+
+async function all(iterator) {
+  const items = [];
+  for await (const item of iterator) items.push(item);
+  return items;
+}
+
+for (const kind of ["ws", "http"]) {
+  describe(kind, () => {
+    test("a call returns the result", async () => {
+      const client = connect(kind);
+      assert.equal(await client.call("sum", { a: 2, b: 3 }), 5);
+      assert.equal("_meta" in peer.received[0], false);
+    });
+
+    test("an error is an RpcError", async () => {
+      const failed = connect(kind).call("nothing");
+      await assert.rejects(failed, new RpcError({ code: -32601, message: "Method not found", data: "nothing" }));
+      await assert.rejects(failed, { name: "RpcError", code: -32601, data: "nothing" });
+    });
+
+    test("calls at once get their own replies", async () => {
+      const client = connect(kind);
+      const calls = Array.from({ length: 100 }, (_, a) => client.call("sum", { a, b: a }));
+      assert.deepEqual(await Promise.all(calls), calls.map((_, a) => 2 * a));
+    });
+
+    test("a batch is one message", async () => {
+      const client = connect(kind);
+      const outcomes = await client.batch([{ method: "sum", params: { a: 1, b: 2 } }, { method: "no" }]);
+      assert.deepEqual(outcomes[0], { status: "fulfilled", value: 3 });
+      assert.equal(outcomes[1].reason.code, -32601);
+      assert.equal(peer.received.length, 1);
+      assert.deepEqual(await client.batch([]), []);
+    });
+
+    test("a notification has no id", async () => {
+      await connect(kind).notify("log", ["text"]);
+      await eventually(() => peer.received.length);
+      assert.deepEqual(peer.received, [{ jsonrpc: "2.0", method: "log", params: ["text"] }]);
+    });
+
+    test("a signal cancels a call on both sides", async () => {
+      const controller = new AbortController();
+      const call = connect(kind).call("hold", [], { signal: controller.signal });
+      await eventually(() => peer.received.length);
+      controller.abort(new Error("enough"));
+      await assert.rejects(call, /enough/);
+      await eventually(() => peer.cancelled.length);
+      assert.deepEqual(peer.cancelled, [peer.received[0].id]);
+    });
+
+    test("an aborted signal sends nothing", async () => {
+      const client = connect(kind);
+      await assert.rejects(client.call("sum", [], { signal: AbortSignal.abort() }), { name: "AbortError" });
+      await client.call("sum", { a: 1, b: 1 });
+      assert.equal(peer.received.length, 1);
+    });
+
+    test("a call ends after its time", async () => {
+      const call = connect(kind).call("hold", [], { timeoutMs: 1 });
+      await assert.rejects(call, { name: "TimeoutError", message: "no reply in 1 ms" });
+    });
+
+    test("a stream yields its items, and then has a result", async () => {
+      const stream = connect(kind).stream("count", { to: 1000 });
+      assert.deepEqual(await all(stream), Array.from({ length: 1000 }, (_, at) => at));
+      assert.equal(await stream.result, "done");
+      assert.deepEqual(await stream.next(), { value: undefined, done: true });
+      assert.ok(stream instanceof Stream);
+    });
+
+    test("the items of a stream may be awaited before they arrive", async () => {
+      const stream = connect(kind).stream("count", { to: 2 });
+      const steps = await Promise.all([stream.next(), stream.next(), stream.next(), stream.next()]);
+      assert.deepEqual(steps.map(({ value }) => value), [0, 1, undefined, undefined]);
+    });
+
+    test("a stream throws the error after its items", async () => {
+      const stream = connect(kind).stream("fail");
+      const items = [];
+      const read = async () => {
+        for await (const item of stream) items.push(item);
+      };
+      await assert.rejects(read, { name: "RpcError", code: 7, data: { at: 1 } });
+      assert.deepEqual(items, [1]);
+      await assert.rejects(stream.result, { code: 7 });
+    });
+
+    test("a stream of a plain function has only a result", async () => {
+      const stream = connect(kind).stream("sum", { a: 1, b: 2 });
+      assert.deepEqual(await all(stream), []);
+      assert.equal(await stream.result, 3);
+    });
+
+    test("leaving the loop cancels the stream", async () => {
+      const client = connect(kind);
+      const stream = client.stream("endless");
+      for await (const item of stream) if (item === 3) break;
+      await eventually(() => peer.cancelled.length);
+      assert.deepEqual(peer.cancelled, [peer.received[0].id]);
+      await assert.rejects(stream.result, { name: "AbortError" });
+      assert.equal(await client.call("sum", { a: 2, b: 2 }), 4);
+    });
+
+    test("a signal ends a stream", async () => {
+      const controller = new AbortController();
+      const stream = connect(kind).stream("endless", {}, { signal: controller.signal });
+      const read = async () => {
+        for await (const item of stream) if (item === 3) controller.abort();
+      };
+      await assert.rejects(read, { name: "AbortError" });
+      await eventually(() => peer.cancelled.length);
+    });
+
+    test("a closed client fails its calls, and later ones", async () => {
+      const client = connect(kind);
+      await reaches(client, "open");
+      const call = client.call("hold");
+      client.close();
+      client.close();
+      await assert.rejects(call, { name: "ConnectionError", mayHaveRun: true });
+      await assert.rejects(client.call("sum"), { name: "ConnectionError", mayHaveRun: false });
+      await assert.rejects(client.notify("log"), ConnectionError);
+      assert.deepEqual(await all(client.notifications()), []);
+      assert.equal(client.state, "closed");
+    });
+
+    test("the token is sent", async () => {
+      const client = connect(kind, { token: "s3cret>>?é" });
+      // The peer selects no bearer, as the server does not.
+      await client.call("sum", { a: 1, b: 1 });
+      const { authorization, "sec-websocket-protocol": protocols } = peer.headers[0];
+      const sent = authorization?.slice(7) ?? protocols.split(",")[1].slice(7);
+      const bytes = kind === "ws" ? Buffer.from(sent, "base64url") : Buffer.from(sent, "latin1");
+      assert.equal(bytes.toString(kind === "ws" ? "utf8" : "latin1"), "s3cret>>?é");
+    });
+  });
+}
+
+describe("WebSocket", () => {
+  test("a stream that is read too slowly is cancelled", async () => {
+    const stream = connect("ws", { maxWaitingBytes: 10_000 }).stream("flood", { count: 10_000, size: 900 });
+    await eventually(() => peer.cancelled.length);
+    await assert.rejects(stream.result, RangeError);
+    await assert.rejects(stream.next(), RangeError);
+    assert.equal((await stream.next()).done, true);
+  });
+
+  test("one item may be longer than all that may wait", async () => {
+    const client = connect("ws", { maxWaitingBytes: 100 });
+    const stream = client.stream("flood", { count: 1, size: 9000 });
+    await client.call("sum", { a: 1, b: 2 });
+    assert.deepEqual((await all(stream)).map((item) => item.length), [9000]);
+  });
+
+  test("notifications reach iterators and callbacks", async () => {
+    const client = connect("ws");
+    const seen = [];
+    const remove = client.on("tick", (params) => seen.push(params));
+    const notifications = client.notifications();
+    await client.call("tell", { method: "tick", params: { at: 1 } });
+    remove();
+    await client.call("tell", { method: "tick", params: { at: 2 } });
+    await client.call("tell", { method: "other" });
+    const expected = [{ at: 1 }, { at: 2 }].map((params) => ({ method: "tick", params }));
+    for (const value of expected) assert.deepEqual(await notifications.next(), { value, done: false });
+    assert.deepEqual(seen, [{ at: 1 }]);
+    await notifications.return();
+    assert.equal((await notifications.next()).done, true);
+  });
+
+  test("the oldest of too many notifications are dropped", async () => {
+    const client = connect("ws", { maxWaitingBytes: 500 });
+    const notifications = client.notifications();
+    await client.call("tell", { method: "tick", times: 100 });
+    client.close();
+    const numbers = (await all(notifications)).map(({ params }) => params[0]);
+    assert.equal(numbers.at(-1), 99);
+    assert.ok(numbers.length > 5 && numbers.length < 15);
+    assert.deepEqual(numbers, Array.from(numbers, (_, at) => 100 - numbers.length + at));
+  });
+
+  test("a callback that throws ends nothing", async (context) => {
+    const client = connect("ws");
+    const seen = [];
+    const reports = [];
+    const run = globalThis.queueMicrotask;
+    context.mock.method(globalThis, "queueMicrotask", (task) => {
+      if (/throw error/.test(task)) reports.push(task);
+      else run(task);
+    });
+    client.on("tick", () => {
+      throw new Error("of the page");
+    });
+    client.on("tick", (params) => seen.push(params));
+    await client.call("tell", { method: "tick" });
+    assert.throws(reports[0], /of the page/);
+    assert.deepEqual(seen, [[0]]);
+    assert.equal(client.state, "open");
+  });
+
+  test("a lost connection fails the calls under way, and is opened again", async () => {
+    const client = connect("ws");
+    const states = [];
+    client.addEventListener("statechange", () => states.push(client.state));
+    const held = client.call("hold");
+    const stream = client.stream("endless");
+    await stream.next();
+    client.notify("drop");
+    await assert.rejects(held, { name: "ConnectionError", mayHaveRun: true, message: /^lost the connection/ });
+    await assert.rejects(() => all(stream), ConnectionError);
+    await reaches(client, "open");
+    assert.deepEqual(states, ["open", "waiting", "connecting", "open"]);
+    assert.equal(await client.call("sum", { a: 1, b: 2 }), 3);
+    assert.equal(peer.received.filter(({ method }) => method === "hold").length, 1);
+  });
+
+  test("calls made without a connection wait for one attempt", async () => {
+    const { port } = peer;
+    await peer.close();
+    const client = connect("ws");
+    const refused = { name: "ConnectionError", mayHaveRun: false, message: /^could not open/ };
+    await assert.rejects(client.call("sum", { a: 1, b: 2 }), refused);
+    await assert.rejects(client.notify("log"), refused);
+    peer = await startPeer(port);
+    await reaches(client, "open");
+    assert.equal(await client.call("sum", { a: 1, b: 2 }), 3);
+  });
+
+  test("a cancelled call that waits is never sent", async () => {
+    const client = connect("ws");
+    const controller = new AbortController();
+    const call = client.call("hold", [], { signal: controller.signal });
+    controller.abort();
+    await assert.rejects(call, { name: "AbortError" });
+    await client.call("sum", { a: 1, b: 2 });
+    assert.deepEqual(peer.received.map(({ method }) => method), ["sum"]);
+  });
+
+  test("the delays double, with jitter, and end with a reply", async (context) => {
+    const delays = [];
+    const set = globalThis.setTimeout;
+    context.mock.method(Math, "random", () => 0.5);
+    context.mock.method(globalThis, "setTimeout", (callback, delay, ...rest) => {
+      if (!/#connect/.test(callback)) return set(callback, delay, ...rest);
+      delays.push(delay);
+      return set(callback, 0);
+    });
+    const { port } = peer;
+    await peer.close();
+    const client = connect("ws", { minDelayMs: 100, maxDelayMs: 1000 });
+    await eventually(() => delays.length === 6);
+    peer = await startPeer(port);
+    await reaches(client, "open");
+    await client.call("sum", { a: 1, b: 2 });
+    await client.notify("drop");
+    await reaches(client, "waiting");
+    assert.deepEqual(delays.slice(0, 6), [75, 150, 300, 600, 750, 750]);
+    assert.equal(delays.at(-1), 75);
+  });
+
+  test("without reconnect a lost connection closes the client", async () => {
+    const client = connect("ws", { reconnect: false });
+    const notifications = client.notifications();
+    client.notify("drop");
+    await reaches(client, "closed");
+    assert.deepEqual(await all(notifications), []);
+    await assert.rejects(client.call("sum"), { name: "ConnectionError", mayHaveRun: false });
+  });
+
+  test("an error without an id fails what is under way", async () => {
+    const client = connect("ws");
+    const calls = [client.call("hold"), client.call("unreadable")];
+    for (const call of calls) await assert.rejects(call, { code: -32700 });
+  });
+
+  test("a message that is not JSON-RPC closes the connection", async () => {
+    const client = connect("ws");
+    for (const text of ["{", "3", "{}"]) {
+      await reaches(client, "open");
+      const call = client.call("hold");
+      await eventually(() => peer.received.at(-1)?.method === "hold");
+      for (const socket of peer.sockets) socket.send(text);
+      await assert.rejects(call, { message: /4002 not JSON-RPC/ });
+      peer.received.length = 0;
+    }
+  });
+});
+
+describe("HTTP", () => {
+  /** Server-sent events as their standard allows them; each text's own line ends. */
+  const EVENTS = [
+    'data: {"method":"$/progress","params":{"token":ID,"value":"é"}}\n\n',
+    ": silence\n\nid: 3\nevent: message\n",
+    'data:{"method":"$/progress",\r\ndata:"params":{"token":ID,"value":"€ 𝄞"}}\r\n\r\n',
+    'data: {"method":"$/progress","params":{"token":ID,"value":3}}\r\r',
+    'data: {"id":ID,"result":null}\n\n',
+  ];
+
+  for (const size of [1, 2, 3, 1000]) {
+    test(`events arrive in pieces of ${size}`, async () => {
+      peer.respond = async ({ id }, response) => {
+        response.writeHead(200, { "Content-Type": "text/event-stream; charset=utf-8" });
+        const bytes = Buffer.from(EVENTS.join("").replaceAll("ID", id));
+        for (let at = 0; at < bytes.length; at += size) {
+          await new Promise((resolve) => response.write(bytes.subarray(at, at + size), resolve));
+        }
+        response.end();
+      };
+      assert.deepEqual(await all(connect("http").stream("any")), ["é", "€ 𝄞", 3]);
+    });
+  }
+
+  test("a stream that is not read pauses the server", async () => {
+    let sent = 0;
+    let isPaused = false;
+    peer.respond = async ({ id }, response) => {
+      response.writeHead(200, { "Content-Type": "text/event-stream" });
+      const event = { method: "$/progress", params: { token: id, value: "x".repeat(10_000) } };
+      const text = `data: ${JSON.stringify(event)}\n\n`;
+      while (sent < 10_000) {
+        sent += 1;
+        isPaused = !response.write(text);
+        if (isPaused) await new Promise((resolve) => response.once("drain", resolve));
+      }
+      response.end(`data: {"id":${id},"result":"all"}\n\n`);
+    };
+    const stream = connect("http").stream("any");
+    await stream.next();
+    let before;
+    do {
+      before = sent;
+      for (let turn = 0; turn < 1000; turn++) await setImmediate();
+    } while (sent !== before || !isPaused);
+    assert.ok(sent < 5000, `${sent} events`);
+    assert.equal((await all(stream)).length, 9999);
+    assert.equal(await stream.result, "all");
+  });
+
+  test("readers at once read ahead by one item", async () => {
+    const client = connect("http", { maxWaitingBytes: 100 });
+    const stream = client.stream("flood", { count: 20, size: 90 });
+    const steps = await Promise.all(Array.from({ length: 10 }, () => stream.next()));
+    assert.deepEqual(new Set(steps.map(({ value }) => value.length)), new Set([90]));
+    for (let turn = 0; turn < 100; turn++) await setImmediate();
+    assert.equal((await all(stream)).length, 10);
+  });
+
+  test("a stream without its reply fails", async () => {
+    peer.respond = ({ id }, response) => {
+      response.writeHead(200, { "Content-Type": "text/event-stream" });
+      response.end(`data: {"method":"$/progress","params":{"token":${id},"value":1}}\n\n`);
+    };
+    const stream = connect("http").stream("any");
+    assert.equal((await stream.next()).value, 1);
+    await assert.rejects(stream.next(), { name: "ConnectionError", message: /the response has no reply/ });
+  });
+
+  test("a response that is not JSON fails with its status", async () => {
+    peer.respond = (_, response) => response.writeHead(401).end("who are you?");
+    const client = connect("http");
+    const refused = { name: "ConnectionError", message: /401 Unauthorized who are you\?/ };
+    await assert.rejects(client.call("sum"), refused);
+    await assert.rejects(client.notify("sum"), refused);
+  });
+
+  test("an error without an id fails its own call only", async () => {
+    const client = connect("http");
+    const held = client.call("hold", [], { timeoutMs: 100 });
+    await assert.rejects(client.call("unreadable"), { code: -32700 });
+    await assert.rejects(held, { name: "TimeoutError" });
+  });
+
+  test("a refused connection is a ConnectionError", async () => {
+    await peer.close();
+    await assert.rejects(connect("http").call("sum"), (error) => {
+      return error instanceof ConnectionError && error.mayHaveRun && error.cause instanceof TypeError;
+    });
+    peer = await startPeer();
+  });
+});
+
+test("other schemes and missing WebSockets are refused", () => {
+  assert.throws(() => new Client("tcp://127.0.0.1"), /expected ws:, wss:, http: or https:, got tcp:/);
+  const missing = { WebSocket: null };
+  assert.throws(() => new Client("ws://127.0.0.1:1", missing), /pass \{ WebSocket \} of package ws/);
+});

@@ -1,0 +1,187 @@
+/** `ucall.js` with ucall's server at PORT, and at SECURE_PORT, which wants TOKEN. */
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { env } from "node:process";
+import { afterEach, describe, test } from "node:test";
+import { setImmediate } from "node:timers/promises";
+import { pathToFileURL } from "node:url";
+
+const { Client, ConnectionError } = await import(pathToFileURL(env.UCALL_JS));
+const WebSocket = globalThis.WebSocket ?? createRequire(import.meta.url)("ws");
+
+// Servers without `ctx.notify` skip these tests.
+const MESSAGES = { skip: !env.HAS_MESSAGES };
+const clients = [];
+
+async function all(iterator) {
+  const items = [];
+  for await (const item of iterator) items.push(item);
+  return items;
+}
+
+function connect(scheme, port = env.PORT, options = {}) {
+  const client = new Client(`${scheme}://127.0.0.1:${port}/`, { WebSocket, ...options });
+  clients.push(client);
+  return client;
+}
+
+afterEach(() => {
+  for (const client of clients.splice(0)) client.close();
+});
+
+for (const scheme of ["ws", "http"]) {
+  describe(scheme, () => {
+    test("calls", async () => {
+      const client = connect(scheme);
+      assert.equal(await client.call("sum", [2, 3]), 5);
+      assert.equal(await client.call("sum", { a: 2, b: 3 }), 5);
+      for (const value of [null, "é€𝄞\u2028\ud800".slice(0, 5), [{ deep: [] }], "x".repeat(1_000_000)]) {
+        assert.deepEqual(await client.call("echo", { value }), value);
+      }
+      const sums = Array.from({ length: 500 }, (_, at) => client.call("sum", [at, at]));
+      assert.deepEqual(await Promise.all(sums), sums.map((_, at) => 2 * at));
+    });
+
+    test("errors", async () => {
+      const client = connect(scheme);
+      await assert.rejects(client.call("fail"), { code: 7, message: "failed", data: { at: 1 } });
+      await assert.rejects(client.call("sum", [1, "2"]), { code: -32602, data: /expected int, got str/ });
+      await assert.rejects(client.call("nothing"), { code: -32601 });
+    });
+
+    test("batches and notifications", async () => {
+      const client = connect(scheme);
+      await client.notify("sum", [1, 2]);
+      const calls = [{ method: "sum", params: [1, 2] }, { method: "fail" }];
+      const [three, failed] = await client.batch(calls);
+      assert.deepEqual([three.value, failed.reason.code], [3, 7]);
+      const many = Array.from({ length: 1001 }, () => calls[0]);
+      const outcomes = await client.batch(many);
+      assert.deepEqual(new Set(outcomes.map(({ reason }) => reason.code)), new Set([-32600]));
+    });
+
+    test("a stream of a plain function", async () => {
+      const stream = connect(scheme).stream("sum", [1, 2]);
+      for await (const item of stream) assert.fail(item);
+      assert.equal(await stream.result, 3);
+    });
+
+    test("a token", async () => {
+      const client = connect(scheme, env.SECURE_PORT, { token: env.TOKEN });
+      assert.equal(await client.call("whoami"), "alice");
+      const other = connect(scheme, env.SECURE_PORT, { token: "wrong" });
+      await assert.rejects(other.call("whoami"), ConnectionError);
+    });
+
+    for (const method of ["count", "acount"]) {
+      test(`a stream: ${method}`, async () => {
+        const stream = connect(scheme).stream(method, { to: 1000 });
+        assert.deepEqual(await all(stream), Array.from({ length: 1000 }, (_, at) => at));
+        assert.equal(await stream.result, method === "count" ? "done" : null);
+      });
+    }
+
+    test("a stream that fails", async () => {
+      const client = connect(scheme);
+      const stream = client.stream("fail_later");
+      assert.deepEqual(await stream.next(), { value: 1, done: false });
+      await assert.rejects(stream.next(), { code: 7, message: "failed", data: { at: 1 } });
+      await assert.rejects(() => all(client.stream("count", { to: "x" })), { code: -32602 });
+      await assert.rejects(() => all(client.stream("nothing")), { code: -32601 });
+    });
+
+    test("leaving a loop, a signal and a time limit close what runs", async () => {
+      const client = connect(scheme);
+      const before = await client.call("endings");
+      for await (const item of client.stream("endless")) if (item === 3) break;
+      const signal = AbortSignal.timeout(20);
+      await assert.rejects(() => all(client.stream("endless", {}, { signal })), { name: "TimeoutError" });
+      await assert.rejects(client.call("hold", [], { timeoutMs: 20 }), { name: "TimeoutError" });
+      while ((await client.call("endings")) < before + 3) await setImmediate();
+    });
+
+    test("many streams at once", async () => {
+      const client = connect(scheme);
+      const streams = Array.from({ length: 50 }, () => all(client.stream("acount", { to: 100 })));
+      for (const items of await Promise.all(streams)) assert.equal(items.length, 100);
+    });
+  });
+}
+
+describe("WebSocket", () => {
+  test("a stream that is read too slowly is cancelled", async () => {
+    const client = connect("ws", env.PORT, { maxWaitingBytes: 10_000 });
+    const stream = client.stream("flood", { count: 1_000_000, size: 1000 });
+    await assert.rejects(stream.result, RangeError);
+    assert.equal(await client.call("sum", [1, 2]), 3);
+  });
+
+  test("messages that the server starts", MESSAGES, async () => {
+    const [client, other] = [connect("ws"), connect("ws")];
+    const seen = [];
+    client.on("told", (params) => seen.push(params));
+    const notifications = client.notifications();
+    await client.call("tell", { method: "told", params: { at: 1 } });
+    await client.call("subscribe", { topic: "news" });
+    await other.call("publish", { topic: "news", method: "news", params: ["first"] });
+    for (const expected of [{ at: 1 }, ["first"]]) {
+      assert.deepEqual((await notifications.next()).value.params, expected);
+    }
+    assert.deepEqual(seen, [{ at: 1 }]);
+  });
+});
+
+describe("HTTP", () => {
+  test("a stream that is not read pauses the server", async () => {
+    const stream = connect("http").stream("flood", { count: 20_000, size: 1000 });
+    await stream.next();
+    assert.equal(await connect("http").call("sum", [1, 2]), 3);
+    assert.equal((await all(stream)).length, 19_999);
+  });
+
+  test("it has no notifications", MESSAGES, async () => {
+    await assert.rejects(connect("http").call("tell", { method: "told", params: [] }), { code: -32603 });
+  });
+});
+
+describe("clients that others wrote", () => {
+  const require = createRequire(import.meta.url);
+  const call = { jsonrpc: "2.0", method: "count", params: { to: 100 }, id: "a" };
+  const item = (value) => ({ jsonrpc: "2.0", method: "$/progress", params: { token: "a", value } });
+  const messages = [...Array.from({ length: 100 }, (_, at) => item(at)), { jsonrpc: "2.0", id: "a", result: "done" }];
+
+  test("eventsource-parser", async () => {
+    const { EventSourceParserStream } = require("eventsource-parser/stream");
+    const headers = { Accept: "text/event-stream", "Content-Type": "application/json" };
+    const url = `http://127.0.0.1:${env.PORT}/`;
+    const response = await fetch(url, { method: "POST", body: JSON.stringify(call), headers });
+    assert.equal(response.headers.get("content-type"), "text/event-stream");
+    assert.equal(response.headers.get("cache-control"), "no-store");
+    const events = response.body.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
+    const seen = [];
+    for await (const { data } of events) seen.push(JSON.parse(data));
+    assert.deepEqual(seen, messages);
+  });
+
+  test("ws", async () => {
+    const socket = new (require("ws"))(`ws://127.0.0.1:${env.PORT}/ws`, ["jsonrpc"]);
+    await new Promise((resolve) => socket.on("open", resolve));
+    const seen = [];
+    const finished = new Promise((resolve) => {
+      socket.on("message", (data) => {
+        seen.push(JSON.parse(data));
+        if (seen.length === messages.length) resolve();
+      });
+    });
+    socket.send(JSON.stringify({ ...call, _meta: { progressToken: "a" } }));
+    await finished;
+    assert.deepEqual(seen, messages);
+    const cancelled = new Promise((resolve) => {
+      socket.on("message", (data) => "error" in JSON.parse(data) && resolve(JSON.parse(data)));
+    });
+    socket.send(JSON.stringify({ jsonrpc: "2.0", method: "hold", id: "b" }));
+    socket.send(JSON.stringify({ jsonrpc: "2.0", method: "$/cancelRequest", params: { id: "b" } }));
+    assert.equal((await cancelled).error.code, -32800);
+    socket.close();
+  });
+});

@@ -1,0 +1,43 @@
+"""The types of `ucall.js`: its comments, and `ucall.d.ts`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from node import MODULE, package, system_node
+
+OPTIONS = {
+    "strict": True,
+    "target": "es2023",
+    "lib": ["es2023", "dom", "dom.asynciterable"],
+    "module": "nodenext",
+    "types": [],
+}
+
+
+def _compile(folder: Path, options: dict[str, object], *files: Path) -> None:
+    settings = {"compilerOptions": {**OPTIONS, **options}, "files": [str(file) for file in files]}
+    (folder / "tsconfig.json").write_text(json.dumps(settings))
+    compiler = package("typescript") / "bin" / "tsc"
+    command = [system_node(), compiler, "--project", folder / "tsconfig.json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_comments_and_the_declarations_agree(tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for name in ("ucall.js", "ucall.d.ts", "package.json"):
+        (sources / name).write_text(MODULE.with_name(name).read_text())
+    made = tmp_path / "made"
+    options = {"allowJs": True, "checkJs": True, "declaration": True, "emitDeclarationOnly": True}
+    _compile(tmp_path, {**options, "outDir": str(made)}, sources / "ucall.js")
+    # Its comments import the types of options and such from `ucall.d.ts`.
+    made_text = (made / "ucall.d.ts").read_text().replace('"./ucall.js"', '"../sources/ucall.js"')
+    (made / "implemented.d.ts").write_text(made_text)
+    program = tmp_path / "types.mts"
+    program.write_text(Path(__file__).with_name("types.ts").read_text())
+    paths = {"ucall": ["./sources/ucall.d.ts"], "implemented": ["./made/implemented.d.ts"]}
+    _compile(tmp_path, {"noEmit": True, "paths": paths}, program)

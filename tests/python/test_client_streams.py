@@ -1,0 +1,462 @@
+"""Streams of the clients over each transport, against scripted servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from scripted import Peer, Scripted, http_reply, result, scripted
+from test_cli import ucall_command
+from websocket_peer import frame, read_call, upgrade
+
+import ucall
+from ucall import _core, aio
+from ucall.client import Client
+
+#: Far longer than any wait of these tests.
+TIMEOUT_S = 30.0
+EVENTS = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Cache-Control: no-store\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+def item(value: Any, token: Any = 1) -> bytes:
+    params = {"token": token, "value": value}
+    return json.dumps({"jsonrpc": "2.0", "method": "$/progress", "params": params}).encode()
+
+
+def error(code: int, message: str, id: Any = 1) -> bytes:
+    reply = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
+    return json.dumps(reply).encode()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(document: bytes) -> bytes:
+    return chunk(b"data: " + document + b"\n\n")
+
+
+class Wire:
+    """One transport, as a server of streams uses it."""
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+
+    def open(self, peer: Peer) -> None:
+        if self.scheme == "ws":
+            upgrade(peer)
+
+    def call(self, peer: Peer) -> Any:
+        """The next document of the client."""
+        if self.scheme == "ws":
+            return read_call(peer)
+        return json.loads(peer.http_request() if self.scheme == "http" else peer.raw_request())
+
+    def begin(self, peer: Peer) -> None:
+        if self.scheme == "http":
+            peer.send(EVENTS)
+
+    def send(self, peer: Peer, document: bytes) -> None:
+        """Sends an item or a reply."""
+        forms = {"ws": frame, "tcp": lambda line: line + b"\n", "http": event}
+        peer.send(forms[self.scheme](document))
+
+    def end(self, peer: Peer) -> None:
+        if self.scheme == "http":
+            peer.send(b"0\r\n\r\n")
+
+    def uri(self, server: Scripted) -> str:
+        return f"{self.scheme}://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(params=["http", "tcp", "ws"])
+def wire(request: pytest.FixtureRequest) -> Wire:
+    return Wire(request.param)
+
+
+Items = tuple[list[Any], Any]
+Read = Callable[..., Items]
+
+
+def read_sync(uri: str, **options: Any) -> Items:
+    """The items of the stream ``generate``, and its result."""
+    with Client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
+        stream, items = client.stream.generate(prompt="hi"), []
+        try:
+            for token in stream:
+                items.append(token)
+        except ucall.RPCError as failed:
+            return items, failed
+        return items, stream.result
+
+
+def read_async(uri: str, **options: Any) -> Items:
+    async def read() -> Items:
+        async with aio.Client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
+            stream, items = client.stream.generate(prompt="hi"), []
+            try:
+                async for token in stream:
+                    items.append(token)
+            except ucall.RPCError as failed:
+                return items, failed
+            return items, stream.result
+
+    return asyncio.run(read())
+
+
+@pytest.fixture(params=[read_sync, read_async], ids=["sync", "aio"])
+def read(request: pytest.FixtureRequest) -> Read:
+    function: Read = request.param
+    return function
+
+
+@contextmanager
+def answering(wire: Wire, *documents: bytes) -> Iterator[Scripted]:
+    """A server that replies to a call with these documents, and waits for the client to leave."""
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        call = wire.call(peer)
+        server.calls.append((call, getattr(peer, "head", b"")))  # type: ignore[attr-defined]
+        wire.begin(peer)
+        for document in documents:
+            wire.send(peer, document)
+        wire.end(peer)
+        wire.call(peer)
+
+    with scripted(script) as server:
+        server.calls = []  # type: ignore[attr-defined]
+        yield server
+
+
+def test_items_come_before_the_result(wire: Wire, read: Read) -> None:
+    with answering(wire, item("a"), item(None), item({"b": [1]}), result("end")) as server:
+        assert read(wire.uri(server)) == (["a", None, {"b": [1]}], "end")
+    [(call, head)] = server.calls  # type: ignore[attr-defined]
+    expected = {"jsonrpc": "2.0", "method": "generate", "params": {"prompt": "hi"}, "id": 1}
+    if wire.scheme == "http":
+        assert b"\r\nAccept: text/event-stream\r\n" in head
+        assert b"Timeout" not in head, "the timeout is not that of the whole stream"
+    else:
+        expected["_meta"] = {"progressToken": 1}
+    assert call == expected
+
+
+def test_an_error_comes_after_the_items(wire: Wire, read: Read) -> None:
+    with answering(wire, item("a"), error(7, "out of paper")) as server:
+        items, failed = read(wire.uri(server))
+    assert (items, failed.code, failed.message) == (["a"], 7, "out of paper")
+
+
+def test_a_server_may_collect_the_items(wire: Wire, read: Read) -> None:
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        wire.call(peer)
+        text = result(["a", "b"])
+        peer.send(http_reply(text)) if wire.scheme == "http" else wire.send(peer, text)
+        wire.call(peer)
+
+    with scripted(script) as server:
+        assert read(wire.uri(server)) == ([], ["a", "b"])
+
+
+def test_an_error_instead_of_a_stream(read: Read) -> None:
+    def script(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(b"no", status="401 Unauthorized"))
+
+    with scripted(script) as server, pytest.raises(ucall.HTTPError) as raised:
+        read(f"http://127.0.0.1:{server.port}")
+    assert (raised.value.status, raised.value.text) == (401, "no")
+
+
+def test_leaving_a_loop_cancels(wire: Wire) -> None:
+    cancelled: list[Any] = []
+    ended = threading.Event()
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        id = wire.call(peer)["id"]
+        wire.begin(peer)
+        wire.send(peer, item("a", id))
+        try:
+            cancelled.append(wire.call(peer))
+        except EOFError:
+            cancelled.append("closed")
+        ended.set()
+        wire.call(peer)
+
+    async def leave_async() -> None:
+        async with aio.Client(wire.uri(server)) as client:
+            async for _ in client.stream.generate():
+                break
+            await asyncio.to_thread(ended.wait)
+
+    with scripted(script) as server:
+        with Client(wire.uri(server)) as client:
+            stream = client.stream.generate()
+            for token in stream:
+                assert token == "a"
+                break
+            ended.wait()
+            assert list(stream) == []
+            with pytest.raises(RuntimeError, match="the stream has not ended"):
+                _ = stream.result
+        ended.clear()
+        asyncio.run(leave_async())
+    cancel = {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}
+    assert cancelled == ["closed" if wire.scheme == "http" else cancel] * 2
+
+
+def test_a_stream_that_is_dropped_or_closed_is_cancelled() -> None:
+    wire, ids = Wire("ws"), []
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        while True:
+            call = wire.call(peer)
+            if call["method"] == "$/cancelRequest":
+                ids.append(call["params"]["id"])
+            elif call["method"] == "ids":
+                wire.send(peer, result(ids, call["id"]))
+
+    with scripted(script) as server, Client(wire.uri(server)) as client:
+        client.stream.generate()
+        client.stream.generate().close()
+        with client.stream.generate():
+            pass
+        assert client.ids().json == [1, 2, 3]
+
+
+def test_with_progress(wire: Wire) -> None:
+    with answering(wire, item(1), item(2), result("end")) as server:
+        with Client(wire.uri(server)) as client:
+            items: list[Any] = []
+            assert client.with_progress(items.append).generate().json == "end"
+            assert items == [1, 2]
+
+        async def call() -> Any:
+            async with aio.Client(wire.uri(server)) as client:
+                response = await client.with_progress(items.append).call("generate")
+                return response.json
+
+        assert asyncio.run(call()) == "end"
+        assert items == [1, 2, 1, 2]
+
+
+def test_an_exception_of_the_callback_cancels() -> None:
+    with answering(Wire("tcp"), item(1)) as server, Client(Wire("tcp").uri(server)) as client:
+
+        def callback(value: Any) -> None:
+            raise LookupError(value)
+
+        with pytest.raises(LookupError):
+            client.with_progress(callback).generate()
+
+
+def test_the_timeout_holds_for_each_item(wire: Wire, read: Read) -> None:
+    left = threading.Event()
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        wire.call(peer)
+        wire.begin(peer)
+        wire.send(peer, item("a"))
+        left.wait()
+
+    with scripted(script) as server:
+        with pytest.raises(ucall.TimeoutError, match=r"within 0\.3 s"):
+            read(wire.uri(server), timeout=0.3)
+        left.set()
+
+
+def test_a_stream_that_pauses_is_late(read: Read) -> None:
+    """Comments between events are no items, and do not extend the time for one."""
+    left = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(EVENTS, event(item("a")))
+        while not left.wait(0.01):
+            peer.send(chunk(b": \n\n"))
+
+    with scripted(script) as server:
+        with pytest.raises(ucall.TimeoutError, match=r"within 0\.3 s"):
+            read(f"http://127.0.0.1:{server.port}", timeout=0.3)
+        left.set()
+
+
+TOO_LARGE = "larger than max_reply_bytes (4096 bytes)"
+BAD_EVENTS = {
+    "another token": (event(item("a", 2)), "an event that is no item of this stream"),
+    "no item": (
+        event(b'{"jsonrpc":"2.0","method":"a"}'),
+        "an event that is no item of this stream",
+    ),
+    "another id": (event(result(1, 2)), "replied to another request"),
+    "no reply": (event(item("a")) + b"0\r\n\r\n", "events without a reply at their end"),
+    "half an event": (chunk(b"data: {"), "closed the connection within its reply"),
+    "no JSON": (event(b"no JSON"), 'not JSON-RPC: "no JSON"'),
+    "a large event": (event(item("x" * 5000)), TOO_LARGE),
+    "a large part": (chunk(b"data: " + b"x" * 5000), TOO_LARGE),
+    "many lines": (chunk(b"data: {\n" * 3000), TOO_LARGE),
+    "a long line": (chunk(b"x" * 5000), TOO_LARGE),
+    "no chunk": (b"no chunk", "not JSON-RPC: HTTP where"),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), BAD_EVENTS.values(), ids=BAD_EVENTS)
+def test_bad_events_are_errors(read: Read, body: bytes, message: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(EVENTS + body)
+
+    with scripted(script) as server, pytest.raises(ucall.ConnectionError) as raised:
+        read(f"http://127.0.0.1:{server.port}", max_reply_bytes=4096)
+    assert message in str(raised.value)
+
+
+def test_an_event_after_the_reply_is_an_error() -> None:
+    reader = _core.ReplyReader(http=True, reply_bytes_max=1000, events=True)
+    [reply] = reader.feed(EVENTS + event(result(5)) + event(result(6)))
+    assert isinstance(reply, _core.Reply) and reply.result() == 5
+    with pytest.raises(ucall.ConnectionError, match="an event after the reply"):
+        reader.feed(b"0")
+
+
+def documents(pieces: list[bytes]) -> list[Any]:
+    reader = _core.ReplyReader(http=True, reply_bytes_max=1000, events=True)
+    found = [message for piece in pieces for message in reader.feed(piece)]
+    assert reader.is_reusable
+    return [
+        message.data() if isinstance(message, _core.Reply) else message.value for message in found
+    ]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_events_may_be_cut_anywhere(end: bytes) -> None:
+    lines = [
+        b": a comment",
+        b"",
+        b"event: message",
+        b"id: 1",
+        b"data",
+        b"",
+        b"data:" + item("first"),
+        b"",
+        b"retry: 5",
+        b"data: " + item("second")[:19],
+        b"data: " + item("second")[19:],
+        b"data2: no",
+        b"",
+        b"",
+        b"data: " + result(5),
+        b"",
+        b"",
+    ]
+    body = end.join(lines)
+    text = EVENTS + chunk(body[:30]) + chunk(body[30:]) + b"0\r\n\r\n"
+    expected = ["first", "second", {"jsonrpc": "2.0", "id": 1, "result": 5}]
+    for cut in range(len(text) + 1):
+        assert documents([text[:cut], text[cut:]]) == expected
+    assert documents([text[at : at + 1] for at in range(len(text))]) == expected
+    for framing in b"Connection: close", b"Content-Length: %d" % len(body):
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + framing + b"\r\n\r\n"
+        reader = _core.ReplyReader(http=True, reply_bytes_max=1000, events=True)
+        assert len(reader.feed(head) + reader.feed(body)) == 3
+        assert reader.end() is None
+
+
+def test_items_of_ended_streams_and_second_replies_are_dropped() -> None:
+    wire = Wire("ws")
+    texts = [item("late", 9), result(8, 9), item("a"), result(1), result(2), item("b")]
+    with answering(wire, *texts) as server:
+        assert read_sync(wire.uri(server)) == (["a"], 1)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_items_that_wait_are_limited(scheme: str) -> None:
+    """While the program waits for something else on the connection."""
+    wire, value = Wire(scheme), "x" * 1000
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        calls = [wire.call(peer), wire.call(peer)]
+        for _ in range(1000):
+            wire.send(peer, item(value, 1))
+        wire.send(peer, result("end", calls[1]["id"]))
+        while True:
+            wire.call(peer)
+
+    def read_all(stream: Any) -> list[Any]:
+        items = []
+        with pytest.raises(ucall.ConnectionError, match=r"max_waiting_bytes .* \(524288 bytes\)"):
+            for value in stream:
+                items.append(value)
+        return items
+
+    async def read_async() -> int:
+        async with aio.Client(wire.uri(server), max_waiting_bytes=524_288) as client:
+            first = client.stream.generate()
+            task = asyncio.ensure_future(first._next_item())
+            await asyncio.sleep(0)
+            second = client.stream.generate()
+            assert [item async for item in second] == [] and second.result == "end"
+            await task
+            items = []
+            with pytest.raises(ucall.ConnectionError, match="max_waiting_bytes"):
+                async for value in first:
+                    items.append(value)
+            return len(items)
+
+    with scripted(script) as server:
+        with Client(wire.uri(server), max_waiting_bytes=524_288) as client:
+            first, second = client.stream.generate(), client.stream.generate()
+            assert list(second) == [] and second.result == "end"
+            assert 400 < len(read_all(first)) < 525
+        assert 400 < asyncio.run(read_async()) < 525
+    with pytest.raises(ValueError, match="max_waiting_bytes: expected 524288 or more, got 1"):
+        Client(max_waiting_bytes=1)
+
+
+def test_the_command_prints_items_as_they_come(wire: Wire) -> None:
+    goes_on = threading.Event()
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        wire.call(peer)
+        wire.begin(peer)
+        wire.send(peer, item("one"))
+        goes_on.wait()
+        wire.send(peer, item({"two": 2}))
+        wire.send(peer, result(None))
+        wire.end(peer)
+        wire.call(peer)
+
+    with scripted(script) as server:
+        command = [ucall_command(), "generate", "prompt=hi", "--stream", "--uri", wire.uri(server)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b'"one"\n'
+            goes_on.set()
+            assert process.stdout.read() == b'{"two":2}\n'
+        assert process.returncode == 0
+
+
+def test_the_command_prints_a_result_and_errors(wire: Wire) -> None:
+    for last, shown, status in (result(5), b"1\n5\n", 0), (error(7, "out of paper"), b"1\n", 1):
+        with answering(wire, item(1), last) as server:
+            command = [ucall_command(), "generate", "--stream", "--uri", wire.uri(server)]
+            done = subprocess.run(command, capture_output=True, timeout=60)
+            assert (done.stdout, done.returncode) == (shown, status), done.stderr
+    done = subprocess.run([ucall_command(), "a", "--stream", "--notify"], capture_output=True)
+    assert done.returncode == 2 and b"--stream: not with --notify" in done.stderr
