@@ -80,13 +80,6 @@ def threaded(a: int) -> int: return a
 @server.batch
 def batched(a: list[int]) -> list[int]: return a
 @server
-def follow(ctx: ucall.Context) -> None:
-    ctx.connection.data["a cycle"] = ctx.connection
-    ctx.connection.on_close(lambda: ctx)
-    ctx.subscribe("topic")
-    ctx.notify("m", [DEFAULT])
-    server.publish("topic", "m", [DEFAULT])
-@server
 def yields(n: int):
     for i in range(n): yield DEFAULT
 @server
@@ -109,6 +102,13 @@ async def endless():
     while True:
         await asyncio.sleep(0)
         yield DEFAULT
+@server
+def follow(ctx: ucall.Context) -> None:
+    ctx.connection.data["a cycle"] = ctx.connection
+    ctx.connection.on_close(lambda: ctx)
+    ctx.subscribe("topic")
+    ctx.notify("m", [DEFAULT])
+    server.publish("topic", "m", [DEFAULT])
 
 class Usage(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in
@@ -117,8 +117,8 @@ class Usage(ctypes.Structure):
 mallinfo = ctypes.CDLL(None).mallinfo2
 mallinfo.restype = Usage
 HELD = [DEFAULT, sum, echo, data, array, point, context, fail, refuse, unwritable, at_once, later,
-    fail_later, threaded, batched, follow, yields, yields_later, yields_in_thread, yields_for_all,
-    yields_and_fails, endless, Point, ValueError, ucall.RPCError]
+    fail_later, threaded, batched, yields, yields_later, yields_in_thread, yields_for_all,
+    yields_and_fails, endless, follow, Point, ValueError, ucall.RPCError]
 
 @server
 def counts() -> dict:
@@ -219,11 +219,11 @@ def call_all(port: int, wire: Wire, times: int) -> None:
             begun = frame(0x01, b"{")
             socket.send(b"".join([UPGRADE, *messages, frame(0x89, b""), begun, frame(0x88, b"")]))
             assert socket.rest().startswith(b"HTTP/1.1 101 ")
+        stream_all(port)
         with Wire(port) as follower:
             follower.send(request("follow") * 2)
             # Each call has a reply, a notification and a publication.
             assert all(follower.line() for _ in range(6))
-        stream_all(port)
         with Wire(port) as leaving:  # Its calls are cancelled.
             leaving.send(request("later", [1]) + request("threaded", [1]) + b'{"cut')
 

@@ -96,8 +96,8 @@ impl Connection {
         });
     }
 
-    /// Appends an item of a stream, whose value is JSON text: it goes to the caller before the reply
-    /// that [`Connection::complete`] takes. Returns `false` if nothing waits for it any more.
+    /// Appends an item of a stream, whose value is JSON text. It precedes the reply
+    /// of [`Connection::complete`]. Returns `false` if nothing waits for it any more.
     pub fn write_item<S: Service>(
         &mut self,
         number: CallNumber,

@@ -195,8 +195,8 @@ impl ReplyWriter {
         }
     }
 
-    /// Writes the head of a chunked 200, whose chunks follow as they are made. Proxies are asked not
-    /// to collect them.
+    /// Writes the head of a chunked 200, whose chunks follow as they are made. Asks proxies not to
+    /// collect them.
     pub fn begin_chunked(
         &self,
         out: &mut Vec<u8>,
