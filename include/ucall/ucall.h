@@ -390,11 +390,12 @@ void ucall_call_release(ucall_call_t call);
  */
 bool ucall_call_notify(ucall_call_t call, ucall_str_t method, ucall_str_t params, size_t length);
 
-/* Which messages of a topic a slow client loses. */
+/* Which messages of a topic, or items of a stream, a slow client loses. */
 typedef enum ucall_overflow_t {
     UCALL_OVERFLOW_DROP_OLDEST = 0,
     UCALL_OVERFLOW_DROP_NEWEST = 1,
-    UCALL_OVERFLOW_CLOSE = 2 /* none: its connection is closed */
+    UCALL_OVERFLOW_CLOSE = 2, /* none: its connection is closed */
+    UCALL_OVERFLOW_PAUSE = 3  /* none: the stream has no room for a while; for streams alone */
 } ucall_overflow_t;
 
 /*
@@ -416,8 +417,59 @@ bool ucall_publish(ucall_server_t server, ucall_str_t topic, ucall_str_t method,
                    size_t length);
 
 /*
- * Whether a deferred call was cancelled before its reply was sent: its connection has closed, its
- * server was freed, or its deadline has passed. A reply is then dropped.
+ * A call that is replied to in parts is a stream: items, then the reply. docs/streams.md describes
+ * how clients receive items.
+ *
+ * Returns true if the client of a call takes items: it has sent a progressToken in `_meta`, or over
+ * HTTP accepts text/event-stream or application/x-ndjson. Otherwise a program may defer the call by
+ * `ucall_call_defer`, and reply with a list of all items.
+ */
+bool ucall_call_takes_items(ucall_call_t call);
+
+/*
+ * Called when a stream that had no room has room again or has ended, once after each
+ * UCALL_ITEM_NO_ROOM. Runs on the thread that serves, or in `ucall_free`; it may send items, reply
+ * and release the call.
+ */
+typedef void (*ucall_room_callback_t)(ucall_callback_tag_t tag);
+
+/*
+ * Defers a call as a stream, which ends with its reply. It is a deferred call in everything else,
+ * and must be released once; after UCALL_ITEM_NO_ROOM not before `has_room` is called. The overflow
+ * is a `ucall_overflow_t`. `has_room` may be NULL.
+ *
+ * Returns NULL in the cases of `ucall_call_defer`, and if the client takes no items, which gets
+ * -32600; for any other overflow it gets -32603.
+ */
+ucall_call_t ucall_call_stream(ucall_call_t call, uint32_t overflow, ucall_room_callback_t has_room,
+                               ucall_callback_tag_t tag);
+
+/* What happened to an item. */
+typedef enum ucall_item_t {
+    UCALL_ITEM_ACCEPTED = 0, /* it will be sent, or dropped by the stream's overflow */
+    UCALL_ITEM_NO_ROOM = 1,  /* it is not sent: send it again when `has_room` is called */
+    UCALL_ITEM_ENDED = 2     /* it is not sent: the call is replied to, cancelled or no stream */
+} ucall_item_t;
+
+/*
+ * Sends an item of a stream: JSON text. For invalid JSON the caller gets -32603 as its reply, and
+ * that is logged. There is no room while the client is slow and the overflow is to pause, and with
+ * any overflow while more than `max_stream_bytes` wait for the thread that serves. An item that is
+ * longer is accepted when nothing waits. Does not wait.
+ */
+ucall_item_t ucall_call_send_item(ucall_call_t call, ucall_str_t json, size_t length);
+
+/*
+ * Reads a member of a request's `_meta`, such as "progressToken" or "traceparent": the content of a
+ * string, or the JSON text of any other value. The text is valid as that of a param is. Returns
+ * false if there is none.
+ */
+bool ucall_call_meta(ucall_call_t call, ucall_str_t name, ucall_str_t *output,
+                     size_t *output_length);
+
+/*
+ * Whether a deferred call was cancelled before its reply was sent: by its client, by the end of its
+ * connection or server, or because its deadline has passed. A reply is then dropped.
  */
 bool ucall_call_is_cancelled(ucall_call_t call);
 

@@ -28,7 +28,7 @@ VARIANTS = {
     "valgrind": (("-O1", "-g"), "release"),
     "sanitized": (tuple(harness.ADDRESS_SANITIZER), "release"),
 }
-MEMORY_CHECKED = {"api", "calls", "deferred", "kv", "later", "login", "sum"}
+MEMORY_CHECKED = {"api", "calls", "deferred", "kv", "later", "login", "stream", "sum"}
 USED = {
     "release": {source.stem for source in SOURCES},
     "plain": {"calls"},

@@ -44,6 +44,22 @@ def test_examples_under_load(instrumented, watched_engine, tmp_path, name):
         assert load.run(server.port, loads, clients=8, calls=1_600) == 1_600
 
 
+def test_streams(instrumented, watched_engine):
+    """One ends, one is left by its client, and one has no room when its server is freed."""
+    options = ["--port", 0, "--engine", watched_engine, "--stream-bytes", 300]
+    with serving([*instrumented(EXAMPLES / "stream.c"), *options]) as server:
+        clients = [Client(server.port) for _ in range(3)]
+        for client, end in zip(clients, [2_000, 300_000, 300_000], strict=True):
+            client.send("count", text=f'{{"end":{end}}},"_meta":{{"progressToken":1}}')
+            assert client.receive()["params"]["value"] == 0
+        assert [clients[0].receive()["params"]["value"] for _ in range(1_999)][-1] == 1_999
+        assert clients[0].receive()["result"] == 2_000
+        clients[1].reset_on_close()
+        clients[1].close()
+    clients[0].close()
+    clients[2].close()
+
+
 def test_servers(instrumented, watched_engine):
     harness.run([*instrumented(PROGRAMS / "api.c"), watched_engine])
 

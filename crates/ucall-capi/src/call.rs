@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_proto::json::{self, JsonError};
-use ucall_proto::{Call as Request, CallOutcome, Limits, Reply, RpcError};
-use ucall_server::{Caller, Deadline, Reservation};
+use ucall_proto::{Call as Request, CallOutcome, Limits, Meta, Reply, RpcError};
+use ucall_server::{Caller, Deadline, Overflow, Reservation};
 
 use crate::boundary::{clear_last_error, set_last_error};
 use crate::callback_handler::CallbackHandler;
 use crate::channel::Channel;
-use crate::deferred::{DeferredHandle, Outcome};
+use crate::deferred::DeferredHandle;
 use crate::params::{Lookup, ParamBuffers, ParamKey, Params};
+use crate::stream::{ItemState, RoomCallback, Stream};
 
 /// A live call borrows from its worker (`'a`) and its reply (`'r`), and ends with its callback. A
 /// deferred call owns its data, and ends when the program releases it.
@@ -34,7 +35,7 @@ enum ReplyPath<'a, 'r> {
     /// why.
     Refused,
     /// The deferred call replies.
-    Deferred,
+    Deferred(CallOutcome),
 }
 
 /// The params of the call, and its worker or its handle.
@@ -50,8 +51,10 @@ enum CallData<'a> {
         channel: Option<Channel>,
         procedure: Arc<str>,
         params: Vec<u8>,
+        /// The text of `_meta`; empty if there is none.
+        meta: Vec<u8>,
         buffers: Box<ParamBuffers>,
-        /// For the params.
+        /// For the params and `_meta`.
         _reserved: Reservation,
     },
 }
@@ -90,9 +93,9 @@ impl<'a, 'r> Call<'a, 'r> {
     #[inline]
     pub(crate) fn outcome(&self) -> CallOutcome {
         match &self.reply_path {
-            ReplyPath::Deferred => {
+            ReplyPath::Deferred(outcome) => {
                 clear_last_error();
-                CallOutcome::Deferred
+                *outcome
             }
             ReplyPath::Output(reply) => {
                 if !reply.is_notification() {
@@ -190,7 +193,7 @@ impl<'a, 'r> Call<'a, 'r> {
         }
     }
 
-    fn complete(&self, outcome: Outcome) {
+    fn complete(&self, outcome: Result<Vec<u8>, RpcError>) {
         if let CallData::Deferred { handle, .. } = &self.data {
             handle.complete(outcome);
         }
@@ -200,7 +203,7 @@ impl<'a, 'r> Call<'a, 'r> {
     #[cold]
     fn refuse(&mut self, late: ReplyPath<'a, 'r>) {
         let (what, reply_path) = match late {
-            ReplyPath::Deferred => ("replied to a call that it had deferred; ignored", late),
+            ReplyPath::Deferred(_) => ("replied to a call that it had deferred; ignored", late),
             _ => ("replied twice; the second reply is ignored", ReplyPath::Refused),
         };
         self.warn(what);
@@ -220,6 +223,33 @@ impl<'a, 'r> Call<'a, 'r> {
     /// Defers the call. `None` if it is answered or deferred already, or past the limit on deferred
     /// calls; then its caller gets the error.
     pub(crate) fn defer(&mut self) -> Option<Box<Call<'static, 'static>>> {
+        self.defer_as(CallOutcome::Deferred, None)
+    }
+
+    /// Defers the call as a stream. The caller gets an error if it takes no items.
+    pub(crate) fn stream(
+        &mut self,
+        overflow: Overflow,
+        callback: RoomCallback,
+    ) -> Option<Box<Call<'static, 'static>>> {
+        let CallData::Live { request, handler, .. } = &self.data else { return None };
+        if matches!(self.reply_path, ReplyPath::Output(_)) && !request.takes_items() {
+            let error = RpcError::new(RpcError::INVALID_REQUEST, "Invalid Request");
+            self.reply_error(error.expected(
+                "the method is a stream: expected a progressToken in _meta, or over HTTP \
+                 Accept: text/event-stream or application/x-ndjson",
+            ));
+            return None;
+        }
+        let stream = Stream::new(overflow, handler.stream_bytes_max, callback);
+        self.defer_as(CallOutcome::Stream, Some(stream))
+    }
+
+    fn defer_as(
+        &mut self,
+        outcome: CallOutcome,
+        stream: Option<Stream>,
+    ) -> Option<Box<Call<'static, 'static>>> {
         let ReplyPath::Output(_) = &self.reply_path else {
             self.warn("deferred a call that it had answered or deferred; ignored");
             return None;
@@ -229,25 +259,64 @@ impl<'a, 'r> Call<'a, 'r> {
         };
         let (id, arrived) = (caller.call_id(request), handler.turn_began);
         let calls = &mut handler.calls;
-        let handle = match DeferredHandle::insert(calls, id, self.deadline, arrived, &handler.log) {
+        let (deadline, log) = (self.deadline, &handler.log);
+        let handle = match DeferredHandle::insert(calls, id, deadline, arrived, log, stream) {
             Ok(handle) => handle,
             Err(error) => {
                 self.reply_error(error);
                 return None;
             }
         };
-        self.reply_path = ReplyPath::Deferred;
+        self.reply_path = ReplyPath::Deferred(outcome);
         let channel = live_channel(request, caller, handler);
         let params = request.params.unwrap_or_default().to_vec();
+        let meta = request.meta.map_or_else(Vec::new, |Meta(text)| text.to_vec());
         let data = CallData::Deferred {
             handle,
             channel,
             procedure: procedure.clone(),
             buffers: Box::default(),
-            _reserved: handler.calls.budget().reserve_large(params.len()),
+            _reserved: handler.calls.budget().reserve_large(params.len() + meta.len()),
             params,
+            meta,
         };
         Some(Box::new(Call { reply_path: ReplyPath::Outcomes, data, deadline: self.deadline }))
+    }
+
+    /// Whether the caller takes items of a stream.
+    pub(crate) fn takes_items(&self) -> bool {
+        match &self.data {
+            CallData::Live { request, .. } => request.takes_items(),
+            CallData::Deferred { handle, .. } => handle.is_stream(),
+        }
+    }
+
+    /// Sends an item of a stream: JSON text, after validating it.
+    pub(crate) fn send_item(&mut self, json: &[u8]) -> ItemState {
+        let (ReplyPath::Outcomes, CallData::Deferred { handle, .. }) =
+            (&self.reply_path, &self.data)
+        else {
+            return ItemState::Ended;
+        };
+        if json::validate(json, Limits::NESTING_MAX).is_ok() {
+            return handle.send_item(json);
+        }
+        self.fail("sent an item that is invalid JSON");
+        ItemState::Ended
+    }
+
+    /// A member of `_meta`: the content of a string, or the text of another value.
+    pub(crate) fn meta(&mut self, name: &[u8]) -> Option<&[u8]> {
+        let (meta, buffers) = match &mut self.data {
+            CallData::Live { request, handler, .. } => (request.meta?, &mut handler.buffers),
+            CallData::Deferred { meta, .. } if meta.is_empty() => return None,
+            CallData::Deferred { meta, buffers, .. } => (Meta(meta), &mut **buffers),
+        };
+        let value = meta.find(name)?;
+        match value.first() {
+            Some(b'"') => buffers.string(value),
+            _ => Some(value),
+        }
     }
 
     /// The connection of the call.

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::Id;
-use ucall_proto::{Call as Request, CallOutcome, Reply};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher};
+use ucall_proto::{Call as Request, CallOutcome, Reply, RpcError};
+use ucall_server::{
+    CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher, Token,
+};
 
 use crate::call::Call;
-use crate::callback_handler::{CallbackHandler, cancel};
+use crate::callback_handler::CallbackHandler;
+use crate::deferred::Outcome;
 
 /// `ucall_callback_t`. "unwind" because a C++ exception may leave it. Such an exception ends the
 /// process at this boundary; without "unwind" the behaviour would be undefined.
@@ -70,21 +73,36 @@ impl Handler for CallbackHandler {
 
     fn cancel(&mut self, connection: Id) {
         for token in self.calls.of_connection(connection) {
-            self.calls.remove(token).as_mut().map(cancel);
+            if let Some(state) = self.calls.remove(token) {
+                state.cancel();
+            }
         }
     }
 
     fn cancel_call(&mut self, call: CallId) {
-        if let Some(token) = self.calls.token_of(call) {
-            self.calls.remove(token).as_mut().map(cancel);
+        let token = self.calls.token_of(call);
+        if let Some(state) = token.and_then(|token| self.calls.remove(token)) {
+            state.cancel();
         }
+    }
+
+    fn pause_stream(&mut self, call: CallId) {
+        self.set_paused(call, true);
+    }
+
+    fn resume_stream(&mut self, call: CallId) {
+        self.set_paused(call, false);
     }
 
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
-            if let Some((Some(id), _)) = self.calls.finish(token, self.turn_began) {
-                return Some((id, outcome.map(|result| *text = result).into()));
+            let polled = match outcome {
+                Outcome::Reply(reply) => self.take_reply(token, reply, text),
+                Outcome::Item(item) => self.take_item(token, item, text),
+            };
+            if polled.is_some() {
+                return polled;
             }
         }
     }
@@ -99,10 +117,16 @@ impl Handler for CallbackHandler {
         if self.calls.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.expire(now);
         }
+        if !self.taken_items.is_empty() {
+            self.release_items();
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.calls.next_deadline()
+        match self.taken_items.is_empty() {
+            true => self.calls.next_deadline(),
+            false => Some(self.turn_began),
+        }
     }
 
     fn running(&self) -> usize {
@@ -115,5 +139,41 @@ impl Handler for CallbackHandler {
 
     fn warn(&mut self, line: &str) {
         self.log.warn(line);
+    }
+}
+
+impl CallbackHandler {
+    fn take_reply(
+        &mut self,
+        token: Token,
+        reply: Result<Vec<u8>, RpcError>,
+        text: &mut Vec<u8>,
+    ) -> Option<(CallId, Polled)> {
+        let (id, state) = self.calls.finish(token, self.turn_began)?;
+        state.end();
+        Some((id?, reply.map(|result| *text = result).into()))
+    }
+
+    /// The next item of a stream, unless that has ended.
+    fn take_item(
+        &mut self,
+        token: Token,
+        item: Vec<u8>,
+        text: &mut Vec<u8>,
+    ) -> Option<(CallId, Polled)> {
+        let id = self.calls.caller_of(token)?;
+        let state = self.calls.find(token)?;
+        let overflow = state.stream.as_ref()?.overflow;
+        self.taken_items.push((state.clone(), item.len()));
+        *text = item;
+        Some((id, Polled::Item(overflow)))
+    }
+
+    fn set_paused(&mut self, call: CallId, is_paused: bool) {
+        let token = self.calls.token_of(call);
+        let state = token.and_then(|token| self.calls.find(token)).cloned();
+        if let Some(stream) = state.as_ref().and_then(|state| state.stream.as_ref()) {
+            stream.set_paused(is_paused);
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! The handler of one worker: the state that its callbacks share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ucall_server::Publisher;
 
-use crate::deferred::Calls;
+use crate::deferred::{CallState, Calls, Outcome};
 use crate::log::Log;
 use crate::params::ParamBuffers;
 
@@ -19,6 +18,10 @@ pub(crate) struct CallbackHandler {
     /// Used by one live call after another.
     pub(crate) buffers: ParamBuffers,
     pub(crate) call_timeout: Option<Duration>,
+    /// The limit on items of one stream that wait.
+    pub(crate) stream_bytes_max: usize,
+    /// The bytes of items that were taken in this turn.
+    pub(crate) taken_items: Vec<(Arc<CallState>, usize)>,
     /// All calls of this turn had arrived by then.
     pub(crate) turn_began: Instant,
 }
@@ -28,6 +31,7 @@ impl CallbackHandler {
         log: Arc<Log>,
         call_timeout: Option<Duration>,
         deferred_calls_max: usize,
+        stream_bytes_max: usize,
     ) -> Self {
         Self {
             calls: Calls::new(deferred_calls_max, "max_deferred_calls"),
@@ -35,6 +39,8 @@ impl CallbackHandler {
             log,
             buffers: ParamBuffers::default(),
             call_timeout,
+            stream_bytes_max,
+            taken_items: Vec::new(),
             turn_began: Instant::now(),
         }
     }
@@ -43,8 +49,20 @@ impl CallbackHandler {
     #[cold]
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
-            self.calls.find(token).map(cancel);
-            self.calls.outcomes().send(token, Err(deadline.error()));
+            if let Some(state) = self.calls.find(token) {
+                state.cancel();
+            }
+            self.calls.outcomes().send(token, Outcome::Reply(Err(deadline.error())));
+        }
+    }
+
+    /// Lets streams send as much as was taken of them.
+    #[cold]
+    pub(crate) fn release_items(&mut self) {
+        for (state, len) in self.taken_items.drain(..) {
+            if let Some(stream) = &state.stream {
+                stream.release(len);
+            }
         }
     }
 }
@@ -52,11 +70,9 @@ impl CallbackHandler {
 impl Drop for CallbackHandler {
     fn drop(&mut self) {
         for token in self.calls.all() {
-            self.calls.find(token).map(cancel);
+            if let Some(state) = self.calls.find(token) {
+                state.cancel();
+            }
         }
     }
-}
-
-pub(crate) fn cancel(cancelled: &mut Arc<AtomicBool>) {
-    cancelled.store(true, Ordering::Release);
 }

@@ -8,20 +8,46 @@ use ucall_proto::RpcError;
 use ucall_server::{CallId, Deadline, DeferredCalls, OutcomeQueue, RunPermit, Token};
 
 use crate::log::Log;
+use crate::stream::{ItemState, Stream};
 
-/// The reply to a deferred call: the JSON text of its result, or an error.
-pub(crate) type Outcome = Result<Vec<u8>, RpcError>;
-/// The deferred calls of one worker, each with its [`DeferredHandle::cancelled`].
-pub(crate) type Calls = DeferredCalls<Arc<AtomicBool>, Outcome>;
+/// What the program sends of a deferred call.
+pub(crate) enum Outcome {
+    /// The JSON text of its result, or an error.
+    Reply(Result<Vec<u8>, RpcError>),
+    /// The JSON text of an item of a stream.
+    Item(Vec<u8>),
+}
+
+/// The deferred calls of one worker.
+pub(crate) type Calls = DeferredCalls<Arc<CallState>, Outcome>;
+
+/// What the worker and the program share of a deferred call.
+pub(crate) struct CallState {
+    /// Set by the worker.
+    is_cancelled: AtomicBool,
+    pub(crate) stream: Option<Stream>,
+}
+
+impl CallState {
+    pub(crate) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+        self.end();
+    }
+
+    /// No item can follow.
+    pub(crate) fn end(&self) {
+        if let Some(stream) = &self.stream {
+            stream.end();
+        }
+    }
+}
 
 /// An entry of [`Calls`], on whichever thread the program uses the call. It outlives the worker,
 /// whose end cancels it.
-#[derive(Debug)]
 pub(crate) struct DeferredHandle {
     token: Token,
     outcomes: Arc<OutcomeQueue<Outcome>>,
-    /// Set by the worker.
-    cancelled: Arc<AtomicBool>,
+    state: Arc<CallState>,
     pub(crate) log: Arc<Log>,
     /// The call counts as running until the program releases it.
     _permit: RunPermit,
@@ -38,22 +64,40 @@ impl DeferredHandle {
         deadline: Option<Deadline>,
         arrived: Instant,
         log: &Arc<Log>,
+        stream: Option<Stream>,
     ) -> Result<Self, RpcError> {
         let permit = calls.admit()?;
-        let cancelled = Arc::<AtomicBool>::default();
-        let token = calls.insert(Some(id), deadline, arrived, cancelled.clone());
+        let state = Arc::new(CallState { is_cancelled: AtomicBool::new(false), stream });
+        let token = calls.insert(Some(id), deadline, arrived, state.clone());
         let (outcomes, log) = (calls.outcomes().clone(), log.clone());
-        Ok(Self { token, outcomes, cancelled, log, _permit: permit })
+        Ok(Self { token, outcomes, state, log, _permit: permit })
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.state.is_cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        self.state.stream.is_some()
     }
 
     /// Replies, unless the call is cancelled.
-    pub(crate) fn complete(&self, outcome: Outcome) {
+    pub(crate) fn complete(&self, outcome: Result<Vec<u8>, RpcError>) {
         if !self.is_cancelled() {
-            self.outcomes.send(self.token, outcome);
+            self.outcomes.send(self.token, Outcome::Reply(outcome));
         }
+    }
+
+    /// Sends an item of a stream, if there is room.
+    pub(crate) fn send_item(&self, json: &[u8]) -> ItemState {
+        let Some(stream) = &self.state.stream else { return ItemState::Ended };
+        let state = stream.reserve(json.len());
+        if state == ItemState::Accepted {
+            // A newline would end the item over raw TCP; strings have none.
+            let is_newline = |byte: &u8| matches!(byte, b'\n' | b'\r');
+            let line = json.iter().map(|byte| if is_newline(byte) { b' ' } else { *byte });
+            self.outcomes.send(self.token, Outcome::Item(line.collect()));
+        }
+        state
     }
 }

@@ -30,6 +30,7 @@ mod params;
 mod pointer;
 mod server;
 mod stop;
+mod stream;
 mod turn_control;
 
 pub use config::Config;

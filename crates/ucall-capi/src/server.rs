@@ -197,7 +197,12 @@ impl Server {
     fn worker(&self, listener: Option<Listener>) -> Result<AnyWorker<CallbackHandler>, String> {
         let settings = &self.settings;
         let log = self.control.log.clone();
-        let handler = CallbackHandler::new(log, settings.call_timeout, settings.deferred_max);
+        let handler = CallbackHandler::new(
+            log,
+            settings.call_timeout,
+            settings.deferred_max,
+            self.worker_config.limits.stream_bytes_max,
+        );
         let (procedures, config) = (self.procedures.clone(), self.worker_config.clone());
         let depth = Some(settings.queue_depth);
         let worker = AnyWorker::new(self.engine, handler, procedures, config, depth);

@@ -8,9 +8,11 @@ mod messages;
 mod params;
 mod reply;
 mod server;
+mod streams;
 
 pub use deferral::*;
 pub use messages::*;
 pub use params::*;
 pub use reply::*;
 pub use server::*;
+pub use streams::*;

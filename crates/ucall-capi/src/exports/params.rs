@@ -80,7 +80,7 @@ unsafe fn write_output<T>(value: Option<T>, output: *mut T) -> bool {
 /// # Safety
 /// Both are NULL or writable.
 #[inline]
-unsafe fn write_text_output(
+pub(super) unsafe fn write_text_output(
     text: Option<&[u8]>,
     output: *mut *const c_char,
     length: *mut usize,

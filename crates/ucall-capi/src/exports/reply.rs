@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_panic_takes_back_what_was_written() {
-        let handler = CallbackHandler::new(Arc::new(Log::new(None, Format::Human)), None, 1);
+        let handler = CallbackHandler::new(Arc::new(Log::new(None, Format::Human)), None, 1, 1);
         let callback = Callback { name: "x".into(), function: panics, tag: ptr::null_mut() };
         let mut service = Only { handler, callback };
         let (limits, now) = (Limits::default(), Instant::now());

@@ -43,9 +43,9 @@ fn is_integer(text: &[u8]) -> bool {
     digits.iter().all(u8::is_ascii_digit)
 }
 
-/// A valid `_meta`.
+/// The text of a valid `_meta`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Meta<'a>(pub(crate) &'a [u8]);
+pub struct Meta<'a>(pub &'a [u8]);
 
 impl<'a> Meta<'a> {
     /// The text of the progress token, byte for byte.
@@ -70,7 +70,7 @@ impl<'a> Meta<'a> {
     }
 
     /// The text of the last value with this name.
-    fn find(self, wanted: &[u8]) -> Option<&'a [u8]> {
+    pub fn find(self, wanted: &[u8]) -> Option<&'a [u8]> {
         let mut reader = Reader::new(self.0);
         reader.enter();
         let mut found = None;

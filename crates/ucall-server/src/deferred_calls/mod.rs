@@ -171,6 +171,12 @@ impl<C, O> DeferredCalls<C, O> {
         entry.map(|entry| &mut entry.call)
     }
 
+    /// The caller of a call that has not ended and wants a reply.
+    pub fn caller_of(&self, token: Token) -> Option<CallId> {
+        let slot = self.slots.get(token.slot as usize)?;
+        slot.entry.as_ref().filter(|_| slot.generation == token.generation)?.caller
+    }
+
     /// Whether the call of `token` has not ended.
     pub fn contains(&self, token: Token) -> bool {
         let slot = self.slots.get(token.slot as usize);
