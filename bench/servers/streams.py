@@ -36,7 +36,10 @@ def subscribe(ctx: ucall.Context):
 
 
 def main() -> None:
-    server = importlib.import_module(f"ucall.{options().engine}").Server(port=0)
+    # The load does not answer pings.
+    server = importlib.import_module(f"ucall.{options().engine}").Server(
+        port=0, ping_interval_s=3600
+    )
 
     def publish():
         server.publish("news", "news", {"text": TEXT})
