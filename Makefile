@@ -448,8 +448,7 @@ sdist: $(STAMPS)/release-tools ## Make the source distribution in dist/, build a
 	$(VENV)/bin/twine check --strict $(DIST)/sdist/*
 	"$$(tools/find-python.sh)" tools/test-wheel.py --package $(DIST)/sdist/*
 
-test-wheel: ## Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
-	@tools/install-test-tools.sh
+test-wheel: test-programs .bench/tls_client ## Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
 	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
 		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
 

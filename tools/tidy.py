@@ -3,8 +3,9 @@
     python tools/tidy.py
 
 Lines of at most 100 characters, no white space at their ends, no tabs, a newline at the end of the
-file, files of at most 600 lines, a module's first line says what it does, and no name that
-tools/retired-names.txt lists: names that were replaced by a term of the field.
+file, files of at most 600 lines, a module's first line says what it does, no name that
+tools/retired-names.txt lists: names that were replaced by a term of the field, and no script of
+tools/ in the Makefile that does not exist.
 """
 
 import re
@@ -33,6 +34,7 @@ WITHOUT_OPENING = ("deploy/", "examples/")
 # Only names of the project's code: shell scripts and settings use names of others.
 NAMED = {".c", ".h", ".py", ".pyi", ".rs"}
 NAME = re.compile(r"[A-Za-z_]\w*")
+SCRIPT = re.compile(r"\btools/[\w-]+\.(?:py|sh)\b")
 RETIRED = frozenset((ROOT / "tools" / "retired-names.txt").read_text(encoding="utf-8").split())
 
 
@@ -90,6 +92,12 @@ def file_complaints(path: Path) -> Iterator[str]:
         yield from (f"{number}: {complaint}" for complaint in line_complaints(path, line))
 
 
+def makefile_complaints() -> Iterator[str]:
+    """No other check runs the targets of a release."""
+    scripts = sorted(set(SCRIPT.findall((ROOT / "Makefile").read_text(encoding="utf-8"))))
+    yield from (f"Makefile: no {script}" for script in scripts if not (ROOT / script).is_file())
+
+
 def main() -> None:
     found = sources()
     complaints = [
@@ -97,6 +105,7 @@ def main() -> None:
         for path in found
         for complaint in file_complaints(path)
     ]
+    complaints += makefile_complaints()
     if complaints:
         sys.exit("\n".join(complaints))
     print(f"tidy: {len(found)} files")
