@@ -1,14 +1,13 @@
-//! What Python keeps of each deferred call, and how outcomes reach the worker.
+//! What Python keeps of each deferred call.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use ucall_engine::OwningProcess;
-use ucall_proto::RpcError;
-use ucall_server::{CallId, DeferredCalls, OutcomeQueue, Reservation, RunPermit, Token};
+use ucall_server::{CallId, DeferredCalls, Reservation, RunPermit, Token};
 
 use crate::job_input::JobInput;
+use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
 use crate::streams::{ItemTarget, StreamPosition, StreamRun};
 
@@ -85,94 +84,5 @@ impl Deferred {
             drop(input.take());
         }
         self.retained = RetainedParams::Params { _reserved: Reservation::default() };
-    }
-}
-
-/// How a call or a batch ended.
-pub(crate) enum DeferredOutcome {
-    /// A task or a future that is done.
-    Future(Py<PyAny>),
-    /// The result of one call of a batch; an exception is raised for that call.
-    BatchResult(Py<PyAny>),
-    /// Items of a stream wait. The outcome follows.
-    Items,
-    /// The JSON text of the result, or an error.
-    Text(Result<Vec<u8>, RpcError>),
-}
-
-/// Where tasks, futures and threads report outcomes.
-///
-/// A function may fork. Its child ends as soon as it reports an outcome: it would go on as a copy
-/// of the worker's thread, or of a pool's, with its parent's connections.
-pub(crate) struct Outcomes {
-    queue: Arc<OutcomeQueue<DeferredOutcome>>,
-    /// Schedules a turn of a worker that is embedded in another event loop.
-    waker: Mutex<Option<Py<PyAny>>>,
-    process: OwningProcess,
-}
-
-impl Outcomes {
-    pub(crate) fn new(calls: &Calls) -> Self {
-        let (queue, waker) = (calls.outcomes().clone(), Mutex::default());
-        Self { queue, waker, process: OwningProcess::current() }
-    }
-
-    pub(crate) fn set_waker(&self, waker: Option<Py<PyAny>>) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker;
-    }
-
-    /// Reports an outcome on the worker's own thread.
-    pub(crate) fn push(&self, py: Python<'_>, token: Token, outcome: DeferredOutcome) {
-        self.process.end_child();
-        if !self.queue.push(token, outcome) {
-            return;
-        }
-        let waker = {
-            let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-            waker.as_ref().map(|waker| waker.clone_ref(py))
-        };
-        if let Some(waker) = waker
-            && let Err(error) = waker.call0(py)
-        {
-            error.write_unraisable(py, None);
-        }
-    }
-
-    /// Reports an outcome on any thread, and wakes the worker.
-    pub(crate) fn send(&self, token: Token, outcome: DeferredOutcome) {
-        self.process.end_child();
-        self.queue.send(token, outcome);
-    }
-
-    /// Reports the outcomes of a batch on any thread, and wakes the worker once.
-    pub(crate) fn send_all(&self, outcomes: Vec<(Token, DeferredOutcome)>) {
-        self.process.end_child();
-        self.queue.send_all(outcomes);
-    }
-}
-
-/// The callback of a task or a future, which reports it when it is done.
-#[pyclass(frozen, module = "ucall._core")]
-pub(crate) struct DoneCallback {
-    token: Token,
-    outcomes: Arc<Outcomes>,
-    /// Whether it is called on the worker's own thread.
-    is_local: bool,
-}
-
-impl DoneCallback {
-    pub(crate) fn new(token: Token, outcomes: Arc<Outcomes>, is_local: bool) -> Self {
-        Self { token, outcomes, is_local }
-    }
-}
-
-#[pymethods]
-impl DoneCallback {
-    #[pyo3(signature = (future, /))]
-    pub(crate) fn __call__(&self, py: Python<'_>, future: Py<PyAny>) {
-        match self.is_local {
-            true => self.outcomes.push(py, self.token, DeferredOutcome::Future(future)),
-            false => self.outcomes.send(self.token, DeferredOutcome::Future(future)),
-        }
     }
 }

@@ -13,14 +13,14 @@ use ucall_server::{CallId, Caller, Deadline, Polled, Reservation, RunPermit, Tok
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::{self, Tasks};
 use crate::batch::{self, Batch};
-use crate::calls::{
-    CallItems, Deferred, DeferredOutcome, DoneCallback, Entry, EntryKind, RetainedParams,
-};
+use crate::batch_results;
+use crate::calls::{CallItems, Deferred, Entry, EntryKind, RetainedParams};
 use crate::context::Context;
 use crate::errors;
 use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
 use crate::job_input::{Contents, JobInput};
+use crate::outcomes::{DeferredOutcome, DoneCallback};
 use crate::pool::{GeneratorStart, Job, Pool, Work};
 use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
 use crate::streams;
@@ -346,7 +346,7 @@ impl Interpreter {
         result: PyResult<Bound<'_, PyAny>>,
     ) {
         self.batches.finished(procedure);
-        let outcomes = batch::outcomes(py, &self.report, procedure, items, result);
+        let outcomes = batch_results::outcomes(py, &self.report, procedure, items, result);
         self.calls.push_front(outcomes.into_iter());
     }
 
@@ -421,7 +421,7 @@ impl Interpreter {
             DeferredOutcome::Future(future) => {
                 tasks::result_of(future.bind(py)).map_err(Failure::Raised)
             }
-            DeferredOutcome::BatchResult(item) => batch::item_result(item.into_bound(py)),
+            DeferredOutcome::BatchResult(item) => batch_results::item_result(item.into_bound(py)),
             // `next_outcome` takes items before.
             DeferredOutcome::Items => return Ok(()),
         };

@@ -16,13 +16,14 @@ use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Pol
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
-use crate::calls::{Calls, Outcomes};
+use crate::calls::Calls;
 use crate::clock::CoarseTime;
 use crate::context::Context;
 use crate::detach::detached;
 use crate::ffi::variables;
 use crate::log::Interrupted;
 use crate::options::CallLimits;
+use crate::outcomes::Outcomes;
 use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
@@ -95,7 +96,7 @@ impl Interpreter {
             server,
             report: Arc::new(Report::import(py, debug)?),
             call_limits,
-            outcomes: Arc::new(Outcomes::new(&calls)),
+            outcomes: Arc::new(Outcomes::new(calls.outcomes().clone())),
             calls,
             batches: Batches::new(sizes),
             ready_streams: ReadyStreams::default(),

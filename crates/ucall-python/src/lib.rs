@@ -15,6 +15,7 @@ mod arguments;
 mod asyncio;
 mod auth;
 mod batch;
+mod batch_results;
 mod bind;
 mod calls;
 mod client;
@@ -32,6 +33,7 @@ mod interpreter_shutdown;
 mod job_input;
 mod log;
 mod options;
+mod outcomes;
 mod pool;
 mod procedure;
 mod queue;
@@ -56,8 +58,6 @@ mod _core {
     #[pymodule_export]
     use crate::asyncio::loop_driver::LoopDriver;
     #[pymodule_export]
-    use crate::calls::DoneCallback;
-    #[pymodule_export]
     use crate::client::{
         ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,
         peek,
@@ -70,6 +70,8 @@ mod _core {
     use crate::errors::Unwritable;
     #[pymodule_export]
     use crate::http_route::HttpRequest;
+    #[pymodule_export]
+    use crate::outcomes::DoneCallback;
     #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,

@@ -14,11 +14,12 @@ use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
 use crate::batch;
-use crate::calls::{DeferredOutcome, Outcomes};
+use crate::batch_results;
 use crate::errors;
 use crate::ffi::variables::{copy_current, in_own_variables};
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
+use crate::outcomes::{DeferredOutcome, Outcomes};
 use crate::procedure::Procedure;
 use crate::report::Report;
 use crate::streams::{self, Generator, StreamRun};
@@ -194,7 +195,8 @@ impl Shared {
             Work::Batch { columns, items } => {
                 let run = || batch::run(py, &job.procedure, &columns);
                 let result = in_own_variables(py, || run_untracked(py, run));
-                let outcomes = batch::outcomes(py, &self.report, &job.procedure, items, result);
+                let outcomes =
+                    batch_results::outcomes(py, &self.report, &job.procedure, items, result);
                 let written = |(token, outcome)| match outcome {
                     DeferredOutcome::BatchResult(item) => {
                         let outcome = self.write_item(py, &job.procedure, item.into_bound(py));
@@ -264,7 +266,7 @@ impl Shared {
         procedure: &Procedure,
         item: Bound<'_, PyAny>,
     ) -> Result<Vec<u8>, RpcError> {
-        batch::item_result(item)
+        batch_results::item_result(item)
             .and_then(|item| self.written(procedure, &item))
             .map_err(|failure| self.failed(py, procedure, failure))
     }

@@ -15,6 +15,8 @@ pub(super) struct Exchange<F> {
     /// The framing of its reply.
     framing: F,
     answer: ExchangeReply,
+    /// Whether items come before its reply.
+    is_stream: bool,
     /// How many of its parts wait.
     waiting: usize,
     /// The first part that was deferred, and the item that it is for.
@@ -130,7 +132,8 @@ impl<F> Exchange<F> {
         let items = || answer.parts().iter().map(ReplyPart::waiting_item);
         let waiting = items().flatten().count();
         let first = items().enumerate().find_map(|(index, item)| Some((index, item?)));
-        Self { request, framing, waiting, first: first.unwrap_or_default(), answer }
+        let (first, is_stream) = (first.unwrap_or_default(), answer.is_stream());
+        Self { request, framing, is_stream, waiting, first, answer }
     }
 
     fn is_whole(&self) -> bool {
@@ -167,16 +170,20 @@ pub(super) struct Exchanges<F> {
     waiting: VecDeque<Exchange<F>>,
     /// Of the replies that are written.
     held_bytes: usize,
+    /// Those that are streams.
+    streams: usize,
     cancelled: bool,
 }
 
 impl<F> Exchanges<F> {
     pub(super) const fn new() -> Self {
-        Self { waiting: VecDeque::new(), held_bytes: 0, cancelled: false }
+        Self { waiting: VecDeque::new(), held_bytes: 0, streams: 0, cancelled: false }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+    /// Requests that count against `pipeline_max`. Streams do not: while they go on, requests to
+    /// cancel them must be read. The limit on running calls bounds their number.
+    pub(super) fn pipelined(&self) -> usize {
+        self.waiting.len() - self.streams
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -187,7 +194,7 @@ impl<F> Exchanges<F> {
     pub(super) fn cancel(&mut self) {
         self.cancelled |= !self.waiting.is_empty();
         self.waiting.clear();
-        self.held_bytes = 0;
+        (self.held_bytes, self.streams) = (0, 0);
     }
 
     /// Bytes of replies that wait for others.
@@ -202,6 +209,7 @@ impl<F> Exchanges<F> {
 
     pub(super) fn push(&mut self, request: u64, framing: F, answer: ExchangeReply) {
         self.held_bytes += answer.held_bytes();
+        self.streams += usize::from(answer.is_stream());
         self.waiting.push_back(Exchange::new(request, framing, answer));
     }
 
@@ -270,7 +278,8 @@ impl<F> Exchanges<F> {
     }
 
     fn take(&mut self, index: usize) -> Option<(F, ExchangeReply)> {
-        let Exchange { framing, answer, .. } = self.waiting.remove(index)?;
+        let Exchange { framing, answer, is_stream, .. } = self.waiting.remove(index)?;
+        self.streams -= usize::from(is_stream);
         self.held_bytes -= answer.held_bytes();
         Some((framing, answer))
     }

@@ -2,8 +2,8 @@
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::{ExchangeReply, ReplyPart};
+use super::http_framing::{HttpFraming, HttpItems};
 use super::http_route::{self, ResponseFraming};
-use super::items::HttpItems;
 use super::{
     CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
     body_time,
@@ -35,32 +35,6 @@ struct Chunked {
     head: Vec<u8>,
     decoder: ChunkedDecoder,
     body: Vec<u8>,
-}
-
-/// How a reply is framed that cannot be written yet.
-#[derive(Debug, Default)]
-pub(super) struct HttpFraming {
-    connection: http1::ConnectionOption,
-    /// The origin to be named in the reply, when it is a foreign one.
-    allowed_origin: Option<Vec<u8>>,
-    /// How the items of a stream are framed before the reply, and the reply with them.
-    pub(super) items: Option<HttpItems>,
-    /// Set if the reply is the response of a route.
-    pub(super) response: Option<ResponseFraming>,
-}
-
-impl HttpFraming {
-    fn new(reply_headers: &ReplyHeaders<'_>) -> Self {
-        let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
-        Self { connection: reply_headers.connection, allowed_origin: origin, ..Self::default() }
-    }
-
-    pub(super) fn reply_headers(&self) -> ReplyHeaders<'_> {
-        ReplyHeaders {
-            connection: self.connection,
-            allowed_origin: self.allowed_origin.as_deref().map(AllowedOrigin::new),
-        }
-    }
 }
 
 impl Http {

@@ -21,6 +21,7 @@ mod calls;
 mod deadline;
 mod exchange;
 mod http;
+mod http_framing;
 mod http_route;
 mod items;
 mod memory;
@@ -43,7 +44,8 @@ use crate::tls::{TlsSession, starts_tls_record};
 pub use budget::{MemoryBudget, Reservation};
 use deadline::{WaitState, body_time};
 use exchange::Exchanges;
-use http::{Http, HttpFraming};
+use http::Http;
+use http_framing::HttpFraming;
 pub use public::Connection;
 use raw::Raw;
 pub use websocket::MessageFraming;
@@ -484,7 +486,7 @@ impl PlainConnection {
     /// Whether as much waits already as one connection may make wait.
     #[inline(always)]
     fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
-        self.exchanges.len() >= environment.limits.pipeline_max
+        self.exchanges.pipelined() >= environment.limits.pipeline_max
             || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
     }
 

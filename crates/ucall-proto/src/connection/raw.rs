@@ -1,7 +1,7 @@
 //! JSON documents one after another, each reply ended by a newline, in whatever order they finish.
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
-use super::http::HttpFraming;
+use super::http_framing::HttpFraming;
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::json::JsonError;

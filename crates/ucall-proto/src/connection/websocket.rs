@@ -20,7 +20,7 @@ use std::mem;
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::ExchangeReply;
-use super::http::HttpFraming;
+use super::http_framing::HttpFraming;
 use super::{
     CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
     body_time,

@@ -243,6 +243,26 @@ fn a_call_is_cancelled_by_its_id() {
 }
 
 #[test]
+fn streams_do_not_count_as_requests_that_wait() {
+    let mut limits = Limits::default();
+    limits.pipeline_max = 2;
+    let mut driver = Driver::with_limits(limits);
+    for id in 1..=5 {
+        driver.receive(stream(id, "1").as_bytes());
+    }
+    driver.receive(cancel("3").as_bytes());
+    assert_eq!(driver.sent(), cancelled("3") + "\n");
+    driver.receive((later(6) + &later(7)).as_bytes());
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
+    driver.receive(later(8).as_bytes());
+    assert_eq!(driver.service.deferred.len(), 7, "the third plain call waits");
+    assert_eq!(driver.connection.next_action(), NextAction::Pause);
+    driver.end_last("1");
+    assert_eq!(driver.service.deferred.len(), 8);
+    assert_eq!(driver.sent(), reply(7, "1") + "\n");
+}
+
+#[test]
 fn params_of_a_cancellation_without_an_id_are_ignored() {
     for params in ["[1]", "{}", r#"{"ids":1}"#] {
         let mut driver = Driver::new();

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use ucall_server::{MemoryBudget, Reservation, Token};
 
-use super::run::StreamContext;
+use super::context::StreamContext;
 use crate::convert::ConversionFault;
 use crate::procedure::Procedure;
 

@@ -1,6 +1,5 @@
 //! Generators on the worker's thread: each turn takes some steps of each, in a row.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,49 +17,6 @@ use crate::handler::Interpreter;
 const SLICE: Duration = Duration::from_micros(500);
 /// Steps of one generator before the next one's.
 const STEPS_MAX: usize = 32;
-
-/// Generators whose next step is due.
-#[derive(Default)]
-pub(crate) struct ReadyStreams {
-    generators: VecDeque<(Arc<StreamRun>, Generator)>,
-    /// Futures of the tasks of async generators. They are completed at the end of a turn: the loop
-    /// would not run their callbacks before the worker's wait.
-    futures: Vec<Py<PyAny>>,
-}
-
-impl ReadyStreams {
-    pub(crate) fn push(&mut self, run: Arc<StreamRun>, generator: Generator) {
-        self.generators.push_back((run, generator));
-    }
-
-    pub(super) fn push_waiter(&mut self, run: Arc<StreamRun>, waiter: Waiter) {
-        match waiter {
-            Waiter::Generator(generator) => self.push(run, generator),
-            Waiter::Future(future) => self.futures.push(future),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.generators.is_empty() && self.futures.is_empty()
-    }
-}
-
-impl Drop for ReadyStreams {
-    /// Closes the generators that a worker has when it ends.
-    fn drop(&mut self) {
-        if self.generators.is_empty() {
-            return;
-        }
-        Python::attach(|py| {
-            for (_, generator) in self.generators.drain(..) {
-                if let Err(error) = generator.close(py) {
-                    error.write_unraisable(py, None);
-                }
-            }
-        });
-    }
-}
 
 /// Why a generator takes no more steps now.
 enum Stop<'py> {

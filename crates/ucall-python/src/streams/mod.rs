@@ -13,9 +13,11 @@
 //! All steps of a generator and its `close()` run in the variables (`contextvars`) of its call.
 
 mod call;
+mod context;
 mod end;
 mod generator;
 mod inline;
+mod ready;
 mod run;
 mod sink;
 mod start;
@@ -23,10 +25,11 @@ mod taken;
 mod threaded;
 
 pub(crate) use call::ItemTarget;
+pub(crate) use context::StreamContext;
 pub(crate) use end::EndType;
 pub(crate) use generator::Generator;
-pub(crate) use inline::ReadyStreams;
-pub(crate) use run::{StreamContext, StreamPosition, StreamRun};
+pub(crate) use ready::ReadyStreams;
+pub(crate) use run::{StreamPosition, StreamRun};
 pub(crate) use sink::ItemSink;
 pub(crate) use start::item_token_required;
 pub(crate) use taken::TakenItems;

@@ -9,33 +9,22 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
-use ucall_server::{MemoryBudget, Token};
+use ucall_server::Token;
 
 use super::call::{ItemList, ItemTarget, Items, StreamCall};
+use super::context::StreamContext;
 use super::end::EndType;
 use super::generator::Generator;
 use crate::arguments::Failure;
-use crate::batch;
-use crate::calls::{DeferredOutcome, Outcomes};
+use crate::batch_results;
 use crate::clock::CoarseTime;
 use crate::errors;
 use crate::log::Interrupted;
+use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
-use crate::report::Report;
 
 /// A task that goes on this long without a wait lets others run.
 const TASK_SLICE: Duration = Duration::from_millis(5);
-
-/// What the streams of one worker share.
-#[derive(Clone)]
-pub(crate) struct StreamContext {
-    pub(crate) outcomes: Arc<Outcomes>,
-    pub(crate) report: Arc<Report>,
-    pub(crate) budget: MemoryBudget,
-    pub(crate) reply_bytes_max: usize,
-    /// Whether the generator runs on the worker's own thread.
-    pub(crate) is_local: bool,
-}
 
 /// A generator that runs, for one call or for the calls of a batch.
 pub(crate) struct StreamRun {
@@ -119,7 +108,7 @@ impl StreamRun {
 
     fn put_entries(&self, py: Python<'_>, yielded: &Bound<'_, PyAny>) -> Result<(), Failure> {
         let count = self.state().calls.len();
-        for (position, entry) in batch::as_list(yielded, count)?.iter().enumerate() {
+        for (position, entry) in batch_results::as_list(yielded, count)?.iter().enumerate() {
             let ended = if entry.is_instance_of::<EndType>() {
                 Ok(py.None().into_bound(py))
             } else if entry.is_instance_of::<PyBaseException>() {

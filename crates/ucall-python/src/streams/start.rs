@@ -12,10 +12,11 @@ use super::{Generator, ItemSink, ItemTarget, StreamContext, StreamPosition, Stre
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks;
 use crate::batch::{self, Batch};
-use crate::calls::{CallItems, DeferredOutcome, Entry, EntryKind};
+use crate::calls::{CallItems, Entry, EntryKind};
 use crate::deferred::{CallStart, cancel_future};
 use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
+use crate::outcomes::DeferredOutcome;
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchMode, CallMode, Procedure};
 

@@ -1,0 +1,136 @@
+//! How the replies of HTTP are framed that cannot be written at once.
+
+use std::time::{Duration, Instant};
+
+use super::exchange::ExchangeReply;
+use super::http_route::ResponseFraming;
+use crate::http1::{AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter};
+use crate::rpc::{ItemFormat, item_len, write_item};
+
+/// How a reply is framed that cannot be written yet.
+#[derive(Debug, Default)]
+pub(super) struct HttpFraming {
+    pub(super) connection: ConnectionOption,
+    /// The origin to be named in the reply, when it is a foreign one.
+    pub(super) allowed_origin: Option<Vec<u8>>,
+    /// How the items of a stream are framed before the reply, and the reply with them.
+    pub(super) items: Option<HttpItems>,
+    /// Set if the reply is the response of a route.
+    pub(super) response: Option<ResponseFraming>,
+}
+
+impl HttpFraming {
+    pub(super) fn new(reply_headers: &ReplyHeaders<'_>) -> Self {
+        let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
+        Self { connection: reply_headers.connection, allowed_origin: origin, ..Self::default() }
+    }
+
+    pub(super) fn reply_headers(&self) -> ReplyHeaders<'_> {
+        ReplyHeaders {
+            connection: self.connection,
+            allowed_origin: self.allowed_origin.as_deref().map(AllowedOrigin::new),
+        }
+    }
+}
+
+/// The silence after which a comment shows that a stream of events is alive.
+const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
+const COMMENT: &[u8] = b": \n\n";
+
+/// The framing of a stream over HTTP.
+#[derive(Debug)]
+pub(super) struct HttpItems {
+    format: ItemFormat,
+    has_begun: bool,
+    last_sent_at: Instant,
+}
+
+impl HttpItems {
+    pub(super) fn new(head: &Head<'_>, now: Instant) -> Self {
+        let format = ItemFormat::accepted_by(head).unwrap_or(ItemFormat::Lines);
+        Self { format, has_begun: false, last_sent_at: now }
+    }
+
+    /// When a comment is due.
+    pub(super) fn comment_due(&self) -> Option<Instant> {
+        (self.format == ItemFormat::Events).then(|| self.last_sent_at + COMMENT_INTERVAL)
+    }
+
+    fn begin(&mut self, framing: &HttpFraming, replies: &ReplyWriter, out: &mut Vec<u8>) {
+        if !self.has_begun {
+            let content_type = self.format.media_type();
+            replies.begin_chunked(out, content_type, &framing.reply_headers());
+        }
+        self.has_begun = true;
+    }
+
+    /// Appends a chunk with one event or line, of `len` bytes that `write` appends.
+    fn write_chunk(&self, len: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+        let (prefix, suffix): (&[u8], &[u8]) = match self.format {
+            ItemFormat::Events => (b"data: ", b"\n\n"),
+            _ => (b"", b"\n"),
+        };
+        let head = format!("{:x}\r\n", prefix.len() + len + suffix.len());
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(prefix);
+        let start = out.len();
+        write(out);
+        debug_assert_eq!(out.len() - start, len);
+        // Only white space between the tokens of JSON may end a line.
+        for byte in out.iter_mut().skip(start).filter(|byte| matches!(byte, b'\n' | b'\r')) {
+            *byte = b' ';
+        }
+        out.extend_from_slice(suffix);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends the reply as the last event or line.
+    pub(super) fn write_reply(
+        mut self,
+        framing: &HttpFraming,
+        answer: &ExchangeReply,
+        replies: &ReplyWriter,
+        out: &mut Vec<u8>,
+    ) {
+        self.begin(framing, replies, out);
+        let mut reply = Vec::new();
+        answer.write(&mut reply);
+        self.write_chunk(reply.len(), |out| out.extend_from_slice(&reply), out);
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+}
+
+impl HttpFraming {
+    pub(super) fn write_item(
+        &mut self,
+        token: &[u8],
+        value: &[u8],
+        replies: &ReplyWriter,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(mut items) = self.items.take() else { return };
+        items.begin(self, replies, out);
+        items.last_sent_at = now;
+        let len = item_len(token, value);
+        items.write_chunk(len, |out| write_item(out, token, value), out);
+        self.items = Some(items);
+    }
+
+    /// Writes a part of a route's response.
+    pub(super) fn write_part(&mut self, part: &[u8], replies: &ReplyWriter, out: &mut Vec<u8>) {
+        let Some(mut response) = self.response.take() else { return };
+        response.write_part(part, &self.reply_headers(), replies, out);
+        self.response = Some(response);
+    }
+
+    pub(super) fn write_comment(&mut self, replies: &ReplyWriter, now: Instant, out: &mut Vec<u8>) {
+        let Some(mut items) = self.items.take() else { return };
+        items.begin(self, replies, out);
+        items.last_sent_at = now;
+        out.extend_from_slice(format!("{:x}\r\n", COMMENT.len()).as_bytes());
+        out.extend_from_slice(COMMENT);
+        out.extend_from_slice(b"\r\n");
+        self.items = Some(items);
+    }
+}

@@ -1,0 +1,19 @@
+//! What the streams of one worker share.
+
+use std::sync::Arc;
+
+use ucall_server::MemoryBudget;
+
+use crate::outcomes::Outcomes;
+use crate::report::Report;
+
+/// What the streams of one worker share.
+#[derive(Clone)]
+pub(crate) struct StreamContext {
+    pub(crate) outcomes: Arc<Outcomes>,
+    pub(crate) report: Arc<Report>,
+    pub(crate) budget: MemoryBudget,
+    pub(crate) reply_bytes_max: usize,
+    /// Whether the generator runs on the worker's own thread.
+    pub(crate) is_local: bool,
+}
