@@ -1,8 +1,8 @@
 //! A whole connection: any bytes in any pieces, late replies, time that passes, a drain.
 //!
 //! For any input: it never panics, its output is valid in its protocol, replies over HTTP are in
-//! the order of their calls, each call is answered at most once, and a connection whose peer has
-//! shut down its side ends, and then holds no memory.
+//! the order of their calls, each call is answered at most once, the items of a stream precede its
+//! reply, and a connection whose peer has shut down its side ends, and then holds no memory.
 
 use std::time::Duration;
 
@@ -18,13 +18,16 @@ use crate::harness::Driver;
 use crate::random::Random;
 use crate::reference;
 
-/// Answers at once, with an error, later or never, by the first letter of the method. Routes have
-/// GET, which gets an empty response, and PUT, which is answered later or gets its body.
+/// Answers at once, with an error, later, after items or never, by the first letter of the method.
+/// Routes have GET, which gets an empty response, and PUT, which is answered later or gets its
+/// body.
 #[derive(Default)]
 struct Mixed {
     /// Texts of the ids, in the order of their calls.
     called: Vec<String>,
     deferred: Vec<(CallNumber, Content)>,
+    /// Streams, each with the text of its id, also after their end.
+    streams: Vec<(CallNumber, String)>,
 }
 
 /// What a late reply consists of.
@@ -34,13 +37,26 @@ enum Content {
     Response,
 }
 
+/// What a connection sends of a call, with the text of the call's id.
+enum Message {
+    Item(String),
+    Reply(String),
+}
+
 impl Service for Mixed {
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         if let Some(id) = call.id {
             self.called.push(String::from_utf8(id.to_vec()).expect("proven to be UTF-8"));
         }
         match call.method.unescaped().first() {
-            Some(b'd') => {
+            Some(b'$') => return CallOutcome::CancelRequest,
+            Some(b'g') if call.takes_items() => {
+                self.deferred.push((call.number, Content::Result));
+                let id = call.id.expect("a notification takes no items").to_vec();
+                self.streams.push((call.number, String::from_utf8(id).expect("UTF-8")));
+                return CallOutcome::Stream;
+            }
+            Some(b'd' | b'g') => {
                 self.deferred.push((call.number, Content::Result));
                 return CallOutcome::Deferred;
             }
@@ -49,6 +65,11 @@ impl Service for Mixed {
             _ => reply.result().extend_from_slice(call.params.unwrap_or(b"null")),
         }
         CallOutcome::Done
+    }
+
+    fn cancel(&mut self, number: CallNumber) {
+        let at = self.deferred.iter().position(|(deferred, _)| *deferred == number);
+        self.deferred.swap_remove(at.expect("a call is cancelled once, before its reply"));
     }
 
     fn route_methods(&self, path: &[u8]) -> Methods {
@@ -143,8 +164,9 @@ impl Simulation {
 
     /// Something that bytes do not do.
     fn event(&mut self, random: &mut Random) {
-        match random.below(12) {
+        match random.below(16) {
             0..4 => self.complete_one(random),
+            12.. => self.send_item(random),
             4 => self.driver.queued_bytes = random.below(2) << 21,
             5 => self.driver.resume(),
             6 => self.pass_time(Duration::from_secs(random.below(40) as u64)),
@@ -160,6 +182,21 @@ impl Simulation {
         } else {
             self.driver.now += time;
         }
+    }
+
+    /// Sends an item of a stream, whose value is the id of its call. After the end of the stream
+    /// nothing may be sent.
+    fn send_item(&mut self, random: &mut Random) {
+        let streams = &self.driver.service.streams;
+        if streams.is_empty() {
+            return;
+        }
+        let (number, id) = streams[random.below(streams.len())].clone();
+        let is_open = self.driver.service.deferred.iter().any(|(deferred, _)| *deferred == number);
+        let before = self.driver.out.len();
+        let is_taken = self.driver.item(number, &id);
+        assert_eq!(is_taken, self.driver.out.len() > before);
+        assert!(is_open || !is_taken, "an item after the reply");
     }
 
     fn complete_one(&mut self, random: &mut Random) {
@@ -245,11 +282,16 @@ fn without_interim(out: &[u8]) -> Vec<u8> {
 /// Reads all of the output as its protocol has it.
 fn check_output(out: &[u8], called: &[String]) {
     if out.starts_with(b"HTTP/") {
-        let (answered, frames) = check_http(out);
+        let (messages, frames) = check_http(out);
         // Replies are in the order of their calls. Some are missing: cancelled, or too large.
         let mut calls = called.iter();
-        for id in answered {
-            assert!(calls.any(|call| *call == id), "{id} was not called by then: {called:?}");
+        for message in messages {
+            let is_called = match &message {
+                Message::Item(id) => calls.clone().any(|call| call == id),
+                Message::Reply(id) => calls.any(|call| call == id),
+            };
+            let (Message::Item(id) | Message::Reply(id)) = message;
+            assert!(is_called, "{id} was not called by then: {called:?}");
         }
         check_unordered(check_frames(frames), calls.cloned().collect());
     } else {
@@ -258,16 +300,20 @@ fn check_output(out: &[u8], called: &[String]) {
 }
 
 /// Checks replies that are sent as they finish.
-fn check_unordered(answered: Vec<String>, mut called: Vec<String>) {
-    for id in answered {
-        let at = called.iter().position(|call| *call == id);
-        called.swap_remove(at.expect("each call is answered once"));
+fn check_unordered(messages: Vec<Message>, mut called: Vec<String>) {
+    for message in messages {
+        let (Message::Item(id) | Message::Reply(id)) = &message;
+        let at = called.iter().position(|call| call == id);
+        let at = at.expect("each call is answered once, after its items");
+        if let Message::Reply(_) = message {
+            called.swap_remove(at);
+        }
     }
 }
 
 /// Parses consecutive HTTP replies; returns the ids of their results, and the frames after an
 /// upgrade.
-fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
+fn check_http(mut out: &[u8]) -> (Vec<Message>, &[u8]) {
     let mut ids = Vec::new();
     let mut is_last = false;
     while !out.is_empty() {
@@ -286,6 +332,12 @@ fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
             return (ids, &out[at..]);
         }
         is_last = head.contains("\r\nConnection: close\r\n");
+        let is_chunked = head.contains("\r\nTransfer-Encoding: chunked\r\n");
+        if is_chunked && head.starts_with("HTTP/1.1 200 ") {
+            let content_type = field("Content-Type").expect("a type");
+            out = check_chunks(&out[at..], content_type, &mut ids);
+            continue;
+        }
         let len: usize = match &head[..13] {
             "HTTP/1.1 204 " => 0,
             "HTTP/1.1 201 " if field("Content-Length").is_none() => {
@@ -308,7 +360,7 @@ fn check_http(mut out: &[u8]) -> (Vec<String>, &[u8]) {
         };
         let (body, rest) = out[at..].split_at(len);
         if head.starts_with("HTTP/1.1 200 ") {
-            ids.extend(check_reply(body));
+            ids.extend(check_message(body));
         }
         out = rest;
     }
@@ -328,8 +380,45 @@ fn chunked_len(body: &[u8]) -> (usize, bool) {
     (at, false)
 }
 
+/// Parses the chunks of a stream, each an event or a line; returns what follows the last.
+fn check_chunks<'a>(
+    mut out: &'a [u8],
+    content_type: &str,
+    messages: &mut Vec<Message>,
+) -> &'a [u8] {
+    let (prefix, suffix): (&[u8], &[u8]) = match content_type {
+        "text/event-stream" => (b"data: ", b"\n\n"),
+        "application/x-ndjson" => (b"", b"\n"),
+        other => panic!("{other} is no stream"),
+    };
+    let mut has_ended = false;
+    // A connection that closes cuts a stream between two chunks.
+    while !out.is_empty() {
+        let at = out.windows(2).position(|window| window == b"\r\n").expect("a length");
+        let digits = std::str::from_utf8(&out[..at]).expect("digits");
+        let len = usize::from_str_radix(digits, 16).expect("digits");
+        let (chunk, rest) = out[at + 2..].split_at(len);
+        out = rest.strip_prefix(b"\r\n").expect("the end of a chunk");
+        if len == 0 {
+            assert!(has_ended, "the reply comes last");
+            return out;
+        }
+        assert!(!has_ended, "nothing may follow the reply");
+        if chunk == b": \n\n" && !prefix.is_empty() {
+            continue;
+        }
+        let text = chunk.strip_prefix(prefix).and_then(|text| text.strip_suffix(suffix));
+        let text = text.expect("an event or a line");
+        assert!(!text.contains(&b'\n') && !text.contains(&b'\r'));
+        let is_item = text.starts_with(br#"{"jsonrpc":"2.0","method""#);
+        has_ended = !is_item;
+        messages.extend(check_message(text));
+    }
+    out
+}
+
 /// Parses the frames of a server; returns the ids of their results.
-fn check_frames(mut out: &[u8]) -> Vec<String> {
+fn check_frames(mut out: &[u8]) -> Vec<Message> {
     let mut ids = Vec::new();
     while let [first, short, rest @ ..] = out {
         let (len, rest) = match short {
@@ -338,7 +427,7 @@ fn check_frames(mut out: &[u8]) -> Vec<String> {
         };
         let (payload, rest) = rest.split_at(len);
         match first {
-            0x81 => ids.extend(check_reply(payload)),
+            0x81 => ids.extend(check_message(payload)),
             0x88 => assert!(rest.is_empty(), "nothing may follow a Close frame"),
             _ => assert!([0x89, 0x8A].contains(first), "{first:#x}"),
         }
@@ -353,24 +442,39 @@ fn at_most(len: &str, rest: &[u8]) -> usize {
     if rest.is_empty() { 0 } else { len.parse().expect("digits") }
 }
 
-fn check_raw(out: &[u8]) -> Vec<String> {
+fn check_raw(out: &[u8]) -> Vec<Message> {
     let mut ids = Vec::new();
     let mut replies = serde_json::Deserializer::from_slice(out).into_iter::<Box<RawValue>>();
     while let Some(reply) = replies.next() {
-        ids.extend(check_reply(reply.expect("JSON").get().as_bytes()));
+        ids.extend(check_message(reply.expect("JSON").get().as_bytes()));
         assert_eq!(out.get(replies.byte_offset()), Some(&b'\n'));
     }
     ids
 }
 
-/// Parses a reply or a batch of them; returns the ids of its results.
-fn check_reply(body: &[u8]) -> Vec<String> {
+/// Parses an item, a reply or a batch of replies; returns those whose calls were called.
+fn check_message(body: &[u8]) -> Vec<Message> {
+    if body.starts_with(br#"{"jsonrpc":"2.0","method""#) {
+        return vec![Message::Item(check_item(body))];
+    }
     let replies: Vec<&RawValue> = match body.first() {
         Some(b'[') => serde_json::from_slice(body).expect("an array"),
         _ => vec![serde_json::from_slice(body).expect("a reply")],
     };
     assert!(!replies.is_empty());
-    replies.into_iter().filter_map(check_one).collect()
+    replies.into_iter().filter_map(check_one).map(Message::Reply).collect()
+}
+
+/// Parses an item; returns its value, which is the id of its call.
+fn check_item(item: &[u8]) -> String {
+    let text = std::str::from_utf8(item).expect("UTF-8");
+    let members = reference::members(text).expect("an object");
+    let (_, method) = &members[1];
+    assert_eq!((*method, members.len()), ("\"$/progress\"", 3));
+    let params = reference::members(members[2].1).expect("an object");
+    let names: Vec<&str> = params.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["token", "value"]);
+    params[1].1.to_owned()
 }
 
 fn check_one(reply: &RawValue) -> Option<String> {

@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 pub const BATCH_CALLS_MAX: usize = 8;
 /// Text of one id.
 pub const ID_BYTES_MAX: usize = 24;
+/// Text of one `_meta`.
+pub const META_BYTES_MAX: usize = 64;
 /// Arrays and objects inside one another.
 pub const NESTING_MAX: usize = 128;
 
@@ -98,12 +100,32 @@ fn call(text: &str) -> Option<Reply> {
     let is_valid = id_is_valid
         && version.as_deref() == Some("2.0")
         && find("method").is_some_and(|method| begins(method, "\""))
-        && find("params").is_none_or(|params| begins(params, "[{"));
+        && find("params").is_none_or(|params| begins(params, "[{"))
+        && find("_meta").is_none_or(is_valid_meta);
     if !is_valid {
         return Some(error(shown, -32600));
     }
     let params = find("params").unwrap_or("null").to_owned();
     id.map(|id| Reply::Result { id: id.to_owned(), params })
+}
+
+fn is_integer(number: &str) -> bool {
+    number.starts_with(|first| "-0123456789".contains(first)) && !number.contains(['.', 'e', 'E'])
+}
+
+fn is_valid_meta(text: &str) -> bool {
+    let Some(members) = members(text).filter(|_| text.len() <= META_BYTES_MAX) else {
+        return false;
+    };
+    members.iter().all(|(name, value)| {
+        let is_string = value.starts_with('"');
+        match name.as_str() {
+            "progressToken" => is_string || is_integer(value),
+            "timeout_ms" => value.starts_with(|first: char| first.is_ascii_digit()),
+            "traceparent" | "tracestate" => is_string,
+            _ => true,
+        }
+    })
 }
 
 /// The members of an object as they are written, in their order; `None` if it is no object.

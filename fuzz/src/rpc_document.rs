@@ -53,6 +53,7 @@ pub fn driver() -> Driver<Echo> {
     limits.batch_calls_max = reference::BATCH_CALLS_MAX;
     limits.id_bytes_max = reference::ID_BYTES_MAX;
     limits.nesting_max = reference::NESTING_MAX;
+    limits.meta_bytes_max = reference::META_BYTES_MAX;
     Driver::serving(Echo, limits)
 }
 
