@@ -316,7 +316,9 @@ async def stubborn_task() -> AsyncIterator[int]:
         try:
             await asyncio.sleep(0)
             yield 1
-        except (GeneratorExit, asyncio.CancelledError):
+        except asyncio.CancelledError:
+            pass
+        except GeneratorExit:
             yield 2
 
 
