@@ -16,7 +16,7 @@ use crate::handler::Interpreter;
 /// The time for the generators of a turn, after which calls are served.
 const SLICE: Duration = Duration::from_micros(500);
 /// Steps of one generator before the next one's.
-const STEPS_MAX: usize = 32;
+const STEPS_MAX: usize = 8;
 
 /// Why a generator takes no more steps now.
 enum Stop<'py> {
