@@ -14,7 +14,7 @@ use crate::ffi::{self, Step};
 use crate::handler::Interpreter;
 
 /// The time for the generators of a turn, after which calls are served.
-const SLICE: Duration = Duration::from_micros(500);
+const SLICE: Duration = Duration::from_micros(200);
 /// Steps of one generator before the next one's.
 const STEPS_MAX: usize = 8;
 
