@@ -19,7 +19,7 @@ import ucall
 from harness import HOST, Wire, eventually, http, request
 
 #: Streams at once, on CONNECTIONS; fewer in threads.
-MANY = 300
+MANY = 2_000
 THREADS = 100
 CONNECTIONS = 10
 
