@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from serving import Serve
 from streaming import KINDS, SINGLE_KINDS, Source, StreamWire, cancel_request, stream_request
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 import ucall
@@ -129,6 +130,25 @@ def test_a_deadline_closes_a_stream(serve: Serve, kind: str) -> None:
         for wire in wires:
             assert codes(wire, len(ids)) == [-32001] * len(ids)
     check_nothing_is_left(server, source)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_drain_closes_a_websocket_with_a_stream_by_1001(serve: Serve, kind: str) -> None:
+    server, source = serve(drain_timeout_s=0.1), Source(kind)
+    source.add_to(server)
+    with connect(f"ws://{HOST}:{server.port}") as socket:
+        socket.send(stream_request(id=1).decode())
+        assert "$/progress" in socket.recv()
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        while "$/progress" in (message := socket.recv()):
+            pass
+        assert json.loads(message)["error"]["code"] == -32002
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
+        stopping.join()
+    assert eventually(lambda: source.closed == source.opened)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -6,6 +6,7 @@
 //! | longer, refusing | is refused, the last of its connection | is closed |
 //! | longer, serving (a successor accepts already) | is served, over HTTP as the last | is closed |
 //! | `drain_timeout` | | all calls are abandoned and answered with an error |
+//! | [`FLUSH_TIME`] later, at most | | is closed when its output is sent |
 //!
 //! A listening socket may be shared with a successor, and the kernel wakes one waiter for each
 //! connection. If it has woken this worker just before the drain, no other process learns of that
@@ -19,6 +20,9 @@ use ucall_proto::Drain;
 
 /// For how long a request counts as sent before its caller could see the drain.
 pub(crate) const GRACE_PERIOD: Duration = Duration::from_millis(100);
+/// For how long output may still be sent after the calls were abandoned: replies and the last frames
+/// follow what is under way.
+pub(crate) const FLUSH_TIME: Duration = Duration::from_millis(500);
 /// The time between two inspections of connections.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -28,6 +32,8 @@ pub(crate) struct DrainState {
     mode: Drain,
     started_at: Instant,
     deadline: Instant,
+    /// Whether the calls have been abandoned.
+    has_abandoned: bool,
     next_inspection: Instant,
     /// When the previous turn ended its wait. All bytes that had arrived by then have been read.
     previous_turn: Instant,
@@ -41,14 +47,25 @@ pub(crate) enum DrainStep {
     CloseIdle(Instant),
     /// The same, and apply this mode to calls from now on: the grace period is over.
     EndGrace(Drain, Instant),
-    /// Abandon all calls and close all connections.
+    /// Abandon all calls.
+    Abandon,
+    /// Close the connections whose output is sent.
+    CloseSent,
+    /// Close all connections.
     Expire,
 }
 
 impl DrainState {
     pub(crate) fn new(mode: Drain, now: Instant, timeout: Duration) -> Self {
         let deadline = now + timeout;
-        Self { mode, started_at: now, deadline, next_inspection: now, previous_turn: now }
+        Self {
+            mode,
+            started_at: now,
+            deadline,
+            has_abandoned: false,
+            next_inspection: now,
+            previous_turn: now,
+        }
     }
 
     /// Changes the mode from serving to refusing, but not back.
@@ -66,11 +83,16 @@ impl DrainState {
     /// The next step, at the end of the turn that began at `now`.
     pub(crate) fn poll(&mut self, now: Instant) -> DrainStep {
         let previous_turn = mem::replace(&mut self.previous_turn, now);
-        if now >= self.deadline {
-            return DrainStep::Expire;
-        }
         if now < self.next_inspection {
             return DrainStep::Nothing;
+        }
+        if now >= self.deadline {
+            self.next_inspection = now + INSPECTION_INTERVAL;
+            return match mem::replace(&mut self.has_abandoned, true) {
+                false => DrainStep::Abandon,
+                true if now < self.deadline + FLUSH_TIME => DrainStep::CloseSent,
+                true => DrainStep::Expire,
+            };
         }
         self.next_inspection = (now + INSPECTION_INTERVAL).min(self.deadline);
         // Idle as of the previous turn, whose reads are complete: a call may have arrived since,
@@ -102,6 +124,10 @@ mod tests {
         let step = DrainStep::EndGrace(Drain::Refusing, started_at + 10 * MS);
         assert_eq!(drain.poll(started_at + 290 * MS), step);
         assert_eq!(drain.next_inspection(), started_at + 300 * MS);
-        assert_eq!(drain.poll(started_at + 300 * MS), DrainStep::Expire);
+        assert_eq!(drain.poll(started_at + 300 * MS), DrainStep::Abandon);
+        assert_eq!(drain.poll(started_at + 301 * MS), DrainStep::Nothing);
+        assert_eq!(drain.poll(started_at + 320 * MS), DrainStep::CloseSent);
+        assert_eq!(drain.poll(started_at + 799 * MS), DrainStep::CloseSent);
+        assert_eq!(drain.poll(started_at + 820 * MS), DrainStep::Expire);
     }
 }

@@ -397,8 +397,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn continue_drain(&mut self) -> bool {
         let now = self.driver.now();
         match self.drain.as_mut().map(|drain| drain.poll(now)) {
+            Some(DrainStep::Abandon) => {
+                self.abandon_calls();
+                return self.driver.close_sent();
+            }
+            Some(DrainStep::CloseSent) => return self.driver.close_sent(),
             Some(DrainStep::Expire) => {
-                self.expire_drain();
+                self.driver.close_all();
                 return true;
             }
             Some(DrainStep::CloseIdle(moment)) => self.close_idle(moment),
@@ -418,12 +423,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.close_all_idle(moment);
     }
 
-    /// Abandons all calls, sends their error replies, and closes all connections.
-    fn expire_drain(&mut self) {
+    /// Abandons all calls, and sends their error replies.
+    fn abandon_calls(&mut self) {
+        self.driver.context_mut().set_drain(Drain::Refusing);
         self.handler_mut().abandon();
         self.driver.poll_replies();
         self.driver.send_waiting();
-        self.driver.close_all();
     }
 }
 

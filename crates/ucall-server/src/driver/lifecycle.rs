@@ -139,6 +139,16 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
+    /// Closes the connections whose output is sent; `true` if no other is left.
+    pub(crate) fn close_sent(&mut self) -> bool {
+        for id in self.connections.ids() {
+            if self.connections.find(id).is_some_and(|entry| entry.outgoing.bytes() == 0) {
+                self.close_idle(id);
+            }
+        }
+        self.connections.len() == 0
+    }
+
     /// Closes all connections.
     pub(crate) fn close_all(&mut self) {
         for id in self.connections.ids() {
