@@ -20,8 +20,8 @@ use ucall_proto::Drain;
 
 /// For how long a request counts as sent before its caller could see the drain.
 pub(crate) const GRACE_PERIOD: Duration = Duration::from_millis(100);
-/// For how long output may still be sent after the calls were abandoned: replies and the last frames
-/// follow what is under way.
+/// For how long output may still be sent after the calls were abandoned. Their replies and the last
+/// frames follow what is under way.
 pub(crate) const FLUSH_TIME: Duration = Duration::from_millis(500);
 /// The time between two inspections of connections.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
