@@ -21,9 +21,14 @@ def _echo(value: Any = None) -> Any:
     return value
 
 
+def _each(values: list[Any]) -> Iterator[Any]:
+    yield from values
+
+
 def _serving(engine: str, **options: Any) -> Iterator[int]:
     server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
     server.add(_echo, name="echo")
+    server.add(_each, name="each")
     server.start()
     yield server.port
     server.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import h11
 import pytest
 from httplint import HttpResponseLinter, levels
@@ -10,6 +12,8 @@ from limits import LimitedServer, call, post
 #: Requests, and the status of their replies.
 REQUESTS = {
     "a call": (post(call("echo", value=[1])), 200),
+    "a stream of events": (post(call("each", values=[1, "é"]), "Accept: text/event-stream"), 200),
+    "a stream of lines": (post(call("each", values=[1, "é"]), "Accept: application/x-ndjson"), 200),
     "a call that fails": (post(call("nothing")), 200),
     "a notification": (post(call("echo").replace(b',"id":1', b"")), 204),
     "what is no JSON": (post(b"{"), 200),
@@ -77,3 +81,13 @@ def test_reply_is_well_formed(name: str, peer: LimitedServer) -> None:
     found = (note for note in linter.notes if note.level in (levels.BAD, levels.WARN))
     faults = {type(note).__name__ for note in found}
     assert faults <= NO_FAULTS
+
+
+@pytest.mark.parametrize("name", ["a stream of events", "a stream of lines"])
+def test_h11_reads_the_items_of_a_stream(name: str, peer: LimitedServer) -> None:
+    _, body = _reply(peer, REQUESTS[name][0])
+    messages = [
+        json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n") if line
+    ]
+    values = [message["params"]["value"] for message in messages[:-1]]
+    assert (values, messages[-1]) == ([1, "é"], {"jsonrpc": "2.0", "id": 1, "result": None})
