@@ -280,6 +280,10 @@ fn http_ignores_cancellations() {
     driver.receive((post(&later(1)) + &post(&cancel("1"))).as_bytes());
     driver.end_last("1");
     assert_eq!(bodies(&driver.sent()), [reply(1, "1"), String::new()]);
+    // Nor may they cancel the calls of the next connection that this worker steps.
+    driver.release();
+    driver.receive((later(1) + &sum(2)).as_bytes());
+    assert_eq!(driver.sent(), sum_reply(2) + "\n");
 }
 
 #[test]
