@@ -1,0 +1,235 @@
+"""The decorators of a server, which register functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+if TYPE_CHECKING:
+    from ucall._asyncio.lifespan import LifespanHooks
+    from ucall._functions import Functions
+
+__all__ = ["Decorators"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+T = TypeVar("T")
+Overflow = Literal["pause", "drop_oldest", "drop_newest", "close"]
+Hook = TypeVar("Hook", bound=Callable[[], object])
+
+
+class Decorators:
+    """The part of `ucall.Server` that registers functions."""
+
+    _functions: Functions
+    _lifespan: LifespanHooks
+
+    @overload
+    def __call__(self, function: Function, /) -> Function: ...
+
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        threads: bool | None = None,
+        processes: int | None = None,
+        timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
+    ) -> Callable[[Function], Function]: ...
+
+    def __call__(self, function: Any = None, **options: Any) -> Any:
+        """Registers a function as `add` does: ``@server`` or ``@server(name="a.b")``."""
+        if function is None:
+            return functools.partial(self.add, **options)
+        return self.add(function, **options)
+
+    @overload
+    def batch(
+        self,
+        function: Function,
+        *,
+        name: str | None = None,
+        max_size: int = 64,
+        max_wait_ms: float = 0,
+        parallel: int = 1,
+        threads: bool | None = None,
+        timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
+    ) -> Function: ...
+
+    @overload
+    def batch(
+        self,
+        *,
+        name: str | None = None,
+        max_size: int = 64,
+        max_wait_ms: float = 0,
+        parallel: int = 1,
+        threads: bool | None = None,
+        timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
+    ) -> Callable[[Function], Function]: ...
+
+    def batch(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        max_size: int = 64,
+        max_wait_ms: float = 0,
+        parallel: int = 1,
+        threads: bool | None = None,
+        timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
+    ) -> Any:
+        """Registers a function that takes many calls at once, such as a model's inference::
+
+            @server.batch(max_size=64)
+            def embed(texts: list[str]) -> list[list[float]]:
+                return model.encode(texts)
+
+        Callers call it with one item per parameter: ``embed("a text")``. Calls that arrive together
+        form a batch; while one runs, the next is collected. The function returns a list of results
+        in the order of the calls; an exception in the list fails that call alone. A parameter is a
+        list, or a NumPy array, which is stacked along a new first axis from items of one shape. A
+        parameter ``list[ucall.Context]`` gets the contexts of the calls.
+
+        Args:
+            function: A plain or an async function; or a generator, whose items are lists with an
+                item, or `ucall.END`, for each call.
+            name, threads, timeout_ms, stream, overflow: See `add`.
+            max_size: Calls in one batch.
+            max_wait_ms: How long the first call of a batch waits for later ones.
+            parallel: Concurrent batches, if the function is async or runs in threads.
+
+        Raises:
+            TypeError, ValueError: See `add`. TypeError also for a parameter of another type.
+        """
+        from ucall._registration import BatchRules, StreamRules
+
+        options: dict[str, Any] = {
+            "threads": threads,
+            "timeout_ms": timeout_ms,
+            "batch": BatchRules(max_size, max_wait_ms, parallel),
+            "stream": StreamRules(stream, overflow),
+        }
+
+        def add(function: Function) -> Function:
+            self._functions.add(function, name, **options)
+            return function
+
+        return add if function is None else add(function)
+
+    def http(
+        self,
+        path: str,
+        *,
+        methods: Iterable[str] = ("GET",),
+        auth: bool = True,
+        threads: bool | None = None,
+    ) -> Callable[[Function], Function]:
+        """Registers a function that answers HTTP requests other than calls::
+
+            @server.http("/health", auth=False)
+            def health(request: ucall.HttpRequest) -> str:
+                return "ok"
+
+        The function takes a `ucall.HttpRequest` and returns a `ucall.HttpResponse`, or its body:
+        bytes, str, or a generator of both, whose parts are sent as they come. It runs as served
+        functions do: plain, async or in a thread. What it raises is answered as docs/http.md
+        describes. Requests are subject to the server's limits, and to its rules for browsers.
+
+        Args:
+            path: Compared as it is sent. ``/files/*`` means all paths that begin with ``/files/``;
+                an exact path and a longer beginning come first.
+            methods: Of GET, POST, PUT, PATCH and DELETE. A GET route answers HEAD, too.
+            auth: Whether requests must pass the server's ``auth``.
+            threads: Whether to run it in a thread, because it blocks; by default as the server.
+
+        Raises:
+            TypeError: It is no function, or the options exclude each other.
+            ValueError: No request has this path or method, or another function answers it.
+        """
+
+        def add(function: Function) -> Function:
+            self._functions.add_route(function, path, methods, auth=auth, threads=threads)
+            return function
+
+        return add
+
+    def on_startup(self, hook: Hook) -> Hook:
+        """Registers a function, plain or async, to run before the first connection is accepted."""
+        self._lifespan.startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: Hook) -> Hook:
+        """Registers a function, plain or async, to run after the last call: in reverse order."""
+        self._lifespan.shutdown.append(hook)
+        return hook
+
+    def add(
+        self,
+        function: Function,
+        name: str | None = None,
+        *,
+        threads: bool | None = None,
+        processes: int | None = None,
+        timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
+    ) -> Function:
+        """Registers a function or another callable, and returns it. The server may be running.
+
+        A new definition of a function replaces the old one.
+
+        Args:
+            name: The method's name; ``function.__name__`` by default. It may contain dots.
+            threads: Whether to run it in a thread, because it blocks; by default as the server.
+            processes: Runs it in a pool of this many processes, because it computes. It must be
+                defined at the top of a module; arguments and results are pickled.
+            timeout_ms: Time for each call, from its receipt; by default the server's. Past it,
+                -32001: an async function is cancelled, a plain one that waits is not started, and a
+                pool's process that runs it is killed.
+            stream: ``"only"`` refuses calls of a generator that do not take its items one by one;
+                they get a list otherwise. See docs/streams.md.
+            overflow: What happens when a client reads a generator's items too slowly:
+                ``"pause"`` (the default), ``"drop_oldest"``, ``"drop_newest"`` or ``"close"``.
+
+        Raises:
+            TypeError: An annotation is not supported, or the options exclude each other. The
+                message names the function and the parameter.
+            ImportError: An annotation needs a module that is not installed; the message names it.
+            ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``).
+        """
+        from ucall._registration import StreamRules
+
+        self._functions.add(
+            function,
+            name,
+            threads=threads,
+            processes=processes,
+            timeout_ms=timeout_ms,
+            stream=StreamRules(stream, overflow),
+        )
+        return function
+
+    def register_type(
+        self, type: type[T], encode: Callable[[T], object], decode: Callable[[Any], T]
+    ) -> None:
+        """Adds a type for annotations and results. Call it before adding functions that use it.
+
+        Args:
+            type: The class. Objects of derived classes are encoded in the same way.
+            encode: Turns an object into a value of JSON, or of another supported type.
+            decode: Turns a value of JSON into an object. If it raises ValueError or TypeError, the
+                call is answered with -32602 and the exception's text.
+
+        Raises:
+            TypeError: It is not a class, or derives from a class that JSON has, such as ``int``.
+        """
+        self._functions.types.register(type, encode, decode)
