@@ -108,6 +108,8 @@ class Server(Decorators):
             ``ssl_ca_certs``. ``ctx.tls.client_certificate`` is the client's certificate.
         handshake_timeout_s: Seconds for the TLS handshake. Past it, closed.
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
+        metrics: Measures calls, and serves ``GET /metrics`` for Prometheus, which asks ``auth``.
+            See docs/observability.md.
 
     Raises:
         OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
@@ -170,6 +172,7 @@ class Server(Decorators):
         ssl_ca_certs: str | os.PathLike[str] | None = None,
         ssl_client_auth: _tls.ClientAuth | None = None,
         handshake_timeout_s: float = 10.0,
+        metrics: bool = False,
     ) -> None:
         given = locals()
         # An option that is a limit has the same name in the core.
@@ -193,6 +196,7 @@ class Server(Decorators):
             tls=_tls.tls_settings(
                 ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
             ),
+            metrics=metrics,
         )
         self._uds_mode = uds_mode
         self._lifespan = LifespanHooks(lifespan)
@@ -201,6 +205,10 @@ class Server(Decorators):
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
         )
         self._functions = Functions(self._core, image_pixels, threads is not None, timeout_ms)
+        if metrics:
+            from ucall import _metrics
+
+            _metrics.add_route(self._core)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
