@@ -105,7 +105,7 @@ def register(
     described = stream.described if yields else None
     in_threads = threads_by_default if threads is None else threads
     mode = _mode_of(is_async, yields, in_threads)
-    hints = _signature.annotations(function, name)
+    hints = _signature.evaluate_annotations(function, name)
     if batch is not None:
         from ucall import _batch
 
