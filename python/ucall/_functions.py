@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ucall import _checks, _static
+from ucall import _checks, _explorer, _static
 
 if TYPE_CHECKING:
     from ucall import _core
@@ -36,15 +36,17 @@ class Functions:
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
         #: Whether any function needs an event loop.
         self.is_async = False
-        core.insert_route(
-            _static.BROWSER_CLIENT,
-            ["GET"],
-            _static.browser_client,
-            str,
-            mode="generator",
-            is_public=True,
-            wants_peer=False,
-        )
+        pages = {_static.BROWSER_CLIENT: _static.browser_client, "/": _explorer.explorer}
+        for path, respond in pages.items():
+            core.insert_route(
+                path,
+                ["GET"],
+                respond,
+                str,
+                mode="generator",
+                is_public=True,
+                wants_peer=False,
+            )
 
     @property
     def types(self) -> TypeRegistry:

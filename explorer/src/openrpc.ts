@@ -1,0 +1,84 @@
+/** The document that describes a server's methods, and how the page gets it. */
+
+import type { Schema } from "./schema";
+
+export interface Parameter {
+  name: string;
+  summary?: string;
+  description?: string;
+  required?: boolean;
+  deprecated?: boolean;
+  schema?: Schema;
+}
+
+export interface DeclaredError {
+  code: number;
+  message: string;
+  data?: unknown;
+}
+
+export interface Method {
+  name: string;
+  summary?: string;
+  description?: string;
+  params: Parameter[];
+  result?: { name?: string; description?: string; schema?: Schema };
+  errors?: DeclaredError[];
+  deprecated?: boolean;
+  paramStructure?: "by-name" | "by-position" | "either";
+  "x-stream"?: boolean;
+  "x-item"?: Schema;
+}
+
+export interface Description {
+  info: { title: string; version: string; description?: string };
+  methods: Method[];
+}
+
+/** A header that identifies the caller. */
+export interface Credential {
+  header: string;
+  value: string;
+}
+
+/** The server asks for a credential, or rejected one. */
+export class Unauthorized extends Error {
+  /** @param header which the server expects, as its challenge says */
+  constructor(readonly header: string) {
+    super("unauthorized");
+  }
+}
+
+export async function load(credential?: Credential): Promise<Description> {
+  const response = await fetch("openrpc.json", { headers: headersOf(credential) });
+  if (response.status === 401) {
+    const challenge = response.headers.get("WWW-Authenticate") ?? "";
+    throw new Unauthorized(/header="([^"]+)"/.exec(challenge)?.[1] ?? "Authorization");
+  }
+  if (!response.ok) {
+    throw new Error(`GET openrpc.json: ${response.status} ${await response.text()}`);
+  }
+  return response.json();
+}
+
+export function headersOf(credential?: Credential): Record<string, string> {
+  return credential ? { [credential.header]: credential.value } : {};
+}
+
+/** The bearer token of a credential. It is the only one that a page can send with a WebSocket. */
+export function tokenOf(credential?: Credential): string | undefined {
+  if (credential?.header.toLowerCase() !== "authorization") return undefined;
+  return /^bearer +(.+)$/i.exec(credential.value)?.[1];
+}
+
+/** The params of a call: by name if the method takes them so. */
+export function paramsOf(
+  method: Method,
+  values: Record<string, unknown>,
+): unknown[] | Record<string, unknown> {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined);
+  if (method.paramStructure !== "by-position") return Object.fromEntries(given);
+  const list = method.params.map(({ name }) => values[name]);
+  while (list.length && list.at(-1) === undefined) list.pop();
+  return list;
+}
