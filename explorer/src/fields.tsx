@@ -424,7 +424,7 @@ function ListControl({ schema, path, label, value, onChange }: ControlProps) {
   return (
     <div class="nested">
       {items.map((it, at) => (
-        <div class="item">
+        <div class="item" key={at}>
           <Field
             schema={item ?? {}}
             path={join(path, at)}

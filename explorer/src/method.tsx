@@ -4,7 +4,7 @@ import { useMemo, useRef, useState } from "preact/hooks";
 import type { Client } from "../../python/ucall/static/ucall.js";
 import { useCall, type CallState } from "./call";
 import { ErrorContext, Field, type FieldError } from "./fields";
-import { paramsOf, type Credential, type Method } from "./openrpc";
+import { paramsOf, type Credential, type Method, type Parameter } from "./openrpc";
 import { Prose } from "./prose";
 import { Result } from "./result";
 import { initialValue, typeName, type Resolver } from "./schema";
@@ -65,7 +65,7 @@ export function MethodView({ method, client, resolver, credential, values }: Met
             <Field
               key={parameter.name}
               schema={parameter.schema ?? {}}
-              path={pathOf(parameter.name)}
+              path={pathOf(parameter)}
               label={parameter.name}
               description={parameter.description ?? parameter.summary}
               isRequired={parameter.required ?? false}
@@ -105,18 +105,27 @@ function initialValues(method: Method, resolver: Resolver): Record<string, unkno
   );
 }
 
-function pathOf(name: string): string {
-  return `params.${name}`;
+/** The path of a param in the server's errors. Those of `*args` have only a place there. */
+function pathOf({ name, "x-rest": rest }: Parameter): string {
+  if (rest === "named") return "params";
+  return rest ? REST_PATH : `params.${name}`;
+}
+
+const REST_PATH = "params*";
+
+/** A path by place as the form has it: `params[0]` is the first param. */
+function withName(text: string, { params }: Method): string {
+  const named = params.filter((parameter) => !parameter["x-rest"]);
+  return text.replace(/^params\[(\d+)\]/, (_found, place) => {
+    const parameter = named[Number(place)];
+    return parameter ? pathOf(parameter) : `${REST_PATH}[${Number(place) - named.length}]`;
+  });
 }
 
 /** The innermost value of the form that the text of an error begins with. */
 function locate(data: unknown, method: Method, form: HTMLFormElement) {
   if (typeof data !== "string") return undefined;
-  // A parameter without a name is reported by its place.
-  const text = data.replace(/^params\[(\d+)\]/, (found, at) => {
-    const name = method.params[Number(at)]?.name;
-    return name === undefined ? found : pathOf(name);
-  });
+  const text = withName(data, method);
   const [element] = [...form.querySelectorAll<HTMLElement>("[data-path]")]
     .filter(({ dataset: { path = "" } }) => text.startsWith(path) && /^[:.[]/.test(text.slice(path.length)))
     .sort((one, other) => lengthOf(other) - lengthOf(one));

@@ -9,6 +9,8 @@ export interface Parameter {
   required?: boolean;
   deprecated?: boolean;
   schema?: Schema;
+  /** Whether it takes all further params, as `*args` and `**kwargs` do. */
+  "x-rest"?: "positional" | "named";
 }
 
 export interface DeclaredError {
@@ -26,6 +28,8 @@ export interface Method {
   errors?: DeclaredError[];
   deprecated?: boolean;
   paramStructure?: "by-name" | "by-position" | "either";
+  /** The function does not say what it takes. */
+  "x-params-unknown"?: boolean;
   "x-stream"?: boolean;
   "x-item"?: Schema;
 }
@@ -58,8 +62,19 @@ export async function load(credential?: Credential): Promise<Description> {
   if (!response.ok) {
     throw new Error(`GET openrpc.json: ${response.status} ${await response.text()}`);
   }
-  return response.json();
+  const description: Description = await response.json();
+  for (const method of description.methods) {
+    if (method["x-params-unknown"]) method.params = [UNKNOWN_PARAMS];
+  }
+  return description;
 }
+
+const UNKNOWN_PARAMS: Parameter = {
+  name: "params",
+  description: "The params by position.",
+  schema: { type: "array" },
+  "x-rest": "positional",
+};
 
 export function headersOf(credential?: Credential): Record<string, string> {
   return credential ? { [credential.header]: credential.value } : {};
@@ -76,9 +91,20 @@ export function paramsOf(
   method: Method,
   values: Record<string, unknown>,
 ): unknown[] | Record<string, unknown> {
-  const given = Object.entries(values).filter(([, value]) => value !== undefined);
-  if (method.paramStructure !== "by-position") return Object.fromEntries(given);
-  const list = method.params.map(({ name }) => values[name]);
+  const [named, positional] = restOf(method).map((name) => name !== undefined && values[name]);
+  const given = method.params.filter((parameter) => !parameter["x-rest"]);
+  if (method.paramStructure !== "by-position") {
+    const members = given.map(({ name }) => [name, values[name]] as const);
+    const sent = members.filter(([, value]) => value !== undefined);
+    return { ...Object.fromEntries(sent), ...(named || {}) };
+  }
+  const list = given.map(({ name }) => values[name]);
   while (list.length && list.at(-1) === undefined) list.pop();
-  return list;
+  return [...list, ...((positional || []) as unknown[])];
+}
+
+/** The names of the parameters that take all further params, by name and by position. */
+function restOf({ params }: Method): [named?: string, positional?: string] {
+  const find = (kind: string) => params.find((parameter) => parameter["x-rest"] === kind)?.name;
+  return [find("named"), find("positional")];
 }

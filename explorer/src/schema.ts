@@ -75,6 +75,8 @@ export class Resolver {
     }
     if (Array.isArray(schema.type)) {
       const { type, ...others } = schema;
+      // A format, such as `decimal`, is one of strings.
+      if (schema.format && type.includes("string")) return { ...others, type: "string" };
       return { ...others, anyOf: type.map((name) => ({ ...others, type: name })) };
     }
     return schema;
@@ -94,9 +96,10 @@ function nameOf(reference: string): string {
 }
 
 function merge(one: Schema, other: Schema): Schema {
+  const merged = { ...other, ...one };
+  if (!one.properties || !other.properties) return merged;
   return {
-    ...other,
-    ...one,
+    ...merged,
     properties: { ...other.properties, ...one.properties },
     required: [...(other.required ?? []), ...(one.required ?? [])],
   };

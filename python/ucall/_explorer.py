@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from ucall._response import HttpResponse, parts
 
 if TYPE_CHECKING:
-    from ucall._core import HttpRequest
+    from ucall import _core
 
-__all__ = ["explorer"]
+__all__ = ["register"]
 
 
 class _Page(NamedTuple):
@@ -27,7 +27,14 @@ class _Page(NamedTuple):
     policy: str
 
 
-def explorer(request: HttpRequest) -> Iterator[bytes]:
+def register(core: _core.Server) -> None:
+    """Has a server answer ``GET /``."""
+    core.insert_route(
+        "/", ["GET"], _respond, str, mode="generator", is_public=True, wants_peer=False
+    )
+
+
+def _respond(request: _core.HttpRequest) -> Iterator[bytes]:
     """Yields the response to ``GET /``: the page for browsers, else 405."""
     if "text/html" not in request.headers.get("accept", ""):
         text = "expected POST, or GET with Accept: text/html\n"
