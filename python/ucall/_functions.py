@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ucall import _checks, _static
+from ucall import _checks, _explorer, _static
 from ucall._discovery import Discovery
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Functions:
     def describe(self, title: str, version: str, description: str) -> None:
         """Has the server describe its functions to those who ask."""
         Discovery(self, title, version, description).register(self._core)
+        _explorer.register(self._core)
 
     @property
     def types(self) -> TypeRegistry:
