@@ -41,9 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if arguments[:1] == ["__complete"]:
-            return _complete(arguments[1:])
-        return _run(parse(arguments))
+        match arguments[:1]:
+            case ["__complete"]:
+                from ucall._cli.completion import complete
+
+                sys.stdout.write(complete(arguments[1:], _quiet_client))
+            case ["stub"]:
+                from ucall._cli.stub import write_stub
+
+                write_stub(arguments[1:], _quiet_client)
+            case _:
+                return _run(parse(arguments))
+        return ANSWERED
     except UsageError as error:
         return _report_error(USAGE, error)
     except RPCError as error:
@@ -88,15 +97,8 @@ def _run(options: argparse.Namespace) -> int:
     return ANSWERED
 
 
-def _complete(arguments: Sequence[str]) -> int:
-    """Prints the candidates for a shell."""
-    from ucall._cli import completion
-
-    def new_client(options: argparse.Namespace) -> Client:
-        return _client(options, ProgressObserver(False, False))
-
-    sys.stdout.write(completion.complete(arguments, new_client))
-    return ANSWERED
+def _quiet_client(options: argparse.Namespace) -> Client:
+    return _client(options, ProgressObserver(False, False))
 
 
 def _describe(options: argparse.Namespace) -> int:

@@ -8,7 +8,15 @@ from typing import Any, NoReturn
 
 from ucall import __version__
 
-__all__ = ["DEFAULT_URI", "FORMATS", "SHELLS", "Parser", "new_parser", "parse"]
+__all__ = [
+    "DEFAULT_URI",
+    "FORMATS",
+    "SHELLS",
+    "Parser",
+    "add_connection_options",
+    "new_parser",
+    "parse",
+]
 
 DEFAULT_URI = "127.0.0.1"
 SHELLS = ("bash", "zsh", "fish")
@@ -40,6 +48,8 @@ values:
                     a param that takes bytes, sent in base64
   name=@FILE        the bytes of a file, sent in base64
   name=@-           standard input, as text or else as bytes
+
+ucall stub module:server writes a typed client: ucall stub --help
 
 exit status: 0 success, 1 the server replied with an error, 2 wrong usage,
 3 no connection or no reply in time
@@ -106,7 +116,7 @@ def new_parser() -> argparse.ArgumentParser:
     _add_help_options(parser)
     _add_param_options(parser)
     _add_server_options(parser)
-    _add_tls_options(parser)
+    add_connection_options(parser)
     _add_output_options(parser)
     return parser
 
@@ -168,6 +178,10 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         "-p", "--port", type=int, help="port of the server (default: that of the URI, or 8545)"
     )
     parser.add_argument("--tcp", action="store_true", help="use raw TCP rather than HTTP")
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a client besides the address."""
     parser.add_argument(
         "--timeout",
         type=_seconds,
@@ -183,6 +197,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="'NAME: VALUE'",
         help="send an HTTP header; may be repeated",
     )
+    _add_tls_options(parser)
 
 
 def _seconds(text: str) -> float:

@@ -6,7 +6,7 @@ import contextlib
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -100,8 +100,10 @@ class Described:
 
 
 @contextlib.contextmanager
-def described(document: Any = DOCUMENT) -> Iterator[Described]:
-    """A server that replies to `rpc.discover` with the document, and to other calls with null."""
+def described(
+    document: Any = DOCUMENT, reply_of: Callable[[str, Any], Any] = lambda method, params: None
+) -> Iterator[Described]:
+    """A server that replies to `rpc.discover` with the document, and to other calls as told."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -111,7 +113,9 @@ def described(document: Any = DOCUMENT) -> Iterator[Described]:
                 peer.asked += 1
                 reply["result"] = document
             else:
-                peer.requests.append((request["method"], request.get("params")))
+                call = request["method"], request.get("params")
+                peer.requests.append(call)
+                reply["result"] = reply_of(*call)
             body = json.dumps(reply).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
