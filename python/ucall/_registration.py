@@ -66,8 +66,10 @@ class Registration:
     function: Function
     signature: list[_signature.Parameter] | None
     mode: str
-    batch: tuple[int, float, int] | None = None
-    stream: tuple[bool, str] | None = None
+    batch: tuple[int, float, int] | None
+    stream: tuple[bool, str] | None
+    #: Its annotations, by the names of its parameters and ``"return"``.
+    hints: dict[str, object]
 
 
 def register(
@@ -103,21 +105,23 @@ def register(
     described = stream.described if yields else None
     in_threads = threads_by_default if threads is None else threads
     mode = _mode_of(is_async, yields, in_threads)
+    hints = _signature.annotations(function, name)
     if batch is not None:
         from ucall import _batch
 
-        function, items = _batch.adapt(function, name, registry)
+        function, items = _batch.adapt(function, name, hints, registry)
         rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
-        return Registration(function, items, mode, rules, described)
-    signature = _signature.describe(function, name, registry)
+        return Registration(function, items, mode, rules, described, hints)
+    signature = _signature.describe(function, name, hints, registry)
     if pool is not None:
         if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
             raise TypeError(
                 f"{name}: a ucall.Context cannot be sent to another process; leave it out, "
                 "or serve the function by threads=True"
             )
-        return Registration(pool.submitter(function, timeout_ms), signature, "future")
-    return Registration(function, signature, mode, None, described)
+        submit = pool.submitter(function, timeout_ms)
+        return Registration(submit, signature, "future", None, None, hints)
+    return Registration(function, signature, mode, None, described, hints)
 
 
 #: The core's modes of functions that return and of generators: async, in a thread, neither.

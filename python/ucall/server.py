@@ -108,6 +108,9 @@ class Server(Decorators):
             ``ssl_ca_certs``. ``ctx.tls.client_certificate`` is the client's certificate.
         handshake_timeout_s: Seconds for the TLS handshake. Past it, closed.
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
+        title, version, description: Of the program, for its description.
+        describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
+            docs/explorer.md.
 
     Raises:
         OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
@@ -170,6 +173,10 @@ class Server(Decorators):
         ssl_ca_certs: str | os.PathLike[str] | None = None,
         ssl_client_auth: _tls.ClientAuth | None = None,
         handshake_timeout_s: float = 10.0,
+        title: str = "ucall",
+        version: str = "0.1.0",
+        description: str = "",
+        describe: bool = True,
     ) -> None:
         given = locals()
         # An option that is a limit has the same name in the core.
@@ -201,6 +208,11 @@ class Server(Decorators):
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
         )
         self._functions = Functions(self._core, image_pixels, threads is not None, timeout_ms)
+        self.title = _checks.text("title", title)
+        self.version = _checks.text("version", version)
+        self.description = _checks.text("description", description)
+        if describe:
+            self._functions.describe(title, version, description)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
