@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ucall import _checks, _signature
 
 if TYPE_CHECKING:
+    from ucall._tracing.server import CallSpans
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["BatchRules", "Registration", "StreamRules", "register", "register_route"]
@@ -81,6 +82,7 @@ def register(
     timeout_ms: float | None,
     batch: BatchRules | None,
     stream: StreamRules,
+    spans: CallSpans | None,
 ) -> Registration:
     """Decides where a function runs: inline, as a task, in a thread or in a process.
 
@@ -91,6 +93,7 @@ def register(
         timeout_ms: Time after which a process that runs a call is killed.
         batch: The limits of its batches, if it takes batches.
         stream: How callers get its items, if it is a generator.
+        spans: Wraps it, if its calls are traced.
 
     Raises:
         TypeError: The function cannot run in the requested way; the message names it.
@@ -108,7 +111,7 @@ def register(
 
         function, items = _batch.adapt(function, name, registry)
         rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
-        return Registration(function, items, mode, rules, described)
+        return _traced(Registration(function, items, mode, rules, described), spans)
     signature = _signature.describe(function, name, registry)
     if pool is not None:
         if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
@@ -116,8 +119,14 @@ def register(
                 f"{name}: a ucall.Context cannot be sent to another process; leave it out, "
                 "or serve the function by threads=True"
             )
-        return Registration(pool.submitter(function, timeout_ms), signature, "future")
-    return Registration(function, signature, mode, None, described)
+        in_process = function if spans is None else spans.in_process(function)
+        submit = pool.submitter(in_process, timeout_ms)
+        return _traced(Registration(submit, signature, "future"), spans)
+    return _traced(Registration(function, signature, mode, None, described), spans)
+
+
+def _traced(registration: Registration, spans: CallSpans | None) -> Registration:
+    return registration if spans is None else spans.wrap(registration)
 
 
 #: The core's modes of functions that return and of generators: async, in a thread, neither.
