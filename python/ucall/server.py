@@ -110,7 +110,7 @@ class Server(Decorators):
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
         title, version, description: Of the program, for its description.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
-            docs/explorer.md.
+            docs/openrpc.md.
         trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
 
     Raises:
