@@ -110,8 +110,13 @@ class Server(Decorators):
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
         metrics: Measures calls, and serves ``GET /metrics`` for Prometheus, which asks ``auth``.
             See docs/observability.md.
+        title, version, description: Of the program, for its description.
+        describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
+            docs/openrpc.md.
+        trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
 
     Raises:
+        ImportError: ``trace`` without ``opentelemetry-api``.
         OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring is unavailable.
         TypeError: An option has a wrong type, or ``auth`` is async.
@@ -173,8 +178,15 @@ class Server(Decorators):
         ssl_client_auth: _tls.ClientAuth | None = None,
         handshake_timeout_s: float = 10.0,
         metrics: bool = False,
+        title: str = "ucall",
+        version: str = "0.1.0",
+        description: str = "",
+        describe: bool = True,
+        trace: bool = False,
     ) -> None:
         given = locals()
+        if trace:
+            from ucall._tracing.server import CallSpans
         # An option that is a limit has the same name in the core.
         limits: dict[str, float] = {name: given[name] for name in _core.Server.default_limits()}
         threads = _process_role.threads if threads is None else threads
@@ -204,11 +216,22 @@ class Server(Decorators):
             _checks.positive("max_image_pixels", max_image_pixels),
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
         )
-        self._functions = Functions(self._core, image_pixels, threads is not None, timeout_ms)
+        self._functions = Functions(
+            self._core,
+            image_pixels,
+            threads is not None,
+            timeout_ms,
+            CallSpans(self._core) if trace else None,
+        )
         if metrics:
             from ucall import _metrics
 
             _metrics.add_route(self._core)
+        self.title = _checks.text("title", title)
+        self.version = _checks.text("version", version)
+        self.description = _checks.text("description", description)
+        if describe:
+            self._functions.describe(title, version, description)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()

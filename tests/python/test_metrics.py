@@ -23,7 +23,8 @@ from test_workers import supervised
 from websockets.sync.client import connect
 
 import ucall
-from harness import HOST, Wire, eventually, http as http_request, request
+from harness import HOST, Wire, eventually, request
+from harness import http as http_request
 from ucall import _metrics
 
 ROOT = Path(__file__).parents[2]
@@ -344,7 +345,8 @@ class CountedLoad:
     def __init__(self, port: int, clients: int) -> None:
         self._port = port
         self._done = threading.Event()
-        self.replied = [dict.fromkeys((name for name, _ in self.METHODS), 0) for _ in range(clients)]
+        names = [name for name, _ in self.METHODS]
+        self.replied = [dict.fromkeys(names, 0) for _ in range(clients)]
         self.lost = [0] * clients
         self._threads = [threading.Thread(target=self._run, args=[it]) for it in range(clients)]
 

@@ -1,3 +1,5 @@
+//! Tests of recorded calls, full pages and the pages of ended workers.
+
 use super::page::{ERROR_SERIES_MAX, NAME_BYTES_MAX, SERIES_MAX};
 use super::*;
 
