@@ -258,7 +258,7 @@ class Server(Decorators):
             return self._run(max_cycles, max_seconds, control.ready)
         if workers is not None:
             return self._supervise(_checks.positive("workers", workers))
-        self._run(max_cycles, max_seconds, None)
+        self._run(max_cycles, max_seconds, self._service_report())
 
     def start(self) -> None:
         """Serves on a new thread, until `stop` or the end of the program.
@@ -365,6 +365,19 @@ class Server(Decorators):
             self._core.run(max_cycles, max_seconds, run)
         finally:
             self._idle.set()
+
+    def _service_report(self) -> Callable[[], object] | None:
+        """Prepares the reports to a service manager; returns the first one."""
+        if "NOTIFY_SOCKET" not in os.environ:
+            return None
+        from ucall import _systemd
+
+        notifier = _systemd.notifier()
+        if notifier is None:
+            return None
+        self._core.set_callbacks(notifier.stopping, notifier.beat, notifier.beat_interval_s)
+        url = _process_role.url(self._core.scheme, self.host, self.port)
+        return functools.partial(notifier.ready, f"serving on {url}")
 
     def _supervise(self, workers: int) -> None:
         """Serves from worker processes."""
