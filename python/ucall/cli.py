@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 answered, 1 the server replied with an error, 2 wrong usage, 3 no
         connection or no reply in time, 130 interrupted by Ctrl-C.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["health"]:
+        from ucall._cli import health
+
+        return health.main(arguments[1:])
     try:
         return _run(parse(arguments))
     except UsageError as error:
