@@ -20,14 +20,14 @@ from ucall.types.messages import UnsupportedType, type_name
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["adapt"]
+__all__ = ["adapt", "item_of"]
 
 Function = Callable[..., Any]
 Column = list[Any]
 
 
 def adapt(
-    function: Function, name: str, registry: TypeRegistry
+    function: Function, name: str, hints: dict[str, object], registry: TypeRegistry
 ) -> tuple[Function, list[_signature.Parameter]]:
     """The function that the core calls with a list per parameter, and the items' parameters.
 
@@ -36,11 +36,11 @@ def adapt(
     """
     arrays: list[bool] = []
 
-    def item_of(annotation: Any) -> Any:
+    def noted_item_of(annotation: Any) -> Any:
         arrays.append(_is_array(annotation))
-        return annotation if arrays[-1] else _item_of_list(annotation)
+        return item_of(annotation)
 
-    signature = _signature.describe(function, name, registry, item_of)
+    signature = _signature.describe(function, name, hints, registry, noted_item_of)
     if not signature:
         raise TypeError(f"{name}: a batch needs at least one parameter")
     for parameter in signature:
@@ -62,8 +62,14 @@ def _check_column(parameter: _signature.Parameter, name: str) -> None:
         raise TypeError(f"{name}: parameter {named!r}: a batch has no defaults")
 
 
-def _item_of_list(annotation: Any) -> Any:
-    """The annotation of one item of an annotated list."""
+def item_of(annotation: Any) -> Any:
+    """The annotation of one item of an annotated list, or array.
+
+    Raises:
+        UnsupportedType: It is neither.
+    """
+    if _is_array(annotation):
+        return annotation
     annotation = resolve_alias(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (list, Any, inspect.Parameter.empty):

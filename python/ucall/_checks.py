@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
-__all__ = ["challenge", "listed", "port", "positive", "seconds"]
+__all__ = ["challenge", "listed", "port", "positive", "seconds", "text"]
 
 
 def positive(name: str, value: int) -> int:
@@ -53,3 +53,9 @@ def listed(name: str, names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
         raise TypeError(f"{name}: expected a list of names, such as [{names!r}]; got a str")
     return list(names)
+
+
+def text(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected a str, got {type(value).__name__}")
+    return value

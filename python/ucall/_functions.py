@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ucall import _checks, _static
+from ucall import _checks, _explorer, _static
+from ucall._discovery import Discovery
 
 if TYPE_CHECKING:
     from ucall import _core
     from ucall._processes import Pool
     from ucall._registration import BatchRules, StreamRules
+    from ucall._tracing.server import CallSpans
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Functions"]
+__all__ = ["Functions", "Served"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A function under the name of a method."""
+
+    function: Callable[..., object]
+    #: Its annotations, by the names of its parameters and ``"return"``.
+    hints: dict[str, object]
+    #: Whether each of its parameters is a list, with an item of every call in a batch.
+    takes_batches: bool
 
 
 class Functions:
@@ -25,12 +39,15 @@ class Functions:
         image_pixels: tuple[int, int],
         threads: bool,
         timeout_ms: float | None,
+        spans: CallSpans | None,
     ) -> None:
         self._core = core
+        self._spans = spans
         self._image_pixels = image_pixels
         self._threads = threads
         self._timeout_ms = timeout_ms
-        self._by_name: dict[str, Callable[..., object]] = {}
+        #: By the names of their methods, and replaced whenever one is added.
+        self.served: dict[str, Served] = {}
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
@@ -45,6 +62,11 @@ class Functions:
             is_public=True,
             wants_peer=False,
         )
+
+    def describe(self, title: str, version: str, description: str) -> None:
+        """Has the server describe its functions to those who ask."""
+        Discovery(self, title, version, description).register(self._core)
+        _explorer.register(self._core)
 
     @property
     def types(self) -> TypeRegistry:
@@ -85,11 +107,13 @@ class Functions:
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
             stream=stream,
+            spans=self._spans,
         )
-        known = self._by_name.setdefault(name, function)
-        if known is not function and _origin(known) != _origin(function):
-            raise ValueError(f"{name!r} is already the name of {known!r}")
-        self._by_name[name] = function
+        known = self.served.get(name)
+        if known is not None and _origin(known.function) != _origin(function):
+            raise ValueError(f"{name!r} is already the name of {known.function!r}")
+        served = Served(function, registration.hints, batch is not None)
+        self.served = {**self.served, name: served}
         self.is_async |= registration.mode in ("task", "async_generator")
         self._core.insert(
             name,

@@ -32,6 +32,7 @@ Parameter: TypeAlias = tuple[str, int, Takes, bool, object]
 def describe(
     function: Callable[..., object],
     name: str,
+    hints: dict[str, object],
     registry: TypeRegistry,
     item_of: Callable[[object], object] | None = None,
 ) -> list[Parameter] | None:
@@ -40,6 +41,7 @@ def describe(
     Args:
         function: The function.
         name: The name of its method, for messages.
+        hints: Its `evaluate_annotations`.
         registry: The types besides those of JSON.
         item_of: Maps a written annotation to the one that counts.
 
@@ -47,19 +49,17 @@ def describe(
         ImportError: An annotation needs a module that is not installed.
         TypeError: The function cannot be served; the message names it and the parameter.
     """
-    _check_runnable(function, name)
     try:
-        signature = _signature(function)
+        signature = inspect_signature(function)
     except ValueError:
         return None
-    hints = _annotations(function, name)
     return [
         _describe_parameter(parameter, hints, name, registry, item_of)
         for parameter in signature.parameters.values()
     ]
 
 
-def _signature(function: Callable[..., object]) -> inspect.Signature:
+def inspect_signature(function: Callable[..., object]) -> inspect.Signature:
     """The parameters. Python 3.14 evaluates annotations on access (PEP 649), and some of them refer
     to names that only type checkers import."""
     if sys.version_info >= (3, 14):
@@ -100,11 +100,11 @@ def yields(function: Callable[..., object]) -> bool:
 
 def _is_any(function: Callable[..., object], *kinds: Callable[[object], bool]) -> bool:
     """Whether the function, or the one that it wraps, is of one of these kinds."""
-    codes = (_underlying_function(function), function)
+    codes = (underlying_function(function), function)
     return any(kind(code) for kind in kinds for code in codes)
 
 
-def _underlying_function(function: Callable[..., object]) -> Callable[..., object]:
+def underlying_function(function: Callable[..., object]) -> Callable[..., object]:
     """The function within partials, wrappers and callable objects. It has the annotations."""
     while True:
         inner: object
@@ -121,22 +121,42 @@ def _underlying_function(function: Callable[..., object]) -> Callable[..., objec
         function = inner
 
 
-def _annotations(function: Callable[..., object], name: str) -> dict[str, object]:
-    """The annotations of the parameters. Strings are evaluated."""
-    function = _underlying_function(function)
+def evaluate_annotations(function: Callable[..., object], name: str) -> dict[str, object]:
+    """The annotations of the parameters and of the result. Strings are evaluated, but for that of
+    the result, which may refer to names that only type checkers import.
+
+    Raises:
+        TypeError: The function cannot be served; the message names it.
+    """
+    _check_runnable(function, name)
+    function = underlying_function(function)
     raw = _raw_annotations(function)
-    raw.pop("return", None)  # It may refer to names that only type checkers import.
+    result = {"return": raw.pop("return")} if "return" in raw else {}
     known = getattr(function, "__globals__", {})
     holder = types.SimpleNamespace(__annotations__=raw)
+    local = _enclosing_names(function)
+    if local and isinstance(result.get("return"), str):
+        result = _result_annotation(result, known, local)
     try:
-        return typing.get_type_hints(holder, known, _enclosing_names(function), include_extras=True)
+        return typing.get_type_hints(holder, known, local, include_extras=True) | result
     except NameError as error:
         raise TypeError(
             f"{name}: an annotation refers to an unknown name: {error}; "
             "define or import it before the function is served, not for type checkers alone"
         ) from error
     except (AttributeError, SyntaxError, TypeError):
-        return raw  # The invalid annotation is refused later, with the parameter's name.
+        return raw | result  # An invalid one is refused later, with the parameter's name.
+
+
+def _result_annotation(
+    result: dict[str, object], known: dict[str, object], local: dict[str, object]
+) -> dict[str, object]:
+    """The annotation of a result that refers to local names, which exist only now."""
+    try:
+        holder = types.SimpleNamespace(__annotations__=result)
+        return typing.get_type_hints(holder, known, local, include_extras=True)
+    except Exception:  # Results need no annotation that can be evaluated.
+        return {}
 
 
 def _raw_annotations(function: Callable[..., object]) -> dict[str, object]:

@@ -112,8 +112,13 @@ class Server(Decorators):
             ``ssl_ca_certs``. ``ctx.tls.client_certificate`` is the client's certificate.
         handshake_timeout_s: Seconds for the TLS handshake. Past it, closed.
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
+        title, version, description: Of the program, for its description.
+        describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
+            docs/openrpc.md.
+        trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
 
     Raises:
+        ImportError: ``trace`` without ``opentelemetry-api``.
         OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring is unavailable.
         TypeError: An option has a wrong type, or ``auth`` is async.
@@ -176,8 +181,15 @@ class Server(Decorators):
         ssl_ca_certs: str | os.PathLike[str] | None = None,
         ssl_client_auth: _tls.ClientAuth | None = None,
         handshake_timeout_s: float = 10.0,
+        title: str = "ucall",
+        version: str = "0.1.0",
+        description: str = "",
+        describe: bool = True,
+        trace: bool = False,
     ) -> None:
         given = locals()
+        if trace:
+            from ucall._tracing.server import CallSpans
         # An option that is a limit has the same name in the core.
         limits: dict[str, float] = {name: given[name] for name in _core.Server.default_limits()}
         threads = _process_role.threads if threads is None else threads
@@ -207,7 +219,18 @@ class Server(Decorators):
             _checks.positive("max_image_pixels", max_image_pixels),
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
         )
-        self._functions = Functions(self._core, image_pixels, threads is not None, timeout_ms)
+        self._functions = Functions(
+            self._core,
+            image_pixels,
+            threads is not None,
+            timeout_ms,
+            CallSpans(self._core) if trace else None,
+        )
+        self.title = _checks.text("title", title)
+        self.version = _checks.text("version", version)
+        self.description = _checks.text("description", description)
+        if describe:
+            self._functions.describe(title, version, description)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()

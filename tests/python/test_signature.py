@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 
+def _described(function):
+    hints = _signature.evaluate_annotations(function, "function")
+    return _signature.describe(function, "function", hints, TypeRegistry(1, 1))
+
+
 def described(annotation: Any) -> Takes:
     def function(a):  # type: ignore[no-untyped-def]
         return a
 
     function.__annotations__["a"] = annotation
-    described = _signature.describe(function, "function", TypeRegistry(1, 1))
+    described = _described(function)
     assert described is not None
     return described[0][2]
 
@@ -74,14 +79,14 @@ def test_an_unknown_name_is_reported() -> None:
         pass
 
     with pytest.raises(TypeError, match=r"function: .*'Nowhere' is not defined"):
-        _signature.describe(function, "function", TypeRegistry(1, 1))
+        _described(function)
 
 
 def test_the_return_annotation_is_ignored() -> None:
     def function(a: int) -> Decimal:
         raise NotImplementedError
 
-    assert _signature.describe(function, "function", TypeRegistry(1, 1)) is not None
+    assert _described(function) is not None
 
 
 async def coroutine(a: int) -> int:

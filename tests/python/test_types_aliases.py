@@ -61,7 +61,9 @@ def described(annotation: Any) -> Takes:
         return a
 
     function.__annotations__["a"] = annotation
-    described = _signature.describe(function, "function", known)
+    described = _signature.describe(
+        function, "function", _signature.evaluate_annotations(function, "function"), known
+    )
     assert described is not None
     return described[0][2]
 

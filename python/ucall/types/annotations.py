@@ -20,7 +20,7 @@ from ucall.types.messages import UnsupportedType, type_name
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Takes", "describe_annotation", "parts_of"]
+__all__ = ["Takes", "describe_annotation", "is_pydantic", "is_union", "parts_of"]
 
 Takes: TypeAlias = str | tuple[str, Any]
 """A kind (``"int"``), or a kind and its parts (``("list", "int")``)."""
@@ -69,7 +69,7 @@ def _describe(annotation: Any, registry: TypeRegistry) -> Takes:
     annotation = resolve_alias(annotation)
     parts = list(parts_of(annotation))
     _check_metadata(parts)
-    if any(_is_pydantic(part) for part in parts):
+    if any(is_pydantic(part) for part in parts):
         from ucall.types import models
 
         return models.describe(annotation)
@@ -96,7 +96,7 @@ def _native(annotation: Any, registry: TypeRegistry) -> Takes:
         return "list", _native(arguments[0] if arguments else Any, registry)
     if origin is dict and (not arguments or arguments[0] in (str, Any)):
         return "dict", _native(arguments[1] if arguments else Any, registry)
-    if origin in (typing.Union, types.UnionType):
+    if is_union(annotation):
         return _native_union(arguments, registry)
     if origin is typing.Annotated and all(isinstance(note, str) for note in arguments[1:]):
         return _native(arguments[0], registry)
@@ -109,6 +109,11 @@ def _native_union(arguments: tuple[Any, ...], registry: TypeRegistry) -> Takes:
     if len(others) == len(arguments) or len(others) != 1:
         raise _NotNative
     return "optional", _native(others[0], registry)
+
+
+def is_union(annotation: Any) -> bool:
+    """Whether it is ``A | B`` or ``typing.Union[A, B]``."""
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def parts_of(annotation: Any, seen: list[Any] | None = None) -> Iterator[Any]:
@@ -141,7 +146,7 @@ def _metadata(part: Any) -> tuple[Any, ...]:
     return typing.get_args(part)[1:] if is_annotated else ()
 
 
-def _is_pydantic(part: Any) -> bool:
+def is_pydantic(part: Any) -> bool:
     """Whether pydantic defines the type, made it, or has metadata in it."""
     if isinstance(part, type):
         return hasattr(part, "__pydantic_validator__") or _is_of(part, _PYDANTIC)

@@ -21,7 +21,7 @@ from ucall.types.messages import UnsupportedType, kind_name, kind_of, type_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["decoder"]
+__all__ = ["decoder", "described"]
 
 _FORMS = "(.npy in base64, or nested lists)"
 
@@ -54,6 +54,13 @@ def decoder(annotation: Any) -> tuple[Callable[[Any], NDArray[Any]], str]:
     parameters = typing.get_args(annotation)
     arrays = _Arrays(_dimensions(parameters), _wanted(annotation, parameters))
     return arrays.decode, arrays.type_name
+
+
+def described(annotation: Any) -> tuple[int | None, tuple[str, ...]]:
+    """The number of dimensions, ``None`` for any, and the names of the dtypes, none for any."""
+    parameters = typing.get_args(annotation)
+    wanted = _wanted(annotation, parameters)
+    return _dimensions(parameters), tuple(_dtype_name(dtype) for dtype in wanted)
 
 
 class _Arrays:

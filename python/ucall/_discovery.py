@@ -1,0 +1,71 @@
+"""Answers ``rpc.discover`` and ``GET /openrpc.json``. The document is made when first asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ucall._response import HttpResponse, parts
+
+if TYPE_CHECKING:
+    from ucall import _core
+    from ucall._functions import Functions, Served
+
+__all__ = ["Discovery"]
+
+METHOD = "rpc.discover"
+PATH = "/openrpc.json"
+
+
+class Discovery:
+    """The OpenRPC document of a server."""
+
+    def __init__(self, functions: Functions, title: str, version: str, description: str) -> None:
+        self._functions = functions
+        self._texts = title, version, description
+        self._lock = threading.Lock()
+        self._document: dict[str, Any] = {}
+        #: The functions that the document describes.
+        self._described: dict[str, Served] | None = None
+
+    def register(self, core: _core.Server) -> None:
+        """Has a server answer with the document, in a thread, because making it takes a while."""
+        core.insert(
+            METHOD,
+            self.document,
+            [],
+            str,
+            mode="thread",
+            timeout_ms=None,
+            batch=None,
+            stream=None,
+        )
+        core.insert_route(
+            PATH,
+            ["GET"],
+            self.respond,
+            str,
+            mode="thread_generator",
+            is_public=False,
+            wants_peer=False,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The document of the functions that there are now."""
+        from ucall.schema.description import describe_functions
+
+        with self._lock:
+            served = self._functions.served
+            if self._described is not served:
+                self._document = describe_functions(self._functions, *self._texts).openrpc()
+                self._described = served
+            return self._document
+
+    def respond(self, request: _core.HttpRequest) -> Iterator[bytes]:
+        """Yields the response to ``GET /openrpc.json``."""
+        import json
+
+        text = json.dumps(self.document(), ensure_ascii=False, separators=(",", ":"))
+        headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+        return parts(HttpResponse(text, 200, "application/json", headers), request)

@@ -1,0 +1,11 @@
+"""Describes the functions of a server: their params, results, errors and docs, with JSON Schemas.
+
+`describe` makes the `Description` of a server; `Description.openrpc` writes it as an OpenRPC
+document, which a server answers to ``rpc.discover`` and ``GET /openrpc.json``.
+"""
+
+from __future__ import annotations
+
+from ucall.schema.description import Description, Error, Method, Parameter, describe
+
+__all__ = ["Description", "Error", "Method", "Parameter", "describe"]

@@ -1,0 +1,261 @@
+"""Describes each function of a server, from its signature, annotations and docstring."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ucall import _signature
+from ucall._core import Context
+from ucall.errors import RPCError
+from ucall.schema.docstrings import Docs, read_docs
+from ucall.schema.types import Schema, Schemas
+from ucall.types.aliases import resolve_alias
+
+if TYPE_CHECKING:
+    from ucall._functions import Functions, Served
+    from ucall.server import Server
+
+__all__ = ["Description", "Error", "Method", "Parameter", "describe", "describe_functions"]
+
+#: How params may be passed: OpenRPC's ``paramStructure``.
+Passing = Literal["either", "by-name", "by-position"]
+
+_ERROR_CODE = re.compile(r"(-?\d+)[\s,:.]*(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a method.
+
+    Args:
+        name: Its name.
+        schema: Its JSON Schema of 2020-12, which may refer to `Description.components`.
+        is_required: Whether it has no default.
+        description: Its text in the docstring; may be empty.
+        takes_rest: ``"positional"`` for ``*args``, ``"named"`` for ``**kwargs``, whose schema is
+            that of the list or object of all further params.
+    """
+
+    name: str
+    schema: Schema
+    is_required: bool = True
+    description: str = ""
+    takes_rest: Literal["positional", "named"] | None = None
+
+
+@dataclass(frozen=True)
+class Error:
+    """An error that a method declares in its docstring."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method.
+
+    Args:
+        name: Its name.
+        params: Its parameters; ``None`` for a builtin function, which has no signature.
+        result: The JSON Schema of its result; of the list of its items, if it is a stream.
+        item: The JSON Schema of an item; ``None`` if it is no stream.
+        summary: The first line of its docstring.
+        description: The rest of its docstring.
+        result_description: What the docstring says of the result.
+        errors: The errors that it declares.
+        is_deprecated: Whether it is.
+        passing: How its params may be passed.
+    """
+
+    name: str
+    params: list[Parameter] | None
+    result: Schema
+    item: Schema | None = None
+    summary: str = ""
+    description: str = ""
+    result_description: str = ""
+    errors: list[Error] = field(default_factory=list)
+    is_deprecated: bool = False
+    passing: Passing = "either"
+
+
+@dataclass(frozen=True)
+class Description:
+    """The methods of a server, in the order in which they were added."""
+
+    title: str
+    version: str
+    description: str
+    methods: list[Method]
+    components: dict[str, Schema]
+
+    def openrpc(self) -> dict[str, Any]:
+        """The OpenRPC document: https://spec.open-rpc.org."""
+        from ucall.schema.openrpc import document
+
+        return document(self)
+
+
+def describe(server: Server) -> Description:
+    """Describes the functions of a server."""
+    return describe_functions(server._functions, server.title, server.version, server.description)
+
+
+def describe_functions(
+    functions: Functions, title: str, version: str, description: str
+) -> Description:
+    """Describes functions as those of a server with this title, version and description."""
+    schemas = Schemas(functions.types)
+    methods = [_method(name, served, schemas) for name, served in functions.served.items()]
+    return Description(title, version, description, methods, schemas.components)
+
+
+def _method(name: str, served: Served, schemas: Schemas) -> Method:
+    docs = read_docs(served.function)
+    params = _params(served, schemas, docs)
+    result, item = _result(served, schemas)
+    return Method(
+        name,
+        params,
+        result,
+        item,
+        docs.summary,
+        docs.description,
+        docs.result,
+        _errors(served.function, docs),
+        docs.is_deprecated or hasattr(served.function, "__deprecated__"),
+        _passing(served.function),
+    )
+
+
+def _params(served: Served, schemas: Schemas, docs: Docs) -> list[Parameter] | None:
+    try:
+        signature = _signature.inspect_signature(served.function)
+    except ValueError:
+        return None
+    params = []
+    for parameter in signature.parameters.values():
+        annotation = served.hints.get(parameter.name, parameter.annotation)
+        if served.takes_batches:
+            from ucall._batch import item_of
+
+            annotation = item_of(annotation)
+        if resolve_alias(annotation) is not Context:
+            text = docs.params.get(parameter.name, "")
+            params.append(_parameter(parameter, schemas.of(annotation, "param"), text))
+    return params
+
+
+def _parameter(parameter: inspect.Parameter, schema: Schema, text: str) -> Parameter:
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        rest = {"type": "array", "items": schema}
+        return Parameter(parameter.name, rest, False, text, "positional")
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        rest = {"type": "object", "additionalProperties": schema}
+        return Parameter(parameter.name, rest, False, text, "named")
+    if parameter.default is inspect.Parameter.empty:
+        return Parameter(parameter.name, schema, True, text)
+    default = _default(parameter.default)
+    return Parameter(parameter.name, schema | default, False, text)
+
+
+def _default(value: object) -> Schema:
+    """The member ``default`` of a schema; empty if the value has no JSON form."""
+    import json
+
+    value = getattr(value, "value", value)  # of an Enum
+    try:
+        return {"default": json.loads(json.dumps(value, allow_nan=False))}
+    except (TypeError, ValueError, RecursionError):
+        return {}
+
+
+def _passing(function: Callable[..., object]) -> Passing:
+    try:
+        kinds = {it.kind for it in _signature.inspect_signature(function).parameters.values()}
+    except ValueError:
+        return "by-position"
+    by_position = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}
+    by_name = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+    if kinds & by_name and not kinds & by_position:
+        return "by-name"
+    return "by-position" if kinds & by_position and not kinds & by_name else "either"
+
+
+_ITERATORS = (
+    collections.abc.Generator,
+    collections.abc.AsyncGenerator,
+    collections.abc.Iterator,
+    collections.abc.AsyncIterator,
+    collections.abc.Iterable,
+    collections.abc.AsyncIterable,
+)
+
+
+def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None]:
+    """The schemas of the result and, for a stream, of an item."""
+    annotation = _result_annotation(served)
+    is_stream = _signature.yields(served.function)
+    if is_stream:
+        is_known = typing.get_origin(annotation) in _ITERATORS
+        annotation = typing.get_args(annotation)[0] if is_known else Any
+    if served.takes_batches:
+        annotation = _item_of_results(annotation)
+    schema = schemas.of(annotation, "result")
+    return ({"type": "array", "items": schema}, schema) if is_stream else (schema, None)
+
+
+def _result_annotation(served: Served) -> Any:
+    annotation = served.hints.get("return", Any)
+    if not isinstance(annotation, str):
+        return annotation
+    function = _signature.underlying_function(served.function)
+    holder = types.SimpleNamespace(__annotations__={"return": annotation})
+    known = getattr(function, "__globals__", {})
+    try:
+        return typing.get_type_hints(holder, known, include_extras=True)["return"]
+    except Exception:  # It may refer to names that only type checkers import.
+        return Any
+
+
+def _item_of_results(annotation: Any) -> Any:
+    """The annotation of one result of a batch; of an array, as its first axis is the batch's."""
+    annotation = resolve_alias(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and origin is numpy.ndarray and len(arguments) == 2:
+        return numpy.ndarray[Any, arguments[1]]
+    return arguments[0] if origin is list and arguments else Any
+
+
+def _errors(function: Callable[..., object], docs: Docs) -> list[Error]:
+    """The errors in the section "Raises": ``RPCError: 4001, no such user``, or a class of it with
+    the attribute ``code``."""
+    known = getattr(_signature.underlying_function(function), "__globals__", {})
+    errors = []
+    for name, text in docs.raises:
+        found = _named(name, known)
+        if not isinstance(found, type) or not issubclass(found, RPCError):
+            continue
+        numbered = _ERROR_CODE.fullmatch(text)
+        code = getattr(found, "code", None)
+        if isinstance(code, int):
+            errors.append(Error(code, text or found.__name__))
+        elif numbered:
+            errors.append(Error(int(numbered[1]), numbered[2].strip() or found.__name__))
+    return errors
+
+
+def _named(path: str, known: dict[str, Any]) -> object:
+    first, *others = path.split(".")
+    return functools.reduce(lambda at, name: getattr(at, name, None), others, known.get(first))

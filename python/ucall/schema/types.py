@@ -1,0 +1,161 @@
+"""The JSON Schemas (2020-12) of annotations.
+
+ucall writes those of the types that it builds itself; msgspec and pydantic write theirs. Classes
+become components, which others refer to, so that recursive ones have a schema.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import typing
+from typing import TYPE_CHECKING, Any, Literal
+
+from ucall.schema import binary
+from ucall.schema.dialects import PREFIX, with_renamed_components
+from ucall.types.aliases import resolve_alias
+from ucall.types.annotations import is_pydantic, is_union, parts_of
+
+if TYPE_CHECKING:
+    from ucall.types.registry import TypeRegistry
+
+__all__ = ["Direction", "Schema", "Schemas"]
+
+Schema = dict[str, Any]
+Direction = Literal["param", "result"]
+
+_JSON: dict[object, Schema] = {
+    inspect.Parameter.empty: {},
+    Any: {},
+    object: {},
+    None: {"type": "null"},
+    type(None): {"type": "null"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    list: {"type": "array"},
+    dict: {"type": "object"},
+}
+
+_BINARY = (bytes, bytearray, memoryview)
+
+
+class Schemas:
+    """The schemas of one server's types.
+
+    Attributes:
+        components: The schemas of classes, by name.
+    """
+
+    def __init__(self, registry: TypeRegistry) -> None:
+        self._registry = registry
+        self.components: dict[str, Schema] = {}
+        #: The components as the libraries have written them.
+        self._written: dict[str, Schema] = {}
+
+    def of(self, annotation: Any, direction: Direction) -> Schema:
+        """The schema of an annotation. One that no library describes accepts any value."""
+        try:
+            return self._of(annotation, direction)
+        except Exception:
+            # Results may have any annotation. A library may refuse to describe what it can build.
+            return {}
+
+    def _of(self, annotation: Any, direction: Direction) -> Schema:
+        annotation = resolve_alias(annotation)
+        found = self._without_library(annotation, direction)
+        if found is not None:
+            return found
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is list:
+            return {"type": "array", "items": self._of(arguments[0], direction)}
+        if origin is dict and arguments[0] in (str, Any):
+            return {"type": "object", "additionalProperties": self._of(arguments[1], direction)}
+        if is_union(annotation):
+            return self._union(annotation, direction)
+        if origin is typing.Annotated and all(isinstance(note, str) for note in arguments[1:]):
+            return self._of(arguments[0], direction) | {"description": arguments[1]}
+        return self._by_library(annotation, direction)
+
+    def _without_library(self, annotation: Any, direction: Direction) -> Schema | None:
+        """The schema of a registered type, an array, an image, bytes or a type of JSON's."""
+        if self._registry.is_registered(annotation):
+            return {"title": annotation.__name__}
+        decoder = self._registry.decoder_of(annotation)
+        if decoder is not None and "array" not in decoder.type_name:
+            return binary.image_schema()
+        if decoder is not None and direction == "param":
+            return binary.array_param(annotation, self.components)
+        if decoder is not None:
+            return binary.array_result(annotation)
+        if annotation in _BINARY:
+            return binary.bytes_schema()
+        known = _JSON.get(annotation)
+        return None if known is None else dict(known)
+
+    def _union(self, annotation: Any, direction: Direction) -> Schema:
+        others = [part for part in typing.get_args(annotation) if part is not type(None)]
+        if len(others) > 1:
+            return self._by_library(annotation, direction)
+        return {"anyOf": [self._of(others[0], direction), {"type": "null"}]}
+
+    def _by_library(self, annotation: Any, direction: Direction) -> Schema:
+        if any(is_pydantic(part) for part in parts_of(annotation)):
+            return self._by_pydantic(annotation, direction)
+        return self._by_msgspec(annotation, direction)
+
+    def _by_msgspec(self, annotation: Any, direction: Direction) -> Schema:
+        import msgspec
+
+        (schema,), components = msgspec.json.schema_components(
+            [annotation],
+            schema_hook=lambda kind: self._of(kind, direction),
+            ref_template=PREFIX + "{name}",
+        )
+        return self._with_components(schema, components, direction)
+
+    def _by_pydantic(self, annotation: Any, direction: Direction) -> Schema:
+        from pydantic import TypeAdapter
+
+        mode: Any = "validation" if direction == "param" else "serialization"
+        inputs = [(annotation, mode, TypeAdapter(annotation))]
+        made, definitions = TypeAdapter.json_schemas(inputs, ref_template=PREFIX + "{model}")
+        components = definitions.get("$defs", {})
+        return self._with_components(made[annotation, mode], components, direction)
+
+    def _with_components(
+        self, schema: Schema, components: dict[str, Schema], direction: Direction
+    ) -> Schema:
+        """Adds components, under other names where theirs belong to others, and returns the schema
+        that refers to them."""
+        names = {name: self._name_for(name, it) for name, it in components.items()}
+        for name, component in components.items():
+            completed = _completed(component, direction)
+            self.components[names[name]] = with_renamed_components(completed, names)
+        return typing.cast(Schema, with_renamed_components(_completed(schema, direction), names))
+
+    def _name_for(self, name: str, component: Schema) -> str:
+        """The name of a component: its own, or with a number if that belongs to another."""
+        for number in itertools.count(1):
+            numbered = name if number == 1 else f"{name}_{number}"
+            if self._written.setdefault(numbered, component) == component:
+                return numbered
+        raise AssertionError("unreachable")
+
+
+def _completed(schema: Any, direction: Direction) -> Any:
+    """A schema of msgspec's with what it omits of the values that the server takes."""
+    if isinstance(schema, list):
+        return [_completed(part, direction) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _completed(value, direction) for name, value in schema.items()}
+    if made.get("contentEncoding") == "base64" and "x-ucall" not in made:
+        made |= binary.bytes_schema()
+    if direction == "param":
+        if made.get("uniqueItems") is True:  # A set may be given an item twice.
+            del made["uniqueItems"]
+        if made.get("format") == "decimal":
+            made["type"] = ["string", "number"]
+    return made
