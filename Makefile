@@ -203,6 +203,14 @@ slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connectio
 	@$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
 		--target-dir .bench/target
 
+.PHONY: explorer lint-explorer
+explorer: ## Build the page at GET / from explorer/ (needs npm)
+	@tools/build-explorer.sh
+
+lint: lint-explorer
+lint-explorer: ## Check that the built page matches its source, if npm works
+	@tools/build-explorer.sh --check
+
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
 lint: lint-workflows

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ucall import _checks, _static
+from ucall import _checks, _explorer, _static
 from ucall._discovery import Discovery
 
 if TYPE_CHECKING:
     from ucall import _core
     from ucall._processes import Pool
     from ucall._registration import BatchRules, StreamRules
+    from ucall._tracing.server import CallSpans
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Functions", "Served"]
@@ -38,8 +39,10 @@ class Functions:
         image_pixels: tuple[int, int],
         threads: bool,
         timeout_ms: float | None,
+        spans: CallSpans | None,
     ) -> None:
         self._core = core
+        self._spans = spans
         self._image_pixels = image_pixels
         self._threads = threads
         self._timeout_ms = timeout_ms
@@ -63,6 +66,7 @@ class Functions:
     def describe(self, title: str, version: str, description: str) -> None:
         """Has the server describe its functions to those who ask."""
         Discovery(self, title, version, description).register(self._core)
+        _explorer.register(self._core)
 
     @property
     def types(self) -> TypeRegistry:
@@ -103,6 +107,7 @@ class Functions:
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
             stream=stream,
+            spans=self._spans,
         )
         known = self.served.get(name)
         if known is not None and _origin(known.function) != _origin(function):

@@ -13,6 +13,8 @@ export interface CallOptions {
 export interface ClientOptions {
   /** The bearer token. */
   token?: string;
+  /** More headers of each request over HTTP. A page cannot set headers of a WebSocket. */
+  headers?: Record<string, string>;
   /** Opens a lost WebSocket again; `true` by default. */
   reconnect?: boolean;
   /** The longest delay of the first attempt to reconnect; 200 by default. It doubles each time. */

@@ -542,7 +542,8 @@ class HttpTransport {
   /** @param {Exchange} exchange @param {AbortSignal} signal */
   async *#fetch({ text, stream }, signal) {
     const { url, options } = this.#owner;
-    const headers = new Headers({ "Content-Type": "application/json" });
+    const headers = new Headers(options.headers);
+    headers.set("Content-Type", "application/json");
     if (stream) headers.set("Accept", "text/event-stream");
     if (options.token !== undefined) headers.set("Authorization", `Bearer ${options.token}`);
     const response = await fetch(url, { method: "POST", body: text, headers, signal });

@@ -1,0 +1,110 @@
+/** The document that describes a server's methods, and how the page gets it. */
+
+import type { Schema } from "./schema";
+
+export interface Parameter {
+  name: string;
+  summary?: string;
+  description?: string;
+  required?: boolean;
+  deprecated?: boolean;
+  schema?: Schema;
+  /** Whether it takes all further params, as `*args` and `**kwargs` do. */
+  "x-rest"?: "positional" | "named";
+}
+
+export interface DeclaredError {
+  code: number;
+  message: string;
+  data?: unknown;
+}
+
+export interface Method {
+  name: string;
+  summary?: string;
+  description?: string;
+  params: Parameter[];
+  result?: { name?: string; description?: string; schema?: Schema };
+  errors?: DeclaredError[];
+  deprecated?: boolean;
+  paramStructure?: "by-name" | "by-position" | "either";
+  /** The function does not say what it takes. */
+  "x-params-unknown"?: boolean;
+  "x-stream"?: boolean;
+  "x-item"?: Schema;
+}
+
+export interface Description {
+  info: { title: string; version: string; description?: string };
+  methods: Method[];
+}
+
+/** A header that identifies the caller. */
+export interface Credential {
+  header: string;
+  value: string;
+}
+
+/** The server asks for a credential, or rejected one. */
+export class Unauthorized extends Error {
+  /** @param header which the server expects, as its challenge says */
+  constructor(readonly header: string) {
+    super("unauthorized");
+  }
+}
+
+export async function load(credential?: Credential): Promise<Description> {
+  const response = await fetch("openrpc.json", { headers: headersOf(credential) });
+  if (response.status === 401) {
+    const challenge = response.headers.get("WWW-Authenticate") ?? "";
+    throw new Unauthorized(/header="([^"]+)"/.exec(challenge)?.[1] ?? "Authorization");
+  }
+  if (!response.ok) {
+    throw new Error(`GET openrpc.json: ${response.status} ${await response.text()}`);
+  }
+  const description: Description = await response.json();
+  for (const method of description.methods) {
+    if (method["x-params-unknown"]) method.params = [UNKNOWN_PARAMS];
+  }
+  return description;
+}
+
+const UNKNOWN_PARAMS: Parameter = {
+  name: "params",
+  description: "The params by position.",
+  schema: { type: "array" },
+  "x-rest": "positional",
+};
+
+export function headersOf(credential?: Credential): Record<string, string> {
+  return credential ? { [credential.header]: credential.value } : {};
+}
+
+/** The bearer token of a credential. It is the only one that a page can send with a WebSocket. */
+export function tokenOf(credential?: Credential): string | undefined {
+  if (credential?.header.toLowerCase() !== "authorization") return undefined;
+  return /^bearer +(.+)$/i.exec(credential.value)?.[1];
+}
+
+/** The params of a call: by name if the method takes them so. */
+export function paramsOf(
+  method: Method,
+  values: Record<string, unknown>,
+): unknown[] | Record<string, unknown> {
+  const [named, positional] = restOf(method).map((name) => name !== undefined && values[name]);
+  const given = method.params.filter((parameter) => !parameter["x-rest"]);
+  if (method.paramStructure !== "by-position") {
+    const members = given.map(({ name }) => [name, values[name]] as const);
+    const sent = members.filter(([, value]) => value !== undefined);
+    return { ...Object.fromEntries(sent), ...(named || {}) };
+  }
+  const list = given.map(({ name }) => values[name]);
+  while (list.length && list.at(-1) === undefined) list.pop();
+  return [...list, ...((positional || []) as unknown[])];
+}
+
+/** The names of the parameters that take all further params, by name and by position. */
+function restOf({ params }: Method): [named?: string, positional?: string] {
+  const find = (kind: string) => params.find((parameter) => parameter["x-rest"] === kind)?.name;
+  return [find("named"), find("positional")];
+}

@@ -1,0 +1,17 @@
+/** Docs as paragraphs, with code between backticks. */
+
+export function Prose({ text, id }: { text: string; id?: string }) {
+  return (
+    <div class="prose" id={id}>
+      {text.split(/\n\s*\n/).map((paragraph) => (
+        <p>
+          {paragraph
+            .split(/(`+[^`]+`+)/)
+            .map((part) =>
+              part.startsWith("`") ? <code>{part.replace(/^`+|`+$/g, "")}</code> : part,
+            )}
+        </p>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,255 @@
+/** JSON Schema, as far as a form needs it: which control a schema has, and its first value. */
+
+/** What the server says about binary data, beyond JSON Schema. */
+export interface Binary {
+  type: "bytes" | "array" | "image";
+  dtype?: string | null;
+  shape?: (number | null)[] | null;
+}
+
+export interface Schema {
+  $ref?: string;
+  title?: string;
+  description?: string;
+  type?: string | string[];
+  format?: string;
+  const?: unknown;
+  enum?: unknown[];
+  default?: unknown;
+  examples?: unknown[];
+  deprecated?: boolean;
+  anyOf?: Schema[];
+  oneOf?: Schema[];
+  allOf?: Schema[];
+  properties?: Record<string, Schema>;
+  required?: string[];
+  additionalProperties?: Schema | boolean;
+  items?: Schema | Schema[] | boolean;
+  prefixItems?: Schema[];
+  minItems?: number;
+  maxItems?: number;
+  minLength?: number;
+  maxLength?: number;
+  minimum?: number;
+  maximum?: number;
+  exclusiveMinimum?: number;
+  exclusiveMaximum?: number;
+  multipleOf?: number;
+  pattern?: string;
+  contentEncoding?: string;
+  contentMediaType?: string;
+  "x-ucall"?: Binary;
+}
+
+export type Kind =
+  | "any"
+  | "array"
+  | "boolean"
+  | "bytes"
+  | "const"
+  | "enum"
+  | "image"
+  | "integer"
+  | "list"
+  | "map"
+  | "null"
+  | "number"
+  | "object"
+  | "string"
+  | "tuple"
+  | "union";
+
+/** Follows references, which begin with `#/`, in the document of the methods. */
+export class Resolver {
+  constructor(private readonly document: unknown) {}
+
+  resolve(schema: Schema | boolean | undefined): Schema {
+    if (!schema || schema === true) return {};
+    if (schema.$ref !== undefined) {
+      const { $ref, ...others } = schema;
+      return { title: nameOf($ref), ...this.resolve(this.find($ref)), ...others };
+    }
+    if (schema.allOf) {
+      const { allOf, ...others } = schema;
+      return allOf.map((part) => this.resolve(part)).reduce(merge, others);
+    }
+    if (Array.isArray(schema.type)) {
+      const { type, ...others } = schema;
+      // A format, such as `decimal`, is one of strings.
+      if (schema.format && type.includes("string")) return { ...others, type: "string" };
+      return { ...others, anyOf: type.map((name) => ({ ...others, type: name })) };
+    }
+    return schema;
+  }
+
+  private find(reference: string): Schema {
+    let found: any = this.document;
+    for (const part of reference.split("/").slice(1)) {
+      found = found?.[decodeURIComponent(part).replace(/~1/g, "/").replace(/~0/g, "~")];
+    }
+    return found ?? {};
+  }
+}
+
+function nameOf(reference: string): string {
+  return decodeURIComponent(reference.slice(reference.lastIndexOf("/") + 1));
+}
+
+function merge(one: Schema, other: Schema): Schema {
+  const merged = { ...other, ...one };
+  if (!one.properties || !other.properties) return merged;
+  return {
+    ...merged,
+    properties: { ...other.properties, ...one.properties },
+    required: [...(other.required ?? []), ...(one.required ?? [])],
+  };
+}
+
+/** The control of a resolved schema. */
+export function kindOf(schema: Schema): Kind {
+  if (schema["x-ucall"]) return schema["x-ucall"].type;
+  if ("const" in schema) return "const";
+  if (schema.enum) return "enum";
+  if (variantsOf(schema).length) return "union";
+  if (schema.contentEncoding === "base64") return "bytes";
+  switch (schema.type) {
+    case "boolean":
+    case "integer":
+    case "null":
+    case "number":
+    case "string":
+      return schema.type;
+    case "array":
+      return prefixOf(schema).length ? "tuple" : "list";
+    case "object":
+      return schema.properties && Object.keys(schema.properties).length ? "object" : "map";
+    default:
+      return schema.properties ? "object" : "any";
+  }
+}
+
+export function variantsOf(schema: Schema): Schema[] {
+  return schema.anyOf ?? schema.oneOf ?? [];
+}
+
+/** The schemas of a tuple's places: `prefixItems`, or in draft 7 a list of `items`. */
+export function prefixOf(schema: Schema): Schema[] {
+  return schema.prefixItems ?? (Array.isArray(schema.items) ? schema.items : []);
+}
+
+/** The value that a form begins with; undefined for none, which is not sent. */
+export function initialValue(schema: Schema, resolver: Resolver): unknown {
+  if (schema.default !== undefined) return schema.default;
+  switch (kindOf(schema)) {
+    case "const":
+      return schema.const;
+    case "enum":
+      return schema.enum?.[0];
+    case "union": {
+      // A type that contains itself ends with null.
+      const variants = variantsOf(schema).map((variant) => resolver.resolve(variant));
+      const isOptional = variants.some((variant) => kindOf(variant) === "null");
+      return isOptional ? null : initialValue(variants[0] ?? {}, resolver);
+    }
+    case "boolean":
+      return false;
+    case "null":
+      return null;
+    case "string":
+      return schema.format ? undefined : "";
+    case "map":
+      return {};
+    case "list": {
+      const item = resolver.resolve(schema.items as Schema);
+      return Array.from({ length: schema.minItems ?? 0 }, () => initialValue(item, resolver));
+    }
+    case "tuple":
+      return prefixOf(schema).map((item) => initialValue(resolver.resolve(item), resolver));
+    case "object": {
+      const required = (schema.required ?? []).filter((name) => schema.properties?.[name]);
+      return Object.fromEntries(
+        required.map((name) => {
+          const property = resolver.resolve(schema.properties?.[name]);
+          return [name, initialValue(property, resolver)];
+        }),
+      );
+    }
+    default:
+      return undefined;
+  }
+}
+
+/** The name of a schema's type, as a person writes it. */
+export function typeName(schema: Schema, resolver: Resolver): string {
+  const kind = kindOf(schema);
+  switch (kind) {
+    case "const":
+      return JSON.stringify(schema.const);
+    case "enum":
+      return schema.title ?? "one of";
+    case "union":
+      return variantsOf(schema)
+        .map((variant) => typeName(resolver.resolve(variant), resolver))
+        .join(" | ");
+    case "array":
+      return ["array", schema["x-ucall"]?.dtype && `of ${schema["x-ucall"].dtype}`]
+        .filter(Boolean)
+        .join(" ");
+    case "list":
+      return `list of ${typeName(resolver.resolve(schema.items as Schema), resolver)}`;
+    case "map":
+      return "object of any names";
+    case "object":
+      return schema.title ?? "object";
+    case "string":
+      return schema.format ?? "string";
+    default:
+      return kind;
+  }
+}
+
+/** The constraints of a schema in words. */
+export function constraints(schema: Schema): string[] {
+  const { minLength, maxLength, minItems, maxItems, multipleOf, pattern } = schema;
+  const shape = schema["x-ucall"]?.shape;
+  return [
+    schema.minimum !== undefined && `≥ ${schema.minimum}`,
+    schema.exclusiveMinimum !== undefined && `> ${schema.exclusiveMinimum}`,
+    schema.maximum !== undefined && `≤ ${schema.maximum}`,
+    schema.exclusiveMaximum !== undefined && `< ${schema.exclusiveMaximum}`,
+    multipleOf !== undefined && `a multiple of ${multipleOf}`,
+    minLength !== undefined && `at least ${minLength} characters`,
+    maxLength !== undefined && `at most ${maxLength} characters`,
+    minItems !== undefined && `at least ${minItems} items`,
+    maxItems !== undefined && `at most ${maxItems} items`,
+    pattern !== undefined && `matches ${pattern}`,
+    shape && `shape (${shape.map((length) => length ?? "any").join(", ")})`,
+  ].filter((text): text is string => Boolean(text));
+}
+
+/** Whether a value is of the JSON type of a resolved schema, to find its variant of a union. */
+export function fits(schema: Schema, value: unknown): boolean {
+  const kind = kindOf(schema);
+  switch (kind) {
+    case "const":
+      return schema.const === value;
+    case "enum":
+      return schema.enum?.includes(value) ?? false;
+    case "null":
+      return value === null;
+    case "integer":
+      return Number.isInteger(value);
+    case "list":
+    case "tuple":
+      return Array.isArray(value);
+    case "map":
+    case "object":
+      return typeof value === "object" && value !== null && !Array.isArray(value);
+    case "boolean":
+    case "number":
+    case "string":
+      return typeof value === kind;
+    default:
+      return value !== null;
+  }
+}
