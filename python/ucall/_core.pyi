@@ -242,6 +242,14 @@ class Context:
         messages of a WebSocket. Repeated headers are joined by ", ".
         """
     @property
+    def traceparent(self) -> str | None:
+        """The caller's ``traceparent`` (W3C Trace Context) as sent, in the request's ``_meta`` or
+        else in the header; None without.
+        """
+    @property
+    def tracestate(self) -> str | None:
+        """The ``tracestate`` beside the ``traceparent``; None without."""
+    @property
     def tls(self) -> TLS | None:
         """The TLS of the connection; None without TLS."""
     @property
@@ -352,6 +360,7 @@ class RequestWriter:
         kwargs: dict[str, object] | None,
         id: object,
         wants_items: bool = False,
+        trace: tuple[str, str | None] | None = None,
     ) -> Request: ...
     def document(self, document: dict[str, Any], id: object) -> Request: ...
     def batch(self, calls: Sequence[dict[str, Any]], answered: bool) -> Request: ...

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ucall import _core
     from ucall._processes import Pool
     from ucall._registration import BatchRules, StreamRules
+    from ucall._tracing.server import CallSpans
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Functions", "Served"]
@@ -38,8 +39,10 @@ class Functions:
         image_pixels: tuple[int, int],
         threads: bool,
         timeout_ms: float | None,
+        spans: CallSpans | None,
     ) -> None:
         self._core = core
+        self._spans = spans
         self._image_pixels = image_pixels
         self._threads = threads
         self._timeout_ms = timeout_ms
@@ -104,6 +107,7 @@ class Functions:
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
             stream=stream,
+            spans=self._spans,
         )
         known = self.served.get(name)
         if known is not None and _origin(known.function) != _origin(function):

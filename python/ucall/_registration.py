@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ucall import _checks, _signature
 
 if TYPE_CHECKING:
+    from ucall._tracing.server import CallSpans
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["BatchRules", "Registration", "StreamRules", "register", "register_route"]
@@ -83,6 +84,7 @@ def register(
     timeout_ms: float | None,
     batch: BatchRules | None,
     stream: StreamRules,
+    spans: CallSpans | None,
 ) -> Registration:
     """Decides where a function runs: inline, as a task, in a thread or in a process.
 
@@ -93,6 +95,7 @@ def register(
         timeout_ms: Time after which a process that runs a call is killed.
         batch: The limits of its batches, if it takes batches.
         stream: How callers get its items, if it is a generator.
+        spans: Wraps it, if its calls are traced.
 
     Raises:
         TypeError: The function cannot run in the requested way; the message names it.
@@ -105,13 +108,13 @@ def register(
     described = stream.described if yields else None
     in_threads = threads_by_default if threads is None else threads
     mode = _mode_of(is_async, yields, in_threads)
-    hints = _signature.annotations(function, name)
+    hints = _signature.evaluate_annotations(function, name)
     if batch is not None:
         from ucall import _batch
 
         function, items = _batch.adapt(function, name, hints, registry)
         rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
-        return Registration(function, items, mode, rules, described, hints)
+        return _traced(Registration(function, items, mode, rules, described, hints), spans)
     signature = _signature.describe(function, name, hints, registry)
     if pool is not None:
         if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
@@ -119,9 +122,14 @@ def register(
                 f"{name}: a ucall.Context cannot be sent to another process; leave it out, "
                 "or serve the function by threads=True"
             )
-        submit = pool.submitter(function, timeout_ms)
-        return Registration(submit, signature, "future", None, None, hints)
-    return Registration(function, signature, mode, None, described, hints)
+        in_process = function if spans is None else spans.in_process(function)
+        submit = pool.submitter(in_process, timeout_ms)
+        return _traced(Registration(submit, signature, "future", None, None, hints), spans)
+    return _traced(Registration(function, signature, mode, None, described, hints), spans)
+
+
+def _traced(registration: Registration, spans: CallSpans | None) -> Registration:
+    return registration if spans is None else spans.wrap(registration)
 
 
 #: The core's modes of functions that return and of generators: async, in a thread, neither.

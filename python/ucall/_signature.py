@@ -41,7 +41,7 @@ def describe(
     Args:
         function: The function.
         name: The name of its method, for messages.
-        hints: Its `annotations`.
+        hints: Its `evaluate_annotations`.
         registry: The types besides those of JSON.
         item_of: Maps a written annotation to the one that counts.
 
@@ -121,7 +121,7 @@ def underlying_function(function: Callable[..., object]) -> Callable[..., object
         function = inner
 
 
-def annotations(function: Callable[..., object], name: str) -> dict[str, object]:
+def evaluate_annotations(function: Callable[..., object], name: str) -> dict[str, object]:
     """The annotations of the parameters and of the result. Strings are evaluated, but for that of
     the result, which may refer to names that only type checkers import.
 

@@ -7,11 +7,12 @@ import builtins
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ucall._cli.arguments import parse
+from ucall._cli.arguments import DEFAULT_URI, parse
 from ucall._cli.output import check_output, printable, write, write_item
 from ucall._cli.params import Params, UsageError
 from ucall._cli.progress import ProgressObserver
@@ -38,8 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 answered, 1 the server replied with an error, 2 wrong usage, 3 no
         connection or no reply in time, 130 interrupted by Ctrl-C.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return _run(parse(arguments))
+        match arguments[:1]:
+            case ["__complete"]:
+                from ucall._cli.completion import complete
+
+                sys.stdout.write(complete(arguments[1:], _quiet_client))
+            case ["stub"]:
+                from ucall._cli.stub import write_stub
+
+                write_stub(arguments[1:], _quiet_client)
+            case _:
+                return _run(parse(arguments))
+        return ANSWERED
     except UsageError as error:
         return _report_error(USAGE, error)
     except RPCError as error:
@@ -54,13 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.completion:
+        from ucall._cli import completion
+
+        sys.stdout.write(completion.script(options.completion))
+        return ANSWERED
+    if options.list or options.help:
+        return _describe(options)
     check_output(options.format, options.output)
     if options.stream and (options.notify or options.output or options.format != "json"):
         raise UsageError("--stream: not with --notify, --output or another --format than json")
-    params = Params(options.kwargs, options.params)
+    params = None if options.typed else Params(options.kwargs, options.params)
     observer = ProgressObserver(options.verbose, sys.stderr.isatty())
     client = _client(options, observer)
     try:
+        params = params or _typed_params(client, options)
         if options.stream:
             return _stream(client, options, params)
         response = _call(client, options, params)
@@ -74,6 +95,43 @@ def _run(options: argparse.Namespace) -> int:
         if options.format != "raw":
             write(response, options.format, options.output)
     return ANSWERED
+
+
+def _quiet_client(options: argparse.Namespace) -> Client:
+    return _client(options, ProgressObserver(False, False))
+
+
+def _describe(options: argparse.Namespace) -> int:
+    """Prints the server's methods, or the help of one."""
+    from ucall._cli import description
+
+    with _client(options, ProgressObserver(options.verbose, False)) as client:
+        document = description.ask(client)
+    if options.list:
+        text = description.method_list(document)
+    else:
+        method = description.find_method(document, options.method)
+        text = description.help_text(document, method, _server_options(options))
+    sys.stdout.write(text)
+    return ANSWERED
+
+
+def _typed_params(client: Client, options: argparse.Namespace) -> Params:
+    """The params in the types that the server describes."""
+    from ucall._cli import description
+    from ucall._cli.typed import TypedParams
+
+    document = description.ask(client)
+    method = description.find_method(document, options.method)
+    return Params(options.kwargs, options.params, TypedParams(document, method))
+
+
+def _server_options(options: argparse.Namespace) -> str:
+    """The options of a command that calls the same server."""
+    words = [] if options.uri == DEFAULT_URI else ["--uri", options.uri]
+    if options.port is not None:
+        words += ["--port", str(options.port)]
+    return "".join(f" {shlex.quote(word)}" for word in words + ["--tcp"] * options.tcp)
 
 
 def _client(options: argparse.Namespace, observer: ProgressObserver) -> Client:

@@ -30,7 +30,10 @@ from ucall._client.streams import ChannelSource, HttpSource, Stream, Subscriptio
 
 if TYPE_CHECKING:
     from ucall._client.stream import Observer
+    from ucall._client.streams import Source
     from ucall._client.tls import Certificate, Verify
+    from ucall._core import Reply
+    from ucall._tracing.client import ClientSpans
 
 __all__ = ["Batch", "Client", "ClientTLS", "Response", "Stream", "Subscription"]
 
@@ -63,8 +66,11 @@ class Client(ClientBase):
             `ucall.ConnectionError`, and a subscription loses its oldest.
         reconnect: Over WebSocket, and for subscriptions over raw TCP: repeats failed attempts to
             connect, with growing pauses. No call is repeated.
+        trace: Makes an OpenTelemetry span for each call, and sends its context to the server. See
+            docs/observability.md.
 
     Raises:
+        ImportError: ``trace`` without ``opentelemetry-api``.
         OSError: A file of ``verify`` or ``cert`` cannot be read.
         ValueError: An argument is invalid; the message names it.
     """
@@ -82,10 +88,11 @@ class Client(ClientBase):
         max_image_pixels: int = IMAGE_PIXELS_MAX,
         max_waiting_bytes: int = WAITING_BYTES_MAX,
         reconnect: bool = False,
+        trace: bool = False,
         _observer: Observer | None = None,
     ) -> None:
         address = Address(uri, port)
-        super().__init__(address, timeout, headers, max_image_pixels)
+        super().__init__(address, timeout, headers, max_image_pixels, trace)
         context = context_for(address, verify, cert)
         check_channel_options(address, max_waiting_bytes, reconnect)
         self._pool = Pool(
@@ -105,8 +112,12 @@ class Client(ClientBase):
             ValueError: A value in it cannot be encoded.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
-        written, id = self._request_of(request)
-        return self._new_response(self._pool.exchange(written, (id,), self._options.timeout))
+        written, id, traced = self._request_of(request)
+        with traced as span:
+            reply = self._pool.exchange(written, (id,), self._options.timeout)
+            if span is not None:
+                span.take(reply)
+            return self._new_response(reply)
 
     def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
         """Calls a method of any name.
@@ -131,6 +142,9 @@ class Client(ClientBase):
         Raises:
             TypeError, ValueError, ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
+        if self._spans is not None:
+            self._exchange_traced(self._spans, method, args, kwargs, None)
+            return
         options = self._options
         self._pool.exchange(options.writer.call(method, args, kwargs, None), (), options.timeout)
 
@@ -191,20 +205,54 @@ class Client(ClientBase):
     def _call(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
         options = self._options
         id = next(self._ids) if options.id is None else options.id
+        if self._spans is not None:
+            reply = self._exchange_traced(self._spans, method, args, kwargs, id)
+            return Response(reply, self._image_pixels_max)
         request = options.writer.call(method, args, kwargs, id)
         reply = self._pool.exchange(request, (id,), options.timeout)
         return Response(reply, self._image_pixels_max)
 
+    def _exchange_traced(
+        self,
+        spans: ClientSpans,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        id: int | str | None,
+    ) -> Reply:
+        options, ids = self._options, () if id is None else (id,)
+        with spans.start(method, id) as span:
+            request = options.writer.call(method, args, kwargs, id, trace=span.context)
+            reply = self._pool.exchange(request, ids, options.timeout)
+            span.take(reply)
+            return reply
+
     def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
-        options, id, pool = self._options, self._new_id(), self._pool
-        is_http = options.address.is_http
-        request = options.stream_writer().call(method, args, kwargs, id, not is_http)
-        source: HttpSource | ChannelSource
-        if is_http:
-            source = HttpSource(pool, request, id, options.timeout)
+        id = self._new_id()
+        if self._spans is None:
+            source = self._source(method, args, kwargs, id, None)
         else:
-            source = ChannelSource(pool.channel(), request, id, options.timeout)
+            from ucall._tracing.client import TracedSource
+
+            span = self._spans.start(method, id)
+            with span.until_failure():
+                source = TracedSource(self._source(method, args, kwargs, id, span.context), span)
         return Stream(source, self._image_pixels_max)
+
+    def _source(
+        self,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        id: int | str,
+        trace: tuple[str, str | None] | None,
+    ) -> Source:
+        options, pool = self._options, self._pool
+        is_http = options.address.is_http
+        request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
+        if is_http:
+            return HttpSource(pool, request, id, options.timeout)
+        return ChannelSource(pool.channel(), request, id, options.timeout)
 
 
 class ClientTLS(Client):
@@ -265,7 +313,8 @@ class Batch(BatchBase[Client]):
             return []
         (calls, request), client = self._take(), self._client
         ids, timeout = tuple(calls.responses), client._options.timeout
-        return calls.resolve(client._pool.exchange(request, ids, timeout))
+        with calls:
+            return calls.resolve(client._pool.exchange(request, ids, timeout))
 
     def __enter__(self) -> Self:
         return self

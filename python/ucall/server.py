@@ -110,9 +110,11 @@ class Server(Decorators):
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
         title, version, description: Of the program, for its description.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
-            docs/explorer.md.
+            docs/openrpc.md.
+        trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
 
     Raises:
+        ImportError: ``trace`` without ``opentelemetry-api``.
         OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring is unavailable.
         TypeError: An option has a wrong type, or ``auth`` is async.
@@ -177,8 +179,11 @@ class Server(Decorators):
         version: str = "0.1.0",
         description: str = "",
         describe: bool = True,
+        trace: bool = False,
     ) -> None:
         given = locals()
+        if trace:
+            from ucall._tracing.server import CallSpans
         # An option that is a limit has the same name in the core.
         limits: dict[str, float] = {name: given[name] for name in _core.Server.default_limits()}
         threads = _process_role.threads if threads is None else threads
@@ -207,7 +212,13 @@ class Server(Decorators):
             _checks.positive("max_image_pixels", max_image_pixels),
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
         )
-        self._functions = Functions(self._core, image_pixels, threads is not None, timeout_ms)
+        self._functions = Functions(
+            self._core,
+            image_pixels,
+            threads is not None,
+            timeout_ms,
+            CallSpans(self._core) if trace else None,
+        )
         self.title = _checks.text("title", title)
         self.version = _checks.text("version", version)
         self.description = _checks.text("description", description)

@@ -1,12 +1,18 @@
-"""The types of `ucall.js`: its comments, and `ucall.d.ts`."""
+"""The types of `ucall.js`: its comments, `ucall.d.ts`, and those of `ucall stub`."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
+from described_types import KINDS_DOCUMENT
 from node import MODULE, package, system_node
+
+from ucall._openrpc import Document
+from ucall._stub.python import python_client
+from ucall._stub.typescript import typescript_declarations
 
 OPTIONS = {
     "strict": True,
@@ -41,3 +47,22 @@ def test_the_comments_and_the_declarations_agree(tmp_path: Path) -> None:
     program.write_text(Path(__file__).with_name("types.ts").read_text())
     paths = {"ucall": ["./sources/ucall.d.ts"], "implemented": ["./made/implemented.d.ts"]}
     _compile(tmp_path, {"noEmit": True, "paths": paths}, program)
+
+
+def test_the_types_of_a_described_server(tmp_path: Path) -> None:
+    for name in ("ucall.js", "ucall.d.ts", "package.json"):
+        (tmp_path / name).write_text(MODULE.with_name(name).read_text())
+    declarations = typescript_declarations(Document(KINDS_DOCUMENT))
+    (tmp_path / "stubs.d.ts").write_text(declarations)
+    program = tmp_path / "program.ts"
+    program.write_text(Path(__file__).with_name("stubs.ts").read_text())
+    _compile(tmp_path, {"noEmit": True}, program, tmp_path / "stubs.d.ts")
+
+
+def test_pyright_accepts_a_typed_client(tmp_path: Path) -> None:
+    (tmp_path / "kinds.py").write_text(python_client(Document(KINDS_DOCUMENT)))
+    settings = {"typeCheckingMode": "strict", "include": ["kinds.py"]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [system_node(), package("pyright") / "index.js", "--pythonpath", sys.executable]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _described(function):
-    hints = _signature.annotations(function, "function")
+    hints = _signature.evaluate_annotations(function, "function")
     return _signature.describe(function, "function", hints, TypeRegistry(1, 1))
 
 

@@ -62,7 +62,7 @@ def described(annotation: Any) -> Takes:
 
     function.__annotations__["a"] = annotation
     described = _signature.describe(
-        function, "function", _signature.annotations(function, "function"), known
+        function, "function", _signature.evaluate_annotations(function, "function"), known
     )
     assert described is not None
     return described[0][2]

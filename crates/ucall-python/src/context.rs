@@ -7,9 +7,10 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use ucall_engine::Peer;
-use ucall_proto::Call;
 use ucall_proto::http1::{Head, Headers};
+use ucall_proto::json::Reader;
 use ucall_proto::tls::TlsSession;
+use ucall_proto::{Call, Meta};
 use ucall_server::{Caller, Deadline};
 
 use crate::convert::{Convert, Input};
@@ -26,6 +27,8 @@ pub(crate) struct Context {
     user: Option<Py<PyAny>>,
     /// The block of header lines as received; `None` over raw TCP and WebSocket.
     headers: Option<Vec<u8>>,
+    /// The text of the request's `_meta`.
+    meta: Option<Vec<u8>>,
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
     session: Option<Arc<TlsSession>>,
@@ -46,6 +49,7 @@ impl Context {
         Self {
             method: PyString::new(py, &String::from_utf8_lossy(&method)).unbind(),
             id: call.id.map(<[u8]>::to_vec),
+            meta: call.meta.map(|Meta(text)| text.to_vec()),
             user: user.map(|user| user.clone_ref(py)),
             deadline: deadline.map(|deadline| deadline.at),
             cancelled,
@@ -67,6 +71,7 @@ impl Context {
             peer: caller.peer,
             user: None,
             headers: head.map(|head| head.header_block().to_vec()),
+            meta: None,
             deadline: None,
             cancelled: Arc::default(),
             session: session.cloned(),
@@ -77,6 +82,34 @@ impl Context {
     fn channel(&self, py: Python<'_>) -> PyResult<&Channel> {
         self.channel.as_ref().ok_or_else(|| no_channel(py).unwrap_or_else(|failure| failure))
     }
+
+    /// The header lines as received.
+    fn header_lines(&self) -> Headers<'_> {
+        Headers::of_block(self.headers.as_deref().unwrap_or_default())
+    }
+
+    /// The values of a header, joined by ", ".
+    fn header(&self, name: &str) -> Option<String> {
+        let lines = self.header_lines().filter(|(it, _)| it.eq_ignore_ascii_case(name.as_bytes()));
+        let values: Vec<String> = lines.map(|(_, value)| header_text(value)).collect();
+        (!values.is_empty()).then(|| values.join(", "))
+    }
+
+    /// A member of the caller's trace context. `_meta` describes this call alone, and a head all
+    /// calls of its batch, so `_meta` comes first. Members of the two are never mixed.
+    fn trace_member(&self, name: &str) -> Option<String> {
+        let Some(meta) = self.meta.as_deref().map(Meta).filter(|it| it.traceparent().is_some())
+        else {
+            return self.header(name);
+        };
+        let text = meta.find(name.as_bytes())?;
+        Some(String::from_utf8_lossy(&Reader::new(text).string().unescaped()).into_owned())
+    }
+}
+
+/// HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.
+fn header_text(value: &[u8]) -> String {
+    value.iter().copied().map(char::from).collect()
 }
 
 #[pymethods]
@@ -128,10 +161,9 @@ impl Context {
     #[getter]
     pub(crate) fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);
-        for (name, value) in Headers::of_block(self.headers.as_deref().unwrap_or_default()) {
+        for (name, value) in self.header_lines() {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-            // HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.
-            let value: String = value.iter().copied().map(char::from).collect();
+            let value = header_text(value);
             let value = match headers.get_item(&name)? {
                 Some(before) => format!("{before}, {value}"),
                 None => value,
@@ -139,6 +171,19 @@ impl Context {
             headers.set_item(name, value)?;
         }
         Ok(headers)
+    }
+
+    /// The caller's ``traceparent`` (W3C Trace Context) as sent, in the request's ``_meta`` or else
+    /// in the header; None without.
+    #[getter]
+    fn traceparent(&self) -> Option<String> {
+        self.trace_member("traceparent")
+    }
+
+    /// The ``tracestate`` beside the ``traceparent``; None without.
+    #[getter]
+    fn tracestate(&self) -> Option<String> {
+        self.trace_member("tracestate")
     }
 
     /// The TLS of the connection; None without TLS.

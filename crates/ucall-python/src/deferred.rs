@@ -155,9 +155,10 @@ impl Interpreter {
         start: CallStart<'_, '_>,
     ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
-        let future = arguments::call(py, procedure, call.params, None, &mut self.scratch)?;
+        let (context, cancelled) = self.context(py, &start)?;
+        let future = arguments::call(py, procedure, call.params, context, &mut self.scratch)?;
         let retained = self.retained_params(call);
-        let token = self.insert_call(start, None, retained);
+        let token = self.insert_call(start, cancelled, retained);
         self.watch_future(&future, token, false)?;
         Ok(CallOutcome::Deferred)
     }

@@ -8,8 +8,18 @@ from typing import Any, NoReturn
 
 from ucall import __version__
 
-__all__ = ["FORMATS", "Parser", "parse"]
+__all__ = [
+    "DEFAULT_URI",
+    "FORMATS",
+    "SHELLS",
+    "Parser",
+    "add_connection_options",
+    "new_parser",
+    "parse",
+]
 
+DEFAULT_URI = "127.0.0.1"
+SHELLS = ("bash", "zsh", "fish")
 FORMATS = ("json", "raw", "bytes", "numpy", "image")
 
 _USAGE = (
@@ -19,6 +29,8 @@ _USAGE = (
 
 _EPILOG = """\
 examples:
+  ucall --list
+  ucall sum --help
   ucall sum a=2 b=3
   ucall sum --positional 2 3
   ucall vectorize description='Product description' -i image=./local/path.png -p 8545
@@ -36,6 +48,8 @@ values:
                     a param that takes bytes, sent in base64
   name=@FILE        the bytes of a file, sent in base64
   name=@-           standard input, as text or else as bytes
+
+ucall stub module:server writes a typed client: ucall stub --help
 
 exit status: 0 success, 1 the server replied with an error, 2 wrong usage,
 3 no connection or no reply in time
@@ -73,29 +87,63 @@ class _Param(argparse.Action):
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; `params` are pairs of ``"file"``, ``"image"`` or ``"positional"`` and a text."""
-    options = _parser().parse_intermixed_args(arguments)
+    parser = new_parser()
+    options = parser.parse_intermixed_args(arguments)
     options.params = getattr(options, "params", None) or []
+    if options.method is None:
+        if options.help:
+            parser.print_help()
+            parser.exit()
+        if not (options.list or options.completion):
+            parser.error("the following arguments are required: method")
+    elif options.list:
+        parser.error("--list: expected no method; ucall METHOD --help describes one")
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def new_parser() -> argparse.ArgumentParser:
+    """The parser of all options. It leaves ``--help`` to its caller, as a method has help too."""
     parser = Parser(
         prog="ucall",
+        add_help=False,
         usage=_USAGE,
         description="Calls a method of a JSON-RPC server, over HTTP, WebSocket or raw TCP.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("method", help="the method's name")
+    parser.add_argument("method", nargs="?", help="the method's name")
     parser.add_argument("kwargs", nargs="*", default=[], help="params by name, as name=value")
+    _add_help_options(parser)
     _add_param_options(parser)
     _add_server_options(parser)
-    _add_tls_options(parser)
+    add_connection_options(parser)
     _add_output_options(parser)
     return parser
 
 
+def _add_help_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-h",
+        "--help",
+        action="store_true",
+        help="show this help; after a method: its params, as the server describes them",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list the server's methods with their summaries"
+    )
+    parser.add_argument(
+        "--completion",
+        choices=SHELLS,
+        help="print the script that completes commands in a shell",
+    )
+
+
 def _add_param_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--typed",
+        action="store_true",
+        help="send params in the types that the server describes, and check them before",
+    )
     parser.add_argument(
         "-f",
         "--file",
@@ -124,12 +172,16 @@ def _add_param_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--uri", default="127.0.0.1", help="URI of the server (default: %(default)s)"
+        "--uri", default=DEFAULT_URI, help="URI of the server (default: %(default)s)"
     )
     parser.add_argument(
         "-p", "--port", type=int, help="port of the server (default: that of the URI, or 8545)"
     )
     parser.add_argument("--tcp", action="store_true", help="use raw TCP rather than HTTP")
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a client besides the address."""
     parser.add_argument(
         "--timeout",
         type=_seconds,
@@ -145,6 +197,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="'NAME: VALUE'",
         help="send an HTTP header; may be repeated",
     )
+    _add_tls_options(parser)
 
 
 def _seconds(text: str) -> float:

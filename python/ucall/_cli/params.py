@@ -7,11 +7,14 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ucall.types.images import FORMATS, sniff_format
 
-__all__ = ["Params", "UsageError", "infer"]
+if TYPE_CHECKING:
+    from ucall._cli.typed import TypedParams
+
+__all__ = ["Params", "UsageError", "infer", "parse_as", "shortened"]
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -29,14 +32,25 @@ class UsageError(Exception):
 class Params:
     """Params by position or by name.
 
+    Args:
+        kwargs: Params as ``name=value``.
+        others: Pairs of ``"file"``, ``"image"`` or ``"positional"`` and a text.
+        typed: The types that the server describes, for values without a type.
+
     Raises:
         UsageError: A value is not of its type, a file cannot be read, or params are given both by
             position and by name.
     """
 
-    def __init__(self, kwargs: Iterable[str], others: Iterable[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        kwargs: Iterable[str],
+        others: Iterable[tuple[str, str]],
+        typed: TypedParams | None = None,
+    ) -> None:
         self.positional: list[object] = []
         self.named: dict[str, object] = {}
+        self._typed = typed
         self._has_read_input = False
         for text in kwargs:
             self._add(*self._parse_named(text))
@@ -46,6 +60,8 @@ class Params:
             raise UsageError(
                 f"params go by position or by name, not both: {next(iter(self.named))} has a name"
             )
+        if typed is not None:
+            typed.check(len(self.positional), self.named)
 
     def _add(self, name: str | None, value: object) -> None:
         if name is None:
@@ -66,6 +82,10 @@ class Params:
             raise UsageError(f"expected name=value, got {text!r}; use --positional {text!r}?")
         if typed and kind not in _TYPES:
             raise UsageError(f"{name}: expected a type of {', '.join(_TYPES)}, got {kind!r}")
+        if self._typed is not None and not typed:
+            if value == _STANDARD_INPUT and not self._typed.is_binary(name):
+                value = self._standard_input().decode(errors="replace")
+            return name, self._typed.parse_named(name, value, self._read_file)
         if value == _STANDARD_INPUT:
             data = self._standard_input()
             if kind == "text":
@@ -76,9 +96,9 @@ class Params:
         if not typed and value.startswith("@"):
             return name, self._named_file(name, value)
         try:
-            return name, _TYPES[kind](value) if typed else infer(value)
+            return name, parse_as(kind, value)
         except ValueError:
-            raise UsageError(f"{name}: {_shortened(value)} is not of type {kind}") from None
+            raise UsageError(f"{name}: {shortened(value)} is not of type {kind}") from None
 
     def _named_file(self, name: str, value: str) -> bytes:
         try:
@@ -104,6 +124,11 @@ class Params:
         return data
 
     def _positional(self, text: str) -> object:
+        if self._typed is not None:
+            position = len(self.positional)
+            if text == _STANDARD_INPUT and not self._typed.is_binary(position):
+                text = self._standard_input().decode(errors="replace")
+            return self._typed.parse_positional(position, text, self._read_file)
         if text == _STANDARD_INPUT:
             return _text_or_bytes(self._standard_input())
         return infer(text)
@@ -143,6 +168,15 @@ def infer(text: str) -> object:
     except (ValueError, RecursionError):
         pass
     return text
+
+
+def parse_as(kind: str, text: str) -> object:
+    """Parses a value of a type of ``name:type=value``; without a type, as `infer` does.
+
+    Raises:
+        ValueError: The text has another type.
+    """
+    return _TYPES[kind](text) if kind else infer(text)
 
 
 def _integer(text: str) -> int:
@@ -193,5 +227,6 @@ def _text_or_bytes(data: bytes) -> str | bytes:
         return data
 
 
-def _shortened(value: str) -> str:
+def shortened(value: str) -> str:
+    """A value for a message."""
     return repr(value if len(value) <= 60 else value[:60] + "…")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, Self
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address
 from ucall._client.inbox import check_waiting_bytes
@@ -12,6 +13,11 @@ from ucall._client.options import UNCHANGED, Options, Unchanged
 from ucall._client.response import Response
 from ucall._client.tls import context_for
 from ucall._core import Reply, Request
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from ucall._tracing.client import ClientSpan, ClientSpans
 
 __all__ = [
     "IMAGE_PIXELS_MAX",
@@ -43,7 +49,13 @@ class ClientBase:
         timeout: float | None,
         headers: Mapping[str, str] | None,
         max_image_pixels: int,
+        trace: bool,
     ) -> None:
+        self._spans: ClientSpans | None = None
+        if trace:
+            from ucall._tracing.client import ClientSpans
+
+            self._spans = ClientSpans(address)
         self._options = Options(address, timeout, headers or {})
         self._image_pixels_max = max_image_pixels
         self._ids = itertools.count(1)
@@ -81,11 +93,17 @@ class ClientBase:
     def _new_response(self, reply: Reply | None) -> Response:
         return Response(reply, self._image_pixels_max)
 
-    def _request_of(self, request: dict[str, Any]) -> tuple[Request, object]:
-        """The request that an object describes, and its id."""
+    def _request_of(
+        self, request: dict[str, Any]
+    ) -> tuple[Request, object, AbstractContextManager[ClientSpan | None]]:
+        """The request that an object describes, its id and its span."""
         if not isinstance(request, dict):
             raise TypeError(f"expected a request as a dict, got {type(request).__name__}")
         request = {"jsonrpc": "2.0", **request}
         if "id" not in request:
             request["id"] = self._new_id()
-        return self._options.writer.document(request, request["id"]), request["id"]
+        span: ClientSpan | None = None
+        if self._spans is not None:
+            span, request = self._spans.add_to(request)
+        written = self._options.writer.document(request, request["id"])
+        return written, request["id"], nullcontext() if span is None else span

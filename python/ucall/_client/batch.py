@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ucall._client.base import ClientBase
 from ucall._client.names import Method, check_public
 from ucall._client.response import Response
 from ucall._core import Reply, Request
 from ucall.errors import ConnectionError
+
+if TYPE_CHECKING:
+    from ucall._tracing.client import ClientSpan
 
 __all__ = ["BatchBase"]
 
@@ -18,11 +21,12 @@ ClientT = TypeVar("ClientT", bound=ClientBase)
 class Calls:
     """The requests of one batch, and the responses to them by id."""
 
-    __slots__ = ("_client", "_requests", "responses")
+    __slots__ = ("_client", "_requests", "_spans", "responses")
 
     def __init__(self, client: ClientBase) -> None:
         self._client = client
         self._requests: list[dict[str, Any]] = []
+        self._spans: dict[object, ClientSpan] = {}
         self.responses: dict[object, Response] = {}
 
     def __len__(self) -> int:
@@ -42,8 +46,26 @@ class Calls:
         self._requests.append(_request_object(method, args, kwargs))
 
     def request(self) -> Request:
-        """The batch as one request."""
+        """The batch as one request. The span of each call begins."""
+        if (spans := self._client._spans) is not None:
+            for position, request in enumerate(self._requests):
+                span, self._requests[position] = spans.add_to(request)
+                # A notification has no id.
+                self._spans[request.get("id", f"notification {position}")] = span
         return self._client._options.writer.batch(self._requests, bool(self.responses))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Ends the spans of the calls."""
+        for id, span in self._spans.items():
+            if error is not None:
+                span.fail(error)
+                continue
+            if id in self.responses:
+                span.take(self.responses[id]._reply)
+            span.end()
 
     def resolve(self, reply: Reply) -> list[Response]:
         """Fills the responses in by id; returns them in the order of the calls.

@@ -30,7 +30,10 @@ from ucall._client.response import Response
 from ucall._submodules import on_demand
 
 if TYPE_CHECKING:
+    from ucall._client.aio_streams import Source
     from ucall._client.tls import Certificate, Verify
+    from ucall._core import Reply
+    from ucall._tracing.client import ClientSpans
     from ucall.aio import queue as queue
 else:  # As in `ucall` itself.
     __getattr__, __dir__ = on_demand(__name__, "queue")
@@ -68,11 +71,12 @@ class Client(ClientBase):
         max_image_pixels: int = IMAGE_PIXELS_MAX,
         max_waiting_bytes: int = WAITING_BYTES_MAX,
         reconnect: bool = False,
+        trace: bool = False,
     ) -> None:
         if max_connections < 1:
             raise ValueError(f"max_connections: expected 1 or more, got {max_connections}")
         address = Address(uri, port)
-        super().__init__(address, timeout, headers, max_image_pixels)
+        super().__init__(address, timeout, headers, max_image_pixels, trace)
         context = context_for(address, verify, cert)
         check_channel_options(address, max_waiting_bytes, reconnect)
         self._pool: HttpPool | SharedPool
@@ -94,8 +98,12 @@ class Client(ClientBase):
                 connection has its id.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
-        written, id = self._request_of(request)
-        return self._new_response(await self._pool.exchange(written, (id,), self._options.timeout))
+        written, id, traced = self._request_of(request)
+        with traced as span:
+            reply = await self._pool.exchange(written, (id,), self._options.timeout)
+            if span is not None:
+                span.take(reply)
+            return self._new_response(reply)
 
     async def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
         """Calls a method of any name. See `ucall.client.Client.call`."""
@@ -103,6 +111,9 @@ class Client(ClientBase):
 
     async def notify(self, method: str, /, *args: object, **kwargs: object) -> None:
         """Calls a method without a reply. See `ucall.client.Client.notify`."""
+        if self._spans is not None:
+            await self._exchange_traced(self._spans, method, args, kwargs, None)
+            return
         options = self._options
         request = options.writer.call(method, args, kwargs, None)
         await self._pool.exchange(request, (), options.timeout)
@@ -168,19 +179,54 @@ class Client(ClientBase):
         self, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Response:
         options, id = self._options, self._new_id()
+        if self._spans is not None:
+            reply = await self._exchange_traced(self._spans, method, args, kwargs, id)
+            return self._new_response(reply)
         request = options.writer.call(method, args, kwargs, id)
         return self._new_response(await self._pool.exchange(request, (id,), options.timeout))
 
+    async def _exchange_traced(
+        self,
+        spans: ClientSpans,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        id: int | str | None,
+    ) -> Reply:
+        options, ids = self._options, () if id is None else (id,)
+        with spans.start(method, id) as span:
+            request = options.writer.call(method, args, kwargs, id, trace=span.context)
+            reply = await self._pool.exchange(request, ids, options.timeout)
+            span.take(reply)
+            return reply
+
     def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
-        options, id, pool = self._options, self._new_id(), self._pool
-        is_http = options.address.is_http
-        request = options.stream_writer().call(method, args, kwargs, id, not is_http)
-        source: HttpSource | SharedSource
-        if isinstance(pool, HttpPool):
-            source = HttpSource(pool, request, id)
+        id = self._new_id()
+        if self._spans is None:
+            source = self._source(method, args, kwargs, id, None)
         else:
-            source = SharedSource(pool, request, id)
-        return Stream(source, options.timeout, self._image_pixels_max)
+            from ucall._tracing.client import AsyncTracedSource
+
+            span = self._spans.start(method, id)
+            with span.until_failure():
+                made = self._source(method, args, kwargs, id, span.context)
+            source = AsyncTracedSource(made, span)
+        return Stream(source, self._options.timeout, self._image_pixels_max)
+
+    def _source(
+        self,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        id: int | str,
+        trace: tuple[str, str | None] | None,
+    ) -> Source:
+        options, pool = self._options, self._pool
+        is_http = options.address.is_http
+        request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
+        if isinstance(pool, HttpPool):
+            return HttpSource(pool, request, id)
+        return SharedSource(pool, request, id)
 
 
 class Batch(BatchBase[Client]):
@@ -205,7 +251,8 @@ class Batch(BatchBase[Client]):
             return []
         (calls, request), client = self._take(), self._client
         ids, timeout = tuple(calls.responses), client._options.timeout
-        return calls.resolve(await client._pool.exchange(request, ids, timeout))
+        with calls:
+            return calls.resolve(await client._pool.exchange(request, ids, timeout))
 
     async def __aenter__(self) -> Self:
         return self

@@ -46,9 +46,9 @@ def array_param(annotation: Any, components: dict[str, Schema]) -> Schema:
         components[name] = {"type": "array", "items": nested}
         lists: Schema = {"$ref": f"#/components/schemas/{name}"}
     else:
-        lists = leaf
-        for _ in range(dimensions):
-            lists = {"type": "array", "items": lists}
+        lists = {"type": "array", "items": leaf}
+        for _ in range(dimensions - 1):
+            lists = {"type": "array", "items": lists, "minItems": 1}
     file = array_result(annotation)
     return {"anyOf": [file, lists], "x-ucall": file["x-ucall"]}
 

@@ -43,9 +43,13 @@ def _parsed(text: str) -> Docs:
         parsed = docstring_parser.parse(text)
     except docstring_parser.ParseError:
         return Docs(description=text)
+    summary, rest = parsed.short_description or "", parsed.long_description or ""
+    if rest and not parsed.blank_after_short_description:
+        first, _, rest = rest.partition("\n\n")
+        summary = f"{summary} {first}"
     return Docs(
-        summary=_in_one_line(parsed.short_description or ""),
-        description=(parsed.long_description or "").strip(),
+        summary=_in_one_line(summary),
+        description=rest.strip(),
         params={param.arg_name: _text(param.description) for param in parsed.params},
         result=_text(parsed.returns.description) if parsed.returns else "",
         raises=[(it.type_name or "", _text(it.description)) for it in parsed.raises],

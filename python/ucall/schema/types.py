@@ -7,6 +7,7 @@ become components, which others refer to, so that recursive ones have a schema.
 from __future__ import annotations
 
 import inspect
+import itertools
 import typing
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +51,8 @@ class Schemas:
     def __init__(self, registry: TypeRegistry) -> None:
         self._registry = registry
         self.components: dict[str, Schema] = {}
+        #: The components as the libraries have written them.
+        self._written: dict[str, Schema] = {}
 
     def of(self, annotation: Any, direction: Direction) -> Schema:
         """The schema of an annotation. One that no library describes accepts any value."""
@@ -110,10 +113,7 @@ class Schemas:
             schema_hook=lambda kind: self._of(kind, direction),
             ref_template=PREFIX + "{name}",
         )
-        return self._with_components(
-            _completed(schema, direction),
-            {name: _completed(component, direction) for name, component in components.items()},
-        )
+        return self._with_components(schema, components, direction)
 
     def _by_pydantic(self, annotation: Any, direction: Direction) -> Schema:
         from pydantic import TypeAdapter
@@ -122,24 +122,26 @@ class Schemas:
         inputs = [(annotation, mode, TypeAdapter(annotation))]
         made, definitions = TypeAdapter.json_schemas(inputs, ref_template=PREFIX + "{model}")
         components = definitions.get("$defs", {})
-        return self._with_components(dict(made[annotation, mode]), components)
+        return self._with_components(made[annotation, mode], components, direction)
 
-    def _with_components(self, schema: Schema, components: dict[str, Schema]) -> Schema:
+    def _with_components(
+        self, schema: Schema, components: dict[str, Schema], direction: Direction
+    ) -> Schema:
         """Adds components, under other names where theirs belong to others, and returns the schema
         that refers to them."""
-        names: dict[str, str] = {}
+        names = {name: self._name_for(name, it) for name, it in components.items()}
         for name, component in components.items():
-            number = 1
-            names[name] = name
-            while self.components.get(names[name], component) != component:
-                number += 1
-                names[name] = f"{name}_{number}"
-            self.components[names[name]] = component
-        if all(name == new for name, new in names.items()):
-            return schema
-        for name in names.values():
-            self.components[name] = with_renamed_components(self.components[name], names)
-        return typing.cast(Schema, with_renamed_components(schema, names))
+            completed = _completed(component, direction)
+            self.components[names[name]] = with_renamed_components(completed, names)
+        return typing.cast(Schema, with_renamed_components(_completed(schema, direction), names))
+
+    def _name_for(self, name: str, component: Schema) -> str:
+        """The name of a component: its own, or with a number if that belongs to another."""
+        for number in itertools.count(1):
+            numbered = name if number == 1 else f"{name}_{number}"
+            if self._written.setdefault(numbered, component) == component:
+                return numbered
+        raise AssertionError("unreachable")
 
 
 def _completed(schema: Any, direction: Direction) -> Any:
@@ -151,6 +153,9 @@ def _completed(schema: Any, direction: Direction) -> Any:
     made = {name: _completed(value, direction) for name, value in schema.items()}
     if made.get("contentEncoding") == "base64" and "x-ucall" not in made:
         made |= binary.bytes_schema()
-    if made.get("format") == "decimal" and direction == "param":
-        made["type"] = ["string", "number"]
+    if direction == "param":
+        if made.get("uniqueItems") is True:  # A set may be given an item twice.
+            del made["uniqueItems"]
+        if made.get("format") == "decimal":
+            made["type"] = ["string", "number"]
     return made

@@ -11,8 +11,7 @@ use ucall_proto::json::write_string;
 use super::error::value_error;
 use crate::convert;
 
-/// The digits of a length, and the end of a head.
-const LENGTH_ROOM: usize = 20 + HEAD_END.len();
+const LENGTH_DIGITS_MAX: usize = 20;
 const HEAD_END: &[u8] = b"\r\n\r\n";
 /// Initial capacity beyond the head, enough for most requests.
 const TYPICAL_BYTES: usize = 160;
@@ -27,6 +26,9 @@ pub(super) enum Expected {
     /// None, or over HTTP an empty one.
     Nothing,
 }
+
+/// The caller's `traceparent` and `tracestate`.
+type TraceContext = (String, Option<String>);
 
 /// A request as it is sent. It shows its bytes as a buffer.
 #[pyclass(frozen, module = "ucall._core")]
@@ -109,8 +111,8 @@ impl RequestWriter {
     }
 
     /// Writes one call; with the id `None` a notification. `wants_items` asks for the items of a
-    /// stream, with the id as their token.
-    #[pyo3(signature = (method, args, kwargs, id, wants_items=false))]
+    /// stream, with the id as their token. `trace` goes into the head, or else into `_meta`.
+    #[pyo3(signature = (method, args, kwargs, id, wants_items=false, trace=None))]
     fn call(
         &self,
         method: &str,
@@ -118,8 +120,13 @@ impl RequestWriter {
         kwargs: Option<&Bound<'_, PyDict>>,
         id: Option<&Bound<'_, PyAny>>,
         wants_items: bool,
+        trace: Option<TraceContext>,
     ) -> PyResult<Request> {
-        let mut data = self.begin();
+        let (head_end, trace) = match (&self.head, trace) {
+            (Some(_), Some(trace)) => (head_end_with(&trace), None),
+            (_, trace) => (HEAD_END.to_vec(), trace),
+        };
+        let mut data = self.begin(&head_end);
         data.extend_from_slice(br#"{"jsonrpc":"2.0","method":"#);
         write_string(&mut data, method);
         self.params(&mut data, args, kwargs.filter(|kwargs| !kwargs.is_empty()))?;
@@ -128,59 +135,59 @@ impl RequestWriter {
                 let text = self.id(id)?;
                 data.extend_from_slice(br#","id":"#);
                 data.extend_from_slice(&text);
-                if wants_items {
-                    data.extend_from_slice(br#","_meta":{"progressToken":"#);
-                    data.extend_from_slice(&text);
-                    data.push(b'}');
-                }
                 Expected::Id(text)
             }
             None => Expected::Nothing,
         };
+        let progress_token = match &expected {
+            Expected::Id(text) if wants_items => Some(&**text),
+            _ => None,
+        };
+        write_meta(&mut data, progress_token, trace);
         data.push(b'}');
-        Ok(self.end(data, expected))
+        Ok(self.end(data, expected, &head_end))
     }
 
     /// Writes a request object that is complete, with its id.
     fn document(&self, document: &Bound<'_, PyDict>, id: &Bound<'_, PyAny>) -> PyResult<Request> {
-        let mut data = self.begin();
+        let mut data = self.begin(HEAD_END);
         self.write(&mut data, document, "request")?;
         let expected = Expected::Id(self.id(id)?);
-        Ok(self.end(data, expected))
+        Ok(self.end(data, expected, HEAD_END))
     }
 
     /// Writes a batch of request objects; `answered` is whether any of them has an id.
     fn batch(&self, calls: &Bound<'_, PyAny>, answered: bool) -> PyResult<Request> {
-        let mut data = self.begin();
+        let mut data = self.begin(HEAD_END);
         self.write(&mut data, calls, "batch")?;
         let expected = if answered { Expected::Batch } else { Expected::Nothing };
-        Ok(self.end(data, expected))
+        Ok(self.end(data, expected, HEAD_END))
     }
 }
 
 impl RequestWriter {
     /// Leaves room for the head, which is written when the length is known.
-    fn begin(&self) -> Vec<u8> {
-        let head_bytes = self.head_bytes();
+    fn begin(&self, head_end: &[u8]) -> Vec<u8> {
+        let head_bytes = self.head_bytes(head_end);
         let mut data = Vec::with_capacity(head_bytes + TYPICAL_BYTES);
         data.resize(head_bytes, 0);
         data
     }
 
-    fn head_bytes(&self) -> usize {
-        self.head.as_ref().map_or(0, |head| head.len() + LENGTH_ROOM)
+    fn head_bytes(&self, head_end: &[u8]) -> usize {
+        self.head.as_ref().map_or(0, |head| head.len() + LENGTH_DIGITS_MAX + head_end.len())
     }
 
     /// Writes the head up to the start of the body. A raw document ends with a newline.
-    fn end(&self, mut data: Vec<u8>, expected: Expected) -> Request {
+    fn end(&self, mut data: Vec<u8>, expected: Expected, head_end: &[u8]) -> Request {
         let Some(head) = &self.head else {
             data.push(b'\n');
             return Request { data, start: 0, expected };
         };
-        let head_bytes = self.head_bytes();
+        let head_bytes = self.head_bytes(head_end);
         let length = (data.len() - head_bytes).to_string();
         let mut start = head_bytes;
-        for part in [HEAD_END, length.as_bytes(), head] {
+        for part in [head_end, length.as_bytes(), head] {
             let end = start;
             start = end.saturating_sub(part.len());
             if let Some(position) = data.get_mut(start..end) {
@@ -220,5 +227,39 @@ impl RequestWriter {
         let mut text = Vec::new();
         convert::write(&mut text, usize::MAX, id).map_err(|fault| value_error(fault, "id"))?;
         Ok(text)
+    }
+}
+
+/// The end of a head with the headers of a trace.
+fn head_end_with((traceparent, tracestate): &TraceContext) -> Vec<u8> {
+    let mut lines = format!("\r\ntraceparent: {traceparent}");
+    if let Some(tracestate) = tracestate {
+        lines += &format!("\r\ntracestate: {tracestate}");
+    }
+    [lines.as_bytes(), HEAD_END].concat()
+}
+
+/// Writes the member `_meta`, if it has members.
+fn write_meta(data: &mut Vec<u8>, progress_token: Option<&[u8]>, trace: Option<TraceContext>) {
+    let mut begin: &[u8] = br#","_meta":{"#;
+    let mut member = |data: &mut Vec<u8>, name: &str| {
+        data.extend_from_slice(std::mem::replace(&mut begin, b","));
+        write_string(data, name);
+        data.push(b':');
+    };
+    if let Some(token) = progress_token {
+        member(data, "progressToken");
+        data.extend_from_slice(token);
+    }
+    if let Some((traceparent, tracestate)) = trace {
+        member(data, "traceparent");
+        write_string(data, &traceparent);
+        if let Some(tracestate) = tracestate {
+            member(data, "tracestate");
+            write_string(data, &tracestate);
+        }
+    }
+    if begin == b"," {
+        data.push(b'}');
     }
 }

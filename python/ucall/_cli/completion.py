@@ -1,0 +1,177 @@
+"""Completes commands in shells: ``ucall --completion bash``.
+
+The script of a shell runs ``ucall __complete SHELL WORD...`` with the words up to the cursor, which
+prints a candidate a line, in zsh and fish with a tab and its description. Options come from the
+parser. Methods and params come from the server, which has `_TIMEOUT_S` to reply; its answer is kept
+in a file for `_KEPT_S`, so that a shell asks once. Nothing here fails or prints an error, because
+that would be printed into the line that the user types.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib.resources
+import io
+import json
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ucall._cli.arguments import new_parser
+
+if TYPE_CHECKING:
+    from ucall.client import Client
+
+__all__ = ["complete", "script"]
+
+_TIMEOUT_S = 1.0
+_KEPT_S = 60.0
+#: A server that did not reply is asked again after this time.
+_FAILURE_KEPT_S = 5.0
+_VALUE_OPTIONS_MAX = 50
+
+Candidate: TypeAlias = tuple[str, str]
+"""A word and its description."""
+
+NewClient: TypeAlias = "Callable[[argparse.Namespace], Client]"
+
+
+def script(shell: str) -> str:
+    """The script that completes commands in a shell."""
+    files = importlib.resources.files("ucall._cli")
+    return files.joinpath("shells", f"ucall.{shell}").read_text(encoding="utf-8")
+
+
+def complete(arguments: Sequence[str], new_client: NewClient) -> str:
+    """The candidates for the last word, in the form that the shell's script expects."""
+    shell, *words = arguments or [""]
+    with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
+        if shell == "bash":
+            return "".join(f"{word}\n" for word in _bash(words, new_client))
+        found = _candidates(words or [""], new_client)
+        return "".join(f"{_one_line(word)}\t{_one_line(about)}\n" for word, about in found)
+    return ""
+
+
+def _bash(arguments: Sequence[str], new_client: NewClient) -> Iterator[str]:
+    """bash replaces only the part of a word after the last of its word breaks."""
+    line, breaks = arguments
+    words = _split(line)[1:] or [""]
+    kept = max((words[-1].rfind(mark) for mark in breaks if mark in "=:@"), default=-1) + 1
+    for word, _ in _candidates(words, new_client):
+        yield shlex.quote(word[kept:]) if word[kept:] else ""
+
+
+def _split(line: str) -> list[str]:
+    """The words of a line that may end within quotes; the last one may be empty."""
+    for ending in ("", "'", '"'):
+        with contextlib.suppress(ValueError):
+            words = shlex.split(line + ending)
+            return words if line and not line[-1].isspace() else [*words, ""]
+    return line.split(" ")
+
+
+def _candidates(words: Sequence[str], new_client: NewClient) -> list[Candidate]:
+    *before, word = words
+    parser = new_parser()
+    option = _option_with_value(parser, before)
+    if option is not None:
+        found = [(str(choice), "") for choice in option.choices or ()]
+    elif word.startswith("-"):
+        found = [(name, it.help or "") for it in parser._actions for name in it.option_strings]
+    else:
+        found = _of_server(parser, before, word, new_client)
+    return [(name, about) for name, about in found if name.startswith(word)]
+
+
+def _option_with_value(
+    parser: argparse.ArgumentParser, before: Sequence[str]
+) -> argparse.Action | None:
+    """The option whose value is the next word, if the last word needs one."""
+    option = parser._option_string_actions.get(before[-1]) if before else None
+    return None if option is None or option.nargs == 0 else option
+
+
+def _of_server(
+    parser: argparse.ArgumentParser, before: Sequence[str], word: str, new_client: NewClient
+) -> list[Candidate]:
+    try:
+        options = parser.parse_intermixed_args(before)
+    except SystemExit:  # The words so far are wrong.
+        return []
+    methods = _methods(options, new_client)
+    if options.method is None:
+        return [(name, method["summary"]) for name, method in methods.items()]
+    params = methods.get(options.method, {}).get("params", {})
+    name, has_value, _ = word.partition("=")
+    if has_value:
+        return [(f"{name}={value}", "") for value in params.get(name, {}).get("choices", ())]
+    given = {text.partition("=")[0].partition(":")[0] for text in options.kwargs}
+    return [(f"{it}=", about["type"]) for it, about in params.items() if it not in given]
+
+
+def _methods(options: argparse.Namespace, new_client: NewClient) -> dict[str, Any]:
+    """What completion needs of each method, from the file or from the server."""
+    path = _kept_path(options)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(path.read_text())
+        if time.time() < kept["expires"]:
+            return dict(kept["methods"])
+    try:
+        methods, seconds = _ask(options, new_client), _KEPT_S
+    except Exception:  # No server, no description, a refusal.
+        methods, seconds = {}, _FAILURE_KEPT_S
+    with contextlib.suppress(OSError):
+        _keep(path, {"expires": time.time() + seconds, "methods": methods})
+    return methods
+
+
+def _ask(options: argparse.Namespace, new_client: NewClient) -> dict[str, Any]:
+    from ucall._cli import description
+    from ucall._cli.type_names import choices_of, type_name
+
+    options.timeout = min(options.timeout, _TIMEOUT_S)
+    with new_client(options) as client:
+        document = description.ask(client)
+
+    def describe(schema: Any) -> Any:
+        is_bool = document.resolve(schema).get("type") == "boolean"
+        choices = [True, False] if is_bool else choices_of(document, schema)
+        texts = [it if isinstance(it, str) else json.dumps(it) for it in choices]
+        return {"type": type_name(document, schema), "choices": texts[:_VALUE_OPTIONS_MAX]}
+
+    return {
+        method.name: {
+            "summary": method.summary,
+            "params": {param.name: describe(param.schema) for param in method.params},
+        }
+        for method in document.methods.values()
+    }
+
+
+def _kept_path(options: argparse.Namespace) -> Path:
+    """A file for each server and each caller, as a server may show callers different methods."""
+    key = [options.uri, options.port, options.tcp, options.header, options.cert]
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "ucall" / f"{name}.json"
+
+
+def _keep(path: Path, value: object) -> None:
+    """Replaces the file at once, readable by its owner alone."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+    os.replace(temporary, path)
+
+
+def _one_line(text: str) -> str:
+    """A text without the tabs and control characters that would end a candidate."""
+    return " ".join("".join(it if it.isprintable() else " " for it in text).split())

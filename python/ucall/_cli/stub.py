@@ -1,0 +1,96 @@
+"""The command ``ucall stub``: writes a typed client of a server."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ucall._cli import description
+from ucall._cli.arguments import Parser, add_connection_options
+from ucall._cli.params import UsageError
+from ucall._openrpc import Document
+
+if TYPE_CHECKING:
+    from ucall.client import Client
+
+__all__ = ["write_stub"]
+
+_DESCRIPTION = """\
+Writes a typed client of a server to standard output: Python for ucall.client and ucall.aio, or
+with --typescript the types for ucall.js."""
+
+_EPILOG = """\
+examples:
+  ucall stub module:server > stubs.py
+  ucall stub http://localhost:8545 > stubs.py
+  ucall stub module:server --typescript > stubs.d.ts"""
+
+
+def write_stub(
+    arguments: Sequence[str], new_client: Callable[[argparse.Namespace], Client]
+) -> None:
+    """Writes the typed client that a command line asks for.
+
+    Raises:
+        UsageError: There is no such server in the module, or its description is invalid.
+        ucall.RPCError, ucall.ConnectionError, ucall.TimeoutError: See `description.ask`.
+    """
+    options = _parser().parse_args(arguments)
+    is_url = "://" in options.server
+    document = _running(options, new_client) if is_url else _imported(options.server)
+    try:
+        sys.stdout.write(_client_of(document, options.typescript))
+    except ValueError as error:
+        raise UsageError(f"{options.server}: {error}") from None
+
+
+def _client_of(document: Document, is_typescript: bool) -> str:
+    if is_typescript:
+        from ucall._stub.typescript import typescript_declarations
+
+        return typescript_declarations(document)
+    from ucall._stub.python import python_client
+
+    return python_client(document)
+
+
+def _running(
+    options: argparse.Namespace, new_client: Callable[[argparse.Namespace], Client]
+) -> Document:
+    options.uri, options.port, options.tcp = options.server, None, False
+    with new_client(options) as client:
+        return description.ask(client)
+
+
+def _imported(app: str) -> Document:
+    """The description of a server in a module, whose own output must not be in the client's."""
+    from ucall._import import StartupError, import_server
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            server = import_server(app)
+    except StartupError as error:
+        raise UsageError(str(error)) from None
+    schema = importlib.import_module("ucall.schema")
+    return Document(schema.describe(server).openrpc())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="ucall stub",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "server", help="module:server, as for python -m ucall; or the URI of a running server"
+    )
+    parser.add_argument(
+        "--typescript", action="store_true", help="write the types for ucall.js: a .d.ts file"
+    )
+    add_connection_options(parser)
+    return parser

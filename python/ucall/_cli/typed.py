@@ -1,0 +1,118 @@
+"""Gives params the types that the server describes: ``--typed``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from ucall._cli.params import UsageError, parse_as, shortened
+from ucall._cli.type_names import choices_of, type_name
+from ucall._cli.validate import problem_with
+from ucall._openrpc import Document, Method, Param, Schema, binary_type, branches, types_of
+
+__all__ = ["TypedParams"]
+
+#: The types of ``name:type=value`` by those of JSON Schema.
+_TYPES = {
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "string": "str",
+    "null": "json",
+    "array": "json",
+    "object": "json",
+}
+
+
+class TypedParams:
+    """The params of one method, as the server describes them."""
+
+    def __init__(self, document: Document, method: Method) -> None:
+        self._document = document
+        self._method = method
+        self._params = {param.name: param for param in method.params}
+
+    def check(self, positional_count: int, names: Collection[str]) -> None:
+        """Checks that no param is missing, unknown, or too many.
+
+        Raises:
+            UsageError: The message names the param and its type.
+        """
+        for name in names:
+            self._named(name)
+        if positional_count > len(self._method.params):
+            takes = f"{len(self._method.params)} params"
+            raise UsageError(f"{self._method.name} takes {takes}, got {positional_count}")
+        for param in self._method.params[positional_count:]:
+            if param.is_required and param.name not in names:
+                kind = type_name(self._document, param.schema)
+                raise UsageError(f"{param.name}: missing, expected {kind}")
+
+    def parse_named(self, name: str, text: str, read: Callable[[str], bytes]) -> object:
+        """Parses a param by name. `read` returns the bytes of a file.
+
+        Raises:
+            UsageError: The value is of another type; the message names the param and its type.
+        """
+        return self._parse(self._named(name), text, read)
+
+    def parse_positional(self, position: int, text: str, read: Callable[[str], bytes]) -> object:
+        """Parses a param by position. See `parse_named`."""
+        params = self._method.params
+        if position >= len(params):
+            raise UsageError(f"{self._method.name} takes {len(params)} params, got more")
+        return self._parse(params[position], text, read)
+
+    def is_binary(self, key: str | int) -> bool:
+        """Whether a param takes data in base64."""
+        params = self._method.params
+        params = params[key : key + 1] if isinstance(key, int) else (self._named(key),)
+        return any(binary_type(self._document.resolve(param.schema)) for param in params)
+
+    def _named(self, name: str) -> Param:
+        param = self._params.get(name)
+        if param is None:
+            known = f"it has {', '.join(self._params)}" if self._params else "it has none"
+            raise UsageError(f"{name}: {self._method.name} has no such param; {known}")
+        return param
+
+    def _parse(self, param: Param, text: str, read: Callable[[str], bytes]) -> object:
+        expected = f"{param.name}: expected {type_name(self._document, param.schema)}"
+        try:
+            value = self._parse_by(param.schema, text, read)
+        except UsageError as error:
+            raise UsageError(f"{expected} from a file: {error}") from None
+        except (ValueError, RecursionError):
+            raise UsageError(f"{expected}, got {shortened(text)}") from None
+        problem = problem_with(self._document, param.schema, value)
+        if problem is not None and not isinstance(value, bytes):
+            raise UsageError(f"{param.name}{problem}")
+        return value
+
+    def _parse_by(self, schema: Schema, text: str, read: Callable[[str], bytes]) -> object:
+        resolved = self._document.resolve(schema)
+        if binary_type(resolved):
+            return read(text.removeprefix("@"))
+        if parts := branches(resolved):
+            return self._parse_union(parts, text, read)
+        types = types_of(resolved)
+        choices = choices_of(self._document, resolved)
+        if not types and choices:
+            is_text = text in choices
+            return text if is_text else parse_as("", text)
+        kind = _TYPES.get(types[0], "") if types else ""
+        return parse_as(kind, text if kind == "str" else text.strip())
+
+    def _parse_union(self, parts: list[Schema], text: str, read: Callable[[str], bytes]) -> object:
+        """Parses by the first alternative that fits. Files and text, which all fit, are last."""
+        for part in sorted(parts, key=self._rank):
+            try:
+                value = self._parse_by(part, text, read)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, bytes) or problem_with(self._document, part, value) is None:
+                return value
+        raise ValueError(text)
+
+    def _rank(self, part: Schema) -> int:
+        resolved = self._document.resolve(part)
+        return 1 if binary_type(resolved) else 2 * (types_of(resolved) == ("string",))

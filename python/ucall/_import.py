@@ -1,0 +1,54 @@
+"""Imports the server that a command line names: ``module:server``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from ucall import _process_role
+from ucall.server import Server
+
+__all__ = ["StartupError", "import_server"]
+
+
+class StartupError(Exception):
+    """The server cannot start; the message is the reason."""
+
+
+def import_server(app: str) -> Server:
+    """The server at ``module:name``, in the current folder or installed. It does not run.
+
+    Raises:
+        StartupError: There is no such module or server; the message names what there is.
+    """
+    module, _, path = app.partition(":")
+    name = module.removesuffix(".py").replace(os.sep, ".").strip(".")
+    if name != module:
+        raise StartupError(f"{app}: expected a module, {name}:{path or 'server'}, not its file")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        with _process_role.importing():
+            found: object = importlib.import_module(module)
+    except ModuleNotFoundError as failure:
+        # A module that is missing within the imported one gets a traceback.
+        if failure.name not in (module, module.partition(".")[0]):
+            raise
+        raise StartupError(f"{app}: no module {failure.name} in {os.getcwd()}") from None
+    for name in (path or "server").split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            missing = f"{app}: {module} has no {path or 'server'}"
+            raise StartupError(missing + _alternatives(module)) from None
+    if not isinstance(found, Server):
+        raise StartupError(f"{app}: expected a ucall.Server, got {type(found).__name__}")
+    return found
+
+
+def _alternatives(module: str) -> str:
+    """Names the servers in a module."""
+    found = vars(sys.modules[module]).items()
+    names = [f"{module}:{name}" for name, value in found if isinstance(value, Server)]
+    return f"; there is {', '.join(names)}" if names else "; there is no ucall.Server in it"

@@ -1,0 +1,182 @@
+"""Reads the OpenRPC document with which a server describes its methods.
+
+The document may come from a server of any make, so every member is checked here before it is used:
+the other modules get methods and schemas of the right JSON types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = [
+    "BINARY_TYPES",
+    "NO_DEFAULT",
+    "Document",
+    "Method",
+    "Param",
+    "Schema",
+    "binary_type",
+    "branches",
+    "types_of",
+]
+
+Schema: TypeAlias = Mapping[str, Any]
+
+#: The types of ``x-ucall`` members: data in base64.
+BINARY_TYPES = ("bytes", "array", "image")
+
+#: The default of a param without one, which may be null.
+NO_DEFAULT: Any = object()
+
+_REFERENCES_MAX = 64
+
+
+@dataclass(frozen=True)
+class Param:
+    """A param of a method."""
+
+    name: str
+    schema: Schema
+    is_required: bool
+    description: str
+
+    @property
+    def default(self) -> Any:
+        """Its default, or `NO_DEFAULT`."""
+        return self.schema.get("default", NO_DEFAULT)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a server. `item` is the schema of one item if it is a stream."""
+
+    name: str
+    summary: str
+    description: str
+    params: tuple[Param, ...]
+    result: Schema
+    item: Schema | None
+    errors: tuple[tuple[int, str], ...]
+    structure: str
+    is_deprecated: bool
+
+
+class Document:
+    """The methods and the schemas of a server.
+
+    Raises:
+        ValueError: The value is no OpenRPC document; the message names the invalid member.
+    """
+
+    def __init__(self, document: object) -> None:
+        if not isinstance(document, dict) or not isinstance(document.get("methods"), list):
+            raise ValueError("no OpenRPC document: it has no list of methods")
+        self._document = document
+        self.methods: dict[str, Method] = {}
+        for position, value in enumerate(document["methods"]):
+            method = self._method(self.resolve(value), f"methods[{position}]")
+            self.methods[method.name] = method
+
+    @property
+    def title(self) -> str:
+        """The title of the server's API, or an empty text."""
+        return _text(_mapping(self._document.get("info")), "title")
+
+    @property
+    def components(self) -> dict[str, Schema]:
+        """The schemas that others refer to, by name."""
+        schemas = _mapping(_mapping(self._document.get("components")).get("schemas"))
+        return {name: _mapping(schema) for name, schema in schemas.items()}
+
+    def resolve(self, value: object) -> Schema:
+        """Follows references within the document.
+
+        Raises:
+            ValueError: A reference has no target, or refers to itself.
+        """
+        for _ in range(_REFERENCES_MAX):
+            reference = value.get("$ref") if isinstance(value, dict) else None
+            if not isinstance(reference, str):
+                return _mapping(value)
+            value = self._target(reference)
+        raise ValueError(f"no OpenRPC document: {reference!r} refers to itself")
+
+    def _target(self, reference: str) -> object:
+        found: object = self._document
+        for part in reference.removeprefix("#/").split("/"):
+            part = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or part not in found:
+                raise ValueError(f"no OpenRPC document: {reference!r} has no target")
+            found = found[part]
+        return found
+
+    def _method(self, value: Schema, place: str) -> Method:
+        name, params = value.get("name"), value.get("params", [])
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"no OpenRPC document: {place} has no name")
+        if not isinstance(params, list):
+            raise ValueError(f"no OpenRPC document: {place}.params is no list")
+        is_stream = value.get("x-stream") is True
+        summary, description = _text(value, "summary"), _text(value, "description")
+        return Method(
+            name,
+            summary or description.partition("\n")[0],
+            description,
+            tuple(self._param(self.resolve(param), place) for param in params),
+            _mapping(self.resolve(value.get("result")).get("schema")),
+            _mapping(value.get("x-item")) if is_stream else None,
+            tuple(self._errors(value.get("errors"))),
+            _text(value, "paramStructure") or "either",
+            value.get("deprecated") is True,
+        )
+
+    def _param(self, value: Schema, place: str) -> Param:
+        name = value.get("name")
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"no OpenRPC document: a param of {place} has no name")
+        schema = _mapping(value.get("schema"))
+        description = _text(value, "description") or _text(value, "summary")
+        description = description or _text(schema, "description")
+        return Param(name, schema, value.get("required") is True, description)
+
+    def _errors(self, errors: object) -> Iterator[tuple[int, str]]:
+        for error in errors if isinstance(errors, list) else []:
+            known = self.resolve(error)
+            if isinstance(known.get("code"), int):
+                yield known["code"], _text(known, "message")
+
+
+def types_of(schema: Schema) -> tuple[str, ...]:
+    """The names of the JSON types that a schema's member ``type`` allows; empty without one."""
+    found = schema.get("type")
+    found = found if isinstance(found, list) else [found]
+    return tuple(name for name in found if isinstance(name, str))
+
+
+def branches(schema: Schema) -> list[Schema]:
+    """The alternatives of a schema that is a union; empty for any other schema."""
+    for keyword in ("anyOf", "oneOf"):
+        found = schema.get(keyword)
+        if isinstance(found, list) and found:
+            return [_mapping(branch) for branch in found]
+    types = types_of(schema)
+    return [{**schema, "type": name} for name in types] if len(types) > 1 else []
+
+
+def binary_type(schema: Schema) -> str | None:
+    """``"bytes"``, ``"array"`` or ``"image"`` for data in base64; None for any other schema."""
+    known = _mapping(schema.get("x-ucall")).get("type")
+    if known in BINARY_TYPES:
+        return str(known)
+    return "bytes" if schema.get("contentEncoding") == "base64" else None
+
+
+def _mapping(value: object) -> Schema:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(holder: Schema, name: str) -> str:
+    value = holder.get(name)
+    return value if isinstance(value, str) else ""

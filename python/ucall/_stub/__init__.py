@@ -1,0 +1,1 @@
+"""Writes typed clients from a server's description, in Python and TypeScript."""

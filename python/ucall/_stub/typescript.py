@@ -1,0 +1,209 @@
+"""Writes the types of a server's methods for `ucall.js`, as a TypeScript declaration file.
+
+What a server says becomes only string literals, comments and names that are made safe here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from ucall._openrpc import Document, Method, Param, Schema, binary_type, branches, types_of
+from ucall._stub.names import Identifiers, pascal
+
+__all__ = ["typescript_declarations"]
+
+_PLAIN = {
+    "integer": "number",
+    "number": "number",
+    "boolean": "boolean",
+    "string": "string",
+    "null": "null",
+}
+_RESERVED = (
+    *("any", "bigint", "boolean", "never", "null", "number", "object", "string", "symbol"),
+    *("undefined", "unknown", "void", "Array", "Base64", "CallOptions", "Client", "Methods"),
+    *("ParamsOf", "Promise", "Record", "Stream", "Streams", "TypedClient", "Omit", "Partial"),
+)
+#: Words that label no element of a tuple.
+_KEYWORDS = (
+    *("break", "case", "catch", "class", "const", "continue", "debugger", "default", "delete"),
+    *("do", "else", "enum", "export", "extends", "false", "finally", "for", "function", "if"),
+    *("import", "in", "instanceof", "new", "null", "return", "super", "switch", "this", "throw"),
+    *("true", "try", "typeof", "var", "void", "while", "with"),
+)
+_COMPONENTS = "#/components/schemas/"
+_DEPTH_MAX = 16
+
+_CLIENT = """\
+/** The params of a method, which may be left out if none is required. */
+type ParamsOf<P> = [] extends P
+  ? [params?: P, options?: CallOptions]
+  : [params: P, options?: CallOptions];
+
+/** The client of `ucall.js` with these types: `new Client(url) as TypedClient`. */
+export type TypedClient = Omit<Client, "call" | "stream"> & {
+  call<M extends keyof Methods>(
+    method: M,
+    ...rest: ParamsOf<Methods[M]["params"]>
+  ): Promise<Methods[M]["result"]>;
+  stream<M extends keyof Streams>(
+    method: M,
+    ...rest: ParamsOf<Streams[M]["params"]>
+  ): Stream<Streams[M]["item"]>;
+};
+"""
+
+
+def typescript_declarations(document: Document) -> str:
+    """A declaration file with the types ``Methods``, ``Streams`` and ``TypedClient``.
+
+    Raises:
+        ValueError: The description has an invalid part.
+    """
+    types = _Types(document)
+    title = document.title or "a server"
+    methods = [document.methods[name] for name in sorted(document.methods)]
+    streams = [method for method in methods if method.item is not None]
+    sections = [
+        "\n".join(_comment(f"The types of {title}, written by `ucall stub --typescript`.", "")),
+        'import type { CallOptions, Client, Stream } from "./ucall.js";',
+        "/** Bytes in base64: a file, a `.npy` array, an image. */\nexport type Base64 = string;",
+        *types.components(),
+        _interface("Methods", "The params and results of methods.", types, methods),
+        _interface("Streams", "The params and items of streams.", types, streams),
+        _CLIENT,
+    ]
+    return "\n\n".join(sections)
+
+
+def _interface(name: str, about: str, types: _Types, methods: list[Method]) -> str:
+    is_streams = name == "Streams"
+    lines = [f"/** {about} */", f"export interface {name} {{"]
+    for method in methods:
+        lines += _comment(_about(method), "  ")
+        lines.append(f"  {json.dumps(method.name)}: {{")
+        lines.append(f"    params: {types.params(method)};")
+        value = method.item if is_streams and method.item is not None else method.result
+        lines += [f"    {'item' if is_streams else 'result'}: {types.of(value)};", "  };"]
+    return "\n".join([*lines, "}"])
+
+
+class _Types:
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        identifiers = Identifiers((*_KEYWORDS, *_RESERVED))
+        self._names = {
+            name: identifiers.add(pascal(name) or name) for name in sorted(document.components)
+        }
+
+    def components(self) -> Iterator[str]:
+        """The declarations of the schemas that others refer to."""
+        for name, identifier in self._names.items():
+            schema = self._document.components[name]
+            comment = _comment(_text(schema, "description"), "")
+            yield "\n".join([*comment, f"export type {identifier} = {self.of(schema)};"])
+
+    def params(self, method: Method) -> str:
+        """The params of a method, by name or by position."""
+        names = Identifiers(_KEYWORDS)
+        tuple_ = [f"{names.add(it.name)}{_mark(it)}: {self.of(it.schema)}" for it in method.params]
+        required = [param.is_required for param in method.params]
+        # TypeScript allows no required element after an optional one.
+        has_order = required == sorted(required, reverse=True)
+        by_position = f"[{', '.join(tuple_)}]"
+        members = [f"{_key(it.name)}{_mark(it)}: {self.of(it.schema)}" for it in method.params]
+        by_name = f"{{ {'; '.join(members)} }}" if members else "Record<string, never>"
+        if method.structure == "by-position" and has_order:
+            return by_position
+        is_by_name = method.structure == "by-name" or not has_order
+        return by_name if is_by_name else f"{by_name} | {by_position}"
+
+    def of(self, schema: Schema, depth: int = 0) -> str:
+        """The type of a schema's values."""
+        name = self._component(schema)
+        if name is not None:
+            return name
+        resolved = self._document.resolve(schema)
+        if depth > _DEPTH_MAX:
+            return "unknown"
+        values = [resolved["const"]] if "const" in resolved else resolved.get("enum")
+        if isinstance(values, list):
+            return " | ".join(json.dumps(value) for value in values) or "never"
+        if binary_type(resolved):
+            return "Base64"
+        if parts := branches(resolved):
+            return " | ".join(dict.fromkeys(self.of(part, depth + 1) for part in parts))
+        kind = next(iter(types_of(resolved)), "")
+        if kind == "array":
+            return self._array(resolved, depth + 1)
+        if kind == "object" or "properties" in resolved:
+            return self._object(resolved, depth + 1)
+        return _PLAIN.get(kind, "unknown")
+
+    def _array(self, schema: Schema, depth: int) -> str:
+        items = schema.get("prefixItems", schema.get("items", {}))
+        if not isinstance(items, list):
+            return f"Array<{self.of(items, depth)}>"
+        least = schema.get("minItems", len(items))
+        marks = ["" if position < least else "?" for position in range(len(items))]
+        elements = [
+            f"({self.of(item, depth)}){mark}" for item, mark in zip(items, marks, strict=True)
+        ]
+        return f"[{', '.join(elements)}]"
+
+    def _object(self, schema: Schema, depth: int) -> str:
+        properties, others = schema.get("properties"), schema.get("additionalProperties")
+        if isinstance(properties, dict) and properties:
+            required = schema.get("required", [])
+            members = [
+                f"{_key(name)}{'' if name in required else '?'}: {self.of(member, depth)}"
+                for name, member in properties.items()
+            ]
+            return f"{{ {'; '.join(members)} }}"
+        inner = self.of(others, depth) if isinstance(others, dict) else "unknown"
+        # A Record may not refer to itself.
+        return f"{{ [name: string]: {inner} }}"
+
+    def _component(self, schema: Schema) -> str | None:
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith(_COMPONENTS):
+            return None
+        name = reference.removeprefix(_COMPONENTS)
+        return self._names.get(name.replace("~1", "/").replace("~0", "~"))
+
+
+def _key(name: str) -> str:
+    """A name of a member, quoted if it must be."""
+    return name if re.fullmatch(r"[A-Za-z_$][A-Za-z0-9_$]*", name) else json.dumps(name)
+
+
+def _mark(param: Param) -> str:
+    return "" if param.is_required else "?"
+
+
+def _about(method: Method) -> str:
+    params = [
+        f"@param {param.name} {' '.join(param.description.split())}"
+        for param in method.params
+        if param.description
+    ]
+    text = method.description or method.summary
+    return "\n".join([text, *params, *["@deprecated"] * method.is_deprecated]).strip()
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    """A comment of documentation; nothing without a text."""
+    text = "".join(it if it.isprintable() or it == "\n" else " " for it in text.strip())
+    lines = re.sub(r"\*/", "*\\/", text).split("\n")
+    if not text:
+        return []
+    if len(lines) == 1:
+        return [f"{indent}/** {lines[0]} */"]
+    return [f"{indent}/**", *(f"{indent} * {line}".rstrip() for line in lines), f"{indent} */"]
+
+
+def _text(schema: Schema, name: str) -> str:
+    value = schema.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,372 @@
+"""What `ucall.schema` and ``rpc.discover`` say of functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any, NamedTuple
+
+import httpx
+import numpy as np
+import PIL.Image
+import pydantic
+import pytest
+from numpy.typing import NDArray
+from serving import Serve
+
+import ucall
+from harness import HOST
+from ucall.schema import Error, Method, Parameter, describe
+
+
+class NotFound(ucall.RPCError):
+    code = 4004
+
+
+@dataclasses.dataclass
+class Node:
+    value: int
+    next: Node | None = None
+
+
+def _method(function: Any, **options: Any) -> Method:
+    server = ucall.Server(port=0)
+    server.add(function, **options)
+    return describe(server).methods[0]
+
+
+def _discover(server: ucall.Server) -> dict[str, Any]:
+    reply = httpx.post(
+        f"http://{HOST}:{server.port}/",
+        json={"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"},
+        timeout=60,
+    )
+    return reply.json()["result"]
+
+
+def google(a: int, b: int = 3) -> int:
+    """Adds two
+    numbers.
+
+    Exactly so.
+
+    Args:
+        a: The first.
+        b: The second.
+
+    Returns:
+        Their sum.
+
+    Raises:
+        NotFound: There is no such number.
+        ucall.RPCError: 4001, the sum is too large.
+        ValueError: Is told to no caller.
+    """
+    return a + b
+
+
+def numpy_style(a: int, b: int = 3) -> int:
+    """Adds two numbers.
+
+    Exactly so.
+
+    Parameters
+    ----------
+    a : int
+        The first.
+    b : int
+        The second.
+
+    Returns
+    -------
+    int
+        Their sum.
+
+    Raises
+    ------
+    NotFound
+        There is no such number.
+    ucall.RPCError
+        4001, the sum is too large.
+    """
+    return a + b
+
+
+def sphinx(a: int, b: int = 3) -> int:
+    """Adds two numbers.
+
+    Exactly so.
+
+    :param a: The first.
+    :param b: The second.
+    :returns: Their sum.
+    :raises NotFound: There is no such number.
+    :raises ucall.RPCError: 4001, the sum is too large.
+    """
+    return a + b
+
+
+@pytest.mark.parametrize("function", [google, numpy_style, sphinx])
+def test_a_docstring_describes_the_method_its_params_and_its_errors(function):
+    assert _method(function) == Method(
+        function.__name__,
+        [
+            Parameter("a", {"type": "integer"}, True, "The first."),
+            Parameter("b", {"type": "integer", "default": 3}, False, "The second."),
+        ],
+        {"type": "integer"},
+        summary="Adds two numbers.",
+        description="Exactly so.",
+        result_description="Their sum.",
+        errors=[
+            Error(4004, "There is no such number."),
+            Error(4001, "the sum is too large."),
+        ],
+    )
+
+
+def test_without_docstring_parser_the_docstring_is_a_summary_and_the_rest(monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "docstring_parser" else find(name)
+    )
+    method = _method(google)
+    assert method.summary == "Adds two numbers."
+    assert method.description.startswith("Exactly so.\n\nArgs:\n    a: The first.")
+    assert [param.description for param in method.params] == ["", ""]
+
+
+def test_a_function_without_docstring_and_annotations_takes_any_values():
+    def bare(a, b=None):
+        return a
+
+    assert _method(bare) == Method(
+        "bare", [Parameter("a", {}), Parameter("b", {"default": None}, False)], {}
+    )
+
+
+def test_a_context_is_no_param_and_deprecation_is_told():
+    def old(ctx: ucall.Context, a: int) -> None:
+        """Does it.
+
+        .. deprecated:: 1.0
+            Use new.
+        """
+
+    method = _method(old)
+    assert [param.name for param in method.params] == ["a"]
+    assert method.is_deprecated and not _method(google).is_deprecated
+
+
+def test_rest_params_and_how_params_may_be_passed():
+    def either(a: int) -> None: ...
+    def by_position(a: int, /, *rest: int) -> None: ...
+    def by_name(*, a: int, **rest: float) -> None: ...
+
+    assert _method(either).passing == "either"
+    described = _method(by_position)
+    rest = Parameter(
+        "rest", {"type": "array", "items": {"type": "integer"}}, False, "", "positional"
+    )
+    assert described.passing == "by-position" and described.params[1] == rest
+    described = _method(by_name)
+    schema = {"type": "object", "additionalProperties": {"type": "number"}}
+    assert described.passing == "by-name"
+    assert described.params[1] == Parameter("rest", schema, False, "", "named")
+
+
+def test_a_stream_is_a_list_of_items():
+    def plain(n: int) -> Iterator[str]:
+        yield ""
+
+    async def later(n: int) -> AsyncIterator[Node]:
+        yield Node(1)
+
+    assert _method(plain).result == {"type": "array", "items": {"type": "string"}}
+    assert _method(plain).item == {"type": "string"}
+    assert _method(later).item == {"$ref": "#/components/schemas/Node"}
+    assert _method(google).item is None
+
+
+def test_a_batch_is_described_by_one_call():
+    server = ucall.Server(port=0)
+
+    @server.batch
+    def embed(texts: list[str], images: NDArray[np.uint8]) -> list[float]:
+        return []
+
+    method = describe(server).methods[0]
+    assert method.params[0].schema == {"type": "string"}
+    assert method.params[1].schema["x-ucall"]["dtype"] == "uint8"
+    assert method.result == {"type": "number"}
+
+
+def test_classes_are_components_and_recursive_ones_refer_to_themselves():
+    server = ucall.Server(port=0)
+
+    @server
+    def walk(node: Node) -> Node:
+        return node
+
+    described = describe(server)
+    reference = {"$ref": "#/components/schemas/Node"}
+    assert described.methods[0].params[0].schema == described.methods[0].result == reference
+    assert list(described.components) == ["Node"]
+    assert reference in described.components["Node"]["properties"]["next"]["anyOf"]
+
+
+def test_two_classes_of_one_name_are_two_components():
+    def made(kind: type) -> type:
+        @dataclasses.dataclass
+        class Same:
+            x: kind
+            more: list[Same]
+
+        Same.__annotations__["more"] = list[Same]
+        Same.__annotations__["x"] = kind
+        return Same
+
+    first, second = made(int), made(str)
+
+    def f(a, b, c): ...
+
+    f.__annotations__ = {"a": first, "b": second, "c": second}
+    server = ucall.Server(port=0)
+    server.add(f)
+    described = describe(server)
+    references = [param.schema["$ref"] for param in described.methods[0].params]
+    assert references == [f"#/components/schemas/{name}" for name in ("Same", "Same_2", "Same_2")]
+    assert described.components["Same"]["properties"]["x"] == {"type": "integer"}
+    second = described.components["Same_2"]["properties"]
+    assert second["x"] == {"type": "string"}
+    assert second["more"]["items"] == {"$ref": "#/components/schemas/Same_2"}
+    assert list(described.components) == ["Same", "Same_2"]
+
+
+def test_arrays_images_and_bytes_say_what_their_base64_holds():
+    def f(a: NDArray[np.float32], b: bytes, c: PIL.Image.Image) -> NDArray[np.float32]:
+        return a
+
+    method = _method(f)
+    of_param, of_bytes, of_image = (param.schema for param in method.params)
+    hint = {"type": "array", "dtype": "float32", "shape": None}
+    assert of_param["x-ucall"] == of_param["anyOf"][0]["x-ucall"] == hint
+    assert method.result == of_param["anyOf"][0]
+    assert method.result["contentMediaType"] == "application/x-npy"
+    assert of_bytes["contentEncoding"] == of_image["contentEncoding"] == "base64"
+    assert (of_bytes["x-ucall"], of_image["x-ucall"]) == ({"type": "bytes"}, {"type": "image"})
+
+
+def test_notes_and_fields_describe_params():
+    class Item(pydantic.BaseModel):
+        sku: str = pydantic.Field(description="The stock number.", examples=["a1"])
+
+    def f(item, count): ...
+
+    f.__annotations__ = {"item": Item, "count": Annotated[int, "How many."]}
+    server = ucall.Server(port=0)
+    server.add(f)
+    described = describe(server)
+    assert described.methods[0].params[1].schema == {"type": "integer", "description": "How many."}
+    sku = described.components["Item"]["properties"]["sku"]
+    assert (sku["description"], sku["examples"]) == ("The stock number.", ["a1"])
+
+
+def test_tuples_and_references_are_written_in_draft_07():
+    class Point(NamedTuple):
+        x: int
+        y: float
+
+    def f(at, node=None): ...
+
+    f.__annotations__ = {"at": tuple[int, str], "node": Annotated[Node | None, "Where."]}
+    server = ucall.Server(port=0)
+    server.add(f)
+    params = describe(server).openrpc()["methods"][0]["params"]
+    at = params[0]["schema"]
+    assert at["items"] == [{"type": "integer"}, {"type": "string"}] and "prefixItems" not in at
+
+
+def test_a_result_that_no_library_describes_is_any_value():
+    def f() -> complex:
+        return 1
+
+    def g() -> NoSuchName:  # noqa: F821
+        return 1
+
+    assert _method(f).result == _method(g).result == {}
+
+
+def test_a_local_class_is_described_though_its_function_has_ended():
+    def add(server: ucall.Server) -> None:
+        @dataclasses.dataclass
+        class Local:
+            x: int
+
+        @server
+        def f(a: Local) -> Local:
+            return a
+
+    server = ucall.Server(port=0)
+    add(server)
+    assert describe(server).methods[0].result == {"$ref": "#/components/schemas/Local"}
+
+
+def test_all_ways_to_ask_answer_the_same(serve: Serve):
+    server = serve(google, title="Shop", version="2.0", description="Sells.")
+    document = _discover(server)
+    assert document["info"] == {"title": "Shop", "version": "2.0", "description": "Sells."}
+    assert [method["name"] for method in document["methods"]] == ["google"]
+    reply = httpx.get(f"http://{HOST}:{server.port}/openrpc.json", timeout=60)
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.json() == document == describe(server).openrpc()
+
+
+def test_a_function_that_is_added_later_is_in_the_next_document(serve: Serve):
+    server = serve(google)
+    assert len(_discover(server)["methods"]) == 1
+    server.add(sphinx)
+    assert [method["name"] for method in _discover(server)["methods"]] == ["google", "sphinx"]
+
+
+def test_a_server_may_describe_nothing(serve: Serve):
+    server = serve(google, describe=False)
+    assert httpx.get(f"http://{HOST}:{server.port}/openrpc.json").status_code in (404, 405)
+    reply = httpx.post(
+        f"http://{HOST}:{server.port}/", json={"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"}
+    )
+    assert reply.json()["error"]["code"] == -32601
+
+
+def test_auth_is_asked_for_descriptions(serve: Serve):
+    server = serve(google, auth=lambda ctx: ctx.headers.get("authorization") == "Bearer x")
+    url = f"http://{HOST}:{server.port}/openrpc.json"
+    assert httpx.get(url).status_code == 401
+    assert httpx.get(url, headers={"Authorization": "Bearer x"}).status_code == 200
+
+
+def test_a_server_that_nobody_asks_imports_and_makes_nothing():
+    program = """
+import sys, ucall
+server = ucall.Server(port=0)
+@server
+def sum(a: int, b: int) -> int: return a + b
+server.start()
+print([name for name in sys.modules if "schema" in name or name in ("json", "msgspec", "numpy")])
+server.stop()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert json.loads(ran.stdout.replace("'", '"')) == []
+
+
+@pytest.mark.parametrize("option", ["title", "version", "description"])
+def test_texts_of_another_type_are_refused(option):
+    with pytest.raises(TypeError, match=f"{option}: expected a str, got int"):
+        ucall.Server(port=0, **{option: 1})
