@@ -71,6 +71,7 @@ class Server:
         timeout_ms: float | None,
         limits: dict[str, float],
         tls: TlsSettings | None,
+        metrics: bool,
     ) -> Server: ...
     def configure(
         self,
@@ -118,6 +119,7 @@ class Server:
         mode: str,
         is_public: bool,
         wants_peer: bool,
+        is_builtin: bool = False,
     ) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
@@ -136,6 +138,7 @@ class Server:
         self, topic: str, method: str, params: object, encode: Callable[[Any], object]
     ) -> None: ...
     def stats(self) -> dict[str, Any]: ...
+    def metrics(self) -> dict[str, Any]: ...
     @staticmethod
     def default_limits() -> dict[str, float]: ...
 

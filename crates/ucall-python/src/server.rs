@@ -11,8 +11,8 @@ use pyo3::types::{PyDict, PyList};
 use ucall_engine::{Address, EngineKind, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AnyWorker, Counters, Drain, Message, Procedures, ServerMessage, Stats, Tls, WorkerConfig,
-    connections_allowed,
+    AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, ServerMessage, Stats, Tls,
+    WorkerConfig, connections_allowed,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
@@ -44,11 +44,11 @@ pub(crate) struct Server {
     timeout: Option<Duration>,
     procedures: Arc<Procedures<Arc<Procedure>>>,
     /// Counts batches by size.
-    batch_sizes: Arc<BatchSizes>,
+    pub(crate) batch_sizes: Arc<BatchSizes>,
     state: Mutex<ServerState>,
 }
 
-struct ServerState {
+pub(crate) struct ServerState {
     engine: EngineKind,
     /// With the port that the system picked, once it is bound.
     address: Address,
@@ -61,11 +61,13 @@ struct ServerState {
     /// `stop()` was called before the first run.
     stop_requested: bool,
     /// The worker, running or between two bounded runs.
-    worker: Option<RunningWorker>,
+    pub(crate) worker: Option<RunningWorker>,
     /// The counts of earlier workers.
-    past_stats: Stats,
+    pub(crate) past_stats: Stats,
     /// The counters of all processes, and the page that this one writes to.
-    shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
+    pub(crate) shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
+    /// The metrics of this process' calls, if the server has metrics.
+    pub(crate) metrics: Option<Arc<CallMetrics>>,
     /// The other worker processes.
     peers: Option<WorkerPeers>,
 }
@@ -75,7 +77,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls
+        challenge, timeout_ms, limits, tls, metrics
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -93,6 +95,7 @@ impl Server {
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
         tls: Option<TlsSettings>,
+        metrics: bool,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
@@ -108,6 +111,7 @@ impl Server {
             procedures.want_peers();
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
+        state.metrics = metrics.then(Arc::default);
         if bound {
             py.detach(|| state.bind())?;
         }
@@ -240,12 +244,16 @@ impl Server {
         stream: Option<(bool, String)>,
     ) -> PyResult<()> {
         let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
+        let mode = CallMode::from_description(mode, batch)?;
+        let series = self.state().metrics.as_ref().map(|metrics| metrics.register(&name));
         let procedure = Procedure {
             name: name.clone(),
             callable: function,
             signature: signature.map(Signature::from_description).transpose()?,
             encode,
-            mode: CallMode::from_description(mode, batch)?,
+            mode,
+            is_builtin: false,
+            series,
             stream: stream.transpose()?.unwrap_or_default(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_logged_as_slow: AtomicBool::new(false),
@@ -260,8 +268,11 @@ impl Server {
 
     /// Has `function` answer the HTTP requests of a path and these methods. It takes a
     /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
-    /// begin with the rest. A public route is not authenticated.
-    #[pyo3(signature = (path, methods, function, encode, *, mode, is_public, wants_peer))]
+    /// begin with the rest. A public route is not authenticated. A built-in one is answered
+    /// although no more calls may run.
+    #[pyo3(signature = (
+        path, methods, function, encode, *, mode, is_public, wants_peer, is_builtin = false
+    ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert_route(
         &self,
@@ -272,6 +283,7 @@ impl Server {
         mode: &str,
         is_public: bool,
         wants_peer: bool,
+        is_builtin: bool,
     ) -> PyResult<()> {
         let methods = http_route::methods(&methods)?;
         let procedure = Procedure {
@@ -280,6 +292,8 @@ impl Server {
             signature: Some(Signature::of_route()),
             encode,
             mode: CallMode::from_description(mode, None)?,
+            is_builtin,
+            series: None,
             stream: StreamRules::default(),
             timeout: self.timeout,
             is_logged_as_slow: AtomicBool::new(false),
@@ -374,21 +388,12 @@ impl Server {
 
     /// The counts of all runs so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = self.state();
-        let stats = state.stats();
-        drop(state);
-        let stats_dict = PyDict::new(py);
-        stats_dict.set_item("calls", stats.calls)?;
-        stats_dict.set_item("connections", stats.connections)?;
-        stats_dict.set_item("accepted", stats.accepted)?;
-        stats_dict.set_item("bytes_received", stats.bytes_received)?;
-        stats_dict.set_item("bytes_sent", stats.bytes_sent)?;
-        stats_dict.set_item("turns", stats.turns)?;
-        stats_dict.set_item("system_calls", stats.system_calls)?;
-        stats_dict.set_item("subscriptions", stats.subscriptions)?;
-        stats_dict.set_item("dropped_messages", stats.dropped_messages)?;
-        stats_dict.set_item("batches", self.batch_stats(py)?)?;
-        Ok(stats_dict)
+        self.stats_dict(py)
+    }
+
+    /// What `python/ucall/_metrics.py` writes.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.metrics_dict(py)
     }
 
     /// Uses counters that processes share: from the next run on this one counts on the page
@@ -397,6 +402,10 @@ impl Server {
     fn share_counters(&self, counters: Py<SharedCounters>, index: Option<usize>) {
         let page = index.and_then(|index| counters.get().page(index));
         let page = page.map(|page| Arc::new(Counters::shared(page)));
+        let metrics = index.and_then(|index| counters.get().metrics_page(index));
+        if let (Some(page), Some(metrics)) = (metrics, &mut self.state().metrics) {
+            *metrics = Arc::new(CallMetrics::shared(page, metrics));
+        }
         self.state().shared = Some((counters, page));
     }
 
@@ -435,16 +444,19 @@ impl Server {
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Listener>)> {
         self.bind(py)?;
-        let (engine, tls, listener, page, sockets) = {
+        let (engine, tls, listener, page, sockets, metrics) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
             let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
-            (state.engine, state.tls.clone(), state.listener.take(), page, sockets)
+            let (engine, tls, metrics) = (state.engine, state.tls.clone(), state.metrics.clone());
+            (engine, tls, state.listener.take(), page, sockets, metrics)
         };
+        metrics.as_ref().inspect(|metrics| metrics.count_worker());
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
-        let interpreter = Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes)?;
+        let interpreter =
+            Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes, metrics)?;
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
@@ -459,17 +471,8 @@ impl Server {
         Ok((WorkerRunner::new(worker)?, listener))
     }
 
-    fn batch_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        let stats_dict = PyDict::new(py);
-        for (name, counts) in &*sizes {
-            stats_dict.set_item(name, counts.clone())?;
-        }
-        Ok(stats_dict)
-    }
-
     /// Locks the state, briefly, and never while Python code runs.
-    fn state(&self) -> MutexGuard<'_, ServerState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -493,6 +496,7 @@ impl ServerState {
             worker: None,
             past_stats: Stats::default(),
             shared: None,
+            metrics: None,
             peers: None,
         }
     }
@@ -509,16 +513,6 @@ impl ServerState {
         (self.listener, self.file) = (None, None);
     }
 
-    fn stats(&self) -> Stats {
-        if let Some((shared, _)) = &self.shared {
-            return shared.get().stats();
-        }
-        let Some(worker) = &self.worker else { return self.past_stats };
-        let mut stats = worker.counters.stats();
-        stats += self.past_stats;
-        stats
-    }
-
     fn publish(&self, message: ServerMessage) {
         if let (Some(peers), Some((counters, _))) = (&self.peers, &self.shared) {
             peers.send(counters.get(), &message);
@@ -530,9 +524,7 @@ impl ServerState {
 
     /// Removes the worker, whose connections are closed.
     fn remove_worker(&mut self) {
-        self.past_stats = self.stats();
-        self.past_stats.connections = 0;
-        self.past_stats.subscriptions = 0;
+        self.past_stats = self.stats().without_connections();
         self.worker = None;
         self.file = None;
     }

@@ -116,9 +116,14 @@ impl<C, O> DeferredCalls<C, O> {
     /// The reply to a call past the limit, with the time after which a place is likely to be free.
     pub fn admit(&self) -> Result<RunPermit, RpcError> {
         match self.running() < self.running_max {
-            true => Ok(RunPermit(self.permits.clone())),
+            true => Ok(self.permit()),
             false => Err(self.overloaded()),
         }
+    }
+
+    /// Counts one more running call, also past the limit.
+    pub fn permit(&self) -> RunPermit {
+        RunPermit(self.permits.clone())
     }
 
     #[cold]
