@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
-use ucall_server::{CallId, DeferredCalls, Reservation, RunPermit, Token};
+use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, Token};
 
 use crate::job_input::JobInput;
 use crate::outcomes::DeferredOutcome;
@@ -36,6 +36,8 @@ pub(crate) struct Deferred {
     pub(crate) cancelled: Option<Arc<AtomicBool>>,
     pub(crate) retained: RetainedParams,
     pub(crate) items: CallItems,
+    /// Its line in the access log.
+    pub(crate) logged: Option<LoggedCall>,
     pub(crate) _permit: RunPermit,
 }
 

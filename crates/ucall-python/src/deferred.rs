@@ -100,9 +100,12 @@ impl Interpreter {
         let items = CallItems::of(&start);
         let CallStart { procedure, deadline, permit, .. } = start;
         let caller = items.caller;
-        let call = Deferred { future: None, cancelled, retained, items, _permit: permit };
+        let call =
+            Deferred { future: None, cancelled, retained, items, logged: None, _permit: permit };
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
-        self.calls.insert(caller, deadline, self.turn_began, entry)
+        let token = self.calls.insert(caller, deadline, self.turn_began, entry);
+        self.last_call = Some(token);
+        token
     }
 
     fn insert_run(&mut self, procedure: &Arc<Procedure>, items: Vec<Token>) -> Token {
@@ -373,7 +376,14 @@ impl Interpreter {
                 continue;
             };
             let replied = match kind {
-                EntryKind::Call(_) => self.reply(py, &procedure, outcome, text),
+                EntryKind::Call(call) => {
+                    let replied = self.reply(py, &procedure, outcome, text);
+                    if let Some(logged) = call.logged {
+                        let bytes = if caller.is_some() { text.len() } else { 0 };
+                        logged.end(replied.as_ref().err().map(|error| error.code), bytes);
+                    }
+                    replied
+                }
                 EntryKind::Run(items) => {
                     self.finish_run(py, &procedure, items, outcome);
                     continue;

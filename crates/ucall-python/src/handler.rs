@@ -11,12 +11,14 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher};
+use ucall_server::{
+    CallId, Caller, Deadline, Handler, LoggedCall, Mailbox, MemoryBudget, Polled, Publisher, Token,
+};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
-use crate::calls::Calls;
+use crate::calls::{Calls, Entry};
 use crate::clock::CoarseTime;
 use crate::context::Context;
 use crate::detach::detached;
@@ -45,6 +47,8 @@ pub(crate) struct Interpreter {
     pub(crate) report: Arc<Report>,
     pub(crate) call_limits: CallLimits,
     pub(crate) calls: Calls,
+    /// The call that was deferred last.
+    pub(crate) last_call: Option<Token>,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
     /// Generators whose next step is due.
@@ -98,6 +102,7 @@ impl Interpreter {
             call_limits,
             outcomes: Arc::new(Outcomes::new(calls.outcomes().clone())),
             calls,
+            last_call: None,
             batches: Batches::new(sizes),
             ready_streams: ReadyStreams::default(),
             taken_items: TakenItems::default(),
@@ -419,6 +424,17 @@ impl Handler for Interpreter {
         let value = unsafe { detached(attached(), wait) };
         self.gil_released_at = Instant::now();
         value
+    }
+
+    fn identity_name(&self) -> Option<String> {
+        self.user.as_ref()?.extract(attached()).ok()
+    }
+
+    fn set_logged(&mut self, logged: LoggedCall) {
+        let call = self.last_call.and_then(|token| self.calls.find(token)).and_then(Entry::call);
+        if let Some(call) = call {
+            call.logged = Some(logged);
+        }
     }
 
     fn warn(&mut self, line: &str) {

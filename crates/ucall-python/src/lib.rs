@@ -39,6 +39,7 @@ mod procedure;
 mod queue;
 mod report;
 mod server;
+mod server_stats;
 mod session;
 mod session_end;
 mod shared_counters;

@@ -11,8 +11,8 @@ use pyo3::types::{PyDict, PyList};
 use ucall_engine::{Address, EngineKind, Listener, UnixFile};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AnyWorker, Counters, Drain, Message, Procedures, ServerMessage, Stats, Tls, WorkerConfig,
-    connections_allowed,
+    AccessLog, AnyWorker, Counters, Drain, Message, Procedures, ServerMessage, Stats, Tls,
+    WorkerConfig, connections_allowed,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
@@ -44,11 +44,11 @@ pub(crate) struct Server {
     timeout: Option<Duration>,
     procedures: Arc<Procedures<Arc<Procedure>>>,
     /// Counts batches by size.
-    batch_sizes: Arc<BatchSizes>,
+    pub(crate) batch_sizes: Arc<BatchSizes>,
     state: Mutex<ServerState>,
 }
 
-struct ServerState {
+pub(crate) struct ServerState {
     engine: EngineKind,
     /// With the port that the system picked, once it is bound.
     address: Address,
@@ -57,15 +57,16 @@ struct ServerState {
     tls: Option<Arc<Tls>>,
     /// The file of a Unix socket that was bound here.
     file: Option<UnixFile>,
+    access_log: Option<Arc<AccessLog>>,
     is_running: bool,
     /// `stop()` was called before the first run.
     stop_requested: bool,
     /// The worker, running or between two bounded runs.
-    worker: Option<RunningWorker>,
+    pub(crate) worker: Option<RunningWorker>,
     /// The counts of earlier workers.
-    past_stats: Stats,
+    pub(crate) past_stats: Stats,
     /// The counters of all processes, and the page that this one writes to.
-    shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
+    pub(crate) shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
     /// The other worker processes.
     peers: Option<WorkerPeers>,
 }
@@ -75,7 +76,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls
+        challenge, timeout_ms, limits, tls, access_log
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -93,6 +94,7 @@ impl Server {
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
         tls: Option<TlsSettings>,
+        access_log: Option<(String, f64)>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
@@ -108,6 +110,7 @@ impl Server {
             procedures.want_peers();
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
+        state.access_log = access_log.map(options::access_log).transpose()?;
         if bound {
             py.detach(|| state.bind())?;
         }
@@ -127,7 +130,8 @@ impl Server {
     /// Changes settings before the first run: the engine, the address, TLS, or a listening socket
     /// to take over.
     #[pyo3(signature = (
-        *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None
+        *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None,
+        access_log = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn configure(
@@ -139,8 +143,10 @@ impl Server {
         uds_mode: Option<u32>,
         descriptor: Option<RawFd>,
         tls: Option<TlsSettings>,
+        access_log: Option<(String, f64)>,
     ) -> PyResult<()> {
         let tls = tls.map(TlsSettings::load).transpose()?;
+        let access_log = access_log.map(options::access_log).transpose()?;
         let engine = engine.map(|name| engine::choose(py, name)).transpose()?;
         let before = self.state().address.clone();
         let host = host.map_or_else(|| before.host(), str::to_owned);
@@ -153,6 +159,7 @@ impl Server {
         }
         state.engine = engine.unwrap_or(state.engine);
         state.tls = tls.or_else(|| state.tls.take());
+        state.access_log = access_log.or_else(|| state.access_log.take());
         if let Some(descriptor) = descriptor {
             // SAFETY: the caller gives the descriptor away.
             let listener = Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
@@ -372,23 +379,20 @@ impl Server {
         }
     }
 
+    /// Waits for the lines of the access log to be written, at most a second, unless the worker is
+    /// kept for another run.
+    fn flush_access_log(&self, py: Python<'_>) {
+        let state = self.state();
+        let access_log = state.access_log.clone().filter(|_| state.worker.is_none());
+        drop(state);
+        if let Some(access_log) = access_log {
+            py.detach(|| access_log.flush(Duration::from_secs(1)));
+        }
+    }
+
     /// The counts of all runs so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = self.state();
-        let stats = state.stats();
-        drop(state);
-        let stats_dict = PyDict::new(py);
-        stats_dict.set_item("calls", stats.calls)?;
-        stats_dict.set_item("connections", stats.connections)?;
-        stats_dict.set_item("accepted", stats.accepted)?;
-        stats_dict.set_item("bytes_received", stats.bytes_received)?;
-        stats_dict.set_item("bytes_sent", stats.bytes_sent)?;
-        stats_dict.set_item("turns", stats.turns)?;
-        stats_dict.set_item("system_calls", stats.system_calls)?;
-        stats_dict.set_item("subscriptions", stats.subscriptions)?;
-        stats_dict.set_item("dropped_messages", stats.dropped_messages)?;
-        stats_dict.set_item("batches", self.batch_stats(py)?)?;
-        Ok(stats_dict)
+        self.stats_dict(py)
     }
 
     /// Uses counters that processes share: from the next run on this one counts on the page
@@ -435,11 +439,12 @@ impl Server {
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Listener>)> {
         self.bind(py)?;
-        let (engine, tls, listener, page, sockets) = {
+        let (engine, tls, listener, page, sockets, access_log) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
             let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
-            (state.engine, state.tls.clone(), state.listener.take(), page, sockets)
+            let (tls, access_log) = (state.tls.clone(), state.access_log.clone());
+            (state.engine, tls, state.listener.take(), page, sockets, access_log)
         };
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
@@ -448,10 +453,15 @@ impl Server {
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
+        config.access_log.clone_from(&access_log);
         config.connections_max = config.connections_max.min(connections_allowed());
         let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)?;
         if let Some(page) = page {
             worker.set_counters(page);
+        }
+        if let Some(access_log) = access_log {
+            self.procedures.want_peers();
+            access_log.start(worker.counters())?;
         }
         if let Some(sockets) = sockets {
             worker.publisher().set_sockets(sockets);
@@ -459,17 +469,8 @@ impl Server {
         Ok((WorkerRunner::new(worker)?, listener))
     }
 
-    fn batch_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        let stats_dict = PyDict::new(py);
-        for (name, counts) in &*sizes {
-            stats_dict.set_item(name, counts.clone())?;
-        }
-        Ok(stats_dict)
-    }
-
     /// Locks the state, briefly, and never while Python code runs.
-    fn state(&self) -> MutexGuard<'_, ServerState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -488,6 +489,7 @@ impl ServerState {
             listener: None,
             file: None,
             tls,
+            access_log: None,
             is_running: false,
             stop_requested: false,
             worker: None,
@@ -507,16 +509,6 @@ impl ServerState {
     /// Closes a socket that was not served yet.
     fn unbind(&mut self) {
         (self.listener, self.file) = (None, None);
-    }
-
-    fn stats(&self) -> Stats {
-        if let Some((shared, _)) = &self.shared {
-            return shared.get().stats();
-        }
-        let Some(worker) = &self.worker else { return self.past_stats };
-        let mut stats = worker.counters.stats();
-        stats += self.past_stats;
-        stats
     }
 
     fn publish(&self, message: ServerMessage) {

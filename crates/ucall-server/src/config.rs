@@ -6,6 +6,7 @@ use std::time::Duration;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 
+use crate::access_log::AccessLog;
 use crate::tls::Tls;
 
 /// How a worker serves.
@@ -29,6 +30,8 @@ pub struct WorkerConfig {
     pub topic_bytes_max: usize,
     /// How long a drain waits for running calls.
     pub drain_timeout: Duration,
+    /// Has a line for each call.
+    pub access_log: Option<Arc<AccessLog>>,
 }
 
 impl WorkerConfig {
@@ -51,6 +54,7 @@ impl WorkerConfig {
             subscriptions_max: Self::SUBSCRIPTIONS_MAX,
             topic_bytes_max: Self::TOPIC_BYTES_MAX,
             drain_timeout: Duration::from_secs(10),
+            access_log: None,
         }
     }
 }

@@ -1,0 +1,51 @@
+//! The counters of a server, as Python reads them.
+
+use std::sync::PoisonError;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use ucall_server::Stats;
+
+use crate::server::{Server, ServerState};
+
+impl Server {
+    /// All counters; those of batches are of this process.
+    pub(crate) fn stats_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.state().stats();
+        let dict = PyDict::new(py);
+        dict.set_item("calls", stats.calls)?;
+        dict.set_item("connections", stats.connections)?;
+        dict.set_item("accepted", stats.accepted)?;
+        dict.set_item("bytes_received", stats.bytes_received)?;
+        dict.set_item("bytes_sent", stats.bytes_sent)?;
+        dict.set_item("turns", stats.turns)?;
+        dict.set_item("system_calls", stats.system_calls)?;
+        dict.set_item("subscriptions", stats.subscriptions)?;
+        dict.set_item("dropped_messages", stats.dropped_messages)?;
+        dict.set_item("dropped_log_lines", stats.dropped_log_lines)?;
+        dict.set_item("batches", self.batch_stats(py)?)?;
+        Ok(dict)
+    }
+
+    fn batch_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let dict = PyDict::new(py);
+        for (name, counts) in &*sizes {
+            dict.set_item(name, counts.clone())?;
+        }
+        Ok(dict)
+    }
+}
+
+impl ServerState {
+    /// The counters of all workers.
+    pub(crate) fn stats(&self) -> Stats {
+        if let Some((shared, _)) = &self.shared {
+            return shared.get().stats();
+        }
+        let Some(worker) = &self.worker else { return self.past_stats };
+        let mut stats = worker.counters.stats();
+        stats += self.past_stats;
+        stats
+    }
+}
