@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 
-from ucall import _process_role, _tls
+from ucall import _checks, _process_role, _tls
 from ucall._import import StartupError, import_server
 from ucall._settings import Settings
 
@@ -106,6 +106,7 @@ def _serve(settings: Settings) -> int:
             port=settings.port,
             uds_mode=server._uds_mode,
             tls=tls,
+            access_log=_checks.access_log(settings.access_log, settings.access_log_sample),
         )
     except ValueError as failure:
         raise StartupError(str(failure)) from None

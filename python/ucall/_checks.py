@@ -5,7 +5,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
-__all__ = ["challenge", "listed", "port", "positive", "seconds", "text"]
+__all__ = ["access_log", "challenge", "listed", "port", "positive", "seconds", "text"]
+
+
+def access_log(form: str | None, sample: float | None) -> tuple[str, float] | None:
+    """The settings of an access log, which the core checks further."""
+    sample = 1.0 if sample is None else sample
+    if form is not None:
+        return form, sample
+    if sample != 1.0:
+        raise ValueError("access_log_sample: has no effect without access_log")
+    return None
 
 
 def positive(name: str, value: int) -> int:

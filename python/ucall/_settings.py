@@ -29,6 +29,8 @@ class Settings:
     reload: bool
     log_level: str
     uds: str | None = None
+    access_log: str | None = None
+    access_log_sample: float | None = None
     ssl_certfile: list[str] | None = None
     ssl_keyfile: list[str] | None = None
     ssl_keyfile_password: str | None = None
@@ -66,6 +68,14 @@ def _parser() -> Parser:
         choices=LOG_LEVELS,
         metavar="LEVEL",
         help=levels,
+    )
+    _add(parser, "--access-log", choices=("text", "json"), help="write a line for each call")
+    _add(
+        parser,
+        "--access-log-sample",
+        type=_share,
+        metavar="SHARE",
+        help="share of calls with a line, from 0 to 1",
     )
     _add(parser, "--ssl-certfile", nargs="+", metavar="FILE", help="certificates, for TLS")
     _add(parser, "--ssl-keyfile", nargs="+", metavar="FILE", help="their private keys")
@@ -123,6 +133,16 @@ def _count(text: str) -> int:
     if count < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1, got {count}")
     return count
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"expected 0 to 1, got {text!r}")
+    return share
 
 
 def _is_yes(text: str) -> bool:

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from ucall import _checks, _core, _process_role, _threads, _tls
 from ucall._asyncio.lifespan import Lifespan, LifespanHooks
@@ -117,6 +117,9 @@ class Server(Decorators):
         title, version, description: Of the program, for its description.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
+        access_log: Writes a line for each call to the standard output, as ``"text"`` or ``"json"``.
+            See docs/observability.md.
+        access_log_sample: The share of calls that have a line, from 0 to 1.
         trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
 
     Raises:
@@ -188,6 +191,8 @@ class Server(Decorators):
         version: str = "0.1.0",
         description: str = "",
         describe: bool = True,
+        access_log: Literal["text", "json"] | None = None,
+        access_log_sample: float = 1.0,
         trace: bool = False,
     ) -> None:
         given = locals()
@@ -215,6 +220,7 @@ class Server(Decorators):
                 ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
             ),
             metrics=metrics,
+            access_log=_checks.access_log(access_log, access_log_sample),
         )
         self._uds_mode = uds_mode
         self._lifespan = LifespanHooks(lifespan)
@@ -324,6 +330,7 @@ class Server(Decorators):
         try:
             await embedded.serve(self, self._core)
         finally:
+            self._core.flush_access_log()
             self._idle.set()
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -367,7 +374,8 @@ class Server(Decorators):
         Returns:
             ``calls`` (of batches too), ``connections`` (open now), ``accepted`` (connections in
             total), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``,
-            ``subscriptions`` (now), ``dropped_messages`` (see `publish`); ``batches``: by function
+            ``subscriptions`` (now), ``dropped_messages`` (see `publish`), ``dropped_log_lines`` (of
+            the access log); ``batches``: by function
             and size, the number of batches in this process.
         """
         return self._core.stats()
@@ -395,6 +403,7 @@ class Server(Decorators):
             run = functools.partial(run_server, self, on_start)
             self._core.run(max_cycles, max_seconds, run)
         finally:
+            self._core.flush_access_log()
             self._idle.set()
 
     def _service_report(self) -> Callable[[], object] | None:

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
-use ucall_server::{CallId, DeferredCalls, Reservation, RunPermit, Token};
+use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, Token};
 
 use crate::job_input::JobInput;
 use crate::measured::{RunningCall, WaitingCall};
@@ -39,6 +39,8 @@ pub(crate) struct Deferred {
     pub(crate) items: CallItems,
     /// Counts the call, if that is measured.
     pub(crate) running: Option<RunningCall>,
+    /// Its line in the access log.
+    pub(crate) logged: Option<LoggedCall>,
     pub(crate) _permit: RunPermit,
 }
 

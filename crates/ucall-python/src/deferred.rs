@@ -95,9 +95,19 @@ impl Interpreter {
         let CallStart { procedure, deadline, permit, .. } = start;
         let caller = items.caller;
         let running = self.running_call(procedure.series);
-        let call = Deferred { future: None, cancelled, retained, items, running, _permit: permit };
+        let call = Deferred {
+            future: None,
+            cancelled,
+            retained,
+            items,
+            running,
+            logged: None,
+            _permit: permit,
+        };
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
-        self.calls.insert(caller, deadline, self.turn_began, entry)
+        let token = self.calls.insert(caller, deadline, self.turn_began, entry);
+        self.last_call = Some(token);
+        token
     }
 
     fn insert_run(&mut self, procedure: &Arc<Procedure>, items: Vec<Token>) -> Token {
@@ -372,8 +382,12 @@ impl Interpreter {
             let replied = match kind {
                 EntryKind::Call(call) => {
                     let replied = self.reply(py, &procedure, outcome, text);
+                    let error = replied.as_ref().err().map(|error| error.code);
                     if let Some(running) = call.running {
-                        running.record(replied.as_ref().err().map(|error| error.code));
+                        running.record(error);
+                    }
+                    if let Some(logged) = call.logged {
+                        logged.end(error, if caller.is_some() { text.len() } else { 0 });
                     }
                     replied
                 }

@@ -12,15 +12,15 @@ use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{
-    CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, HealthState, Mailbox,
-    MemoryBudget, Polled, Publisher, SeriesIndex,
+    CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, HealthState, LoggedCall, Mailbox,
+    MemoryBudget, Polled, Publisher, SeriesIndex, Token,
 };
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
 use crate::callbacks::Callbacks;
-use crate::calls::Calls;
+use crate::calls::{Calls, Entry};
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::detach::detached;
@@ -52,6 +52,8 @@ pub(crate) struct Interpreter {
     pub(crate) report: Arc<Report>,
     pub(crate) call_limits: CallLimits,
     pub(crate) calls: Calls,
+    /// The call that was deferred last.
+    pub(crate) last_call: Option<Token>,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
     /// Generators whose next step is due.
@@ -117,6 +119,7 @@ impl Interpreter {
             call_limits,
             outcomes: Arc::new(Outcomes::new(calls.outcomes().clone())),
             calls,
+            last_call: None,
             batches: Batches::new(sizes, metrics.clone()),
             ready_streams: ReadyStreams::default(),
             taken_items: TakenItems::default(),
@@ -531,6 +534,17 @@ impl Handler for Interpreter {
         let (value, ended) = unsafe { detached(attached(), work) };
         (self.has_waited, self.wait_ended) = (true, ended);
         value
+    }
+
+    fn identity_name(&self) -> Option<String> {
+        self.user.as_ref()?.extract(attached()).ok()
+    }
+
+    fn set_logged(&mut self, logged: LoggedCall) {
+        let call = self.last_call.and_then(|token| self.calls.find(token)).and_then(Entry::call);
+        if let Some(call) = call {
+            call.logged = Some(logged);
+        }
     }
 
     fn warn(&mut self, line: &str) {

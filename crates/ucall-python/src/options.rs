@@ -1,5 +1,6 @@
 //! The options of a server, by their Python names.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -7,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
-use ucall_server::WorkerConfig;
+use ucall_server::{AccessLog, LogFormat, WorkerConfig};
 
 /// The field that holds one limit.
 enum LimitField<'a> {
@@ -158,4 +159,21 @@ pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         }
     }
     Ok(defaults)
+}
+
+/// The access log with a format's name and the share of calls that it has.
+pub(crate) fn access_log((format, sample): (String, f64)) -> PyResult<Arc<AccessLog>> {
+    let format = match &*format {
+        "text" => LogFormat::Text,
+        "json" => LogFormat::Json,
+        _ => {
+            let problem = format!("access_log: expected 'text' or 'json', got {format:?}");
+            return Err(PyValueError::new_err(problem));
+        }
+    };
+    if !(0.0..=1.0).contains(&sample) {
+        let problem = format!("access_log_sample: expected 0 to 1, got {sample}");
+        return Err(PyValueError::new_err(problem));
+    }
+    Ok(Arc::new(AccessLog::new(format, sample, Box::new(std::io::stdout()))))
 }

@@ -11,8 +11,8 @@ use pyo3::types::{PyDict, PyList};
 use ucall_engine::{Address, Listener};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
-    connections_allowed,
+    AccessLog, AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, RouteAccess,
+    WorkerConfig, connections_allowed,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
@@ -54,7 +54,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls, metrics
+        challenge, timeout_ms, limits, tls, metrics, access_log
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -73,6 +73,7 @@ impl Server {
         limits: &Bound<'_, PyDict>,
         tls: Option<TlsSettings>,
         metrics: bool,
+        access_log: Option<(String, f64)>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
@@ -89,6 +90,7 @@ impl Server {
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
         state.metrics = metrics.then(Arc::default);
+        state.access_log = access_log.map(options::access_log).transpose()?;
         if bound {
             py.detach(|| state.bind())?;
         }
@@ -108,7 +110,8 @@ impl Server {
     /// Changes settings before the first run: the engine, the address, TLS, or a listening socket
     /// to take over.
     #[pyo3(signature = (
-        *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None
+        *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None,
+        access_log = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn configure(
@@ -120,8 +123,10 @@ impl Server {
         uds_mode: Option<u32>,
         descriptor: Option<RawFd>,
         tls: Option<TlsSettings>,
+        access_log: Option<(String, f64)>,
     ) -> PyResult<()> {
         let tls = tls.map(TlsSettings::load).transpose()?;
+        let access_log = access_log.map(options::access_log).transpose()?;
         let engine = engine.map(|name| engine::choose(py, name)).transpose()?;
         let before = self.state().address.clone();
         let host = host.map_or_else(|| before.host(), str::to_owned);
@@ -134,6 +139,7 @@ impl Server {
         }
         state.engine = engine.unwrap_or(state.engine);
         state.tls = tls.or_else(|| state.tls.take());
+        state.access_log = access_log.or_else(|| state.access_log.take());
         if let Some(descriptor) = descriptor {
             // SAFETY: the caller gives the descriptor away.
             let listener = Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
@@ -399,6 +405,17 @@ impl Server {
         }
     }
 
+    /// Waits for the lines of the access log to be written, at most a second, unless the worker is
+    /// kept for another run.
+    fn flush_access_log(&self, py: Python<'_>) {
+        let state = self.state();
+        let access_log = state.access_log.clone().filter(|_| state.worker.is_none());
+        drop(state);
+        if let Some(access_log) = access_log {
+            py.detach(|| access_log.flush(Duration::from_secs(1)));
+        }
+    }
+
     /// The counts of all runs so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.stats_dict(py)
@@ -457,12 +474,13 @@ impl Server {
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Listener>)> {
         self.bind(py)?;
-        let (engine, tls, listener, page, sockets, metrics) = {
+        let (engine, tls, listener, page, sockets, metrics, access_log) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
             let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
             let (engine, tls, metrics) = (state.engine, state.tls.clone(), state.metrics.clone());
-            (engine, tls, state.listener.take(), page, sockets, metrics)
+            let access_log = state.access_log.clone();
+            (engine, tls, state.listener.take(), page, sockets, metrics, access_log)
         };
         metrics.as_ref().inspect(|metrics| metrics.count_worker());
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
@@ -474,10 +492,15 @@ impl Server {
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
+        config.access_log.clone_from(&access_log);
         config.connections_max = config.connections_max.min(connections_allowed());
         let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)?;
         if let Some(page) = page {
             worker.set_counters(page);
+        }
+        if let Some(access_log) = access_log {
+            self.procedures.want_peers();
+            access_log.start(worker.counters())?;
         }
         if let Some(sockets) = sockets {
             worker.publisher().set_sockets(sockets);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use ucall_engine::{Address, EngineKind, Listener, UnixFile};
-use ucall_server::{CallMetrics, Counters, Message, ServerMessage, Stats, Tls};
+use ucall_server::{AccessLog, CallMetrics, Counters, Message, ServerMessage, Stats, Tls};
 
 use crate::asyncio::runner::WorkerRunner;
 use crate::bind::bind;
@@ -24,6 +24,7 @@ pub(crate) struct ServerState {
     pub(crate) tls: Option<Arc<Tls>>,
     /// The file of a Unix socket that was bound here.
     pub(crate) file: Option<UnixFile>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) is_running: bool,
     /// `stop()` was called before the first run.
     pub(crate) stop_requested: bool,
@@ -47,6 +48,7 @@ impl ServerState {
             address,
             listener: None,
             file: None,
+            access_log: None,
             tls,
             is_running: false,
             stop_requested: false,

@@ -24,6 +24,7 @@ impl Server {
         dict.set_item("system_calls", stats.system_calls)?;
         dict.set_item("subscriptions", stats.subscriptions)?;
         dict.set_item("dropped_messages", stats.dropped_messages)?;
+        dict.set_item("dropped_log_lines", stats.dropped_log_lines)?;
         dict.set_item("batches", self.batch_stats(py)?)?;
         Ok(dict)
     }

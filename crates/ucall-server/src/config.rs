@@ -6,6 +6,7 @@ use std::time::Duration;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 
+use crate::access_log::AccessLog;
 use crate::tls::Tls;
 
 /// How a worker serves.
@@ -31,6 +32,8 @@ pub struct WorkerConfig {
     pub drain_timeout: Duration,
     /// How long a worker that is to stop serves as before, except for its health checks.
     pub shutdown_delay: Duration,
+    /// Has a line for each call.
+    pub access_log: Option<Arc<AccessLog>>,
 }
 
 impl WorkerConfig {
@@ -54,6 +57,7 @@ impl WorkerConfig {
             topic_bytes_max: Self::TOPIC_BYTES_MAX,
             drain_timeout: Duration::from_secs(10),
             shutdown_delay: Duration::ZERO,
+            access_log: None,
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct Stats {
     pub subscriptions: u64,
     /// Messages of the server that were dropped for slow clients or busy workers.
     pub dropped_messages: u64,
+    /// Lines of the access log that were dropped.
+    pub dropped_log_lines: u64,
     /// The protocols of the open connections, as of the last sweep.
     pub protocols: ProtocolCounts,
 }
@@ -73,6 +75,7 @@ impl AddAssign for Stats {
         self.system_calls += other.system_calls;
         self.subscriptions += other.subscriptions;
         self.dropped_messages += other.dropped_messages;
+        self.dropped_log_lines += other.dropped_log_lines;
         self.protocols.http += other.protocols.http;
         self.protocols.websocket += other.protocols.websocket;
         self.protocols.raw += other.protocols.raw;
@@ -109,6 +112,7 @@ pub struct CounterPage {
     system_calls: AtomicU64,
     subscriptions: AtomicU64,
     dropped_messages: AtomicU64,
+    dropped_log_lines: AtomicU64,
     http: AtomicU64,
     websocket: AtomicU64,
     raw: AtomicU64,
@@ -157,6 +161,7 @@ impl CounterPage {
             system_calls: read(&self.system_calls),
             subscriptions: read(&self.subscriptions),
             dropped_messages: read(&self.dropped_messages),
+            dropped_log_lines: read(&self.dropped_log_lines),
             protocols,
         }
     }
@@ -167,12 +172,14 @@ impl CounterPage {
         self.publish(&Stats::default());
         self.subscriptions.store(0, Ordering::Relaxed);
         self.dropped_messages.store(0, Ordering::Relaxed);
+        self.dropped_log_lines.store(0, Ordering::Relaxed);
         stats
     }
 
     /// Adds counters to a page of workers that have ended.
     pub fn add(&self, mut stats: Stats) {
         self.dropped_messages.fetch_add(stats.dropped_messages, Ordering::Relaxed);
+        self.add_dropped_log_lines(stats.dropped_log_lines);
         stats += self.stats();
         self.publish(&stats);
     }
@@ -197,6 +204,11 @@ impl CounterPage {
     /// Counts dropped messages, on any thread.
     pub fn add_dropped(&self, count: u64) {
         self.dropped_messages.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts dropped lines of the access log, on any thread.
+    pub(crate) fn add_dropped_log_lines(&self, count: u64) {
+        self.dropped_log_lines.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Writes the counters of a worker's turn. A page has one worker.

@@ -9,9 +9,10 @@ use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
     AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Connection, Drain,
-    Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
+    Environment, LoadState, MemoryBudget, MessageFraming, Reply, RpcError, Scratch, Service,
 };
 
+use crate::access_log::{AccessLog, Transport};
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
 use crate::handler::{CallId, Caller, Handler, HealthState};
@@ -35,6 +36,8 @@ pub(crate) struct WorkerContext<H: Handler> {
     is_draining: bool,
     /// Derived from `drain` and `load`.
     rejection: Option<Rejection>,
+    /// Whether calls have a [`Diversion`].
+    diverts_calls: bool,
     scratch: Scratch,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
@@ -53,6 +56,7 @@ impl<H: Handler> WorkerContext<H> {
         }
         Self {
             scratch: Scratch::new(handler.memory_budget()),
+            diverts_calls: config.access_log.is_some(),
             handler,
             config,
             procedures: ProcedureCache::new(procedures),
@@ -144,6 +148,7 @@ impl<H: Handler> WorkerContext<H> {
             (_, LoadState::Overloaded) => Some(Rejection::Overload),
             _ => None,
         };
+        self.diverts_calls = self.rejection.is_some() || self.config.access_log.is_some();
     }
 
     /// Begins a turn, whose wait has ended just now.
@@ -193,11 +198,15 @@ impl<H: Handler> WorkerContext<H> {
         entry: &mut Entry,
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
+        let diversion = match self.diverts_calls {
+            true => Some(Diversion::new(self.rejection, &self.config, &entry.proto)),
+            false => None,
+        };
         let mut service = Dispatch {
             procedures: &self.procedures,
             handler: &mut self.handler,
             caller: &entry.caller,
-            rejection: self.rejection,
+            diversion,
             is_draining: self.is_draining,
             calls: &mut self.calls,
             process: self.process,
@@ -217,7 +226,62 @@ impl<H: Handler> WorkerContext<H> {
     }
 }
 
+/// Why calls are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rejection {
+    Drain,
+    Overload,
+}
+
+/// What a call goes through besides its procedure. Without any, a call costs one comparison.
+#[derive(Clone, Copy)]
+struct Diversion<'a> {
+    rejection: Option<Rejection>,
+    /// The access log, and what calls without a head came by.
+    log: Option<(&'a Arc<AccessLog>, Transport)>,
+}
+
+impl<'a> Diversion<'a> {
+    #[cold]
+    fn new(
+        rejection: Option<Rejection>,
+        config: &'a WorkerConfig,
+        connection: &Connection,
+    ) -> Self {
+        let transport = match connection.message_framing() {
+            Some(MessageFraming::Frame) => Transport::WebSocket,
+            _ => Transport::Raw,
+        };
+        Self { rejection, log: config.access_log.as_ref().map(|log| (log, transport)) }
+    }
+}
+
+/// Finds and runs the procedures that one connection calls.
+pub(crate) struct Dispatch<'a, H: Handler> {
+    procedures: &'a ProcedureCache<H::Procedure>,
+    handler: &'a mut H,
+    caller: &'a Caller,
+    diversion: Option<Diversion<'a>>,
+    is_draining: bool,
+    calls: &'a mut u64,
+    process: OwningProcess,
+}
+
 impl<H: Handler> Dispatch<'_, H> {
+    #[inline(always)]
+    fn run(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        let found = match call.method.is_escaped() {
+            false => self.procedures.find(call.method.raw()),
+            true => find_escaped(self.procedures, call.method),
+        };
+        let Some(procedure) = found else {
+            return self.handle_unknown(call, reply);
+        };
+        let outcome = self.handler.call(procedure, call, self.caller, reply);
+        self.process.end_child();
+        outcome
+    }
+
     #[cold]
     fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
         let error = rejection_error(cause);
@@ -237,24 +301,35 @@ impl<H: Handler> Dispatch<'_, H> {
         reply.error(&error);
         CallOutcome::Done
     }
-}
 
-/// Why calls are refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Rejection {
-    Drain,
-    Overload,
-}
-
-/// Finds and runs the procedures that one connection calls.
-pub(crate) struct Dispatch<'a, H: Handler> {
-    procedures: &'a ProcedureCache<H::Procedure>,
-    handler: &'a mut H,
-    caller: &'a Caller,
-    rejection: Option<Rejection>,
-    is_draining: bool,
-    calls: &'a mut u64,
-    process: OwningProcess,
+    /// Rejects or logs a call.
+    #[cold]
+    fn divert(
+        &mut self,
+        diversion: Diversion<'_>,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let logged = diversion.log.and_then(|(log, transport)| {
+            let transport = if call.head.is_some() { Transport::Http } else { transport };
+            log.begin(call, self.caller, transport, || self.handler.identity_name())
+        });
+        let outcome = match diversion.rejection {
+            Some(cause) => self.reject(call, cause, reply),
+            None => self.run(call, reply),
+        };
+        match (logged, outcome) {
+            (None, _) => {}
+            (Some(logged), CallOutcome::Done) => {
+                logged.end(reply.error_code(), reply.result_bytes());
+            }
+            (Some(logged), CallOutcome::Deferred | CallOutcome::Stream) => {
+                self.handler.set_logged(logged);
+            }
+            (Some(logged), CallOutcome::CancelRequest) => logged.discard(),
+        }
+        outcome
+    }
 }
 
 impl<H: Handler> Service for Dispatch<'_, H> {
@@ -263,19 +338,10 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         *self.calls += 1;
-        if let Some(cause) = self.rejection {
-            return self.reject(call, cause, reply);
+        match self.diversion {
+            None => self.run(call, reply),
+            Some(diversion) => self.divert(diversion, call, reply),
         }
-        let found = match call.method.is_escaped() {
-            false => self.procedures.find(call.method.raw()),
-            true => find_escaped(self.procedures, call.method),
-        };
-        let Some(procedure) = found else {
-            return self.handle_unknown(call, reply);
-        };
-        let outcome = self.handler.call(procedure, call, self.caller, reply);
-        self.process.end_child();
-        outcome
     }
 
     #[inline]
@@ -313,7 +379,8 @@ impl<H: Handler> Service for Dispatch<'_, H> {
             return CallOutcome::Done;
         };
         let (procedure, caller) = (&*route.procedure, self.caller);
-        let outcome = match (route.access, self.rejection) {
+        let outcome = match (route.access, self.diversion.and_then(|diversion| diversion.rejection))
+        {
             (RouteAccess::Health, _) => {
                 let state = self.health();
                 self.handler.check_health(procedure, call, caller, state, reply)
@@ -347,8 +414,12 @@ impl<H: Handler> Dispatch<'_, H> {
         self.procedures.routes().find(path, head.method())
     }
 
+    fn rejection(&self) -> Option<Rejection> {
+        self.diversion.and_then(|diversion| diversion.rejection)
+    }
+
     fn health(&self) -> HealthState {
-        match self.rejection {
+        match self.rejection() {
             _ if self.is_draining => HealthState::Draining,
             Some(Rejection::Overload) => HealthState::Overloaded,
             Some(Rejection::Drain) | None => HealthState::Normal,

@@ -11,6 +11,7 @@ use ucall_proto::{
     RpcError,
 };
 
+use crate::access_log::LoggedCall;
 use crate::mailbox::Mailbox;
 use crate::overflow::Overflow;
 use crate::publisher::Publisher;
@@ -254,6 +255,16 @@ pub trait Handler {
     /// Runs `wait`, which may block. A language with an interpreter lock releases it meanwhile.
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         wait()
+    }
+
+    /// The name of the caller's identity, for the access log.
+    fn identity_name(&self) -> Option<String> {
+        None
+    }
+
+    /// Keeps the line of the deferred call that [`Handler::call`] has begun last, until that ends.
+    fn set_logged(&mut self, logged: LoggedCall) {
+        drop(logged);
     }
 
     /// Logs a warning.

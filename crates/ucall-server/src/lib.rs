@@ -3,6 +3,7 @@
 //! Sockets are behind [`ucall_engine::Engine`], protocols behind [`ucall_proto::Connection`], and
 //! languages behind [`Handler`].
 
+mod access_log;
 mod admission;
 mod any_worker;
 mod config;
@@ -32,6 +33,7 @@ mod tls;
 mod topics;
 mod worker;
 
+pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, connections_allowed};
 pub use config::WorkerConfig;
 pub use counters::{CounterPage, Counters, ProtocolCounts, Stats};

@@ -17,7 +17,7 @@ const MONTHS: [&[u8; 3]; 12] = [
 pub fn date_text(unix_seconds: u64) -> [u8; DATE_BYTES] {
     let seconds = unix_seconds.min(SECONDS_MAX);
     let days = seconds / 86_400;
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_date(days);
     let [y1, y2] = digits(year / 100);
     let [y3, y4] = digits(year % 100);
     let [d1, d2] = digits(day);
@@ -34,7 +34,8 @@ pub fn date_text(unix_seconds: u64) -> [u8; DATE_BYTES] {
 
 /// Year, month and day of a day since 1970, by counting years from March, so that the leap day
 /// is the last of its year (Howard Hinnant's `civil_from_days`).
-fn civil(days: u64) -> (u64, u64, u64) {
+#[must_use]
+pub fn civil_date(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;

@@ -30,7 +30,7 @@ mod tests;
 
 pub use access::{AccessRules, AllowedOrigin, InvalidAccessRule};
 pub use chunked::{ChunkedDecoder, ChunkedLimits, Progress};
-pub use date::{DATE_BYTES, date_text};
+pub use date::{DATE_BYTES, civil_date, date_text};
 pub use error::HttpError;
 pub use head::{BodyLength, Head, Headers, Target, Version};
 pub use method::{Method, Methods};

@@ -4,6 +4,11 @@ use super::RpcError;
 use super::route::{ROUTE_ID, write_error_response};
 use crate::json::extend_short;
 
+/// What precedes the id of a reply.
+const RESULT_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+/// What precedes the result.
+const RESULT_NAME: &[u8] = br#","result":"#;
+
 /// The reply of one call, which the handler writes.
 ///
 /// Nothing is sent before the call has ended, so an error may replace a result that was begun.
@@ -38,7 +43,8 @@ enum ReplyState {
     Empty,
     Result,
     Response,
-    Error,
+    /// With its code.
+    Error(i64),
 }
 
 impl<'a> Reply<'a> {
@@ -52,9 +58,9 @@ impl<'a> Reply<'a> {
     pub fn result(&mut self) -> &mut Vec<u8> {
         self.out.truncate(self.start);
         self.state = ReplyState::Result;
-        self.out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        self.out.extend_from_slice(RESULT_HEAD);
         extend_short(self.out, self.id.unwrap_or(b"null"));
-        self.out.extend_from_slice(br#","result":"#);
+        self.out.extend_from_slice(RESULT_NAME);
         self.out
     }
 
@@ -75,11 +81,28 @@ impl<'a> Reply<'a> {
     /// Replies with an error, and discards a result that was begun.
     pub fn error(&mut self, error: &RpcError) {
         self.out.truncate(self.start);
-        self.state = ReplyState::Error;
+        self.state = ReplyState::Error(error.code);
         match self.id {
             None => {}
             Some(ROUTE_ID) => write_error_response(self.out, error),
             Some(_) => write_error_reply(self.out, self.id, error),
+        }
+    }
+
+    /// The code of the error that is replied with, if any.
+    pub fn error_code(&self) -> Option<i64> {
+        match self.state {
+            ReplyState::Error(code) => Some(code),
+            _ => None,
+        }
+    }
+
+    /// The bytes of the result so far.
+    pub fn result_bytes(&self) -> usize {
+        let head = RESULT_HEAD.len() + self.id.unwrap_or(b"null").len() + RESULT_NAME.len();
+        match self.state {
+            ReplyState::Result => self.out.len().saturating_sub(self.start + head),
+            _ => 0,
         }
     }
 
