@@ -10,16 +10,18 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, NamedTuple
 
 import httpx
+import msgspec
 import numpy as np
 import PIL.Image
 import pydantic
 import pytest
+import typing_extensions
 from numpy.typing import NDArray
 from serving import Serve
 
 import ucall
 from harness import HOST
-from ucall.schema import Error, Method, Parameter, describe
+from ucall.schema import Description, Error, Method, Parameter, describe
 
 
 class NotFound(ucall.RPCError):
@@ -158,6 +160,9 @@ def test_a_context_is_no_param_and_deprecation_is_told():
             Use new.
         """
 
+    def older() -> None: ...
+
+    assert _method(typing_extensions.deprecated("Use new.")(older)).is_deprecated
     method = _method(old)
     assert [param.name for param in method.params] == ["a"]
     assert method.is_deprecated and not _method(google).is_deprecated
@@ -178,6 +183,16 @@ def test_rest_params_and_how_params_may_be_passed():
     schema = {"type": "object", "additionalProperties": {"type": "number"}}
     assert described.passing == "by-name"
     assert described.params[1] == Parameter("rest", schema, False, "", "named")
+
+
+def test_required_params_that_can_be_passed_in_one_way_decide():
+    def by_position(a: int, /, *, late: int = 1) -> None: ...
+    def by_name(early: int = 1, /, *, a: int) -> None: ...
+    def with_context(a: int, *, ctx: ucall.Context) -> None: ...
+
+    assert _method(by_position).passing == "by-position"
+    assert _method(by_name).passing == "by-name"
+    assert _method(with_context).passing == "either"
 
 
 def test_a_stream_is_a_list_of_items():
@@ -246,6 +261,62 @@ def test_two_classes_of_one_name_are_two_components():
     assert second["x"] == {"type": "string"}
     assert second["more"]["items"] == {"$ref": "#/components/schemas/Same_2"}
     assert list(described.components) == ["Same", "Same_2"]
+
+
+def _takes(*annotations: Any) -> Any:
+    """A function with a parameter of each annotation, ``p0`` and so on."""
+    names = [f"p{index}" for index in range(len(annotations))]
+    function = eval(f"lambda {', '.join(names)}: None")
+    function.__annotations__ = dict(zip(names, annotations, strict=True))
+    return function
+
+
+def test_classes_that_differ_in_a_class_that_they_refer_to_are_two_components():
+    def made(kind: type) -> type:
+        inner = dataclasses.make_dataclass("Inner", [("x", kind)])
+        return dataclasses.make_dataclass("Outer", [("default", inner), ("examples", list[inner])])
+
+    server = ucall.Server(port=0)
+    server.add(_takes(made(int), made(str)), name="f")
+    described = describe(server)
+    for param, kind in zip(described.methods[0].params, ["integer", "string"], strict=True):
+        members = _component(described, param.schema)["properties"]
+        inner = _component(described, members["default"])
+        assert inner["properties"]["x"] == {"type": kind}
+        assert _component(described, members["examples"]["items"]) is inner
+
+
+def _component(described: Description, reference: dict[str, Any]) -> Any:
+    return described.components[reference["$ref"].removeprefix("#/components/schemas/")]
+
+
+def test_the_tags_of_a_union_refer_to_its_own_classes():
+    def made(kind: type) -> type:
+        return msgspec.defstruct("Cat", [("x", kind)], tag="cat")
+
+    class Dog(msgspec.Struct, tag="dog"):
+        x: int
+
+    server = ucall.Server(port=0)
+    server.add(_takes(made(int) | Dog, made(str) | Dog), name="f")
+    for param in describe(server).methods[0].params:
+        references = [part["$ref"] for part in param.schema["anyOf"]]
+        assert list(param.schema["discriminator"]["mapping"].values()) == references
+
+
+def test_a_class_whose_params_and_results_differ_is_two_components():
+    class Tags(msgspec.Struct):
+        names: set[str]
+
+    function = _takes(Tags)
+    function.__annotations__["return"] = Tags
+    server = ucall.Server(port=0)
+    server.add(function, name="f")
+    described = describe(server)
+    method = described.methods[0]
+    taken = _component(described, method.params[0].schema)["properties"]["names"]
+    returned = _component(described, method.result)["properties"]["names"]
+    assert "uniqueItems" not in taken and returned["uniqueItems"] is True
 
 
 def test_arrays_images_and_bytes_say_what_their_base64_holds():
@@ -348,6 +419,10 @@ def test_auth_is_asked_for_descriptions(serve: Serve):
     url = f"http://{HOST}:{server.port}/openrpc.json"
     assert httpx.get(url).status_code == 401
     assert httpx.get(url, headers={"Authorization": "Bearer x"}).status_code == 200
+    call = {"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"}
+    url = url.removesuffix("openrpc.json")
+    assert httpx.post(url, json=call).status_code == 401
+    assert httpx.post(url, json=call, headers={"Authorization": "Bearer x"}).status_code == 200
 
 
 def test_a_server_that_nobody_asks_imports_and_makes_nothing():

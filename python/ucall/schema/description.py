@@ -134,7 +134,7 @@ def _method(name: str, served: Served, schemas: Schemas) -> Method:
         docs.result,
         _errors(served.function, docs),
         docs.is_deprecated or hasattr(served.function, "__deprecated__"),
-        _passing(served.function),
+        _passing(served.function, params),
     )
 
 
@@ -180,13 +180,19 @@ def _default(value: object) -> Schema:
         return {}
 
 
-def _passing(function: Callable[..., object]) -> Passing:
-    try:
-        kinds = {it.kind for it in _signature.inspect_signature(function).parameters.values()}
-    except ValueError:
+def _passing(function: Callable[..., object], described: list[Parameter] | None) -> Passing:
+    if described is None:
         return "by-position"
+    signature = _signature.inspect_signature(function)
+    params = [signature.parameters[it.name] for it in described]
+    required = {it.kind for it in params if it.default is inspect.Parameter.empty}
+    kinds = {it.kind for it in params}
     by_position = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}
     by_name = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+    if inspect.Parameter.POSITIONAL_ONLY in required:
+        return "by-position"
+    if inspect.Parameter.KEYWORD_ONLY in required:
+        return "by-name"
     if kinds & by_name and not kinds & by_position:
         return "by-name"
     return "by-position" if kinds & by_position and not kinds & by_name else "either"

@@ -12,7 +12,7 @@ import typing
 from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.schema import binary
-from ucall.schema.dialects import PREFIX, with_renamed_components
+from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_pydantic, is_union, parts_of
 
@@ -51,8 +51,8 @@ class Schemas:
     def __init__(self, registry: TypeRegistry) -> None:
         self._registry = registry
         self.components: dict[str, Schema] = {}
-        #: The components as the libraries have written them.
-        self._written: dict[str, Schema] = {}
+        #: Each with all those that it refers to, as the libraries have written them.
+        self._written: dict[str, dict[str, Schema]] = {}
 
     def of(self, annotation: Any, direction: Direction) -> Schema:
         """The schema of an annotation. One that no library describes accepts any value."""
@@ -111,7 +111,7 @@ class Schemas:
         (schema,), components = msgspec.json.schema_components(
             [annotation],
             schema_hook=lambda kind: self._of(kind, direction),
-            ref_template=PREFIX + "{name}",
+            ref_template=LOCAL + "{name}",
         )
         return self._with_components(schema, components, direction)
 
@@ -120,7 +120,7 @@ class Schemas:
 
         mode: Any = "validation" if direction == "param" else "serialization"
         inputs = [(annotation, mode, TypeAdapter(annotation))]
-        made, definitions = TypeAdapter.json_schemas(inputs, ref_template=PREFIX + "{model}")
+        made, definitions = TypeAdapter.json_schemas(inputs, ref_template=LOCAL + "{model}")
         components = definitions.get("$defs", {})
         return self._with_components(made[annotation, mode], components, direction)
 
@@ -129,33 +129,33 @@ class Schemas:
     ) -> Schema:
         """Adds components, under other names where theirs belong to others, and returns the schema
         that refers to them."""
-        names = {name: self._name_for(name, it) for name, it in components.items()}
+        components = {name: _completed(it, direction) for name, it in components.items()}
+        names = {name: self._name_for(name, components) for name in components}
+        references = {LOCAL + name: PREFIX + named for name, named in names.items()}
         for name, component in components.items():
-            completed = _completed(component, direction)
-            self.components[names[name]] = with_renamed_components(completed, names)
-        return typing.cast(Schema, with_renamed_components(_completed(schema, direction), names))
+            self.components[names[name]] = with_new_references(component, references)
+        return typing.cast(Schema, with_new_references(_completed(schema, direction), references))
 
-    def _name_for(self, name: str, component: Schema) -> str:
+    def _name_for(self, name: str, components: dict[str, Schema]) -> str:
         """The name of a component: its own, or with a number if that belongs to another."""
+        written = reached(name, components)
         for number in itertools.count(1):
             numbered = name if number == 1 else f"{name}_{number}"
-            if self._written.setdefault(numbered, component) == component:
+            if self._written.setdefault(numbered, written) == written:
                 return numbered
         raise AssertionError("unreachable")
 
 
-def _completed(schema: Any, direction: Direction) -> Any:
-    """A schema of msgspec's with what it omits of the values that the server takes."""
-    if isinstance(schema, list):
-        return [_completed(part, direction) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {name: _completed(value, direction) for name, value in schema.items()}
-    if made.get("contentEncoding") == "base64" and "x-ucall" not in made:
-        made |= binary.bytes_schema()
-    if direction == "param":
-        if made.get("uniqueItems") is True:  # A set may be given an item twice.
-            del made["uniqueItems"]
-        if made.get("format") == "decimal":
+def _completed(schema: Schema, direction: Direction) -> Schema:
+    """A schema of a library with what it omits of the values that the server takes."""
+
+    def change(made: Schema) -> Schema:
+        if made.get("contentEncoding") == "base64" and "x-ucall" not in made:
+            made |= binary.bytes_schema()
+        if direction == "param" and made.get("uniqueItems") is True:
+            del made["uniqueItems"]  # A set may be given an item twice.
+        if direction == "param" and made.get("format") == "decimal":
             made["type"] = ["string", "number"]
-    return made
+        return made
+
+    return typing.cast(Schema, rewritten(schema, change))
