@@ -86,7 +86,7 @@ class Schemas:
         if decoder is not None and "array" not in decoder.type_name:
             return binary.image_schema()
         if decoder is not None and direction == "param":
-            return binary.array_param(annotation, self.components)
+            return self._with_components(*binary.array_param(annotation), direction)
         if decoder is not None:
             return binary.array_result(annotation)
         if annotation in _BINARY:
