@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import enum
 import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from typing import Annotated, Any, NamedTuple
 
 import httpx
@@ -18,9 +21,10 @@ import pytest
 import typing_extensions
 from numpy.typing import NDArray
 from serving import Serve
+from test_workers import supervised
 
 import ucall
-from harness import HOST
+from harness import HOST, Wire, eventually
 from ucall.schema import Description, Error, Method, Parameter, describe
 
 
@@ -193,6 +197,30 @@ def test_required_params_that_can_be_passed_in_one_way_decide():
     assert _method(by_position).passing == "by-position"
     assert _method(by_name).passing == "by-name"
     assert _method(with_context).passing == "either"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (datetime.date(2026, 1, 31), "2026-01-31"),
+        (Decimal("1.5"), "1.5"),
+        (b"ab", "YWI="),
+        (enum.Enum("Colour", {"RED": "red"}).RED, "red"),
+        (Node(1, Node(2)), {"value": 1, "next": {"value": 2, "next": None}}),
+        ((1, [2.5]), [1, [2.5]]),
+    ],
+)
+def test_a_default_is_written_as_json(value, written):
+    def f(a=value): ...
+
+    assert _method(f).params[0].schema == {"default": written}
+
+
+@pytest.mark.parametrize("value", [float("nan"), object(), {"a", "b"}, [1j]])
+def test_a_default_without_json_form_is_left_out(value):
+    def f(a=value): ...
+
+    assert _method(f).params == [Parameter("a", {}, False)]
 
 
 def test_a_stream_is_a_list_of_items():
@@ -439,6 +467,35 @@ server.stop()
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert json.loads(ran.stdout.replace("'", '"')) == []
+
+
+def test_all_workers_answer_with_the_same_document(tmp_path):
+    source = """
+import enum, os, ucall
+server = ucall.Server(port=0)
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+@server
+def pid() -> int:
+    return os.getpid()
+@server
+def paint(colour: Colour = Colour.RED, on: set[str] | int = 5, names=frozenset("abc")) -> Colour:
+    return colour
+"""
+    with supervised(tmp_path, "--workers", "2", source=source) as server:
+        server.wait_for(2)
+        documents: dict[int, Any] = {}
+
+        def ask() -> bool:
+            with Wire(server.port) as wire:
+                documents[wire.result("pid", None)] = wire.result("rpc.discover", None)
+            return len(documents) == 2
+
+        assert eventually(ask)
+        first, second = documents.values()
+        assert json.dumps(first) == json.dumps(second)
+        assert [method["name"] for method in first["methods"]] == ["pid", "paint"]
 
 
 @pytest.mark.parametrize("option", ["title", "version", "description"])

@@ -2,7 +2,8 @@
 
 Some values are left out, because JSON Schema and the server are known to differ on them:
 ``1.0`` as an integer, strings that a format or base64 refuses, numbers of many digits, nested lists
-of unequal lengths, lists of ints for an abstract kind of floats, and keys of a dict that are no str.
+of unequal lengths, lists of ints for an abstract kind of floats, and keys of a dict that are no
+str.
 """
 
 from __future__ import annotations

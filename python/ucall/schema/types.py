@@ -45,11 +45,12 @@ class Schemas:
     """The schemas of one server's types.
 
     Attributes:
+        registry: The types of the server.
         components: The schemas of classes, by name.
     """
 
     def __init__(self, registry: TypeRegistry) -> None:
-        self._registry = registry
+        self.registry = registry
         self.components: dict[str, Schema] = {}
         #: Each with all those that it refers to, as the libraries have written them.
         self._written: dict[str, dict[str, Schema]] = {}
@@ -80,9 +81,9 @@ class Schemas:
 
     def _without_library(self, annotation: Any, direction: Direction) -> Schema | None:
         """The schema of a registered type, an array, an image, bytes or a type of JSON's."""
-        if self._registry.is_registered(annotation):
+        if self.registry.is_registered(annotation):
             return {"title": annotation.__name__}
-        decoder = self._registry.decoder_of(annotation)
+        decoder = self.registry.decoder_of(annotation)
         if decoder is not None and "array" not in decoder.type_name:
             return binary.image_schema()
         if decoder is not None and direction == "param":
