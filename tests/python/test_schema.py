@@ -361,6 +361,22 @@ def test_arrays_images_and_bytes_say_what_their_base64_holds():
     assert (of_bytes["x-ucall"], of_image["x-ucall"]) == ({"type": "bytes"}, {"type": "image"})
 
 
+def test_fields_that_are_arrays_have_their_dtypes_and_dimensions():
+    matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    data = dataclasses.make_dataclass(
+        "Data", [("one", matrix), ("some", dict[str, list[matrix]]), ("none", matrix | None, None)]
+    )
+    server = ucall.Server(port=0)
+    server.add(_takes(data, NamedTuple("Pair", [("n", int), ("one", matrix)])), name="f")
+    described = describe(server)
+    taken, pair = (_component(described, it.schema) for it in described.methods[0].params)
+    members, hint = taken["properties"], {"type": "array", "dtype": "float32", "shape": [None] * 2}
+    assert members["one"]["x-ucall"] == hint
+    assert members["some"]["additionalProperties"]["items"] == members["one"]
+    assert members["none"] == {"anyOf": [members["one"], {"type": "null"}], "default": None}
+    assert pair["prefixItems"] == [{"type": "integer"}, members["one"]]
+
+
 def test_notes_and_fields_describe_params():
     class Item(pydantic.BaseModel):
         sku: str = pydantic.Field(description="The stock number.", examples=["a1"])

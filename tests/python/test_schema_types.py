@@ -42,6 +42,12 @@ class User:
     friend: User | None = None
 
 
+@dataclasses.dataclass
+class Sample:
+    x: NDArray[np.uint8]
+    next: Sample | None = None
+
+
 class Movie(TypedDict):
     name: str
     year: int
@@ -103,6 +109,7 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
     "bools": (NDArray[np.bool_], [[True], [1]]),
     "image": (PIL.Image.Image, []),
     "dataclass": (User, [{"name": "a", "age": 1}, {"name": "a", "age": -1}, {"name": "a"}]),
+    "class with arrays": (Sample, [{"x": [1]}, {"x": [256]}, {"x": [True]}, {"x": [], "next": {}}]),
     "typed dict": (Movie, [{"name": "a", "year": 1}, {"name": "a"}]),
     "named tuple": (Point, [[1], [1, 2], [1, 2, 3], []]),
     "tuple": (tuple[int, str], [[1, "a"], [1], [1, "a", 2]]),
@@ -132,6 +139,7 @@ _STRINGS = {
     *("bytes", "bytearray", "memoryview", "image"),
     *("array", "uint8", "matrix", "bools", "any array", "floating", "unsigned", "complex kind"),
     *("complex", "float16", "float32", "two dtypes", "maybe array", "arrays"),
+    "class with arrays",
     *("datetime", "date", "time", "timedelta", "uuid", "decimal", "int keys"),
 }
 

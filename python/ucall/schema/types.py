@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.schema import binary
 from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references
+from ucall.schema.fields import describe_array_fields
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_pydantic, is_union, parts_of
 
@@ -113,6 +114,9 @@ class Schemas:
             [annotation],
             schema_hook=lambda kind: self._of(kind, direction),
             ref_template=LOCAL + "{name}",
+        )
+        describe_array_fields(
+            annotation, components, self.registry, lambda field: self._of(field, direction)
         )
         return self._with_components(schema, components, direction)
 
