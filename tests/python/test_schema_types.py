@@ -1,4 +1,4 @@
-"""What the schema of a type accepts the server accepts, and what it refuses the server refuses.
+"""Schemas and the server agree on valid params, and results are as their schemas say.
 
 Some values are left out, because JSON Schema and the server are known to differ on them:
 ``1.0`` as an integer, strings that a format or base64 refuses, numbers of many digits, nested lists
@@ -11,6 +11,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
+import json
+import re
 import uuid
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -159,24 +162,44 @@ _JSON = st.recursive(
 )
 
 
+class Judged(NamedTuple):
+    """A server with a method that returns its param, and the schemas of both in each dialect."""
+
+    server: ucall.Server
+    client: Client
+    params: list[Any]
+    results: list[Any]
+
+
+def _judged(annotation: Any) -> Judged:
+    server = ucall.Server(port=0)
+
+    def take(value):
+        return value
+
+    take.__annotations__ = {"value": annotation, "return": annotation}
+    server.add(take)
+    server.start()
+    described = describe(server)
+    method, document = described.methods[0], described.openrpc()
+    written, components = document["methods"][0], {"components": document["components"]}
+    newer = {"components": {"schemas": described.components}}
+    params = [
+        jsonschema.Draft7Validator(written["params"][0]["schema"] | components),
+        jsonschema.Draft202012Validator(method.params[0].schema | newer),
+    ]
+    results = [
+        jsonschema.Draft7Validator(written["result"]["schema"] | components),
+        jsonschema.Draft202012Validator(method.result | newer),
+    ]
+    return Judged(server, Client(port=server.port), params, results)
+
+
 @pytest.fixture(scope="module")
 def servers():
-    made: dict[str, tuple[ucall.Server, Client, jsonschema.Draft7Validator]] = {}
-    for name, (annotation, _) in TYPES.items():
-        server = ucall.Server(port=0)
-
-        def take(value):
-            return True
-
-        take.__annotations__ = {"value": annotation}
-        server.add(take)
-        server.start()
-        document = describe(server).openrpc()
-        schema = document["methods"][0]["params"][0]["schema"]
-        judge = jsonschema.Draft7Validator(schema | {"components": document["components"]})
-        made[name] = server, Client(port=server.port), judge
+    made = {name: _judged(annotation) for name, (annotation, _) in TYPES.items()}
     yield made
-    for server, client, _ in made.values():
+    for server, client, *_ in made.values():
         client.close()
         server.stop()
 
@@ -199,25 +222,45 @@ def _is_ragged(value: Any) -> bool:
     return len(shapes) > 1 or any(map(_is_ragged, value))
 
 
-def _accepts(client: Client, value: Any) -> bool:
-    reply = client.take(value=value)
+def _check(judged: Judged, value: Any) -> None:
+    """The schemas accept the value if the server does, and then its result."""
+    reply = judged.client.take(value=value)
+    assert reply.error is None or reply.error.code == -32602, reply.error
+    for judge in judged.params:
+        assert judge.is_valid(value) == (reply.error is None), value
     if reply.error is None:
-        return True
-    assert reply.error.code == -32602, reply.error
-    return False
+        for judge in judged.results:
+            assert judge.is_valid(reply.json), reply.json
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_the_schema_and_the_server_agree(name, servers):
-    _, client, judge = servers[name]
-    judge.check_schema(judge.schema)
+    for judge in [*servers[name].params, *servers[name].results]:
+        judge.check_schema(judge.schema)
     for value in TYPES[name][1]:
-        assert judge.is_valid(value) == _accepts(client, value), value
+        _check(servers[name], value)
 
     @settings(max_examples=60, deadline=None, database=None)
     @given(_JSON)
     def agree(value):
         if not _is_undecided(name, value):
-            assert judge.is_valid(value) == _accepts(client, value), value
+            _check(servers[name], value)
 
     agree()
+
+
+def test_a_document_with_all_types_refers_to_components_that_it_has():
+    server = ucall.Server(port=0)
+    for name, (annotation, _) in TYPES.items():
+
+        def take(value):
+            return value
+
+        take.__annotations__ = {"value": annotation, "return": annotation}
+        server.add(functools.partial(take), name=name)
+    document = describe(server).openrpc()
+    text = json.dumps(document)
+    references = set(re.findall(r'"(#/[^"]*)"', text))
+    prefix = "#/components/schemas/"
+    assert {it.removeprefix(prefix) for it in references} <= set(document["components"]["schemas"])
+    assert len(references) > 10 and len(document["methods"]) == len(TYPES)
