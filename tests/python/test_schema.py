@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import enum
 import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from typing import Annotated, Any, NamedTuple
 
 import httpx
+import msgspec
 import numpy as np
 import PIL.Image
 import pydantic
 import pytest
+import typing_extensions
 from numpy.typing import NDArray
 from serving import Serve
+from test_workers import supervised
 
 import ucall
-from harness import HOST
-from ucall.schema import Error, Method, Parameter, describe
+from harness import HOST, Wire, eventually
+from ucall.schema import Description, Error, Method, Parameter, describe
 
 
 class NotFound(ucall.RPCError):
@@ -158,6 +164,9 @@ def test_a_context_is_no_param_and_deprecation_is_told():
             Use new.
         """
 
+    def older() -> None: ...
+
+    assert _method(typing_extensions.deprecated("Use new.")(older)).is_deprecated
     method = _method(old)
     assert [param.name for param in method.params] == ["a"]
     assert method.is_deprecated and not _method(google).is_deprecated
@@ -178,6 +187,40 @@ def test_rest_params_and_how_params_may_be_passed():
     schema = {"type": "object", "additionalProperties": {"type": "number"}}
     assert described.passing == "by-name"
     assert described.params[1] == Parameter("rest", schema, False, "", "named")
+
+
+def test_required_params_that_can_be_passed_in_one_way_decide():
+    def by_position(a: int, /, *, late: int = 1) -> None: ...
+    def by_name(early: int = 1, /, *, a: int) -> None: ...
+    def with_context(a: int, *, ctx: ucall.Context) -> None: ...
+
+    assert _method(by_position).passing == "by-position"
+    assert _method(by_name).passing == "by-name"
+    assert _method(with_context).passing == "either"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (datetime.date(2026, 1, 31), "2026-01-31"),
+        (Decimal("1.5"), "1.5"),
+        (b"ab", "YWI="),
+        (enum.Enum("Colour", {"RED": "red"}).RED, "red"),
+        (Node(1, Node(2)), {"value": 1, "next": {"value": 2, "next": None}}),
+        ((1, [2.5]), [1, [2.5]]),
+    ],
+)
+def test_a_default_is_written_as_json(value, written):
+    def f(a=value): ...
+
+    assert _method(f).params[0].schema == {"default": written}
+
+
+@pytest.mark.parametrize("value", [float("nan"), object(), {"a", "b"}, [1j]])
+def test_a_default_without_json_form_is_left_out(value):
+    def f(a=value): ...
+
+    assert _method(f).params == [Parameter("a", {}, False)]
 
 
 def test_a_stream_is_a_list_of_items():
@@ -248,6 +291,62 @@ def test_two_classes_of_one_name_are_two_components():
     assert list(described.components) == ["Same", "Same_2"]
 
 
+def _takes(*annotations: Any) -> Any:
+    """A function with a parameter of each annotation, ``p0`` and so on."""
+    names = [f"p{index}" for index in range(len(annotations))]
+    function = eval(f"lambda {', '.join(names)}: None")
+    function.__annotations__ = dict(zip(names, annotations, strict=True))
+    return function
+
+
+def test_classes_that_differ_in_a_class_that_they_refer_to_are_two_components():
+    def made(kind: type) -> type:
+        inner = dataclasses.make_dataclass("Inner", [("x", kind)])
+        return dataclasses.make_dataclass("Outer", [("default", inner), ("examples", list[inner])])
+
+    server = ucall.Server(port=0)
+    server.add(_takes(made(int), made(str)), name="f")
+    described = describe(server)
+    for param, kind in zip(described.methods[0].params, ["integer", "string"], strict=True):
+        members = _component(described, param.schema)["properties"]
+        inner = _component(described, members["default"])
+        assert inner["properties"]["x"] == {"type": kind}
+        assert _component(described, members["examples"]["items"]) is inner
+
+
+def _component(described: Description, reference: dict[str, Any]) -> Any:
+    return described.components[reference["$ref"].removeprefix("#/components/schemas/")]
+
+
+def test_the_tags_of_a_union_refer_to_its_own_classes():
+    def made(kind: type) -> type:
+        return msgspec.defstruct("Cat", [("x", kind)], tag="cat")
+
+    class Dog(msgspec.Struct, tag="dog"):
+        x: int
+
+    server = ucall.Server(port=0)
+    server.add(_takes(made(int) | Dog, made(str) | Dog), name="f")
+    for param in describe(server).methods[0].params:
+        references = [part["$ref"] for part in param.schema["anyOf"]]
+        assert list(param.schema["discriminator"]["mapping"].values()) == references
+
+
+def test_a_class_whose_params_and_results_differ_is_two_components():
+    class Tags(msgspec.Struct):
+        names: set[str]
+
+    function = _takes(Tags)
+    function.__annotations__["return"] = Tags
+    server = ucall.Server(port=0)
+    server.add(function, name="f")
+    described = describe(server)
+    method = described.methods[0]
+    taken = _component(described, method.params[0].schema)["properties"]["names"]
+    returned = _component(described, method.result)["properties"]["names"]
+    assert "uniqueItems" not in taken and returned["uniqueItems"] is True
+
+
 def test_arrays_images_and_bytes_say_what_their_base64_holds():
     def f(a: NDArray[np.float32], b: bytes, c: PIL.Image.Image) -> NDArray[np.float32]:
         return a
@@ -260,6 +359,22 @@ def test_arrays_images_and_bytes_say_what_their_base64_holds():
     assert method.result["contentMediaType"] == "application/x-npy"
     assert of_bytes["contentEncoding"] == of_image["contentEncoding"] == "base64"
     assert (of_bytes["x-ucall"], of_image["x-ucall"]) == ({"type": "bytes"}, {"type": "image"})
+
+
+def test_fields_that_are_arrays_have_their_dtypes_and_dimensions():
+    matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    data = dataclasses.make_dataclass(
+        "Data", [("one", matrix), ("some", dict[str, list[matrix]]), ("none", matrix | None, None)]
+    )
+    server = ucall.Server(port=0)
+    server.add(_takes(data, NamedTuple("Pair", [("n", int), ("one", matrix)])), name="f")
+    described = describe(server)
+    taken, pair = (_component(described, it.schema) for it in described.methods[0].params)
+    members, hint = taken["properties"], {"type": "array", "dtype": "float32", "shape": [None] * 2}
+    assert members["one"]["x-ucall"] == hint
+    assert members["some"]["additionalProperties"]["items"] == members["one"]
+    assert members["none"] == {"anyOf": [members["one"], {"type": "null"}], "default": None}
+    assert pair["prefixItems"] == [{"type": "integer"}, members["one"]]
 
 
 def test_notes_and_fields_describe_params():
@@ -348,6 +463,10 @@ def test_auth_is_asked_for_descriptions(serve: Serve):
     url = f"http://{HOST}:{server.port}/openrpc.json"
     assert httpx.get(url).status_code == 401
     assert httpx.get(url, headers={"Authorization": "Bearer x"}).status_code == 200
+    call = {"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"}
+    url = url.removesuffix("openrpc.json")
+    assert httpx.post(url, json=call).status_code == 401
+    assert httpx.post(url, json=call, headers={"Authorization": "Bearer x"}).status_code == 200
 
 
 def test_a_server_that_nobody_asks_imports_and_makes_nothing():
@@ -364,6 +483,35 @@ server.stop()
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert json.loads(ran.stdout.replace("'", '"')) == []
+
+
+def test_all_workers_answer_with_the_same_document(tmp_path):
+    source = """
+import enum, os, ucall
+server = ucall.Server(port=0)
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+@server
+def pid() -> int:
+    return os.getpid()
+@server
+def paint(colour: Colour = Colour.RED, on: set[str] | int = 5, names=frozenset("abc")) -> Colour:
+    return colour
+"""
+    with supervised(tmp_path, "--workers", "2", source=source) as server:
+        server.wait_for(2)
+        documents: dict[int, Any] = {}
+
+        def ask() -> bool:
+            with Wire(server.port) as wire:
+                documents[wire.result("pid", None)] = wire.result("rpc.discover", None)
+            return len(documents) == 2
+
+        assert eventually(ask)
+        first, second = documents.values()
+        assert json.dumps(first) == json.dumps(second)
+        assert [method["name"] for method in first["methods"]] == ["pid", "paint"]
 
 
 @pytest.mark.parametrize("option", ["title", "version", "description"])

@@ -1,8 +1,9 @@
-"""What the schema of a type accepts the server accepts, and what it refuses the server refuses.
+"""Schemas and the server agree on valid params, and results are as their schemas say.
 
 Some values are left out, because JSON Schema and the server are known to differ on them:
 ``1.0`` as an integer, strings that a format or base64 refuses, numbers of many digits, nested lists
-of unequal lengths, and keys of a dict that are no str.
+of unequal lengths, lists of ints for an abstract kind of floats, and keys of a dict that are no
+str.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
+import json
+import re
 import uuid
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -39,6 +43,12 @@ class User:
     name: str
     age: Annotated[int, msgspec.Meta(ge=0, le=200)]
     friend: User | None = None
+
+
+@dataclasses.dataclass
+class Sample:
+    x: NDArray[np.uint8]
+    next: Sample | None = None
 
 
 class Movie(TypedDict):
@@ -74,17 +84,35 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
     "bool": (bool, [True]),
     "str": (str, ["", "a"]),
     "none": (None, [None]),
+    "bare list": (list, [[], [1, "a"]]),
+    "bare dict": (dict, [{}, {"a": 1}]),
     "list": (list[int], [[], [1]]),
+    "lists": (list[list[bool] | None], [[[True], None], [[1]]]),
+    "frozen set": (frozenset[str], [["a", "a"], [1]]),
+    "long tuple": (tuple[int, ...], [[], [1, 2], ["a"]]),
     "dict": (dict[str, float], [{}, {"a": 1}]),
     "optional": (int | None, [None, 1]),
     "union": (int | str | None, [None, 1, "a"]),
     "bytes": (bytes, ["AAAA", ""]),
+    "bytearray": (bytearray, ["AAAA", 1]),
+    "memoryview": (memoryview, ["AAAA", [1]]),
     "array": (NDArray[np.float64], [[1, 2.5], [[1]], []]),
     "uint8": (NDArray[np.uint8], [[0, 255], [256], [-1], [[3]]]),
     "matrix": (np.ndarray[tuple[int, int], np.dtype[np.int32]], [[[1]], [1], [[[1]]]]),
+    "any array": (np.ndarray, [[1, 2.5], [True, False], [True, 1], [[True], [False]]]),
+    "floating": (NDArray[np.floating], [[0.5], [], [True]]),
+    "unsigned": (NDArray[np.unsignedinteger], [[1], []]),
+    "complex kind": (NDArray[np.complexfloating], [[1.5], []]),
+    "complex": (NDArray[np.complex64], [[1.5, 1], [True], [1e39]]),
+    "float16": (NDArray[np.float16], [[65519], [65520], [-65519.5], [-65520.5], [[1e300]]]),
+    "float32": (NDArray[np.float32], [[3.40282356e38], [3.4028236e38], [1e38]]),
+    "two dtypes": (NDArray[np.int64 | np.float32], [[1], [1, 1.5], [True]]),
+    "maybe array": (NDArray[np.bool_] | None, [None, [True], [1], [True, 1]]),
+    "arrays": (dict[str, list[NDArray[np.int8]]], [{"a": [[1]]}, {"a": [[128]]}, {"a": [1]}]),
     "bools": (NDArray[np.bool_], [[True], [1]]),
     "image": (PIL.Image.Image, []),
     "dataclass": (User, [{"name": "a", "age": 1}, {"name": "a", "age": -1}, {"name": "a"}]),
+    "class with arrays": (Sample, [{"x": [1]}, {"x": [256]}, {"x": [True]}, {"x": [], "next": {}}]),
     "typed dict": (Movie, [{"name": "a", "year": 1}, {"name": "a"}]),
     "named tuple": (Point, [[1], [1, 2], [1, 2, 3], []]),
     "tuple": (tuple[int, str], [[1, "a"], [1], [1, "a", 2]]),
@@ -110,11 +138,12 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 #: Types whose schema does not check the contents of strings.
-_STRINGS = {"bytes", "array", "uint8", "matrix", "bools", "image", "datetime", "date", "time"} | {
-    "timedelta",
-    "uuid",
-    "decimal",
-    "int keys",
+_STRINGS = {
+    *("bytes", "bytearray", "memoryview", "image"),
+    *("array", "uint8", "matrix", "bools", "any array", "floating", "unsigned", "complex kind"),
+    *("complex", "float16", "float32", "two dtypes", "maybe array", "arrays"),
+    "class with arrays",
+    *("datetime", "date", "time", "timedelta", "uuid", "decimal", "int keys"),
 }
 
 _JSON = st.recursive(
@@ -133,31 +162,57 @@ _JSON = st.recursive(
 )
 
 
+class Judged(NamedTuple):
+    """A server with a method that returns its param, and the schemas of both in each dialect."""
+
+    server: ucall.Server
+    client: Client
+    params: list[Any]
+    results: list[Any]
+
+
+def _judged(annotation: Any) -> Judged:
+    server = ucall.Server(port=0)
+
+    def take(value):
+        return value
+
+    take.__annotations__ = {"value": annotation, "return": annotation}
+    server.add(take)
+    server.start()
+    described = describe(server)
+    method, document = described.methods[0], described.openrpc()
+    written, components = document["methods"][0], {"components": document["components"]}
+    newer = {"components": {"schemas": described.components}}
+    params = [
+        jsonschema.Draft7Validator(written["params"][0]["schema"] | components),
+        jsonschema.Draft202012Validator(method.params[0].schema | newer),
+    ]
+    results = [
+        jsonschema.Draft7Validator(written["result"]["schema"] | components),
+        jsonschema.Draft202012Validator(method.result | newer),
+    ]
+    return Judged(server, Client(port=server.port), params, results)
+
+
 @pytest.fixture(scope="module")
 def servers():
-    made: dict[str, tuple[ucall.Server, Client, jsonschema.Draft7Validator]] = {}
-    for name, (annotation, _) in TYPES.items():
-        server = ucall.Server(port=0)
-
-        def take(value):
-            return True
-
-        take.__annotations__ = {"value": annotation}
-        server.add(take)
-        server.start()
-        document = describe(server).openrpc()
-        schema = document["methods"][0]["params"][0]["schema"]
-        judge = jsonschema.Draft7Validator(schema | {"components": document["components"]})
-        made[name] = server, Client(port=server.port), judge
+    made = {name: _judged(annotation) for name, (annotation, _) in TYPES.items()}
     yield made
-    for server, client, _ in made.values():
+    for server, client, *_ in made.values():
         client.close()
         server.stop()
 
 
 def _is_undecided(name: str, value: Any) -> bool:
     """Whether the value has what the schema of this type does not check."""
+    if name == "floating" and isinstance(value, list) and not any(map(_is_float, value)):
+        return value != []
     return (name in _STRINGS and "'" in repr(value)) or _is_ragged(value)
+
+
+def _is_float(value: Any) -> bool:
+    return any(map(_is_float, value)) if isinstance(value, list) else isinstance(value, float)
 
 
 def _is_ragged(value: Any) -> bool:
@@ -167,25 +222,45 @@ def _is_ragged(value: Any) -> bool:
     return len(shapes) > 1 or any(map(_is_ragged, value))
 
 
-def _accepts(client: Client, value: Any) -> bool:
-    reply = client.take(value=value)
+def _check(judged: Judged, value: Any) -> None:
+    """The schemas accept the value if the server does, and then its result."""
+    reply = judged.client.take(value=value)
+    assert reply.error is None or reply.error.code == -32602, reply.error
+    for judge in judged.params:
+        assert judge.is_valid(value) == (reply.error is None), value
     if reply.error is None:
-        return True
-    assert reply.error.code == -32602, reply.error
-    return False
+        for judge in judged.results:
+            assert judge.is_valid(reply.json), reply.json
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_the_schema_and_the_server_agree(name, servers):
-    _, client, judge = servers[name]
-    judge.check_schema(judge.schema)
+    for judge in [*servers[name].params, *servers[name].results]:
+        judge.check_schema(judge.schema)
     for value in TYPES[name][1]:
-        assert judge.is_valid(value) == _accepts(client, value), value
+        _check(servers[name], value)
 
     @settings(max_examples=60, deadline=None, database=None)
     @given(_JSON)
     def agree(value):
         if not _is_undecided(name, value):
-            assert judge.is_valid(value) == _accepts(client, value), value
+            _check(servers[name], value)
 
     agree()
+
+
+def test_a_document_with_all_types_refers_to_components_that_it_has():
+    server = ucall.Server(port=0)
+    for name, (annotation, _) in TYPES.items():
+
+        def take(value):
+            return value
+
+        take.__annotations__ = {"value": annotation, "return": annotation}
+        server.add(functools.partial(take), name=name)
+    document = describe(server).openrpc()
+    text = json.dumps(document)
+    references = set(re.findall(r'"(#/[^"]*)"', text))
+    prefix = "#/components/schemas/"
+    assert {it.removeprefix(prefix) for it in references} <= set(document["components"]["schemas"])
+    assert len(references) > 10 and len(document["methods"]) == len(TYPES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ucall.schema.dialects import LOCAL
+
 __all__ = ["array_param", "array_result", "bytes_schema", "image_schema"]
 
 Schema = dict[str, Any]
@@ -29,46 +31,75 @@ def array_result(annotation: Any) -> Schema:
     return _base64("application/x-npy", hint | {"shape": shape})
 
 
-def array_param(annotation: Any, components: dict[str, Schema]) -> Schema:
-    """The schema of an array that a function takes: a ``.npy`` in base64, or nested lists.
-
-    Args:
-        annotation: The array's annotation.
-        components: Gets the schema of lists that are nested to any depth.
-    """
+def array_param(annotation: Any) -> tuple[Schema, dict[str, Schema]]:
+    """The schema of an array that a function takes: a ``.npy`` in base64, or nested lists; and the
+    components of lists that are nested to any depth."""
     from ucall.types import array_params
 
     dimensions, wanted = array_params.described(annotation)
-    leaf = _number(wanted)
-    if dimensions is None:
-        name = f"Array_{'_or_'.join(wanted) or 'any'}"
-        nested = {"anyOf": [leaf, {"$ref": f"#/components/schemas/{name}"}]}
-        components[name] = {"type": "array", "items": nested}
-        lists: Schema = {"$ref": f"#/components/schemas/{name}"}
-    else:
-        lists = {"type": "array", "items": leaf}
-        for _ in range(dimensions - 1):
-            lists = {"type": "array", "items": lists, "minItems": 1}
+    components: dict[str, Schema] = {}
+    lists = [
+        _any_lists(name, leaf, components) if dimensions is None else _lists(leaf, dimensions)
+        for name, leaf in _leaves(wanted).items()
+    ]
     file = array_result(annotation)
-    return {"anyOf": [file, lists], "x-ucall": file["x-ucall"]}
+    return {"anyOf": [file, *lists], "x-ucall": file["x-ucall"]}, components
 
 
-def _number(wanted: tuple[str, ...]) -> Schema:
-    """The schema of the items of nested lists."""
-    if len(wanted) != 1:
-        return {"type": ["number", "boolean"]}
+def _any_lists(name: str, leaf: Schema, components: dict[str, Schema]) -> Schema:
+    """The schema of lists that are nested to any depth."""
+    lists = {"$ref": f"{LOCAL}Array_{name}"}
+    components[f"Array_{name}"] = {"type": "array", "items": {"anyOf": [leaf, lists]}}
+    return lists
+
+
+def _lists(leaf: Schema, dimensions: int) -> Schema:
+    lists: Schema = {"type": "array", "items": leaf}
+    for _ in range(dimensions - 1):
+        lists = {"type": "array", "items": lists, "minItems": 1}
+    return lists
+
+
+#: The numbers in lists that NumPy makes to a dtype of each abstract kind. It makes none to the
+#: other kinds.
+_ABSTRACT = {
+    "number": "number",
+    "inexact": "number",
+    "floating": "number",
+    "integer": "integer",
+    "signedinteger": "integer",
+}
+
+
+def _leaves(wanted: tuple[str, ...]) -> dict[str, Schema]:
+    """The schemas of the items of nested lists, by names: a list has numbers or bools."""
+    if not wanted:
+        return {"number": {"type": "number"}, "bool": {"type": "boolean"}}
+    found = {name: _leaf(name) for name in wanted}
+    return {name: leaf for name, leaf in found.items() if leaf is not None}
+
+
+def _leaf(name: str) -> Schema | None:
     import numpy
 
     try:
-        dtype = numpy.dtype(wanted[0])
-    except TypeError:  # An abstract one, such as "floating".
-        return {"type": "integer" if "integer" in wanted[0] else "number"}
+        dtype = numpy.dtype(name)
+    except TypeError:  # It is abstract.
+        return {"type": _ABSTRACT[name]} if name in _ABSTRACT else None
     if dtype.kind == "b":
         return {"type": "boolean"}
-    if dtype.kind not in "iu":
-        return {"type": "number"}
-    bounds = numpy.iinfo(dtype)
-    return {"type": "integer", "minimum": int(bounds.min), "maximum": int(bounds.max)}
+    if dtype.kind in "iu":
+        bounds = numpy.iinfo(dtype)
+        return {"type": "integer", "minimum": int(bounds.min), "maximum": int(bounds.max)}
+    return {"type": "number"} | _float_bounds(numpy.finfo(dtype))
+
+
+def _float_bounds(bounds: Any) -> Schema:
+    """The first numbers that are rounded to an infinity; none for float64, which has all."""
+    if bounds.bits >= 64:
+        return {}
+    most = float(bounds.max) + 2.0 ** (bounds.maxexp - bounds.nmant - 2)
+    return {"exclusiveMinimum": -most, "exclusiveMaximum": most}
 
 
 def _base64(media_type: str, hint: Schema) -> Schema:

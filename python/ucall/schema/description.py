@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import collections.abc
 import functools
 import inspect
+import json
 import re
 import sys
 import types
@@ -23,6 +25,7 @@ from ucall.types.aliases import resolve_alias
 if TYPE_CHECKING:
     from ucall._functions import Functions, Served
     from ucall.server import Server
+    from ucall.types.registry import TypeRegistry
 
 __all__ = ["Description", "Error", "Method", "Parameter", "describe", "describe_functions"]
 
@@ -134,7 +137,7 @@ def _method(name: str, served: Served, schemas: Schemas) -> Method:
         docs.result,
         _errors(served.function, docs),
         docs.is_deprecated or hasattr(served.function, "__deprecated__"),
-        _passing(served.function),
+        _passing(served.function, params),
     )
 
 
@@ -152,11 +155,14 @@ def _params(served: Served, schemas: Schemas, docs: Docs) -> list[Parameter] | N
             annotation = item_of(annotation)
         if resolve_alias(annotation) is not Context:
             text = docs.params.get(parameter.name, "")
-            params.append(_parameter(parameter, schemas.of(annotation, "param"), text))
+            schema = schemas.of(annotation, "param")
+            params.append(_parameter(parameter, schema, text, schemas.registry))
     return params
 
 
-def _parameter(parameter: inspect.Parameter, schema: Schema, text: str) -> Parameter:
+def _parameter(
+    parameter: inspect.Parameter, schema: Schema, text: str, registry: TypeRegistry
+) -> Parameter:
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         rest = {"type": "array", "items": schema}
         return Parameter(parameter.name, rest, False, text, "positional")
@@ -165,28 +171,39 @@ def _parameter(parameter: inspect.Parameter, schema: Schema, text: str) -> Param
         return Parameter(parameter.name, rest, False, text, "named")
     if parameter.default is inspect.Parameter.empty:
         return Parameter(parameter.name, schema, True, text)
-    default = _default(parameter.default)
+    default = _default(parameter.default, registry)
     return Parameter(parameter.name, schema | default, False, text)
 
 
-def _default(value: object) -> Schema:
+def _default(value: object, registry: TypeRegistry) -> Schema:
     """The member ``default`` of a schema; empty if the value has no JSON form."""
-    import json
 
-    value = getattr(value, "value", value)  # of an Enum
+    def encode(part: object) -> object:
+        if isinstance(part, (bytes, bytearray, memoryview)):
+            return base64.b64encode(part).decode()
+        if isinstance(part, (set, frozenset)):
+            raise TypeError("its order differs between worker processes")
+        return registry.encode(part)
+
     try:
-        return {"default": json.loads(json.dumps(value, allow_nan=False))}
-    except (TypeError, ValueError, RecursionError):
+        return {"default": json.loads(json.dumps(value, allow_nan=False, default=encode))}
+    except Exception:  # An encoder of the program's may raise any.
         return {}
 
 
-def _passing(function: Callable[..., object]) -> Passing:
-    try:
-        kinds = {it.kind for it in _signature.inspect_signature(function).parameters.values()}
-    except ValueError:
+def _passing(function: Callable[..., object], described: list[Parameter] | None) -> Passing:
+    if described is None:
         return "by-position"
+    signature = _signature.inspect_signature(function)
+    params = [signature.parameters[it.name] for it in described]
+    required = {it.kind for it in params if it.default is inspect.Parameter.empty}
+    kinds = {it.kind for it in params}
     by_position = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}
     by_name = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+    if inspect.Parameter.POSITIONAL_ONLY in required:
+        return "by-position"
+    if inspect.Parameter.KEYWORD_ONLY in required:
+        return "by-name"
     if kinds & by_name and not kinds & by_position:
         return "by-name"
     return "by-position" if kinds & by_position and not kinds & by_name else "either"

@@ -1,16 +1,38 @@
-"""Rewrites JSON Schema of 2020-12 as draft-07, the dialect of OpenRPC."""
+"""Rewrites JSON Schemas: 2020-12 as draft-07, the dialect of OpenRPC, and their references."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["draft_07", "with_renamed_components"]
+__all__ = ["LOCAL", "PREFIX", "draft_07", "reached", "rewritten", "with_new_references"]
 
+Schema = dict[str, Any]
+
+#: How schemas refer to the components of a server, and those of a library to its own.
 PREFIX = "#/components/schemas/"
+LOCAL = "#/$defs/"
 
 #: Members whose values are schemas by name, and members whose values are data.
 _NAMED = ("properties", "patternProperties", "components", "$defs")
 _DATA = ("default", "const", "enum", "examples", "x-ucall", "required", "discriminator")
+
+
+def rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+    """The schema after a change of each schema in it, the innermost first."""
+    if isinstance(schema, list):
+        return [rewritten(part, change) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return change({name: _member(name, value, change) for name, value in schema.items()})
+
+
+def _member(name: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
+    if name in _DATA:
+        return value
+    if name in _NAMED and isinstance(value, dict):
+        return {key: rewritten(part, change) for key, part in value.items()}
+    return rewritten(value, change)
 
 
 def draft_07(schema: Any) -> Any:
@@ -18,9 +40,10 @@ def draft_07(schema: Any) -> Any:
 
     There a ``$ref`` hides the members beside it, and the schemas of a tuple's items are a list.
     """
-    if not isinstance(schema, dict):
-        return schema
-    made = {name: _member(name, value) for name, value in schema.items()}
+    return rewritten(schema, _in_draft_07)
+
+
+def _in_draft_07(made: Schema) -> Schema:
     if "prefixItems" in made:
         made["additionalItems"] = made.pop("items", True)
         made["items"] = made.pop("prefixItems")
@@ -30,32 +53,34 @@ def draft_07(schema: Any) -> Any:
     return made
 
 
-def _member(name: str, value: Any) -> Any:
-    if name in _DATA:
-        return value
-    if isinstance(value, list):
-        return [draft_07(part) for part in value]
-    if name in _NAMED and isinstance(value, dict):
-        return {key: draft_07(part) for key, part in value.items()}
-    return draft_07(value)
+def with_new_references(schema: Any, references: dict[str, str]) -> Any:
+    """The schema with other references, also in the mapping of a ``discriminator``."""
+
+    def change(made: Schema) -> Schema:
+        if "$ref" in made:
+            made["$ref"] = references.get(made["$ref"], made["$ref"])
+        discriminator = made.get("discriminator")
+        if isinstance(discriminator, dict) and "mapping" in discriminator:
+            mapping = discriminator["mapping"].items()
+            named = {tag: references.get(reference, reference) for tag, reference in mapping}
+            made["discriminator"] = discriminator | {"mapping": named}
+        return made
+
+    return rewritten(schema, change)
 
 
-def with_renamed_components(schema: Any, names: dict[str, str]) -> Any:
-    """The schema with references to components under new names."""
-    if isinstance(schema, list):
-        return [with_renamed_components(part, names) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _renamed(value, names)
-        if key == "$ref"
-        else value
-        if key in _DATA
-        else with_renamed_components(value, names)
-        for key, value in schema.items()
-    }
+def reached(name: str, components: dict[str, Schema]) -> dict[str, Schema]:
+    """The component of a library with this name, and all those that it refers to."""
+    found: dict[str, Schema] = {}
+    names = [name]
 
+    def note(made: Schema) -> Schema:
+        names.append(made.get("$ref", "").removeprefix(LOCAL))
+        return made
 
-def _renamed(reference: str, names: dict[str, str]) -> str:
-    name = reference.removeprefix(PREFIX)
-    return PREFIX + names.get(name, name)
+    while names:
+        name = names.pop()
+        if name in components and name not in found:
+            found[name] = components[name]
+            rewritten(found[name], note)
+    return found

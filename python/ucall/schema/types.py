@@ -12,7 +12,8 @@ import typing
 from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.schema import binary
-from ucall.schema.dialects import PREFIX, with_renamed_components
+from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references
+from ucall.schema.fields import describe_array_fields
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_pydantic, is_union, parts_of
 
@@ -45,14 +46,15 @@ class Schemas:
     """The schemas of one server's types.
 
     Attributes:
+        registry: The types of the server.
         components: The schemas of classes, by name.
     """
 
     def __init__(self, registry: TypeRegistry) -> None:
-        self._registry = registry
+        self.registry = registry
         self.components: dict[str, Schema] = {}
-        #: The components as the libraries have written them.
-        self._written: dict[str, Schema] = {}
+        #: Each with all those that it refers to, as the libraries have written them.
+        self._written: dict[str, dict[str, Schema]] = {}
 
     def of(self, annotation: Any, direction: Direction) -> Schema:
         """The schema of an annotation. One that no library describes accepts any value."""
@@ -80,13 +82,13 @@ class Schemas:
 
     def _without_library(self, annotation: Any, direction: Direction) -> Schema | None:
         """The schema of a registered type, an array, an image, bytes or a type of JSON's."""
-        if self._registry.is_registered(annotation):
+        if self.registry.is_registered(annotation):
             return {"title": annotation.__name__}
-        decoder = self._registry.decoder_of(annotation)
+        decoder = self.registry.decoder_of(annotation)
         if decoder is not None and "array" not in decoder.type_name:
             return binary.image_schema()
         if decoder is not None and direction == "param":
-            return binary.array_param(annotation, self.components)
+            return self._with_components(*binary.array_param(annotation), direction)
         if decoder is not None:
             return binary.array_result(annotation)
         if annotation in _BINARY:
@@ -111,7 +113,10 @@ class Schemas:
         (schema,), components = msgspec.json.schema_components(
             [annotation],
             schema_hook=lambda kind: self._of(kind, direction),
-            ref_template=PREFIX + "{name}",
+            ref_template=LOCAL + "{name}",
+        )
+        describe_array_fields(
+            annotation, components, self.registry, lambda field: self._of(field, direction)
         )
         return self._with_components(schema, components, direction)
 
@@ -120,7 +125,7 @@ class Schemas:
 
         mode: Any = "validation" if direction == "param" else "serialization"
         inputs = [(annotation, mode, TypeAdapter(annotation))]
-        made, definitions = TypeAdapter.json_schemas(inputs, ref_template=PREFIX + "{model}")
+        made, definitions = TypeAdapter.json_schemas(inputs, ref_template=LOCAL + "{model}")
         components = definitions.get("$defs", {})
         return self._with_components(made[annotation, mode], components, direction)
 
@@ -129,33 +134,33 @@ class Schemas:
     ) -> Schema:
         """Adds components, under other names where theirs belong to others, and returns the schema
         that refers to them."""
-        names = {name: self._name_for(name, it) for name, it in components.items()}
+        components = {name: _completed(it, direction) for name, it in components.items()}
+        names = {name: self._name_for(name, components) for name in components}
+        references = {LOCAL + name: PREFIX + named for name, named in names.items()}
         for name, component in components.items():
-            completed = _completed(component, direction)
-            self.components[names[name]] = with_renamed_components(completed, names)
-        return typing.cast(Schema, with_renamed_components(_completed(schema, direction), names))
+            self.components[names[name]] = with_new_references(component, references)
+        return typing.cast(Schema, with_new_references(_completed(schema, direction), references))
 
-    def _name_for(self, name: str, component: Schema) -> str:
+    def _name_for(self, name: str, components: dict[str, Schema]) -> str:
         """The name of a component: its own, or with a number if that belongs to another."""
+        written = reached(name, components)
         for number in itertools.count(1):
             numbered = name if number == 1 else f"{name}_{number}"
-            if self._written.setdefault(numbered, component) == component:
+            if self._written.setdefault(numbered, written) == written:
                 return numbered
         raise AssertionError("unreachable")
 
 
-def _completed(schema: Any, direction: Direction) -> Any:
-    """A schema of msgspec's with what it omits of the values that the server takes."""
-    if isinstance(schema, list):
-        return [_completed(part, direction) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {name: _completed(value, direction) for name, value in schema.items()}
-    if made.get("contentEncoding") == "base64" and "x-ucall" not in made:
-        made |= binary.bytes_schema()
-    if direction == "param":
-        if made.get("uniqueItems") is True:  # A set may be given an item twice.
-            del made["uniqueItems"]
-        if made.get("format") == "decimal":
+def _completed(schema: Schema, direction: Direction) -> Schema:
+    """A schema of a library with what it omits of the values that the server takes."""
+
+    def change(made: Schema) -> Schema:
+        if made.get("contentEncoding") == "base64" and "x-ucall" not in made:
+            made |= binary.bytes_schema()
+        if direction == "param" and made.get("uniqueItems") is True:
+            del made["uniqueItems"]  # A set may be given an item twice.
+        if direction == "param" and made.get("format") == "decimal":
             made["type"] = ["string", "number"]
-    return made
+        return made
+
+    return typing.cast(Schema, rewritten(schema, change))

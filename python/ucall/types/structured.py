@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ucall.types.annotations import Takes
     from ucall.types.registry import Explained, TypeRegistry
 
-__all__ = ["describe"]
+__all__ = ["describe", "nodes"]
 
 Decode: TypeAlias = Callable[[bytes], Any]
 
@@ -222,7 +222,7 @@ def _check_classes(annotation: Any, info: Any, registry: TypeRegistry) -> None:
     """Refuses types with parts that neither ``msgspec`` nor the server can build."""
     for part in parts_of(annotation):
         registry.decoder_of(part)
-    for where, node in _nodes(info, "", set()):
+    for where, node in nodes(info, "", set()):
         kind = getattr(node, "cls", None)
         is_custom = type(node).__name__ == "CustomType"
         if is_custom and registry.decoder_of(kind) is None and not is_model(kind):
@@ -247,7 +247,7 @@ def _check_arrays(kind: type, registry: TypeRegistry) -> None:
             ) from None
 
 
-def _nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yields a type's description and all its parts, each with the name of its field."""
     if id(node) in seen:
         return
@@ -257,6 +257,6 @@ def _nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
         parts = getattr(node, name)
         for part in parts if isinstance(parts, tuple) else (parts,):
             if type(part).__name__ == "Field":
-                yield from _nodes(part.type, f"{node.cls.__name__}.{part.name}: ", seen)
+                yield from nodes(part.type, f"{node.cls.__name__}.{part.name}: ", seen)
             elif type(part).__module__ == "msgspec.inspect":
-                yield from _nodes(part, where, seen)
+                yield from nodes(part, where, seen)

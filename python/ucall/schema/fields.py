@@ -1,0 +1,73 @@
+"""Describes the fields of classes that are arrays: msgspec omits their dtypes and dimensions."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ucall.types.aliases import resolve_alias
+from ucall.types.annotations import is_union
+from ucall.types.structured import nodes
+
+if TYPE_CHECKING:
+    from ucall.types.registry import TypeRegistry
+
+__all__ = ["describe_array_fields"]
+
+Schema = dict[str, Any]
+
+#: What msgspec writes of a field beside its type.
+_OF_FIELD = ("default", "description")
+
+
+def describe_array_fields(
+    annotation: Any,
+    components: dict[str, Schema],
+    registry: TypeRegistry,
+    schema_of: Callable[[Any], Schema],
+) -> None:
+    """Replaces the schemas of fields that are arrays, or optional ones, lists or dicts of them.
+
+    Args:
+        annotation: A type that msgspec builds.
+        components: The schemas of its classes, as msgspec has written them.
+        registry: The types of the server.
+        schema_of: Makes the schema of an annotation.
+    """
+    import msgspec.inspect
+
+    for _, node in nodes(msgspec.inspect.type_info(annotation), "", set()):
+        for hint, members, key in _fields(node, components):
+            if _is_array(hint, registry):
+                kept = {name: members[key][name] for name in _OF_FIELD if name in members[key]}
+                members[key] = schema_of(hint) | kept
+
+
+def _fields(node: Any, components: dict[str, Schema]) -> Iterator[tuple[Any, Any, Any]]:
+    """The annotation of each field of a class, and where its schema is. Yields nothing if several
+    classes have this name: msgspec gives them others."""
+    component = components.get(getattr(getattr(node, "cls", None), "__name__", ""))
+    fields = getattr(node, "fields", ())
+    if component is None or not fields:
+        return
+    hints = typing.get_type_hints(node.cls, include_extras=True)
+    items = component.get("prefixItems", ())
+    for index, field in enumerate(fields, len(items) - len(fields)):
+        if field.encode_name in component.get("properties", ()):
+            yield hints[field.name], component["properties"], field.encode_name
+        elif index >= 0:
+            yield hints[field.name], items, index
+
+
+def _is_array(annotation: Any, registry: TypeRegistry) -> bool:
+    annotation = resolve_alias(annotation)
+    decoder = registry.decoder_of(annotation)
+    if decoder is not None:
+        return "array" in decoder.type_name
+    arguments = [it for it in typing.get_args(annotation) if it is not type(None)]
+    origin = typing.get_origin(annotation)
+    if origin is dict and len(arguments) == 2 and arguments[0] is str:
+        return _is_array(arguments[1], registry)
+    is_one = len(arguments) == 1 and (origin is list or is_union(annotation))
+    return is_one and _is_array(arguments[0], registry)
