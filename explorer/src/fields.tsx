@@ -1,29 +1,22 @@
-/** The controls of a form: one for each kind of schema, which contain each other. */
+/** The fields of a form: values with their names, docs and errors, which contain each other. */
 
-import { createContext, type ComponentChildren } from "preact";
-import { useContext, useEffect, useRef, useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useContext, useState } from "preact/hooks";
+import {
+  ArrayControl,
+  ChoiceControl,
+  ErrorContext,
+  FileControl,
+  JsonControl,
+  ResolverContext,
+  StringControl,
+  TextControl,
+  type ControlProps,
+} from "./controls";
 import { Prose } from "./prose";
 import * as schemas from "./schema";
 import type { Resolver, Schema } from "./schema";
 import * as values from "./values";
-import { FileValue } from "./values";
-
-/** An error of the server at a value, by the path that its text begins with. */
-export interface FieldError {
-  path: string;
-  text: string;
-}
-
-export const ResolverContext = createContext<Resolver>(new schemas.Resolver({}));
-export const ErrorContext = createContext<FieldError | undefined>(undefined);
-
-interface ControlProps {
-  schema: Schema;
-  path: string;
-  label: string;
-  value: unknown;
-  onChange(value: unknown): void;
-}
 
 interface FieldProps extends ControlProps {
   isRequired: boolean;
@@ -40,53 +33,62 @@ export function join(path: string, key: string | number): string {
 /** A named value with its docs, its control and its error. An optional one may be left out. */
 export function Field({ isRequired, isDeprecated, description, ...props }: FieldProps) {
   const resolver = useContext(ResolverContext);
-  const error = useContext(ErrorContext);
   const schema = resolver.resolve(props.schema);
-  const kind = schemas.kindOf(schema);
+  const isGroup = GROUPS.has(schemas.kindOf(schema));
   const { path, label, value, onChange } = props;
-  const isGroup = ["object", "map", "list", "tuple", "union"].includes(kind);
-  const problem = error?.path === path ? error.text : undefined;
-  const text = description ?? schema.description;
-  const hints = [schemas.typeName(schema, resolver), ...schemas.constraints(schema)];
-  if (!isRequired && schema.default !== undefined) {
-    hints.push(`default ${JSON.stringify(schema.default)}`);
-  }
-  if (isDeprecated ?? schema.deprecated) hints.push("deprecated");
   // An emptied number of a union is no value, and must not hide the control.
   const [isOpen, setIsOpen] = useState(value !== undefined);
   const isIncluded = isGroup ? isOpen : value !== undefined;
-  const control = <Control {...props} schema={schema} />;
-  const name = <span class="name">{label}</span>;
-  const type = (
-    <span class="type" id={`${path}:type`}>
-      {hints.join(", ")}
-    </span>
-  );
-  const choice = !isRequired && (
-    <label class="include">
-      <input
-        type="checkbox"
-        checked={isIncluded}
-        aria-label={`Send ${label}`}
-        onChange={({ currentTarget: { checked } }) => {
-          setIsOpen(checked);
-          onChange(checked ? included(schema, resolver) : undefined);
-        }}
-      />
-      send
-    </label>
-  );
-  const details = (
-    <>
+  const include = (isChosen: boolean) => {
+    setIsOpen(isChosen);
+    onChange(isChosen ? included(schema, resolver) : undefined);
+  };
+  const text = description ?? schema.description;
+  const hints = hintsOf(schema, resolver, isRequired, isDeprecated);
+  return (
+    <FieldFrame
+      isGroup={isGroup}
+      path={path}
+      name={<span class="name">{label}</span>}
+      type={<TypeHint path={path} hints={hints} />}
+      choice={!isRequired && <Include label={label} isIncluded={isIncluded} onChange={include} />}
+    >
       {text && <Prose id={`${path}:about`} text={text} />}
-      {(isRequired || isIncluded || !isGroup) && control}
-      {problem && (
-        <p class="problem" id={`${path}:problem`}>
-          {problem}
-        </p>
-      )}
-    </>
+      {(isRequired || isIncluded || !isGroup) && <Control {...props} schema={schema} />}
+      <Problem path={path} />
+    </FieldFrame>
   );
+}
+
+/** Kinds with several controls. */
+const GROUPS = new Set<schemas.Kind>(["object", "map", "list", "tuple", "union"]);
+
+/** The type, the constraints and the default of a value in words. */
+function hintsOf(
+  schema: Schema,
+  resolver: Resolver,
+  isRequired: boolean,
+  isDeprecated = schema.deprecated,
+): string[] {
+  const hasDefault = !isRequired && schema.default !== undefined;
+  return [
+    schemas.typeName(schema, resolver),
+    ...schemas.constraints(schema),
+    ...(hasDefault ? [`default ${JSON.stringify(schema.default)}`] : []),
+    ...(isDeprecated ? ["deprecated"] : []),
+  ];
+}
+
+interface FieldFrameProps {
+  isGroup: boolean;
+  path: string;
+  name: ComponentChildren;
+  type: ComponentChildren;
+  choice: ComponentChildren;
+  children: ComponentChildren;
+}
+
+function FieldFrame({ isGroup, path, name, type, choice, children }: FieldFrameProps) {
   if (isGroup) {
     return (
       <fieldset class="field" data-path={path} tabIndex={-1}>
@@ -94,7 +96,7 @@ export function Field({ isRequired, isDeprecated, description, ...props }: Field
           {name} {type}
         </legend>
         {choice}
-        {details}
+        {children}
       </fieldset>
     );
   }
@@ -106,8 +108,46 @@ export function Field({ isRequired, isDeprecated, description, ...props }: Field
         </span>
         {choice}
       </div>
-      {details}
+      {children}
     </div>
+  );
+}
+
+function TypeHint({ path, hints }: { path: string; hints: string[] }) {
+  return (
+    <span class="type" id={`${path}:type`}>
+      {hints.join(", ")}
+    </span>
+  );
+}
+
+interface IncludeProps {
+  label: string;
+  isIncluded: boolean;
+  onChange(isIncluded: boolean): void;
+}
+
+function Include({ label, isIncluded, onChange }: IncludeProps) {
+  return (
+    <label class="include">
+      <input
+        type="checkbox"
+        checked={isIncluded}
+        aria-label={`Send ${label}`}
+        onChange={({ currentTarget }) => onChange(currentTarget.checked)}
+      />
+      send
+    </label>
+  );
+}
+
+function Problem({ path }: { path: string }) {
+  const error = useContext(ErrorContext);
+  if (error?.path !== path) return null;
+  return (
+    <p class="problem" id={`${path}:problem`}>
+      {error.text}
+    </p>
   );
 }
 
@@ -150,199 +190,6 @@ function Control(props: ControlProps) {
     default:
       return <JsonControl {...props} />;
   }
-}
-
-/** Attributes that every control has: its label and its texts are found by its path. */
-function useAttributes({ path }: ControlProps) {
-  const hasProblem = useContext(ErrorContext)?.path === path;
-  return {
-    id: path,
-    "aria-invalid": hasProblem || undefined,
-    // Those that do not exist are ignored.
-    "aria-describedby": `${path}:problem ${path}:type ${path}:about`,
-  };
-}
-
-/** The text of a control, which is kept as it was typed while it means the same value. */
-function useText(value: unknown, parse: (text: string) => unknown) {
-  const [text, setText] = useState(values.formatValue(value));
-  const isSame = JSON.stringify(parse(text)) === JSON.stringify(value);
-  return [isSame ? text : values.formatValue(value), setText] as const;
-}
-
-interface TextControlProps extends ControlProps {
-  parse(text: string): unknown;
-  inputMode: "numeric" | "decimal" | "text";
-  placeholder?: string;
-}
-
-function TextControl({ parse, inputMode, placeholder, ...props }: TextControlProps) {
-  const [text, setText] = useText(props.value, parse);
-  const { default: standard } = props.schema;
-  return (
-    <input
-      {...useAttributes(props)}
-      type="text"
-      inputMode={inputMode}
-      autocomplete="off"
-      spellcheck={false}
-      placeholder={values.formatValue(standard) || placeholder}
-      value={text}
-      onInput={({ currentTarget }) => {
-        setText(currentTarget.value);
-        props.onChange(parse(currentTarget.value));
-      }}
-    />
-  );
-}
-
-const PLACEHOLDERS: Record<string, string> = {
-  "date-time": "2026-11-21T12:00:00Z",
-  duration: "P1DT2H30M",
-  uuid: "123e4567-e89b-12d3-a456-426614174000",
-  decimal: "1.25",
-};
-
-function StringControl(props: ControlProps) {
-  const attributes = useAttributes(props);
-  const { value, onChange, schema } = props;
-  const { format = "" } = schema;
-  if (format === "date" || format === "password") {
-    return (
-      <input
-        {...attributes}
-        type={format}
-        autocomplete="off"
-        value={values.formatValue(value)}
-        onInput={({ currentTarget }) => onChange(currentTarget.value || undefined)}
-      />
-    );
-  }
-  if (format === "date-time") return <MomentControl {...props} />;
-  if (format || schema.pattern) {
-    const parse = (text: string) => text || undefined;
-    return (
-      <TextControl {...props} parse={parse} inputMode="text" placeholder={PLACEHOLDERS[format]} />
-    );
-  }
-  return (
-    <textarea
-      {...attributes}
-      rows={1}
-      spellcheck={false}
-      placeholder={values.formatValue(schema.default)}
-      value={values.formatValue(value)}
-      onInput={({ currentTarget }) => onChange(currentTarget.value)}
-    />
-  );
-}
-
-/** A date with a time: as text, with a picker that fills it in the browser's time zone. */
-function MomentControl(props: ControlProps) {
-  const parse = (text: string) => text || undefined;
-  return (
-    <div class="row">
-      <TextControl
-        {...props}
-        parse={parse}
-        inputMode="text"
-        placeholder={PLACEHOLDERS["date-time"]}
-      />
-      <input
-        class="picker"
-        type="datetime-local"
-        step="1"
-        aria-label={`Pick ${props.label} in local time`}
-        onInput={({ currentTarget: { value } }) => {
-          if (value) props.onChange(new Date(value).toISOString());
-        }}
-      />
-    </div>
-  );
-}
-
-function ChoiceControl({ choices, ...props }: ControlProps & { choices: unknown[] }) {
-  const index = choices.indexOf(props.value);
-  return (
-    <select
-      {...useAttributes(props)}
-      value={index}
-      onChange={({ currentTarget }) => props.onChange(choices[Number(currentTarget.value)])}
-    >
-      {index < 0 && <option value={-1}>{values.formatValue(props.schema.default)}</option>}
-      {choices.map((choice, at) => (
-        <option value={at}>{values.formatValue(choice)}</option>
-      ))}
-    </select>
-  );
-}
-
-function JsonControl(props: ControlProps) {
-  const [text, setText] = useText(props.value, values.parseAny);
-  const element = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => element.current?.setCustomValidity(values.jsonProblem(text)), [text]);
-  return (
-    <textarea
-      {...useAttributes(props)}
-      ref={element}
-      rows={2}
-      class="code"
-      spellcheck={false}
-      placeholder={values.formatValue(props.schema.default) || "JSON, or else text"}
-      value={text}
-      onInput={({ currentTarget }) => {
-        setText(currentTarget.value);
-        props.onChange(values.parseAny(currentTarget.value));
-      }}
-    />
-  );
-}
-
-function FileControl({ accept, ...props }: ControlProps & { accept?: string }) {
-  const { value, onChange } = props;
-  const given = value instanceof FileValue ? value : undefined;
-  return (
-    <>
-      <input
-        {...useAttributes(props)}
-        type="file"
-        accept={accept}
-        onChange={async ({ currentTarget }) => {
-          const file = currentTarget.files?.[0];
-          onChange(file && (await FileValue.read(file)));
-        }}
-      />
-      {given && accept && <img class="preview" src={dataUrl(given.base64)} alt={given.name} />}
-      {given && <p class="hint">{given.name} is sent.</p>}
-    </>
-  );
-}
-
-/** Browsers recognise the formats of images by their contents. */
-function dataUrl(base64: string): string {
-  return `data:image/*;base64,${base64}`;
-}
-
-/** An array: nested lists as text, or a `.npy` file. */
-function ArrayControl(props: ControlProps) {
-  const given = props.value instanceof FileValue;
-  return (
-    <>
-      {!given && <JsonControl {...props} />}
-      <label class="hint">
-        or a .npy file{" "}
-        <input
-          id={given ? props.path : undefined}
-          type="file"
-          accept=".npy"
-          onChange={async ({ currentTarget }) => {
-            const file = currentTarget.files?.[0];
-            props.onChange(file && (await FileValue.read(file)));
-          }}
-        />
-      </label>
-    </>
-  );
 }
 
 function UnionControl({ schema, ...props }: ControlProps) {

@@ -4,7 +4,7 @@ import { render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Client, type State } from "../../python/ucall/static/ucall.js";
 import { CredentialForm } from "./credential";
-import { ResolverContext } from "./fields";
+import { ResolverContext } from "./controls";
 import { MethodView } from "./method";
 import * as openrpc from "./openrpc";
 import type { Credential, Description, Method } from "./openrpc";
@@ -92,18 +92,8 @@ function Page({ description, credential, onReload, onForget }: PageProps) {
           {title} <small>{version}</small>
         </h1>
         <div class="row">
-          <label for="transport">Calls over</label>
-          <select
-            id="transport"
-            value={transport}
-            disabled={!canUpgrade}
-            title={canUpgrade ? undefined : "Pages can send this header only over HTTP"}
-            onChange={({ currentTarget }) => setTransport(currentTarget.value as Transport)}
-          >
-            <option value="websocket">WebSocket</option>
-            <option value="http">HTTP</option>
-          </select>
-          <span role="status" class={`state ${state}`}>
+          <TransportChoice transport={transport} canUpgrade={canUpgrade} onChange={setTransport} />
+          <span role="status" class="state">
             {transport === "http" ? "" : STATES[state]}
           </span>
           {credential && (
@@ -136,6 +126,30 @@ function Page({ description, credential, onReload, onForget }: PageProps) {
         </main>
       </div>
     </ResolverContext.Provider>
+  );
+}
+
+interface TransportChoiceProps {
+  transport: Transport;
+  canUpgrade: boolean;
+  onChange(transport: Transport): void;
+}
+
+function TransportChoice({ transport, canUpgrade, onChange }: TransportChoiceProps) {
+  return (
+    <>
+      <label for="transport">Calls over</label>
+      <select
+        id="transport"
+        value={transport}
+        disabled={!canUpgrade}
+        title={canUpgrade ? undefined : "Pages can send this header only over HTTP"}
+        onChange={({ currentTarget }) => onChange(currentTarget.value as Transport)}
+      >
+        <option value="websocket">WebSocket</option>
+        <option value="http">HTTP</option>
+      </select>
+    </>
   );
 }
 

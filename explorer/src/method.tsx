@@ -3,7 +3,8 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { Client } from "../../python/ucall/static/ucall.js";
 import { useCall, type CallState } from "./call";
-import { ErrorContext, Field, type FieldError } from "./fields";
+import { ErrorContext, type FieldError } from "./controls";
+import { Field } from "./fields";
 import { paramsOf, type Credential, type Method, type Parameter } from "./openrpc";
 import { Prose } from "./prose";
 import { Result } from "./result";
@@ -28,6 +29,12 @@ export function MethodView({ method, client, resolver, credential, values }: Met
   const { state, run, stop } = useCall(client, method);
   const params = useMemo(() => paramsOf(method, given), [method, given]);
 
+  const change = (name: string, value: unknown) =>
+    setGiven((before) => {
+      const changed = { ...before, [name]: value };
+      values.set(method.name, changed);
+      return changed;
+    });
   const call = async () => {
     if (!form.current?.reportValidity()) return;
     setFieldError(undefined);
@@ -41,13 +48,7 @@ export function MethodView({ method, client, resolver, credential, values }: Met
 
   return (
     <article aria-labelledby="method">
-      <h2 id="method" tabIndex={-1}>
-        {method.name}
-        {method["x-stream"] && <span class="badge">stream</span>}
-        {method.deprecated && <span class="badge">deprecated</span>}
-      </h2>
-      {method.summary && <Prose text={method.summary} />}
-      {method.description && <Prose text={method.description} />}
+      <Docs method={method} />
       <Returns method={method} resolver={resolver} />
       <form
         ref={form}
@@ -61,25 +62,7 @@ export function MethodView({ method, client, resolver, credential, values }: Met
         }}
       >
         <ErrorContext.Provider value={fieldError}>
-          {method.params.map((parameter) => (
-            <Field
-              key={parameter.name}
-              schema={parameter.schema ?? {}}
-              path={pathOf(parameter)}
-              label={parameter.name}
-              description={parameter.description ?? parameter.summary}
-              isRequired={parameter.required ?? false}
-              isDeprecated={parameter.deprecated}
-              value={given[parameter.name]}
-              onChange={(value) =>
-                setGiven((before) => {
-                  const changed = { ...before, [parameter.name]: value };
-                  values.set(method.name, changed);
-                  return changed;
-                })
-              }
-            />
-          ))}
+          <Params method={method} given={given} onChange={change} />
         </ErrorContext.Provider>
         <div class="row">
           <button class="primary" title="Ctrl+Enter">
@@ -96,6 +79,42 @@ export function MethodView({ method, client, resolver, credential, values }: Met
       <Snippets method={method} params={params} credential={credential} />
     </article>
   );
+}
+
+function Docs({ method }: { method: Method }) {
+  return (
+    <>
+      <h2 id="method" tabIndex={-1}>
+        {method.name}
+        {method["x-stream"] && <span class="badge">stream</span>}
+        {method.deprecated && <span class="badge">deprecated</span>}
+      </h2>
+      {method.summary && <Prose text={method.summary} />}
+      {method.description && <Prose text={method.description} />}
+    </>
+  );
+}
+
+interface ParamsProps {
+  method: Method;
+  given: Record<string, unknown>;
+  onChange(name: string, value: unknown): void;
+}
+
+function Params({ method, given, onChange }: ParamsProps) {
+  return method.params.map((parameter) => (
+    <Field
+      key={parameter.name}
+      schema={parameter.schema ?? {}}
+      path={pathOf(parameter)}
+      label={parameter.name}
+      description={parameter.description ?? parameter.summary}
+      isRequired={parameter.required ?? false}
+      isDeprecated={parameter.deprecated}
+      value={given[parameter.name]}
+      onChange={(value) => onChange(parameter.name, value)}
+    />
+  ));
 }
 
 function initialValues(method: Method, resolver: Resolver): Record<string, unknown> {
