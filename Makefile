@@ -209,9 +209,12 @@ slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connectio
 	@$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
 		--target-dir .bench/target
 
-.PHONY: explorer lint-explorer
+.PHONY: explorer explorer-screenshots lint-explorer
 explorer: ## Build the page at GET / from explorer/ (needs npm)
 	@tools/build-explorer.sh
+
+explorer-screenshots: setup ## Write the pictures of docs/explorer.md, after `make test-browser`
+	@$(PY) tools/explorer-screenshots.py
 
 lint: lint-explorer
 lint-explorer: ## Check that the built page matches its source, if npm works

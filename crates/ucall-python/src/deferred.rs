@@ -30,10 +30,10 @@ pub(crate) struct CallStart<'a, 'call> {
     pub(crate) procedure: &'a Arc<Procedure>,
     pub(crate) call: &'a Call<'call>,
     pub(crate) caller: &'a Caller,
-    deadline: Option<Deadline>,
-    permit: RunPermit,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) permit: RunPermit,
     /// The request of a route.
-    request: Option<Py<PyAny>>,
+    pub(crate) request: Option<Py<PyAny>>,
 }
 
 impl Interpreter {
@@ -431,7 +431,7 @@ impl Interpreter {
         };
         let len_max = self.call_limits.reply_bytes_max;
         let written =
-            result.and_then(|it| procedure.write(text, len_max, &it).map_err(Failure::Result));
+            result.and_then(|it| procedure.write_item(text, len_max, &it).map_err(Failure::Result));
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 

@@ -12,13 +12,14 @@ use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{
-    CallId, CallMetrics, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher,
-    SeriesIndex,
+    CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, HealthState, Mailbox,
+    MemoryBudget, Polled, Publisher, SeriesIndex,
 };
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
+use crate::callbacks::Callbacks;
 use crate::calls::Calls;
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
@@ -65,6 +66,7 @@ pub(crate) struct Interpreter {
     pub(crate) pool: Option<Pool>,
     /// Set when the worker is made.
     pub(crate) sessions: Option<Arc<Sessions>>,
+    pub(crate) callbacks: Callbacks,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
     /// The user that `auth` returned for the current request.
@@ -122,6 +124,7 @@ impl Interpreter {
             tasks: None,
             pool: None,
             sessions: None,
+            callbacks: Callbacks::default(),
             auth,
             user: None,
             variables: variables::copy_current(py)?.unbind(),
@@ -404,6 +407,21 @@ impl Handler for Interpreter {
         self.respond(attached(), procedure, call, body, caller, reply)
     }
 
+    fn check_health(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        caller: &Caller,
+        state: HealthState,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.check_health(attached(), procedure, call, caller, state, reply)
+    }
+
+    fn report_drain(&mut self, report: DrainReport) {
+        self.report_drain(attached(), report);
+    }
+
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         self.calls.outcomes().set_mailbox(mailbox);
     }
@@ -466,6 +484,7 @@ impl Handler for Interpreter {
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.handle_deadlines(attached(), now);
+            self.callbacks.beat_if_due(attached(), now);
             self.step_streams(attached());
         }
     }
@@ -475,7 +494,9 @@ impl Handler for Interpreter {
         if !self.ready_streams.is_empty() {
             return Some(self.turn_began);
         }
-        [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
+        let callbacks = self.callbacks.deadline();
+        let deadlines = [self.calls.next_deadline(), self.batches.deadline(), callbacks];
+        deadlines.into_iter().flatten().min()
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use ucall_server::{Overflow, SeriesIndex};
+use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 
 use crate::convert::{self, ConversionFault, Convert};
 
@@ -33,14 +33,6 @@ pub(crate) struct Procedure {
     pub(crate) is_logged_as_slow: AtomicBool,
     /// Set if the function answers the requests of a route.
     pub(crate) route: Option<RouteAccess>,
-}
-
-/// Who may send requests to a route.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RouteAccess {
-    /// Callers that the server's `auth` accepts.
-    Authenticated,
-    Public,
 }
 
 /// How the calls of a function run.
@@ -169,11 +161,11 @@ impl Procedure {
 
     /// Whether the function answers the requests of a route without authentication.
     pub(crate) fn is_public_route(&self) -> bool {
-        self.route == Some(RouteAccess::Public)
+        matches!(self.route, Some(RouteAccess::Public | RouteAccess::Health))
     }
 
-    /// [`Procedure::write`] for what a generator has yielded or returned. That of a route yields
-    /// the bytes of its response.
+    /// [`Procedure::write`] for what a generator has yielded or returned, or for the result of a
+    /// future. That of a route is bytes of its response.
     #[inline]
     pub(crate) fn write_item(
         &self,

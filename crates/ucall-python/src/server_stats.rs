@@ -7,7 +7,8 @@ use pyo3::types::PyDict;
 use ucall_server::{MetricsSnapshot, Stats};
 
 use crate::measured;
-use crate::server::{Server, ServerState};
+use crate::server::Server;
+use crate::server_state::ServerState;
 
 impl Server {
     /// All counters; those of batches are of this process.

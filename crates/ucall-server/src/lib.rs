@@ -38,7 +38,7 @@ pub use counters::{CounterPage, Counters, ProtocolCounts, Stats};
 pub use deadline::Deadline;
 pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunPermit, Token};
 pub use file_changes::FileChangeDetector;
-pub use handler::{CallId, Caller, Handler, Polled};
+pub use handler::{CallId, Caller, DrainReport, Handler, HealthState, Polled};
 pub use mailbox::{Mailbox, Message};
 pub use metrics::{
     BUCKETS, CallMetrics, Histogram, Measure, MetricsPage, MetricsSnapshot, OTHER_CODE,
@@ -47,6 +47,7 @@ pub use metrics::{
 pub use overflow::Overflow;
 pub use procedures::Procedures;
 pub use publisher::{Publisher, SubscribeError};
+pub use routes::RouteAccess;
 pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 pub use ucall_proto::{Drain, MemoryBudget, Reservation};

@@ -97,6 +97,7 @@ pub enum LoadState {
     Normal,
     /// Its [`MemoryBudget`] is exceeded. New requests are refused: over HTTP before their body is
     /// read, over raw TCP and WebSocket by the [`Service`]. [`Drain::Refusing`] takes precedence.
+    /// Health checks are answered.
     Overloaded,
 }
 
