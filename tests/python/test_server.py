@@ -251,6 +251,7 @@ def test_documented_defaults_are_the_defaults() -> None:
     assert {name: parameters[name].default for name in limits} == limits
     others = {
         "lifespan",
+        "metrics",
         "threads",
         "timeout_ms",
         "host",

@@ -40,6 +40,7 @@ mod outcomes;
 mod pool;
 mod procedure;
 mod queue;
+mod recording;
 mod report;
 mod server;
 mod server_state;

@@ -1,10 +1,7 @@
-//! Metrics of calls: what an [`Interpreter`] records when the server has metrics.
-//!
-//! The duration of a plain function begins with the end of the call before it in its turn, or with
-//! the turn. All others begin with the turn that received them, and include waiting.
+//! What counts calls that run or wait, and metrics as Python reads them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,8 +9,6 @@ use ucall_server::{
     CallMetrics, Histogram, Measure, MetricsSnapshot, OTHER_CODE, SeriesIndex, WaitsFor,
     duration_bounds, size_bounds,
 };
-
-use crate::handler::Interpreter;
 
 /// Counts as a running call until it is dropped.
 pub(crate) struct RunningCall {
@@ -23,7 +18,7 @@ pub(crate) struct RunningCall {
 }
 
 impl RunningCall {
-    fn new(metrics: Arc<CallMetrics>, series: SeriesIndex, began: Instant) -> Self {
+    pub(crate) fn new(metrics: Arc<CallMetrics>, series: SeriesIndex, began: Instant) -> Self {
         metrics.begin_call();
         Self { metrics, series, began }
     }
@@ -46,37 +41,16 @@ pub(crate) struct WaitingCall {
     what: WaitsFor,
 }
 
-impl Drop for WaitingCall {
-    fn drop(&mut self) {
-        self.metrics.end_wait(self.what);
+impl WaitingCall {
+    pub(crate) fn new(metrics: Arc<CallMetrics>, what: WaitsFor) -> Self {
+        metrics.begin_wait(what);
+        Self { metrics, what }
     }
 }
 
-impl Interpreter {
-    /// Records a call that has ended.
-    #[inline(never)]
-    pub(crate) fn record(&self, series: SeriesIndex, duration: Duration, error: Option<i64>) {
-        if let Some(metrics) = &self.metrics {
-            metrics.record(series, duration, error);
-        }
-    }
-
-    /// Records a call that has ended in the turn that received it.
-    pub(crate) fn record_since_receipt(&self, series: SeriesIndex, error: Option<i64>) {
-        self.record(series, self.turn_began.elapsed(), error);
-    }
-
-    /// What counts a call that is deferred, if calls of its function are measured.
-    pub(crate) fn running_call(&self, series: Option<SeriesIndex>) -> Option<RunningCall> {
-        let metrics = self.metrics.clone()?;
-        Some(RunningCall::new(metrics, series?, self.turn_began))
-    }
-
-    /// What counts a call that waits.
-    pub(crate) fn waiting_call(&self, what: WaitsFor) -> Option<WaitingCall> {
-        let metrics = self.metrics.clone()?;
-        metrics.begin_wait(what);
-        Some(WaitingCall { metrics, what })
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        self.metrics.end_wait(self.what);
     }
 }
 
