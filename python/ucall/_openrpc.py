@@ -19,6 +19,7 @@ __all__ = [
     "Schema",
     "binary_type",
     "branches",
+    "reference_of",
     "types_of",
 ]
 
@@ -35,12 +36,17 @@ _REFERENCES_MAX = 64
 
 @dataclass(frozen=True)
 class Param:
-    """A param of a method."""
+    """A param of a method.
+
+    `rest` is ``"positional"`` or ``"named"`` for one that takes all further params; its schema is
+    then that of each of them.
+    """
 
     name: str
     schema: Schema
     is_required: bool
     description: str
+    rest: str = ""
 
     @property
     def default(self) -> Any:
@@ -50,17 +56,31 @@ class Param:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a server. `item` is the schema of one item if it is a stream."""
+    """A method of a server.
+
+    `item` is the schema of one item if it is a stream. `params` are those that are not the rest.
+    """
 
     name: str
     summary: str
     description: str
     params: tuple[Param, ...]
+    rests: tuple[Param, ...]
     result: Schema
+    result_description: str
     item: Schema | None
     errors: tuple[tuple[int, str], ...]
     structure: str
     is_deprecated: bool
+
+    def rest(self, kind: str) -> Param | None:
+        """The param that takes all further ones: ``"positional"`` or ``"named"``."""
+        return next((param for param in self.rests if param.rest == kind), None)
+
+    @property
+    def is_by_position(self) -> bool:
+        """Whether params must go by position, for all of them to fit."""
+        return self.structure == "by-position" or self.rest("positional") is not None
 
 
 class Document:
@@ -91,7 +111,7 @@ class Document:
         return {name: _mapping(schema) for name, schema in schemas.items()}
 
     def resolve(self, value: object) -> Schema:
-        """Follows references within the document.
+        """Follows references within the document, and merges the schemas of ``allOf``.
 
         Raises:
             ValueError: A reference has no target, or refers to itself.
@@ -99,9 +119,20 @@ class Document:
         for _ in range(_REFERENCES_MAX):
             reference = value.get("$ref") if isinstance(value, dict) else None
             if not isinstance(reference, str):
-                return _mapping(value)
+                return self._merged(_mapping(value))
             value = self._target(reference)
         raise ValueError(f"no OpenRPC document: {reference!r} refers to itself")
+
+    def _merged(self, schema: Schema) -> Schema:
+        parts = schema.get("allOf")
+        if not isinstance(parts, list) or not parts:
+            return schema
+        merged: dict[str, Any] = {}
+        for part in parts:
+            resolved = self.resolve(part) if part is not schema else {}
+            members = {**_mapping(merged.get("properties")), **_mapping(resolved.get("properties"))}
+            merged |= {**resolved, "properties": members} if members else resolved
+        return merged | {name: value for name, value in schema.items() if name != "allOf"}
 
     def _target(self, reference: str) -> object:
         found: object = self._document
@@ -119,13 +150,19 @@ class Document:
         if not isinstance(params, list):
             raise ValueError(f"no OpenRPC document: {place}.params is no list")
         is_stream = value.get("x-stream") is True
+        if value.get("x-params-unknown") is True:
+            params = [{"name": "params", "x-rest": "positional", "schema": {"items": {}}}]
+        found = [self._param(self.resolve(param), place) for param in params]
         summary, description = _text(value, "summary"), _text(value, "description")
+        result = self.resolve(value.get("result"))
         return Method(
             name,
             summary or description.partition("\n")[0],
             description,
-            tuple(self._param(self.resolve(param), place) for param in params),
-            _mapping(self.resolve(value.get("result")).get("schema")),
+            tuple(param for param in found if not param.rest),
+            tuple(param for param in found if param.rest),
+            _mapping(result.get("schema")),
+            _text(result, "description"),
             _mapping(value.get("x-item")) if is_stream else None,
             tuple(self._errors(value.get("errors"))),
             _text(value, "paramStructure") or "either",
@@ -139,7 +176,11 @@ class Document:
         schema = _mapping(value.get("schema"))
         description = _text(value, "description") or _text(value, "summary")
         description = description or _text(schema, "description")
-        return Param(name, schema, value.get("required") is True, description)
+        rest = _text(value, "x-rest")
+        inner = {"positional": "items", "named": "additionalProperties"}.get(rest)
+        if inner is None:
+            return Param(name, schema, value.get("required") is True, description)
+        return Param(name, _mapping(schema.get(inner)), False, description, rest)
 
     def _errors(self, errors: object) -> Iterator[tuple[int, str]]:
         for error in errors if isinstance(errors, list) else []:
@@ -171,6 +212,15 @@ def binary_type(schema: Schema) -> str | None:
     if known in BINARY_TYPES:
         return str(known)
     return "bytes" if schema.get("contentEncoding") == "base64" else None
+
+
+def reference_of(schema: Schema) -> str | None:
+    """The schema that this one refers to, with other members beside it or without."""
+    parts = schema.get("allOf")
+    if isinstance(parts, list) and len(parts) == 1:
+        schema = _mapping(parts[0])
+    reference = schema.get("$ref")
+    return reference if isinstance(reference, str) else None
 
 
 def _mapping(value: object) -> Schema:

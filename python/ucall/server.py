@@ -112,6 +112,8 @@ class Server(Decorators):
             ``ssl_ca_certs``. ``ctx.tls.client_certificate`` is the client's certificate.
         handshake_timeout_s: Seconds for the TLS handshake. Past it, closed.
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
+        metrics: Measures calls, and serves ``GET /metrics`` for Prometheus, which asks ``auth``.
+            See docs/observability.md.
         title, version, description: Of the program, for its description.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
@@ -182,6 +184,7 @@ class Server(Decorators):
         ssl_ca_certs: str | os.PathLike[str] | None = None,
         ssl_client_auth: _tls.ClientAuth | None = None,
         handshake_timeout_s: float = 10.0,
+        metrics: bool = False,
         title: str = "ucall",
         version: str = "0.1.0",
         description: str = "",
@@ -212,6 +215,7 @@ class Server(Decorators):
             tls=_tls.tls_settings(
                 ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
             ),
+            metrics=metrics,
         )
         self._uds_mode = uds_mode
         self._lifespan = LifespanHooks(lifespan)
@@ -227,6 +231,10 @@ class Server(Decorators):
             timeout_ms,
             CallSpans(self._core) if trace else None,
         )
+        if metrics:
+            from ucall import _metrics
+
+            _metrics.add_route(self._core)
         self.title = _checks.text("title", title)
         self.version = _checks.text("version", version)
         self.description = _checks.text("description", description)

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import typed_server
 from described_types import KINDS_DOCUMENT
 from node import MODULE, package, system_node
 
+from ucall import schema
 from ucall._openrpc import Document
 from ucall._stub.python import python_client
 from ucall._stub.typescript import typescript_declarations
@@ -49,6 +51,14 @@ def test_the_comments_and_the_declarations_agree(tmp_path: Path) -> None:
     _compile(tmp_path, {"noEmit": True, "paths": paths}, program)
 
 
+def test_the_types_of_every_kind_of_server(tmp_path: Path) -> None:
+    for name in ("ucall.js", "ucall.d.ts", "package.json"):
+        (tmp_path / name).write_text(MODULE.with_name(name).read_text())
+    document = Document(schema.describe(typed_server.server).openrpc())
+    (tmp_path / "stubs.d.ts").write_text(typescript_declarations(document))
+    _compile(tmp_path, {"noEmit": True}, tmp_path / "stubs.d.ts")
+
+
 def test_the_types_of_a_described_server(tmp_path: Path) -> None:
     for name in ("ucall.js", "ucall.d.ts", "package.json"):
         (tmp_path / name).write_text(MODULE.with_name(name).read_text())
@@ -59,9 +69,11 @@ def test_the_types_of_a_described_server(tmp_path: Path) -> None:
     _compile(tmp_path, {"noEmit": True}, program, tmp_path / "stubs.d.ts")
 
 
-def test_pyright_accepts_a_typed_client(tmp_path: Path) -> None:
+def test_pyright_accepts_typed_clients(tmp_path: Path) -> None:
     (tmp_path / "kinds.py").write_text(python_client(Document(KINDS_DOCUMENT)))
-    settings = {"typeCheckingMode": "strict", "include": ["kinds.py"]}
+    document = Document(schema.describe(typed_server.server).openrpc())
+    (tmp_path / "served.py").write_text(python_client(document))
+    settings = {"typeCheckingMode": "strict", "include": ["*.py"]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [system_node(), package("pyright") / "index.js", "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)

@@ -149,6 +149,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterator[Path]:
     """The folder in which a page's program runs. The command `ucall` there uses the port."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "ucall"
     command.write_text(

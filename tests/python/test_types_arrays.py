@@ -149,9 +149,19 @@ def test_dtypes_are_converted_safely(
     assert connect_to(function).result(function.__name__, [param]) == result
 
 
+ANY = " annotate the parameter as numpy.ndarray, which takes any dtype"
+
 MISMATCHES: list[tuple[Callable[..., object], Any, str]] = [
-    (of_float32, np.zeros(2), "array of float32 {how}, got one of float64"),
-    (of_float32, np.zeros(2, "i4"), "array of float32 {how}, got one of int32"),
+    (
+        of_float32,
+        np.zeros(2),
+        "array of float32 {how}, got one of float64; send it after .astype('float32'), or" + ANY,
+    ),
+    (
+        of_float32,
+        np.zeros(2, "i4"),
+        "array of float32 {how}, got one of int32; send it after .astype('float32'), or" + ANY,
+    ),
     (of_float32, [1e300], "array of float32 {how}: a number is out of the range of float32"),
     (of_float32, [True], "array of float32 {how}, got a list of bool"),
     (of_float32, [1, "2"], "array of float32 {how}, got a list with str in it"),
@@ -163,8 +173,12 @@ MISMATCHES: list[tuple[Callable[..., object], Any, str]] = [
     (of_uint8, [256], "array of uint8 {how}: a number is out of the range of uint8"),
     (of_uint8, [1.0], "array of uint8 {how}, got a list of float"),
     (of_uint8, [2**70], "array of uint8 {how}: a number is out of the range of 64-bit integers"),
-    (of_floats, np.zeros(1, "i4"), "array of floating {how}, got one of int32"),
-    (of_either, np.zeros(1, "i4"), "array of int16 or bool {how}, got one of int32"),
+    (of_floats, np.zeros(1, "i4"), "array of floating {how}, got one of int32;" + ANY),
+    (
+        of_either,
+        np.zeros(1, "i4"),
+        "array of int16 or bool {how}, got one of int32; send it after .astype('int16'), or" + ANY,
+    ),
     (of_either, [True, 1], "array of int16 or bool {how}, got a list of bool and int"),
     (of_matrix, [1], "2-d array of float64 {how}, got one of 1 dimensions"),
     (of_any, [2**63, -1], "array {how}: a number is out of the range of 64-bit integers"),
@@ -300,7 +314,7 @@ def test_arrays_nest_in_other_types(connect_to: ConnectTo) -> None:
         error = wire.error("double", [{"name": "a", "values": values}, {}])
         assert error["code"] == -32602
         assert error["data"].startswith("params.reading.values: expected array of float32 (")
-        assert error["data"].endswith(problem)
+        assert problem in error["data"]
     assert wire.error("double", [reading, {"k": 1}])["data"].startswith("params.more.k: expected a")
 
 

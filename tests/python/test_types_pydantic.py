@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,6 +73,14 @@ def test_pydantic_dataclasses_round_trip(connect_to: ConnectTo) -> None:
     ]
 
 
+class Limits(pydantic.BaseModel):
+    text: str = pydantic.Field("", max_length=3, pattern="^[a-z]*$")
+    items: list[int] = pydantic.Field([1], min_length=1)
+    digits: decimal.Decimal = pydantic.Field(decimal.Decimal(0), decimal_places=1)
+    past: pydantic.PastDate | None = None
+    aware: pydantic.AwareDatetime | None = None
+
+
 MISMATCHES: list[tuple[Any, str]] = [
     ({}, ".name: missing"),
     ([], ": expected dict, got list"),
@@ -80,7 +89,7 @@ MISMATCHES: list[tuple[Any, str]] = [
     ({"name": "a", "addresses": [{"Street": "High", "number": 0}]},
      ".addresses[0].number: expected a value greater than 0, got 0"),
     ({"name": "a", "addresses": [{"Street": "H", "number": 1}]},
-     ".addresses[0].Street: expected have at least 2 characters, got 'H'"),
+     ".addresses[0].Street: expected at least 2 characters, got 'H'"),
     ({"name": "a", "addresses": [{"Street": "High", "number": "x", "more": 1}]},
      ".addresses[0].number: expected int, got 'x' (and 1 more)"),
     ({"name": "a", "addresses": [{"Street": "High", "number": 1, "more": 1}]},
@@ -94,6 +103,26 @@ def test_mismatches_are_named(connect_to: ConnectTo, given: Any, problem: str) -
     error = connect_to(greet).error("greet", {"person": given})
     assert error["code"] == -32602
     assert error["data"].startswith("params.person" + problem)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("text", "abcd", "at most 3 characters, got 'abcd'"),
+        ("text", "A", "text that matches pattern '^[a-z]*$', got 'A'"),
+        ("items", [], "at least 1 item, got list of length 0"),
+        ("digits", "1.23", "no more than 1 decimal place, got '1.23'"),
+        ("past", "2999-01-01", "a value in the past, got '2999-01-01'"),
+        ("aware", "2026-01-31T12:00:00", "timezone info, got '2026-01-31T12:00:00'"),
+    ],
+)
+def test_messages_are_grammatical(
+    connect_to: ConnectTo, field: str, value: Any, problem: str
+) -> None:
+    def check(limits: Limits) -> None: ...
+
+    error = connect_to(check).error("check", [{field: value}])
+    assert error["data"] == f"params.limits.{field}: expected {problem}"
 
 
 def test_annotated_types_are_strict(connect_to: ConnectTo) -> None:

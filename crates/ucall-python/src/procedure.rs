@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use ucall_server::{Overflow, RouteAccess};
+use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 
 use crate::convert::{self, ConversionFault, Convert};
 
@@ -22,6 +22,10 @@ pub(crate) struct Procedure {
     /// Replaces an object that JSON does not have by one that it has.
     pub(crate) encode: Py<PyAny>,
     pub(crate) mode: CallMode,
+    /// The series of its calls, if they are measured.
+    pub(crate) series: Option<SeriesIndex>,
+    /// Whether it is a route of the server itself, which no limit on running calls refuses.
+    pub(crate) is_builtin: bool,
     pub(crate) stream: StreamRules,
     /// The limit of a call's duration, from its arrival.
     pub(crate) timeout: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -11,7 +11,8 @@ use pyo3::types::{PyDict, PyList};
 use ucall_engine::{Address, Listener};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AnyWorker, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig, connections_allowed,
+    AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
+    connections_allowed,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
@@ -44,7 +45,7 @@ pub(crate) struct Server {
     timeout: Option<Duration>,
     procedures: Arc<Procedures<Arc<Procedure>>>,
     /// Counts batches by size.
-    batch_sizes: Arc<BatchSizes>,
+    pub(crate) batch_sizes: Arc<BatchSizes>,
     state: Mutex<ServerState>,
 }
 
@@ -53,7 +54,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls
+        challenge, timeout_ms, limits, tls, metrics
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -71,6 +72,7 @@ impl Server {
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
         tls: Option<TlsSettings>,
+        metrics: bool,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
@@ -86,6 +88,7 @@ impl Server {
             procedures.want_peers();
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
+        state.metrics = metrics.then(Arc::default);
         if bound {
             py.detach(|| state.bind())?;
         }
@@ -218,12 +221,16 @@ impl Server {
         stream: Option<(bool, String)>,
     ) -> PyResult<()> {
         let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
+        let mode = CallMode::from_description(mode, batch)?;
+        let series = self.state().metrics.as_ref().map(|metrics| metrics.register(&name));
         let procedure = Procedure {
             name: name.clone(),
             callable: function,
             signature: signature.map(Signature::from_description).transpose()?,
             encode,
-            mode: CallMode::from_description(mode, batch)?,
+            mode,
+            is_builtin: false,
+            series,
             stream: stream.transpose()?.unwrap_or_default(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_logged_as_slow: AtomicBool::new(false),
@@ -238,8 +245,11 @@ impl Server {
 
     /// Has `function` answer the HTTP requests of a path and these methods. It takes a
     /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
-    /// begin with the rest. A public route is not authenticated.
-    #[pyo3(signature = (path, methods, function, encode, *, mode, is_public, wants_peer))]
+    /// begin with the rest. A public route is not authenticated. A built-in one is answered
+    /// although no more calls may run.
+    #[pyo3(signature = (
+        path, methods, function, encode, *, mode, is_public, wants_peer, is_builtin = false
+    ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert_route(
         &self,
@@ -250,6 +260,7 @@ impl Server {
         mode: &str,
         is_public: bool,
         wants_peer: bool,
+        is_builtin: bool,
     ) -> PyResult<()> {
         let methods = http_route::methods(&methods)?;
         let access = if is_public { RouteAccess::Public } else { RouteAccess::Authenticated };
@@ -259,6 +270,8 @@ impl Server {
             signature: Some(Signature::of_route()),
             encode,
             mode: CallMode::from_description(mode, None)?,
+            is_builtin,
+            series: None,
             stream: StreamRules::default(),
             timeout: self.timeout,
             is_logged_as_slow: AtomicBool::new(false),
@@ -285,6 +298,8 @@ impl Server {
             stream: StreamRules::default(),
             timeout: None,
             is_logged_as_slow: AtomicBool::new(false),
+            is_builtin: true,
+            series: None,
             route: Some(access),
         };
         self.procedures.insert_route(&path, http_route::get(), access, Arc::new(procedure));
@@ -386,21 +401,12 @@ impl Server {
 
     /// The counts of all runs so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = self.state();
-        let stats = state.stats();
-        drop(state);
-        let stats_dict = PyDict::new(py);
-        stats_dict.set_item("calls", stats.calls)?;
-        stats_dict.set_item("connections", stats.connections)?;
-        stats_dict.set_item("accepted", stats.accepted)?;
-        stats_dict.set_item("bytes_received", stats.bytes_received)?;
-        stats_dict.set_item("bytes_sent", stats.bytes_sent)?;
-        stats_dict.set_item("turns", stats.turns)?;
-        stats_dict.set_item("system_calls", stats.system_calls)?;
-        stats_dict.set_item("subscriptions", stats.subscriptions)?;
-        stats_dict.set_item("dropped_messages", stats.dropped_messages)?;
-        stats_dict.set_item("batches", self.batch_stats(py)?)?;
-        Ok(stats_dict)
+        self.stats_dict(py)
+    }
+
+    /// What `python/ucall/_metrics.py` writes.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.metrics_dict(py)
     }
 
     /// Uses counters that processes share: from the next run on this one counts on the page
@@ -409,6 +415,10 @@ impl Server {
     fn share_counters(&self, counters: Py<SharedCounters>, index: Option<usize>) {
         let page = index.and_then(|index| counters.get().page(index));
         let page = page.map(|page| Arc::new(Counters::shared(page)));
+        let metrics = index.and_then(|index| counters.get().metrics_page(index));
+        if let (Some(page), Some(metrics)) = (metrics, &mut self.state().metrics) {
+            *metrics = Arc::new(CallMetrics::shared(page, metrics));
+        }
         self.state().shared = Some((counters, page));
     }
 
@@ -447,17 +457,19 @@ impl Server {
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Listener>)> {
         self.bind(py)?;
-        let (engine, tls, listener, page, sockets) = {
+        let (engine, tls, listener, page, sockets, metrics) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
             let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
-            (state.engine, state.tls.clone(), state.listener.take(), page, sockets)
+            let (engine, tls, metrics) = (state.engine, state.tls.clone(), state.metrics.clone());
+            (engine, tls, state.listener.take(), page, sockets, metrics)
         };
+        metrics.as_ref().inspect(|metrics| metrics.count_worker());
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
         let mut interpreter =
-            Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes)?;
+            Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes, metrics)?;
         interpreter.callbacks = self.state().callbacks.clone_ref(py);
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
@@ -473,17 +485,8 @@ impl Server {
         Ok((WorkerRunner::new(worker)?, listener))
     }
 
-    fn batch_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        let stats_dict = PyDict::new(py);
-        for (name, counts) in &*sizes {
-            stats_dict.set_item(name, counts.clone())?;
-        }
-        Ok(stats_dict)
-    }
-
     /// Locks the state, briefly, and never while Python code runs.
-    fn state(&self) -> MutexGuard<'_, ServerState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ServerState> {
         server_state::lock(&self.state)
     }
 }

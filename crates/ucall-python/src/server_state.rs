@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use ucall_engine::{Address, EngineKind, Listener, UnixFile};
-use ucall_server::{Counters, Message, ServerMessage, Stats, Tls};
+use ucall_server::{CallMetrics, Counters, Message, ServerMessage, Stats, Tls};
 
 use crate::asyncio::runner::WorkerRunner;
 use crate::bind::bind;
@@ -33,6 +33,8 @@ pub(crate) struct ServerState {
     pub(crate) past_stats: Stats,
     /// The counters of all processes, and the page that this one writes to.
     pub(crate) shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
+    /// The metrics of this process' calls, if the server has metrics.
+    pub(crate) metrics: Option<Arc<CallMetrics>>,
     /// The other worker processes.
     pub(crate) peers: Option<WorkerPeers>,
     pub(crate) callbacks: Callbacks,
@@ -51,6 +53,7 @@ impl ServerState {
             worker: None,
             past_stats: Stats::default(),
             shared: None,
+            metrics: None,
             peers: None,
             callbacks: Callbacks::default(),
         }
@@ -68,16 +71,6 @@ impl ServerState {
         (self.listener, self.file) = (None, None);
     }
 
-    pub(crate) fn stats(&self) -> Stats {
-        if let Some((shared, _)) = &self.shared {
-            return shared.get().stats();
-        }
-        let Some(worker) = &self.worker else { return self.past_stats };
-        let mut stats = worker.counters.stats();
-        stats += self.past_stats;
-        stats
-    }
-
     pub(crate) fn publish(&self, message: ServerMessage) {
         if let (Some(peers), Some((counters, _))) = (&self.peers, &self.shared) {
             peers.send(counters.get(), &message);
@@ -89,9 +82,7 @@ impl ServerState {
 
     /// Removes the worker, whose connections are closed.
     pub(crate) fn remove_worker(&mut self) {
-        self.past_stats = self.stats();
-        self.past_stats.connections = 0;
-        self.past_stats.subscriptions = 0;
+        self.past_stats = self.stats().without_connections();
         self.worker = None;
         self.file = None;
     }

@@ -217,6 +217,28 @@ impl<H: Handler> WorkerContext<H> {
     }
 }
 
+impl<H: Handler> Dispatch<'_, H> {
+    #[cold]
+    fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
+        let error = rejection_error(cause);
+        let procedure = find_escaped(self.procedures, call.method);
+        self.handler.call_rejected(procedure, &error);
+        reply.error(&error);
+        CallOutcome::Done
+    }
+
+    #[cold]
+    fn handle_unknown(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
+            return CallOutcome::CancelRequest;
+        }
+        let error = method_not_found(call.method);
+        self.handler.call_rejected(None, &error);
+        reply.error(&error);
+        CallOutcome::Done
+    }
+}
+
 /// Why calls are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rejection {
@@ -242,19 +264,14 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         *self.calls += 1;
         if let Some(cause) = self.rejection {
-            reply.error(&rejection_error(cause));
-            return CallOutcome::Done;
+            return self.reject(call, cause, reply);
         }
         let found = match call.method.is_escaped() {
             false => self.procedures.find(call.method.raw()),
             true => find_escaped(self.procedures, call.method),
         };
         let Some(procedure) = found else {
-            if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
-                return CallOutcome::CancelRequest;
-            }
-            reply.error(&method_not_found(call.method));
-            return CallOutcome::Done;
+            return self.handle_unknown(call, reply);
         };
         let outcome = self.handler.call(procedure, call, self.caller, reply);
         self.process.end_child();

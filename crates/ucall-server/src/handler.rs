@@ -117,6 +117,11 @@ pub trait Handler {
         reply: &mut Reply<'_>,
     ) -> CallOutcome;
 
+    /// Reports a call that is answered with an error and not run. Its method may be unknown.
+    fn call_rejected(&mut self, procedure: Option<&Self::Procedure>, error: &RpcError) {
+        let _ = (procedure, error);
+    }
+
     /// Answers a request of a route, as [`Handler::call`] does; see
     /// [`Service::respond`](ucall_proto::Service::respond).
     fn respond(

@@ -377,6 +377,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         while let Some(slot) = self.sweep.next_slot(self.driver.connections().slot_count()) {
             self.driver.inspect(slot, &mut self.sweep);
         }
+        if let Some(protocols) = self.sweep.take_protocols() {
+            self.counters.set_protocols(protocols);
+        }
     }
 
     /// Begins a drain, or restricts the one under way.

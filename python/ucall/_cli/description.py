@@ -67,14 +67,15 @@ def _notes(method: Method) -> tuple[tuple[str, bool], ...]:
 
 def help_text(document: Document, method: Method, server_options: str) -> str:
     """The usage, params, result, errors and an example of a method."""
-    usage = " ".join(["usage: ucall", method.name, *map(_usage_of, method.params)])
+    params = (*method.params, *method.rests)
+    usage = " ".join(["usage: ucall", method.name, *map(_usage_of, params)])
     shown = "items" if method.item is not None else "result"
     result = type_name(document, method.result if method.item is None else method.item)
     sections = [
         usage,
         _prose(method),
-        _section("params", [_row(document, param) for param in method.params]),
-        f"{shown}: {result}",
+        _section("params", [_row(document, param) for param in params]),
+        f"{shown}: {result}{_beside(method.result_description)}",
         _section("errors", [(str(code), message) for code, message in method.errors]),
         f"example:\n  {example_of(document, method)}{server_options}",
     ]
@@ -82,6 +83,8 @@ def help_text(document: Document, method: Method, server_options: str) -> str:
 
 
 def _usage_of(param: Param) -> str:
+    if param.rest:
+        return "[name=…]…" if param.rest == "named" else f"[{param.name}]…"
     return f"{param.name}=…" if param.is_required else f"[{param.name}=…]"
 
 
@@ -95,11 +98,17 @@ def _prose(method: Method) -> str:
 
 def _row(document: Document, param: Param) -> tuple[str, str]:
     kind = type_name(document, param.schema)
-    if param.is_required:
+    if param.rest:
+        kind += f" each, all further params {'by name' if param.rest == 'named' else 'by position'}"
+    elif param.is_required:
         kind += ", required"
     elif param.default is not NO_DEFAULT:
         kind += f", default {json.dumps(param.default, ensure_ascii=False)}"
-    return param.name, f"{kind}: {param.description}" if param.description else kind
+    return param.name, kind + _beside(param.description)
+
+
+def _beside(description: str) -> str:
+    return f": {' '.join(description.split())}" if description else ""
 
 
 def _section(title: str, rows: list[tuple[str, str]]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -75,7 +74,8 @@ def _imported(app: str) -> Document:
             server = import_server(app)
     except StartupError as error:
         raise UsageError(str(error)) from None
-    schema = importlib.import_module("ucall.schema")
+    from ucall import schema
+
     return Document(schema.describe(server).openrpc())
 
 

@@ -15,6 +15,7 @@ from ucall._openrpc import (
     Schema,
     binary_type,
     branches,
+    reference_of,
     types_of,
 )
 
@@ -33,6 +34,7 @@ _BOUNDS = (
 )
 _TEXTS = {
     "date": "2026-01-31",
+    "decimal": "1.5",
     "date-time": "2026-01-31T12:00:00Z",
     "time": "12:00:00Z",
     "duration": "PT1H",
@@ -49,8 +51,9 @@ def type_name(document: Document, schema: Schema, depth: int = 0) -> str:
     choices = choices_of(document, resolved)
     if choices:
         return f"one of {', '.join(map(_literal, choices))}"
-    if "$ref" in schema and (types_of(resolved) == ("object",) or depth > _DEPTH_MAX):
-        return str(schema["$ref"]).rpartition("/")[2]
+    reference = reference_of(schema)
+    if reference and (types_of(resolved) == ("object",) or depth > _DEPTH_MAX):
+        return reference.rpartition("/")[2]
     kind = binary_type(resolved)
     if kind is not None:
         return _binary_name(kind, resolved)
@@ -156,7 +159,10 @@ def _sample(document: Document, schema: Schema, depth: int = 0) -> Any:
     if depth > _DEPTH_MAX:
         return None
     if parts := branches(resolved):
-        return _sample(document, parts[0], depth + 1)
+        is_array = binary_type(resolved) is not None  # Nested lists are its other form.
+        return _sample(document, parts[-1 if is_array else 0], depth + 1)
+    if binary_type(resolved) is not None:
+        return ""
     default = resolved.get("default", NO_DEFAULT)
     if default is not NO_DEFAULT:
         return default

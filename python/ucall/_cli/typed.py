@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from ucall._cli.params import UsageError, parse_as, shortened
 from ucall._cli.type_names import choices_of, type_name
@@ -39,9 +40,8 @@ class TypedParams:
         """
         for name in names:
             self._named(name)
-        if positional_count > len(self._method.params):
-            takes = f"{len(self._method.params)} params"
-            raise UsageError(f"{self._method.name} takes {takes}, got {positional_count}")
+        if positional_count:
+            self._positional(positional_count - 1)
         for param in self._method.params[positional_count:]:
             if param.is_required and param.name not in names:
                 kind = type_name(self._document, param.schema)
@@ -53,23 +53,27 @@ class TypedParams:
         Raises:
             UsageError: The value is of another type; the message names the param and its type.
         """
-        return self._parse(self._named(name), text, read)
+        return self._parse(replace(self._named(name), name=name), text, read)
 
     def parse_positional(self, position: int, text: str, read: Callable[[str], bytes]) -> object:
         """Parses a param by position. See `parse_named`."""
-        params = self._method.params
-        if position >= len(params):
-            raise UsageError(f"{self._method.name} takes {len(params)} params, got more")
-        return self._parse(params[position], text, read)
+        return self._parse(self._positional(position), text, read)
 
     def is_binary(self, key: str | int) -> bool:
         """Whether a param takes data in base64."""
-        params = self._method.params
-        params = params[key : key + 1] if isinstance(key, int) else (self._named(key),)
-        return any(binary_type(self._document.resolve(param.schema)) for param in params)
+        param = self._positional(key) if isinstance(key, int) else self._named(key)
+        return binary_type(self._document.resolve(param.schema)) is not None
+
+    def _positional(self, position: int) -> Param:
+        params, rest = self._method.params, self._method.rest("positional")
+        if position < len(params):
+            return params[position]
+        if rest is None:
+            raise UsageError(f"{self._method.name} takes {len(params)} params, got more")
+        return rest
 
     def _named(self, name: str) -> Param:
-        param = self._params.get(name)
+        param = self._params.get(name) or self._method.rest("named")
         if param is None:
             known = f"it has {', '.join(self._params)}" if self._params else "it has none"
             raise UsageError(f"{name}: {self._method.name} has no such param; {known}")
@@ -90,10 +94,10 @@ class TypedParams:
 
     def _parse_by(self, schema: Schema, text: str, read: Callable[[str], bytes]) -> object:
         resolved = self._document.resolve(schema)
-        if binary_type(resolved):
-            return read(text.removeprefix("@"))
         if parts := branches(resolved):
             return self._parse_union(parts, text, read)
+        if binary_type(resolved):
+            return read(text.removeprefix("@"))
         types = types_of(resolved)
         choices = choices_of(self._document, resolved)
         if not types and choices:

@@ -80,7 +80,8 @@ class _Writer:
     def components(self) -> Iterator[list[str]]:
         """The classes and the literals that annotations refer to, then the decoders."""
         decoders = []
-        for name, identifier in self._types.names.items():
+        first_names = {identifier: name for name, identifier in reversed(self._types.names.items())}
+        for identifier, name in sorted(first_names.items()):
             schema = self._document.resolve(self._document.components[name])
             if is_class(schema):
                 yield self._typed_dict(identifier, schema)
@@ -146,7 +147,8 @@ class _Writer:
 
     def _method(self, method: Method, name: str, is_async: bool) -> list[str]:
         identifiers = Identifiers({*keyword.kwlist, *RESERVED})
-        names = {param.name: identifiers.add(param.name) for param in method.params}
+        all_params = (*method.params, *method.rests)
+        names = {param.name: identifiers.add(param.name) for param in all_params}
         is_stream = method.item is not None
         returned = self._types.of_value(method.result if method.item is None else method.item)
         if is_stream:
@@ -173,15 +175,18 @@ class _Writer:
                 is_keyword = True
                 yield "*"
             yield f"{names[param.name]}: {kind}"
-        if method.structure == "by-position" and names and not is_keyword:
+        if method.is_by_position and method.params and not is_keyword:
             yield "/"
+        for rest in method.rests:
+            stars = "*" if rest.rest == "positional" else "**"
+            yield f"{stars}{names[rest.name]}: {self._types.of_param(rest.schema)}"
 
     def _body(self, method: Method, names: dict[str, str], is_async: bool) -> list[str]:
         line = self._statement(method, names, is_async, None)
-        if len(line) <= _COLUMNS or not names:
+        if len(line) <= _COLUMNS or not method.params:
             return [line]
-        params = _given_lines(method, names)
-        return [*params, self._statement(method, names, is_async, _PARAMS)]
+        own = {param.name: names[param.name] for param in method.params}
+        return [*_given_lines(method, own), self._statement(method, names, is_async, _PARAMS)]
 
     def _statement(
         self, method: Method, names: dict[str, str], is_async: bool, params: str | None
@@ -222,39 +227,37 @@ def _decoder(name: str, members: dict[str, str]) -> list[str]:
 
 def _call(function: str, method: Method, names: dict[str, str], params: str | None = None) -> str:
     """A call; `params` is the variable that holds the params, if they have one."""
-    words = [_quoted(method.name)]
+    words, stars = [_quoted(method.name)], "*" if method.is_by_position else "**"
+    own = {param.name: names[param.name] for param in method.params}
     if params is not None:
-        words.append(f"{'*' if method.structure == 'by-position' else '**'}{params}")
-    elif all(param.is_required and names[param.name] == param.name for param in method.params):
-        is_by_position = method.structure == "by-position"
-        words += [name if is_by_position else f"{name}={name}" for name in names.values()]
+        words.append(f"{stars}{params}")
+    elif all(param.is_required and own[param.name] == param.name for param in method.params):
+        words += [it if method.is_by_position else f"{it}={it}" for it in own.values()]
     else:
-        words.append(f"{'*' if method.structure == 'by-position' else '**'}{_given(method, names)}")
+        start, items, end = _given(method, own)
+        words.append(f"{stars}{start}{', '.join(items)}{end}")
+    for rest in method.rests:
+        words.append(f"{'*' if rest.rest == 'positional' else '**'}{names[rest.name]}")
     return f"{function}({', '.join(words)})"
 
 
-def _given(method: Method, names: dict[str, str]) -> str:
-    """The params that are not omitted."""
-    if method.structure == "by-position":
-        return f"_stubs.given_positions([{', '.join(names.values())}])"
-    members = ", ".join(f"{_quoted(name)}: {variable}" for name, variable in names.items())
-    return f"_stubs.given({{{members}}})"
+def _given(method: Method, names: dict[str, str]) -> tuple[str, list[str], str]:
+    """The expression for the params that are not omitted: its beginning, its items, its end."""
+    if method.is_by_position:
+        return "_stubs.given_positions([", list(names.values()), "])"
+    return "_stubs.given({", [f"{_quoted(it)}: {names[it]}" for it in names], "})"
 
 
 def _given_lines(method: Method, names: dict[str, str]) -> list[str]:
-    """The same, as a statement with a line for each param."""
-    if method.structure == "by-position":
-        words, function = list(names.values()), "given_positions"
-    else:
-        words = [f"{_quoted(name)}: {variable}" for name, variable in names.items()]
-        function = "given"
-    opened, closed = "[]" if method.structure == "by-position" else "{}"
+    """The same as a statement, with a line for each param."""
+    start, items, end = _given(method, names)
+    indent = _INDENT * 2
     return [
-        f"{_INDENT * 2}{_PARAMS} = _stubs.{function}(",
-        f"{_INDENT * 3}{opened}",
-        *(f"{_INDENT * 4}{word}," for word in words),
-        f"{_INDENT * 3}{closed}",
-        f"{_INDENT * 2})",
+        f"{indent}{_PARAMS} = {start[:-1]}",
+        f"{indent}{_INDENT}{start[-1]}",
+        *(f"{indent}{_INDENT * 2}{item}," for item in items),
+        f"{indent}{_INDENT}{end[0]}",
+        f"{indent}{end[1]}",
     ]
 
 
@@ -272,12 +275,16 @@ def _about_class(group: Group, client: str) -> str:
 
 
 def _about_method(method: Method, names: dict[str, str]) -> str:
-    params = [_about_param(param, names) for param in method.params if param.description]
+    params = (*method.params, *method.rests)
+    lines = [_about_param(param, names) for param in params if param.description]
     parts = [
         method.summary,
         method.description.removeprefix(method.summary).strip(),
         "Deprecated." if method.is_deprecated else "",
-        "\n".join(["Args:", *params]) if params else "",
+        "\n".join(["Args:", *lines]) if lines else "",
+        f"Returns:\n    {' '.join(method.result_description.split())}".rstrip()
+        if method.result_description
+        else "",
         "\n".join(
             ["Raises:", *(f"    ucall.RPCError: {code}: {text}" for code, text in method.errors)]
         )

@@ -10,10 +10,11 @@ in JSON's types there.
 from __future__ import annotations
 
 import keyword
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from ucall._openrpc import Document, Schema, binary_type, branches, types_of
+from ucall._openrpc import Document, Schema, binary_type, branches, reference_of, types_of
 from ucall._stub.names import Identifiers, pascal
 
 __all__ = ["BUILTINS", "RESERVED", "PythonTypes", "is_class"]
@@ -63,6 +64,19 @@ class PythonTypes:
         self.names = {
             name: identifiers.add(pascal(name) or name) for name in sorted(document.components)
         }
+        self._share_names()
+
+    def _share_names(self) -> None:
+        """Gives classes one name that a server describes apart, as params and as results, and whose
+        members have the same annotations."""
+        known: dict[tuple[str, str], str] = {}
+        for component, name in self.names.items():
+            base = re.sub(r"_\d+$", "", component)
+            schema = self._document.resolve(self._document.components[component])
+            fields = {field: self.of_value(member) for field, member in _members(schema).items()}
+            text = re.sub(rf"\b{name}\b", "self", f"{sorted(fields.items())}")
+            if is_class(schema):
+                self.names[component] = known.setdefault((base, text), name)
 
     def of_param(self, schema: Schema) -> str:
         """The annotation of a param."""
@@ -197,8 +211,8 @@ class PythonTypes:
 
     def _component(self, schema: Schema) -> str | None:
         """The Python name of the schema that this one refers to."""
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith(_COMPONENTS):
+        reference = reference_of(schema)
+        if reference is None or not reference.startswith(_COMPONENTS):
             return None
         name = reference.removeprefix(_COMPONENTS)
         return self.names.get(name.replace("~1", "/").replace("~0", "~"))
@@ -210,6 +224,8 @@ class PythonTypes:
         """The schema without references. Arrays may also be sent as nested lists, which is left
         out."""
         resolved = self._document.resolve(schema)
+        if binary_type(resolved):
+            return resolved
         parts = branches(resolved)
         arrays = [it for it in parts if binary_type(self._document.resolve(it)) == "array"]
         if not arrays:

@@ -9,7 +9,16 @@ import json
 import re
 from collections.abc import Iterator
 
-from ucall._openrpc import Document, Method, Param, Schema, binary_type, branches, types_of
+from ucall._openrpc import (
+    Document,
+    Method,
+    Param,
+    Schema,
+    binary_type,
+    branches,
+    reference_of,
+    types_of,
+)
 from ucall._stub.names import Identifiers, pascal
 
 __all__ = ["typescript_declarations"]
@@ -107,18 +116,32 @@ class _Types:
 
     def params(self, method: Method) -> str:
         """The params of a method, by name or by position."""
-        names = Identifiers(_KEYWORDS)
-        tuple_ = [f"{names.add(it.name)}{_mark(it)}: {self.of(it.schema)}" for it in method.params]
         required = [param.is_required for param in method.params]
         # TypeScript allows no required element after an optional one.
         has_order = required == sorted(required, reverse=True)
-        by_position = f"[{', '.join(tuple_)}]"
+        if method.is_by_position and has_order:
+            return self._by_position(method)
+        if method.structure == "by-name" or not has_order:
+            return self._by_name(method)
+        return f"{self._by_name(method)} | {self._by_position(method)}"
+
+    def _by_position(self, method: Method) -> str:
+        names = Identifiers(_KEYWORDS)
+        elements = [
+            f"{names.add(it.name)}{_mark(it)}: {self.of(it.schema)}" for it in method.params
+        ]
+        rest = method.rest("positional")
+        if rest is not None:
+            elements.append(f"...{names.add(rest.name)}: Array<{self.of(rest.schema)}>")
+        return f"[{', '.join(elements)}]"
+
+    def _by_name(self, method: Method) -> str:
         members = [f"{_key(it.name)}{_mark(it)}: {self.of(it.schema)}" for it in method.params]
-        by_name = f"{{ {'; '.join(members)} }}" if members else "Record<string, never>"
-        if method.structure == "by-position" and has_order:
-            return by_position
-        is_by_name = method.structure == "by-name" or not has_order
-        return by_name if is_by_name else f"{by_name} | {by_position}"
+        rest = method.rest("named")
+        if rest is not None:  # Its type must include those of the other members.
+            kind = "unknown" if members else self.of(rest.schema)
+            members.append(f"[name: string]: {kind}")
+        return f"{{ {'; '.join(members)} }}" if members else "Record<string, never>"
 
     def of(self, schema: Schema, depth: int = 0) -> str:
         """The type of a schema's values."""
@@ -131,10 +154,10 @@ class _Types:
         values = [resolved["const"]] if "const" in resolved else resolved.get("enum")
         if isinstance(values, list):
             return " | ".join(json.dumps(value) for value in values) or "never"
-        if binary_type(resolved):
-            return "Base64"
         if parts := branches(resolved):
             return " | ".join(dict.fromkeys(self.of(part, depth + 1) for part in parts))
+        if binary_type(resolved):
+            return "Base64"
         kind = next(iter(types_of(resolved)), "")
         if kind == "array":
             return self._array(resolved, depth + 1)
@@ -167,8 +190,8 @@ class _Types:
         return f"{{ [name: string]: {inner} }}"
 
     def _component(self, schema: Schema) -> str | None:
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith(_COMPONENTS):
+        reference = reference_of(schema)
+        if reference is None or not reference.startswith(_COMPONENTS):
             return None
         name = reference.removeprefix(_COMPONENTS)
         return self._names.get(name.replace("~1", "/").replace("~0", "~"))

@@ -105,7 +105,13 @@ class _Arrays:
         for dtype in self.wanted:
             if isinstance(dtype, numpy.dtype) and numpy.can_cast(array.dtype, dtype, "safe"):
                 return array.astype(dtype)
-        raise self._mismatch(f"one of {array.dtype}")
+        raise self._mismatch(f"one of {array.dtype}{self._remedies()}")
+
+    def _remedies(self) -> str:
+        """What the caller and what the function can do about an array of another dtype."""
+        exact = next((str(it) for it in self.wanted if isinstance(it, numpy.dtype)), None)
+        caller = f"send it after .astype('{exact}'), or " if exact else ""
+        return f"; {caller}annotate the parameter as numpy.ndarray, which takes any dtype"
 
     def _of_list(self, items: list[Any]) -> NDArray[Any]:
         leaves = _leaves(items)

@@ -148,6 +148,11 @@ def _message(fault: Any) -> str:
 
 
 def _expected(problem: str) -> str:
+    """What follows "should", as the object of "expected"."""
+    problem = problem.partition(" after validation")[0]  # The rest is the length.
+    problem = re.sub(r"^have (a )?", "", problem)
+    problem = re.sub(r"^match ", "text that matches ", problem)
+    problem = re.sub(r"^be in ", "a value in ", problem)
     problem = re.sub(r"^be (an? valid |an? )?", "", problem)
     if problem in _WORDS:
         return _WORDS[problem]

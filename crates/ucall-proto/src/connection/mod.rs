@@ -46,7 +46,7 @@ use deadline::{WaitState, body_time};
 use exchange::Exchanges;
 use http::Http;
 use http_framing::HttpFraming;
-pub use public::Connection;
+pub use public::{Connection, ConnectionProtocol};
 use raw::Raw;
 pub use websocket::MessageFraming;
 use websocket::WebSocket;

@@ -123,7 +123,7 @@ impl<C, O> DeferredCalls<C, O> {
     /// The reply to a call past the limit, with the time after which a place is likely to be free.
     pub fn admit(&self) -> Result<RunPermit, RpcError> {
         match self.is_full() {
-            false => Ok(RunPermit(self.permits.clone())),
+            false => Ok(self.permit()),
             true => Err(self.overloaded()),
         }
     }
@@ -131,6 +131,11 @@ impl<C, O> DeferredCalls<C, O> {
     /// Whether a further call is past the limit.
     pub fn is_full(&self) -> bool {
         self.running() >= self.running_max
+    }
+
+    /// Counts one more running call, also past the limit.
+    pub fn permit(&self) -> RunPermit {
+        RunPermit(self.permits.clone())
     }
 
     #[cold]
