@@ -8,9 +8,4 @@ def sum(a: int, b: int) -> int:
     return a + b
 
 
-@server
-def health() -> str:
-    return "ok"
-
-
 server.run()

@@ -23,11 +23,10 @@ log = logging.getLogger("ucall")
 def main() -> int:
     """Serves or supervises until a signal; returns the exit status."""
     settings = Settings.read()
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        _LineFormatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    _log_to_stderr(settings.log_level.upper())
+    if not _process_role.is_worker():
+        for warning in settings.warnings:
+            log.warning("%s", warning)
     supervised = settings.workers is not None or settings.reload
     try:
         if supervised and not _process_role.is_worker():
@@ -38,6 +37,20 @@ def main() -> int:
     except OSError as failure:
         log.error("%s", _reason(failure))
     return 1
+
+
+def _log_to_stderr(level: str) -> None:
+    """Logs the package's own records, unless the program configures the root logger.
+
+    The root logger and its level are the program's, so other packages log as it says.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        _LineFormatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    )
+    handler.addFilter(lambda _: not logging.root.handlers)
+    log.addHandler(handler)
+    log.setLevel(level)
 
 
 def _reason(failure: OSError) -> str:
@@ -91,6 +104,7 @@ def watch() -> None:
 
 def _serve(settings: Settings) -> int:
     _process_role.threads = settings.threads
+    _process_role.options = settings.options
     server = import_server(settings.app)
     try:
         tls = _tls.tls_settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterable
 
@@ -53,6 +54,11 @@ def challenge(auth: object) -> str:
     )
     if any(predicate(it) for predicate in is_asynchronous for it in (auth, type(auth).__call__)):
         raise TypeError("auth: expected a plain function, not an async one or a generator")
+    with contextlib.suppress(ValueError):  # Some builtins have no signature.
+        try:
+            inspect.signature(auth).bind(None)
+        except TypeError:
+            raise TypeError("auth: expected a function of one argument, the context") from None
     challenge = str(getattr(auth, "challenge", "Bearer"))
     if not (challenge.isascii() and challenge.isprintable()):
         raise ValueError(f"auth: {challenge!r} is not a challenge for WWW-Authenticate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 
@@ -10,6 +11,8 @@ from ucall import _process_role
 from ucall.server import Server
 
 __all__ = ["StartupError", "import_server"]
+
+log = logging.getLogger("ucall")
 
 
 class StartupError(Exception):
@@ -36,19 +39,33 @@ def import_server(app: str) -> Server:
         if failure.name not in (module, module.partition(".")[0]):
             raise
         raise StartupError(f"{app}: no module {failure.name} in {os.getcwd()}") from None
-    for name in (path or "server").split("."):
+    path = path or _only_server(module)
+    for name in path.split("."):
         try:
             found = getattr(found, name)
         except AttributeError:
-            missing = f"{app}: {module} has no {path or 'server'}"
+            missing = f"{app}: {module} has no {path}"
             raise StartupError(missing + _alternatives(module)) from None
     if not isinstance(found, Server):
         raise StartupError(f"{app}: expected a ucall.Server, got {type(found).__name__}")
     return found
 
 
+def _only_server(module: str) -> str:
+    """The name of the server that ``module`` alone means: ``server``, or the only one."""
+    names = _server_names(module)
+    name = names[0] if len(names) == 1 else "server"
+    if name in names:
+        log.info("serving %s:%s", module, name)
+    return name
+
+
+def _server_names(module: str) -> list[str]:
+    found = vars(sys.modules[module]).items()
+    return [name for name, value in found if isinstance(value, Server)]
+
+
 def _alternatives(module: str) -> str:
     """Names the servers in a module."""
-    found = vars(sys.modules[module]).items()
-    names = [f"{module}:{name}" for name, value in found if isinstance(value, Server)]
+    names = [f"{module}:{name}" for name in _server_names(module)]
     return f"; there is {', '.join(names)}" if names else "; there is no ucall.Server in it"

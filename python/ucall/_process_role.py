@@ -7,10 +7,11 @@ does not bind at once, and `run` returns at once while the module is imported.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, ParamSpec
 
 __all__ = [
     "HEARTBEAT",
@@ -22,9 +23,12 @@ __all__ = [
     "defers_bind",
     "importing",
     "is_importing",
+    "overridable",
     "unix_host",
     "url",
 ]
+
+P = ParamSpec("P")
 
 #: In the environment of a worker: the descriptor of the socket to its supervisor.
 WORKER: Final = "UCALL_WORKER_CONTROL"
@@ -55,6 +59,9 @@ heartbeat_s: Final = float(os.environ.pop(HEARTBEAT, 0)) or None
 #: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None
 
+#: Options that override those of each server that is made, from variables of ``python -m ucall``.
+options: dict[str, Any] = {}
+
 #: The prefix of a Unix socket's path, where the core takes a host.
 UNIX: Final = "unix:"
 
@@ -74,6 +81,17 @@ def is_importing() -> bool:
 def defers_bind() -> bool:
     """Whether a server that is made now binds when it runs, rather than at once."""
     return is_worker() or is_importing()
+
+
+def overridable(init: Callable[P, None]) -> Callable[P, None]:
+    """Makes a constructor take its keyword arguments from `options` first."""
+
+    @functools.wraps(init)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        kwargs.update(options)
+        init(*args, **kwargs)
+
+    return wrapped
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ucall._cli.arguments import Parser
 from ucall._tls import CLIENT_AUTH, ClientAuth
+from ucall.server import Server
 
 __all__ = ["LOG_LEVELS", "Settings"]
 
@@ -36,12 +38,61 @@ class Settings:
     ssl_keyfile_password: str | None = None
     ssl_ca_certs: str | None = None
     ssl_client_auth: ClientAuth | None = None
+    #: Further options of the server, by their names.
+    options: dict[str, Any] = field(default_factory=dict)
+    #: What is wrong with variables whose names begin with ``UCALL_``.
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, arguments: Sequence[str] | None = None) -> Settings:
         """Reads the command line; exits with status 2 if it is invalid."""
         parser = _parser()
-        return cls(**vars(parser.parse_args(arguments)))
+        flags = vars(parser.parse_args(arguments))
+        converters = {name: it for name, it in _converters().items() if name not in flags}
+        options = {
+            name: _parse_variable(parser, variable, text, {"type": convert})
+            for name, convert in converters.items()
+            if (text := os.environ.get(variable := _variable(name)))
+        }
+        warnings = _unknown_variables({*flags, *converters} - {"app"})
+        return cls(**flags, options=options, warnings=warnings)
+
+
+def _variable(name: str) -> str:
+    return "UCALL_" + name.upper()
+
+
+def _converters() -> dict[str, Callable[[str], Any]]:
+    """What makes a value of each option of `Server` from text, but for functions.
+
+    They are read from its signature, so that a new option has its variable.
+    """
+    by_type: dict[str, Callable[[str], Any]] = {
+        "int": _number,
+        "float": _float,
+        "bool": _boolean,
+        "str": str,
+        "Iterable[str]": lambda text: text.split(","),
+    }
+    parameters = inspect.signature(Server.__init__).parameters.values()
+    types = {it.name: str(it.annotation).partition(" | ")[0] for it in parameters}
+    types = {name: "str" if it.startswith("Literal[") else it for name, it in types.items()}
+    found = {name: by_type[it] for name, it in types.items() if it in by_type}
+    return found | {"uds_mode": _mode}
+
+
+def _unknown_variables(names: set[str]) -> list[str]:
+    """A line for each variable that has no effect."""
+    import difflib
+
+    known = {_variable(name) for name in names}
+    warnings = []
+    for variable in sorted(os.environ):
+        if variable.startswith("UCALL_") and variable not in known:
+            near = difflib.get_close_matches(variable, known, 1, 0.8)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            warnings.append(f"{variable} is no variable of ucall{hint}")
+    return warnings
 
 
 def _parser() -> Parser:
@@ -49,7 +100,8 @@ def _parser() -> Parser:
         prog="python -m ucall",
         description="Serves the functions of a module. Options override the server's, except "
         "--threads.",
-        epilog="Each flag has a variable UCALL_… in the environment, such as UCALL_PORT. "
+        epilog="Each flag, and each option of ucall.Server that is no function, has a variable "
+        "UCALL_… in the environment, such as UCALL_PORT and UCALL_MAX_BODY_BYTES. "
         "The command ucall calls functions: ucall --help",
     )
     parser.add_argument("app", metavar="module:server", help="the module, and the server in it")
@@ -94,7 +146,7 @@ def _parser() -> Parser:
 
 
 def _add(parser: Parser, flag: str, default: Any = None, **options: Any) -> None:
-    variable = "UCALL_" + flag.strip("-").replace("-", "_").upper()
+    variable = _variable(flag.strip("-").replace("-", "_"))
     text = os.environ.get(variable)
     parsed = _parse_variable(parser, variable, text, options) if text else default
     parser.add_argument(flag, default=parsed, **options)
@@ -119,6 +171,26 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+def _boolean(text: str) -> bool:
+    if not _is_yes(text) and text.lower() not in ("0", "false", "no", "off"):
+        raise argparse.ArgumentTypeError(f"expected yes or no, got {text!r}")
+    return _is_yes(text)
+
+
+def _mode(text: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected octal digits, got {text!r}") from None
 
 
 def _port(text: str) -> int:

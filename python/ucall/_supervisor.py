@@ -421,6 +421,9 @@ class Supervisor:
         def changed() -> None:
             if not os.read(descriptor, 65536):
                 self._selector.unregister(descriptor)
+                watcher.wait()
+                how = _exit_reason(watcher)
+                log.error("the watcher of sources %s: changes restart nothing any more", how)
             elif not self._is_stopping:
                 log.info("a source has changed: restarting")
                 self._begin_rolling()

@@ -132,6 +132,7 @@ class Server(Decorators):
 
     _ENGINE: ClassVar[str] = "auto"
 
+    @_process_role.overridable
     def __init__(
         self,
         host: str = "127.0.0.1",

@@ -252,10 +252,14 @@ def test_invalid_auth_functions_are_rejected() -> None:
         (in_steps, TypeError),
         (later_in_steps, TypeError),
         ("key", TypeError),
+        (lambda: None, TypeError),
+        (lambda ctx, key: None, TypeError),
         (Odd(), ValueError),
     ):
         with pytest.raises(problem, match="auth"):
             ucall.Server(port=0, auth=auth)
+    for auth in (lambda ctx, key=1: None, lambda *all: None):
+        ucall.Server(port=0, auth=auth)
     for keys in ([], [""], {"": 1}):
         with pytest.raises(ValueError):
             ucall.auth.bearer(keys)

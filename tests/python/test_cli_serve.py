@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 from serving import NO_URING
 
-from harness import Wire, program
+import ucall
+from harness import Wire, program, request
 from ucall._settings import Settings
 
 APP = """
@@ -114,7 +116,7 @@ def test_flags_override_variables(tmp_path: Path) -> None:
         (["nowhere:server"], "no module nowhere in"),
         (["app:nothing"], "app has no nothing; there is app:inner\n"),
         (["app:Holder"], "expected a ucall.Server"),
-        (["app"], "app has no server; there is app:inner\n"),
+        (["two"], "two has no server; there is two:first, two:second\n"),
         (["empty"], "empty has no server; there is no ucall.Server in it\n"),
         (
             ["app:inner", "--ssl-certfile", "absent.pem"],
@@ -126,6 +128,8 @@ def test_flags_override_variables(tmp_path: Path) -> None:
 def test_an_unservable_app_is_reported(tmp_path: Path, arguments: list[str], problem: str) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "empty.py").write_text("")
+    servers = "first, second = ucall.Server(port=0), ucall.Server(port=0)"
+    (tmp_path / "two.py").write_text(f"import ucall\n{servers}\n")
     command = [sys.executable, "-m", "ucall", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and problem in done.stderr
@@ -212,3 +216,110 @@ def test_a_refused_io_uring_is_reported(tmp_path: Path) -> None:
         pytest.skip("io_uring may be used here")
     with program("import ucall.uring; ucall.uring.Server(port=0)") as process:
         assert "EngineError" in process.communicate(timeout=60)[1]
+
+
+def _run(folder: Path, source: str, *arguments: str, **environment: str) -> str:
+    """The log of a server that ends at once."""
+    (folder / "ending.py").write_text(source)
+    command = [sys.executable, "-m", "ucall", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stderr
+
+
+ENDING = """
+import logging, ucall
+%s = ucall.Server(port=0, max_nesting=7, title="mine")
+{}.on_startup({}.stop)
+"""
+
+
+def _ending(name: str, more: str = "") -> str:
+    return ENDING.replace("%s", name).replace("{}", name) + more
+
+
+@pytest.mark.parametrize("name", ["server", "other"])
+def test_a_module_alone_means_its_only_server(tmp_path: Path, name: str) -> None:
+    log = _run(tmp_path, _ending(name), "ending")
+    assert f" INFO ucall: serving ending:{name}\n" in log
+    assert " INFO ucall: listening on http://127.0.0.1:" in log
+    assert "serving" not in _run(tmp_path, _ending(name), f"ending:{name}")
+
+
+def test_a_module_with_several_servers_means_the_one_called_server(tmp_path: Path) -> None:
+    log = _run(tmp_path, _ending("server", "another = ucall.Server(port=0)"), "ending")
+    assert "serving ending:server\n" in log
+
+
+def test_an_unknown_variable_is_warned_of(tmp_path: Path) -> None:
+    variables = {"UCALL_PROT": "1", "UCALL_SOMETHING_ELSE": "1"}
+    log = _run(tmp_path, _ending("server"), "ending", **variables)
+    assert "WARNING ucall: UCALL_PROT is no variable of ucall; did you mean UCALL_PORT?\n" in log
+    assert "WARNING ucall: UCALL_SOMETHING_ELSE is no variable of ucall\n" in log
+    known = {"UCALL_RELOAD": "0", "UCALL_LOG_LEVEL": "info", "UCALL_MAX_NESTING": "9"}
+    assert "WARNING" not in _run(tmp_path, _ending("server"), "ending", **known)
+
+
+def test_every_option_of_a_server_has_a_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = set(inspect.signature(ucall.Server).parameters)
+    values = {"host": "::1", "engine": "posix", "uds_mode": "660", "allowed_hosts": "a,b"}
+    values |= {"ssl_client_auth": "none", "debug": "yes", "describe": "no", "title": "a title"}
+    for name in options - {"auth", "lifespan"}:
+        monkeypatch.setenv(f"UCALL_{name.upper()}", values.get(name, "1"))
+    settings = Settings.read(["a:b"])
+    assert settings.warnings == []
+    given = {name for name in options if getattr(settings, name, None) is not None}
+    assert given | set(settings.options) == options - {"auth", "lifespan"}
+    assert settings.options["allowed_hosts"] == ["a", "b"]
+    assert (settings.options["uds_mode"], settings.options["title"]) == (0o660, "a title")
+    assert (settings.options["debug"], settings.options["describe"]) == (True, False)
+    assert settings.options["drain_timeout_s"] == 1.0
+    for name, complaint in (("debug", "yes or no"), ("uds_mode", "octal"), ("timeout_ms", "a num")):
+        monkeypatch.setenv(f"UCALL_{name.upper()}", "x")
+        with pytest.raises(SystemExit):
+            Settings.read(["a:b"])
+        assert f"UCALL_{name.upper()}: expected {complaint}" in capsys.readouterr().err
+        monkeypatch.delenv(f"UCALL_{name.upper()}")
+
+
+def test_variables_override_the_options_of_a_server(tmp_path: Path) -> None:
+    source = """
+import sys, ucall
+inner = ucall.Server(port=0, max_batch_calls=5)
+@inner
+def nothing(): pass
+"""
+    (tmp_path / "limited.py").write_text(source)
+    with serving(tmp_path, "limited:inner", UCALL_MAX_BATCH_CALLS="1") as port, Wire(port) as wire:
+        wire.send(b"[%s,%s]" % (request("nothing"), request("nothing")))
+        assert b"-32600" in wire.line()
+
+
+LOGGING = """
+@server.on_startup
+def speak():
+    logging.getLogger("ucall").debug("own")
+    logging.getLogger("other").debug("too much")
+    logging.getLogger("other").warning("important")
+"""
+
+
+def test_the_log_level_is_that_of_ucall_alone(tmp_path: Path) -> None:
+    log = _run(tmp_path, _ending("server", LOGGING), "ending", "--log-level", "debug")
+    assert " DEBUG ucall: own\n" in log
+    assert "too much" not in log and "\nimportant\n" in log
+
+
+def test_a_program_that_configures_logging_gets_all_records_once(tmp_path: Path) -> None:
+    configured = LOGGING + 'logging.basicConfig(format="mine: %(message)s")\n'
+    log = _run(tmp_path, _ending("server", configured), "ending", "--log-level", "debug")
+    assert "mine: own\n" in log and "mine: important\n" in log
+    assert log.count("own") == 1 and "too much" not in log

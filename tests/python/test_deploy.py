@@ -17,6 +17,7 @@ from proxies import nginx
 from serving import Serve
 
 from harness import HOST, eventually, free_port, request
+from ucall import _core
 from ucall._settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +96,25 @@ def test_the_container_serves_and_its_health_check_calls() -> None:
         finally:
             server.terminate()
             server.communicate(timeout=60)
+
+
+def test_the_probes_of_kubernetes_are_answered(serve: Serve) -> None:
+    text, server = block("yaml"), serve()
+    probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: rpc\}", text)
+    assert dict(probes) == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    for _, path in probes:
+        with urllib.request.urlopen(f"http://{HOST}:{server.port}{path}", timeout=60) as reply:
+            assert reply.status == 200
+    assert re.search(r"name: rpc, containerPort: 8545\b", text)
+    [grace] = re.findall(r"terminationGracePeriodSeconds: (\d+)", text)
+    [delay] = re.findall(r'name: UCALL_SHUTDOWN_DELAY_S, value: "(\d+)"', text)
+    assert int(grace) > int(delay) + _core.Server.default_limits()["drain_timeout_s"]
+
+
+def test_the_health_check_of_compose_is_that_of_the_command() -> None:
+    text = (ROOT / "deploy" / "docker-compose.yml").read_text(encoding="utf-8")
+    [check] = re.findall(r"test: (\[.*\])", text)
+    assert json.loads(check) == ["CMD", *instruction("HEALTHCHECK"), "--ready"]
 
 
 def test_the_container_serves_the_example_of_the_page() -> None:

@@ -141,7 +141,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     }
     monkeypatch.setattr(address, "_SCHEMES", schemes)
     kind = inspect.getmodule(ucall.Server).Server  # type: ignore[union-attr]
-    monkeypatch.setattr(kind.__init__, "__defaults__", ("127.0.0.1", port))
+    monkeypatch.setattr(inspect.unwrap(kind.__init__), "__defaults__", ("127.0.0.1", port))
     return port
 
 

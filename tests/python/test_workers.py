@@ -431,6 +431,24 @@ def test_reload(tmp_path: Path) -> None:
         it.stop()
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="it finds the watcher in /proc")
+def test_a_watcher_of_sources_that_dies_is_logged(tmp_path: Path) -> None:
+    pytest.importorskip("watchfiles")
+    with supervised(tmp_path, "--reload") as it:
+        it.wait_for(1)
+        children = Path(f"/proc/{it.process.pid}/task/{it.process.pid}/children").read_text()
+        [watcher] = [
+            int(child)
+            for child in children.split()
+            if b"watch()" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
+        os.kill(watcher, signal.SIGKILL)
+        line = "the watcher of sources was killed by SIGKILL: changes restart nothing any more"
+        assert eventually(lambda: line in it.text()), it.text()
+        assert it.call("version") == 1
+        it.stop()
+
+
 def test_stats_sum_all_workers(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "3") as server:
         first = server.wait_for(3)
