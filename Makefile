@@ -193,6 +193,12 @@ test-browser: setup test-programs ## Install Chromium and Playwright, and test u
 	$(PY) -m pip install --quiet $(PLAYWRIGHT)
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
 
+.PHONY: test-prometheus
+test-prometheus: setup ## Install Prometheus, and compare its rates with those of a load for a minute
+	@tools/install-test-programs.sh prometheus
+	PROMETHEUS_SECONDS=60 $(PY) -m pytest $(PYTEST_FLAGS) tests/python/test_prometheus.py \
+		tests/python/test_metrics.py
+
 .PHONY: slow-peers
 slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connections, and write the table in docs/security.md
 	@tools/install-bench-tools.sh slow-peers
@@ -203,9 +209,12 @@ slow-peers: setup .bench/target/release/load ## Call beside 4,000 slow connectio
 	@$(CARGO) build --quiet --release --locked --manifest-path bench/load/Cargo.toml \
 		--target-dir .bench/target
 
-.PHONY: explorer lint-explorer
+.PHONY: explorer explorer-screenshots lint-explorer
 explorer: ## Build the page at GET / from explorer/ (needs npm)
 	@tools/build-explorer.sh
+
+explorer-screenshots: setup ## Write the pictures of docs/explorer.md, after `make test-browser`
+	@$(PY) tools/explorer-screenshots.py
 
 lint: lint-explorer
 lint-explorer: ## Check that the built page matches its source, if npm works

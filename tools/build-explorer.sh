@@ -9,9 +9,8 @@ cd "$(dirname "$0")/../explorer"
 page=../python/ucall/static/explorer.html
 
 install() {
-    # `npm ci` installs exactly what package-lock.json lists.
-    [ node_modules/.package-lock.json -nt package-lock.json ] ||
-        npm ci --silent --no-audit --no-fund >/dev/null 2>&1
+    # Exactly what package-lock.json lists, if this Node is new enough for it.
+    npm ci --engine-strict --prefer-offline --silent --no-audit --no-fund >/dev/null 2>&1
 }
 
 if [ "${1:-}" != --check ]; then

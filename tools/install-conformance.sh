@@ -34,6 +34,7 @@ install_npm @open-rpc/meta-schema 1.14.9
 install_npm ws 8.18.3
 install_npm eventsource-parser 3.0.6
 install_npm typescript 5.9.3
+install_npm axe-core 4.14.1
 install_npm pyright 1.1.407
 build_go_client
 "$PYTHON" -m pip install --quiet h11==0.16.0 httptools==0.9.0 httplint==2026.10.4

@@ -9,7 +9,7 @@ export interface NpyArray {
 }
 
 /** The media type of an image that browsers show, or `npy`; by the first bytes. */
-export function recognise(base64: string): string | undefined {
+export function mediaTypeOf(base64: string): string | undefined {
   const found = BEGINNINGS.find(([beginning]) => base64.startsWith(beginning));
   return found && isBase64(base64) ? found[1] : undefined;
 }
@@ -43,7 +43,10 @@ export function readNpy(bytes: Uint8Array, count: number): NpyArray | undefined 
   const [, dtype] = /'descr': '([^']+)'/.exec(head) ?? [];
   const [, sizes] = /'shape': \(([^)]*)\)/.exec(head) ?? [];
   if (!dtype || sizes === undefined) return undefined;
-  const shape = sizes.split(",").filter((size) => size.trim()).map(Number);
+  const shape = sizes
+    .split(",")
+    .filter((size) => size.trim())
+    .map(Number);
   const isFortran = /'fortran_order': True/.test(head);
   const read = readerOf(dtype, new DataView(bytes.buffer, bytes.byteOffset + start + length));
   const size = shape.reduce((product, it) => product * it, 1);

@@ -242,7 +242,12 @@ function MomentControl(props: ControlProps) {
   const parse = (text: string) => text || undefined;
   return (
     <div class="row">
-      <TextControl {...props} parse={parse} inputMode="text" placeholder={PLACEHOLDERS["date-time"]} />
+      <TextControl
+        {...props}
+        parse={parse}
+        inputMode="text"
+        placeholder={PLACEHOLDERS["date-time"]}
+      />
       <input
         class="picker"
         type="datetime-local"
@@ -343,7 +348,11 @@ function ArrayControl(props: ControlProps) {
 function UnionControl({ schema, ...props }: ControlProps) {
   const resolver = useContext(ResolverContext);
   const variants = schemas.variantsOf(schema).map((variant) => resolver.resolve(variant));
-  const find = () => Math.max(0, variants.findIndex((it) => schemas.fits(it, props.value)));
+  const find = () =>
+    Math.max(
+      0,
+      variants.findIndex((it) => schemas.fits(it, props.value)),
+    );
   const [index, setIndex] = useState(find);
   const variant = variants[index] ?? {};
   const kind = schemas.kindOf(variant);
@@ -362,18 +371,30 @@ function UnionControl({ schema, ...props }: ControlProps) {
           <option value={at}>{schemas.typeName(it, resolver)}</option>
         ))}
       </select>
-      {kind !== "null" && <Named label={props.label} path={props.path}>
-        <Control key={index} {...props} schema={variant} />
-      </Named>}
+      {kind !== "null" && (
+        <Named label={props.label} path={props.path}>
+          <Control key={index} {...props} schema={variant} />
+        </Named>
+      )}
     </>
   );
 }
 
 /** Names a control whose visible label belongs to more than it. */
-function Named({ label, path, children }: { label: string; path: string; children: ComponentChildren }) {
+function Named({
+  label,
+  path,
+  children,
+}: {
+  label: string;
+  path: string;
+  children: ComponentChildren;
+}) {
   return (
     <div class="nested">
-      <label class="hidden" for={path}>{label}</label>
+      <label class="hidden" for={path}>
+        {label}
+      </label>
       {children}
     </div>
   );

@@ -92,18 +92,17 @@ function Page({ description, credential, onReload, onForget }: PageProps) {
           {title} <small>{version}</small>
         </h1>
         <div class="row">
-          <label>
-            Calls over{" "}
-            <select
-              value={transport}
-              disabled={!canUpgrade}
-              title={canUpgrade ? undefined : "Pages can send this header only over HTTP"}
-              onChange={({ currentTarget }) => setTransport(currentTarget.value as Transport)}
-            >
-              <option value="websocket">WebSocket</option>
-              <option value="http">HTTP</option>
-            </select>
-          </label>
+          <label for="transport">Calls over</label>
+          <select
+            id="transport"
+            value={transport}
+            disabled={!canUpgrade}
+            title={canUpgrade ? undefined : "Pages can send this header only over HTTP"}
+            onChange={({ currentTarget }) => setTransport(currentTarget.value as Transport)}
+          >
+            <option value="websocket">WebSocket</option>
+            <option value="http">HTTP</option>
+          </select>
           <span role="status" class={`state ${state}`}>
             {transport === "http" ? "" : STATES[state]}
           </span>

@@ -127,7 +127,10 @@ function locate(data: unknown, method: Method, form: HTMLFormElement) {
   if (typeof data !== "string") return undefined;
   const text = withName(data, method);
   const [element] = [...form.querySelectorAll<HTMLElement>("[data-path]")]
-    .filter(({ dataset: { path = "" } }) => text.startsWith(path) && /^[:.[]/.test(text.slice(path.length)))
+    .filter(
+      ({ dataset: { path = "" } }) =>
+        text.startsWith(path) && /^[:.[]/.test(text.slice(path.length)),
+    )
     .sort((one, other) => lengthOf(other) - lengthOf(one));
   if (!element) return undefined;
   const path = element.dataset.path ?? "";

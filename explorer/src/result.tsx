@@ -1,7 +1,7 @@
 /** Results: images as pictures, arrays by shape, dtype and head, and all else as a tree. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { decode, isBase64, readNpy, recognise } from "./binary";
+import { decode, isBase64, readNpy, mediaTypeOf } from "./binary";
 import { kindOf, type Kind, type Resolver, type Schema } from "./schema";
 import { isExactInteger } from "./values";
 
@@ -9,7 +9,7 @@ import { isExactInteger } from "./values";
 const PAGE = 100;
 const HEAD = 24;
 /** The lists and objects of the first levels are open, unless they are long. */
-const OPEN_LEVELS = 3;
+const OPEN_LEVELS = 6;
 const OPEN_ITEMS = 30;
 const TEXT_LENGTH = 2_000;
 
@@ -30,7 +30,7 @@ export function Result({ value, schema, resolver, level = 0 }: ResultProps) {
 }
 
 function Text({ text, kind }: { text: string; kind: Kind }) {
-  const type = recognise(text);
+  const type = mediaTypeOf(text);
   if (type === "npy") return <ArrayView base64={text} />;
   if (type) return <Picture base64={text} type={type} />;
   if (kind === "bytes" && isBase64(text)) return <Bytes base64={text} />;

@@ -63,14 +63,17 @@ function Python(call: Call): string {
 
 // Attributes of the client, which are no methods of the server.
 const PYTHON_RESERVED = new Set([
-  ..."and as assert async await break class continue def del elif else except finally for".split(" "),
+  ..."and as assert async await break class continue def del elif else except finally for".split(
+    " ",
+  ),
   ..."from global if import in is lambda None nonlocal not or pass raise return True".split(" "),
   ..."False try while with yield batch call close notify stream subscribe".split(" "),
 ]);
 
 function namedArguments(params: Record<string, unknown>, files: string[]): string[] {
   const entries = Object.entries(params);
-  const isNamed = ([key]: [string, unknown]) => /^[A-Za-z_]\w*$/.test(key) && !PYTHON_RESERVED.has(key);
+  const isNamed = ([key]: [string, unknown]) =>
+    /^[A-Za-z_]\w*$/.test(key) && !PYTHON_RESERVED.has(key);
   const named = entries.filter(isNamed);
   const others = entries.filter((entry) => !isNamed(entry));
   return [
@@ -89,9 +92,10 @@ function pythonLiteral(value: unknown, files: string[]): string {
   if (Array.isArray(value)) return `[${value.map((it) => pythonLiteral(it, files)).join(", ")}]`;
   const text = JSON.stringify(value);
   if (typeof value !== "object" || !text.startsWith("{")) return text;
-  const members = Object.entries(value).map(
-    ([key, it]) => `${JSON.stringify(key)}: ${pythonLiteral(it, files)}`,
-  );
+  // As JSON, without members that are not sent.
+  const members = Object.entries(value)
+    .filter(([, it]) => it !== undefined)
+    .map(([key, it]) => `${JSON.stringify(key)}: ${pythonLiteral(it, files)}`);
   return `{${members.join(", ")}}`;
 }
 
@@ -138,7 +142,9 @@ function JavaScript(call: Call): string {
   );
   const token = tokenOf(call.credential) !== undefined;
   const [name, value] = headerOf(call, `\${${VARIABLE}}`);
-  const options = token ? `, { token: ${VARIABLE} }` : name && `, { headers: { "${name}": \`${value}\` } }`;
+  const options = token
+    ? `, { token: ${VARIABLE} }`
+    : name && `, { headers: { "${name}": \`${value}\` } }`;
   const address = name && !token ? url : url.replace(/^http/, "ws") + "ws";
   const called = `${JSON.stringify(method.name)}, ${given}`;
   return [

@@ -5,12 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
-__all__ = ["challenge", "listed", "port", "positive", "text"]
+__all__ = ["challenge", "listed", "port", "positive", "seconds", "text"]
 
 
 def positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected a positive number, got {value}")
+    return value
+
+
+def seconds(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name}: expected a number of seconds above 0, got {value!r}")
     return value
 
 

@@ -13,6 +13,7 @@ from ucall._tls import TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
+_Encode = Callable[[Any], object]
 _OnClose = TypeVar("_OnClose", bound=Callable[[], object])
 
 __all__ = [
@@ -71,6 +72,7 @@ class Server:
         timeout_ms: float | None,
         limits: dict[str, float],
         tls: TlsSettings | None,
+        metrics: bool,
     ) -> Server: ...
     def configure(
         self,
@@ -101,7 +103,7 @@ class Server:
         name: str,
         function: Callable[..., object],
         signature: Sequence[object] | None,
-        encode: Callable[[Any], object],
+        encode: _Encode,
         *,
         mode: str,
         timeout_ms: float | None,
@@ -113,12 +115,15 @@ class Server:
         path: str,
         methods: Sequence[str],
         function: Callable[[HttpRequest], object],
-        encode: Callable[[Any], object],
+        encode: _Encode,
         *,
         mode: str,
         is_public: bool,
         wants_peer: bool,
+        is_builtin: bool = False,
     ) -> None: ...
+    def insert_health_route(self, path: str, function: Callable[[str | None], object]) -> None: ...
+    def set_callbacks(self, on_drain: object, beat: object, interval_s: float | None) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
     ) -> None: ...
@@ -132,10 +137,9 @@ class Server:
     def share_sockets(
         self, receiver: int | None, senders: Sequence[int], index: int | None
     ) -> None: ...
-    def publish(
-        self, topic: str, method: str, params: object, encode: Callable[[Any], object]
-    ) -> None: ...
+    def publish(self, topic: str, method: str, params: object, encode: _Encode) -> None: ...
     def stats(self) -> dict[str, Any]: ...
+    def metrics(self) -> dict[str, Any]: ...
     @staticmethod
     def default_limits() -> dict[str, float]: ...
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 if TYPE_CHECKING:
     from ucall._asyncio.lifespan import LifespanHooks
     from ucall._functions import Functions
+    from ucall._health import ReadyChecks
 
 __all__ = ["Decorators"]
 
@@ -23,6 +24,7 @@ class Decorators:
 
     _functions: Functions
     _lifespan: LifespanHooks
+    _ready: ReadyChecks
 
     @overload
     def __call__(self, function: Function, /) -> Function: ...
@@ -171,6 +173,25 @@ class Decorators:
         """Registers a function, plain or async, to run after the last call: in reverse order."""
         self._lifespan.shutdown.append(hook)
         return hook
+
+    def ready(self, check: Hook) -> Hook:
+        """Registers a check of ``GET /readyz``, plain or async::
+
+            @server.ready
+            async def database() -> bool:
+                return await pool.fetchval("select true")
+
+        The server is ready unless a check raises, returns a false value other than None, or does
+        not end within ``ready_timeout_s``. Plain checks run in threads of their own.
+
+        Raises:
+            TypeError: It is no function.
+        """
+        from ucall import _signature
+
+        self._ready.add(check)
+        self._functions.is_async |= _signature.is_async(check)
+        return check
 
     def add(
         self,

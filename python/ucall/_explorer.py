@@ -37,8 +37,9 @@ def register(core: _core.Server) -> None:
 def _respond(request: _core.HttpRequest) -> Iterator[bytes]:
     """Yields the response to ``GET /``: the page for browsers, else 405."""
     if "text/html" not in request.headers.get("accept", ""):
-        text = "expected POST, or GET with Accept: text/html\n"
-        return parts(HttpResponse(text, 405, headers={"Allow": "POST, OPTIONS"}), request)
+        # As the core answers without the page.
+        text, headers = "requests are sent with POST\n", {"Allow": "POST, OPTIONS"}
+        return parts(HttpResponse(text, 405, headers=headers), request)
     page = _page()
     headers = {
         "Cache-Control": "no-cache",  # caches ask whether theirs is current

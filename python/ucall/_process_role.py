@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 __all__ = [
+    "HEARTBEAT",
     "POOL",
     "SOCKETS",
     "TICKETS",
@@ -33,6 +34,9 @@ TICKETS: Final = "UCALL_WORKER_TICKETS"
 #: In the environment of a worker: the descriptors of the socket that it receives the messages of
 #: other workers from, or -1, and of the sockets that lead to each worker.
 SOCKETS: Final = "UCALL_WORKER_SOCKETS"
+#: In the environment of a worker: after how many seconds it tells its supervisor that it serves;
+#: absent if nothing asks.
+HEARTBEAT: Final = "UCALL_WORKER_HEARTBEAT"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
 
@@ -44,6 +48,9 @@ tickets: Final = bytes.fromhex(os.environ.pop(TICKETS, "")) or None
 
 #: The descriptors of `SOCKETS`, until the server takes them over.
 sockets: list[int] = [int(number) for number in os.environ.pop(SOCKETS, "").split()]
+
+#: The interval of `HEARTBEAT`; ``None``: no reports.
+heartbeat_s: Final = float(os.environ.pop(HEARTBEAT, 0)) or None
 
 #: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None

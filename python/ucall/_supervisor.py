@@ -3,7 +3,9 @@
 The supervisor binds one socket per worker, keeps it open, and passes it to the worker and to its
 successors, so that a connection in the accept queue is never reset. It has no engine, event loop or
 thread. Workers run the same program, with the descriptor of a control socket in their environment.
-On it they request their listening socket, and report that they are ready.
+On it they request their listening socket, and report that they are ready. A service manager hears
+from the supervisor alone: that all workers are ready, that they are being replaced, and, if it has
+a watchdog, a sign of life while each worker gives the supervisor its own.
 
 | event | action |
 |---|---|
@@ -33,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from ucall import _core, _process_role
+from ucall import _core, _process_role, _systemd
 
 __all__ = ["Supervisor"]
 
@@ -57,6 +59,8 @@ class Worker:
     #: Its page of the shared counters; 0 if all pages are in use.
     page: int
     started_at: float = field(default_factory=time.monotonic)
+    #: When it gave its last sign of life; None before it is ready.
+    last_beat: float | None = None
     received: bytes = b""
 
 
@@ -102,6 +106,10 @@ class Supervisor:
         self._is_stopping = False
         self._was_ready = False
         self._status = 0
+        self._notifier = _systemd.notifier()
+        #: Whether the service manager takes the workers for ready.
+        self._is_reported = False
+        self._url = ""
 
     def copy_senders(self) -> list[int]:
         """Descriptors of sockets that lead to each worker."""
@@ -150,10 +158,26 @@ class Supervisor:
         while self._signals:
             self._handle_signal(self._signals.pop(0))
         self._reap()
+        if self._notifier is not None and not self._is_stopping:
+            self._notify(self._notifier)
+
+    def _notify(self, notifier: _systemd.Notifier) -> None:
+        """Reports to the service manager what it has to know."""
+        workers = [slot.worker for slot in self._slots]
+        beats = [worker.last_beat for worker in workers if worker is not None]
+        ready = [beat for beat in beats if beat is not None]
+        if not self._is_reported and not self._rolling and len(ready) == len(self._slots):
+            self._is_reported = True
+            notifier.ready(f"serving on {self._url}, workers: {len(ready)}")
+        notifier.beat_for(ready, time.monotonic())
 
     def _select_timeout(self, now: float) -> float | None:
+        if self._is_stopping:
+            return None
         due = [slot.start_at for slot in self._slots if slot.start_at is not None]
-        return max(0.0, min(due) - now) if due and not self._is_stopping else None
+        if self._notifier is not None and (beat := self._notifier.next_beat()) is not None:
+            due.append(beat)
+        return max(0.0, min(due) - now) if due else None
 
     def _is_finished(self) -> bool:
         return self._is_stopping and not self._all_workers()
@@ -187,6 +211,9 @@ class Supervisor:
             _process_role.TICKETS: self._tickets.hex(),
             _process_role.SOCKETS: " ".join(map(str, sockets)),
         }
+        if self._notifier is not None and self._notifier.beat_interval_s is not None:
+            # Several signs of life fit into each of the supervisor's own.
+            environment[_process_role.HEARTBEAT] = str(self._notifier.beat_interval_s / 4)
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -209,7 +236,7 @@ class Supervisor:
         return worker
 
     def _handle_message(self, slot: WorkerSlot, worker: Worker) -> None:
-        """Handles a worker's messages: ``listen SCHEME PORT MODE HOST`` or ``ready``."""
+        """Handles a worker's messages: ``listen SCHEME PORT MODE HOST``, ``ready`` or ``beat``."""
         try:
             data = worker.control.recv(4096)
         except OSError:
@@ -223,6 +250,8 @@ class Supervisor:
             if what == "listen":
                 scheme, port, uds_mode, host = arguments
                 self._send_listener(slot, worker, (host, int(port), int(uds_mode), scheme))
+            elif what == "beat" and worker.last_beat is not None:
+                worker.last_beat = time.monotonic()
             elif what == "ready":
                 self._handle_ready(slot, worker)
 
@@ -255,11 +284,12 @@ class Supervisor:
             for slot in self._slots:
                 slot.listener = _listener(host, port, share_port=len(self._slots) > 1)
                 host, port = slot.listener.getsockname()[:2]
-        url = _process_role.url(scheme, host, port)
-        log.info("listening on %s, workers: %d", url, len(self._slots))
+        self._url = _process_role.url(scheme, host, port)
+        log.info("listening on %s, workers: %d", self._url, len(self._slots))
 
     def _handle_ready(self, slot: WorkerSlot, worker: Worker) -> None:
         self._was_ready = True
+        worker.last_beat = time.monotonic()
         log.info("worker %d (pid %d) is ready", slot.number, worker.process.pid)
         if worker is slot.successor:
             if slot.worker is not None:
@@ -335,6 +365,9 @@ class Supervisor:
         in_progress = [slot for slot in self._rolling if slot.successor is not None]
         # The successor in progress may have read the old source: its slot is listed again.
         self._rolling = in_progress[:1] + self._slots if in_progress else list(self._slots)
+        if self._notifier is not None and self._is_reported:
+            self._is_reported = False
+            self._notifier.reloading()
         self._roll_next()
 
     def _roll_next(self) -> None:
@@ -363,6 +396,8 @@ class Supervisor:
     def _stop(self) -> None:
         if not self._is_stopping:
             log.info("stopping")
+            if self._notifier is not None:
+                self._notifier.stopping()
         self._is_stopping = True
         for worker in self._all_workers():
             worker.process.terminate()

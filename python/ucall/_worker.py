@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ucall import _core, _process_role
@@ -47,6 +48,11 @@ class Control:
         """Reports that this worker accepts connections."""
         self._socket.sendall(b"ready\n")
 
+    def beat(self) -> None:
+        """Reports that this worker takes turns."""
+        with suppress(OSError):  # The supervisor may be busy, or have died.
+            self._socket.send(b"beat\n", socket.MSG_DONTWAIT)
+
     def drain_with_supervisor(self) -> None:
         """Drains when the supervisor dies."""
 
@@ -77,6 +83,8 @@ def prepare(server: Server) -> Control:
     core.configure(descriptor=listener)
     core.share_counters(_core.SharedCounters(counters), page or None)
     _share_sockets(core, page)
+    if _process_role.heartbeat_s is not None:
+        core.set_callbacks(None, control.beat, _process_role.heartbeat_s)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
     control.drain_with_supervisor()
     return control

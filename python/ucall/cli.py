@@ -46,6 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from ucall._cli.completion import complete
 
                 sys.stdout.write(complete(arguments[1:], _quiet_client))
+            case ["health"]:
+                from ucall._cli import health
+
+                return health.main(arguments[1:])
             case ["stub"]:
                 from ucall._cli.stub import write_stub
 

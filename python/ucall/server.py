@@ -13,6 +13,7 @@ from ucall._asyncio.lifespan import Lifespan, LifespanHooks
 from ucall._asyncio.run import run_server
 from ucall._decorators import Decorators
 from ucall._functions import Functions
+from ucall._health import ReadyChecks
 
 if TYPE_CHECKING:
     from ucall._core import Context
@@ -98,6 +99,9 @@ class Server(Decorators):
             batches. Past it, -32003.
         max_threads: Threads for blocking functions. Past it, calls wait.
         drain_timeout_s: Seconds that running calls get when the server stops. Past it, -32002.
+        shutdown_delay_s: Seconds between a stop and the closing of the listener, while calls are
+            served and ``/readyz`` answers 503, so that load balancers send no more.
+        ready_timeout_s: Seconds for all checks of `ready` together. Past it, ``/readyz`` is 503.
         ssl_certfile: Certificate chains in PEM, one file each. All connections, HTTP and raw TCP,
             are then under TLS. A client gets the certificate for the name that it asks for, else
             the first. Files are read again when they change.
@@ -108,6 +112,8 @@ class Server(Decorators):
             ``ssl_ca_certs``. ``ctx.tls.client_certificate`` is the client's certificate.
         handshake_timeout_s: Seconds for the TLS handshake. Past it, closed.
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
+        metrics: Measures calls, and serves ``GET /metrics`` for Prometheus, which asks ``auth``.
+            See docs/observability.md.
         title, version, description: Of the program, for its description.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
@@ -168,6 +174,8 @@ class Server(Decorators):
         max_running_calls: int = 10_000,
         max_threads: int = 128,
         drain_timeout_s: float = 10.0,
+        shutdown_delay_s: float = 0.0,
+        ready_timeout_s: float = 1.0,
         slow_call_s: float = 0.1,
         ssl_certfile: _tls.Files = None,
         ssl_keyfile: _tls.Files = None,
@@ -175,6 +183,7 @@ class Server(Decorators):
         ssl_ca_certs: str | os.PathLike[str] | None = None,
         ssl_client_auth: _tls.ClientAuth | None = None,
         handshake_timeout_s: float = 10.0,
+        metrics: bool = False,
         title: str = "ucall",
         version: str = "0.1.0",
         description: str = "",
@@ -205,9 +214,11 @@ class Server(Decorators):
             tls=_tls.tls_settings(
                 ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
             ),
+            metrics=metrics,
         )
         self._uds_mode = uds_mode
         self._lifespan = LifespanHooks(lifespan)
+        self._ready = ReadyChecks(self._core, _checks.seconds("ready_timeout_s", ready_timeout_s))
         image_pixels = (
             _checks.positive("max_image_pixels", max_image_pixels),
             _checks.positive("max_held_image_pixels", max_held_image_pixels),
@@ -219,6 +230,10 @@ class Server(Decorators):
             timeout_ms,
             CallSpans(self._core) if trace else None,
         )
+        if metrics:
+            from ucall import _metrics
+
+            _metrics.add_route(self._core)
         self.title = _checks.text("title", title)
         self.version = _checks.text("version", version)
         self.description = _checks.text("description", description)
@@ -274,7 +289,7 @@ class Server(Decorators):
             return self._run(max_cycles, max_seconds, control.ready)
         if workers is not None:
             return self._supervise(_checks.positive("workers", workers))
-        self._run(max_cycles, max_seconds, None)
+        self._run(max_cycles, max_seconds, self._service_report())
 
     def start(self) -> None:
         """Serves on a new thread, until `stop` or the end of the program.
@@ -314,10 +329,10 @@ class Server(Decorators):
     def stop(self, *, at_once: bool = False) -> None:
         """Stops the server, from any thread. It may be started again.
 
-        The server stops accepting, lets running calls finish within ``drain_timeout_s``, and closes
-        all connections; ``at_once`` skips the wait. `stop` then joins the thread of `start`, unless
-        a served function has called it. If the server has never run, its first `run` returns at
-        once.
+        After ``shutdown_delay_s`` the server stops accepting, lets running calls finish within
+        ``drain_timeout_s``, and closes all connections; ``at_once`` skips the waits. `stop` then
+        joins the thread of `start`, unless a served function has called it. If the server has never
+        run, its first `run` returns at once.
         """
         self._core.stop(at_once)
         thread = self._thread
@@ -381,6 +396,19 @@ class Server(Decorators):
             self._core.run(max_cycles, max_seconds, run)
         finally:
             self._idle.set()
+
+    def _service_report(self) -> Callable[[], object] | None:
+        """Prepares the reports to a service manager; returns the first one."""
+        if "NOTIFY_SOCKET" not in os.environ:
+            return None
+        from ucall import _systemd
+
+        notifier = _systemd.notifier()
+        if notifier is None:
+            return None
+        self._core.set_callbacks(notifier.stopping, notifier.beat, notifier.beat_interval_s)
+        url = _process_role.url(self._core.scheme, self.host, self.port)
+        return functools.partial(notifier.ready, f"serving on {url}")
 
     def _supervise(self, workers: int) -> None:
         """Serves from worker processes."""

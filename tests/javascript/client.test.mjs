@@ -184,6 +184,13 @@ for (const kind of ["ws", "http"]) {
   });
 }
 
+test("headers are sent over HTTP", async () => {
+  const client = connect("http", { headers: { "X-API-Key": "k3y" } });
+  await client.call("sum", { a: 1, b: 1 });
+  assert.equal(peer.headers[0]["x-api-key"], "k3y");
+  assert.equal(peer.headers[0]["content-type"], "application/json");
+});
+
 describe("WebSocket", () => {
   test("a stream that is read too slowly is cancelled", async () => {
     const stream = connect("ws", { maxWaitingBytes: 10_000 }).stream("flood", { count: 10_000, size: 900 });

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 import served
 from node import MODULE, PACKAGES, RunNode, Serve, package, system_node
@@ -45,6 +46,22 @@ def run_node(node: str) -> RunNode:
         return done.stdout
 
     return run
+
+
+# Chromium has no sandbox as root. It asks before a page that it takes for a public one, as those
+# that the tests make, reaches this machine.
+ARGUMENTS = ["--no-sandbox", "--disable-features=LocalNetworkAccessChecks"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    reason = "make test-browser installs playwright"
+    api = pytest.importorskip("playwright.sync_api", reason=reason)
+    chromium = programs.require("chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session", params=["posix", "uring"])

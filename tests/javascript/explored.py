@@ -1,12 +1,12 @@
-"""The functions that the tests of the explorer page call, with their OpenRPC document."""
+"""The functions that the tests of the explorer page call."""
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import dataclasses
 import datetime
 import enum
-import json
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
@@ -108,6 +108,11 @@ class Streams:
         return self.ended
 
 
+def total(*numbers: int) -> int:
+    """Adds all integers."""
+    return builtins.sum(numbers)
+
+
 def whoami(ctx: ucall.Context) -> Any:
     """The caller."""
     return ctx.user
@@ -116,145 +121,6 @@ def whoami(ctx: ucall.Context) -> Any:
 def add_to(server: ucall.Server) -> None:
     """Adds all functions to a server."""
     streams = Streams()
-    plain = (sum, describe, same, thumbnail, scale, reverse, at, whoami)
+    plain = (sum, describe, same, thumbnail, scale, reverse, at, total, whoami)
     for function in (*plain, streams.generate, streams.ticks, streams.endings):
         server.add(function)
-    server.http("/openrpc.json")(document)
-
-
-def document(request: ucall.HttpRequest) -> ucall.HttpResponse:
-    return ucall.HttpResponse(json.dumps(DOCUMENT), content_type="application/json")
-
-
-def _binary(type: str, media: str, **others: Any) -> dict[str, Any]:
-    return {
-        "type": "string",
-        "contentEncoding": "base64",
-        "contentMediaType": media,
-        "x-ucall": {"type": type, **others},
-    }
-
-
-def _method(name: str, summary: str, params: list[Any], result: Any, **others: Any) -> dict:
-    described = [
-        {"name": key, "required": required, "schema": schema, **more}
-        for key, required, schema, *rest in params
-        for more in [rest[0] if rest else {}]
-    ]
-    return {
-        "name": name,
-        "summary": summary,
-        "params": described,
-        "result": {"name": "result", "schema": result},
-        **others,
-    }
-
-
-_INT = {"type": "integer"}
-_ARRAY = _binary("array", "application/x-npy", dtype="float64", shape=None)
-_IMAGE = _binary("image", "image/*")
-_BYTES = _binary("bytes", "application/octet-stream")
-_USER_DOCS = {"description": "The user to describe."}
-DOCUMENT = {
-    "openrpc": "1.4.0",
-    "info": {"title": "Sample", "version": "1.2.3", "description": "Functions to try."},
-    "methods": [
-        _method(
-            "at",
-            "Returns a moment.",
-            [
-                ("time", True, {"type": "string", "format": "date-time"}),
-                ("unit", False, {"enum": ["mm", "cm"], "default": "mm"}),
-            ],
-            {"type": "array", "items": {}},
-        ),
-        _method(
-            "describe",
-            "Describes a user.",
-            [
-                ("user", True, {"$ref": "#/components/schemas/User"}, _USER_DOCS),
-                ("colour", False, {"$ref": "#/components/schemas/Colour", "default": "red"}),
-                (
-                    "id",
-                    False,
-                    {"anyOf": [_INT, {"type": "string"}, {"type": "null"}], "default": None},
-                ),
-            ],
-            {"type": "object"},
-            description="All of it is returned as the server has read it.",
-        ),
-        _method("endings", "How many streams of `ticks` have ended.", [], _INT),
-        _method(
-            "generate",
-            "Yields the words of a prompt.",
-            [("prompt", True, {"type": "string"})],
-            {"type": "array", "items": {"type": "string"}},
-            **{"x-stream": True, "x-item": {"type": "string"}},
-        ),
-        _method("reverse", "Reverses bytes.", [("data", True, _BYTES)], _BYTES),
-        _method("same", "Returns its param.", [("value", True, {})], {}, deprecated=True),
-        _method(
-            "scale",
-            "Multiplies an array.",
-            [("values", True, _ARRAY), ("by", False, {"type": "number", "default": 2.0})],
-            _ARRAY,
-        ),
-        _method(
-            "sum",
-            "Adds two integers.",
-            [("a", True, _INT), ("b", False, {**_INT, "default": 3})],
-            _INT,
-        ),
-        _method(
-            "thumbnail",
-            "Makes an image smaller.",
-            [("photo", True, _IMAGE), ("size", False, {**_INT, "default": 64})],
-            _IMAGE,
-        ),
-        _method(
-            "ticks",
-            "Counts until it is stopped.",
-            [],
-            {"type": "array", "items": _INT},
-            **{"x-stream": True, "x-item": _INT},
-        ),
-        _method("whoami", "The caller.", [], {}),
-    ],
-    "components": {
-        "schemas": {
-            "Colour": {"enum": ["blue", "red"], "title": "Colour"},
-            "Point": {
-                "type": "object",
-                "title": "Point",
-                "properties": {
-                    "x": {"type": "number"},
-                    "y": {"type": "number", "default": 0.0},
-                },
-                "required": ["x"],
-            },
-            "User": {
-                "type": "object",
-                "title": "User",
-                "properties": {
-                    "name": {"type": "string"},
-                    "age": _INT,
-                    "born": {
-                        "anyOf": [{"type": "string", "format": "date"}, {"type": "null"}],
-                        "default": None,
-                    },
-                    "points": {
-                        "type": "array",
-                        "items": {"$ref": "#/components/schemas/Point"},
-                        "default": [],
-                    },
-                    "labels": {
-                        "type": "object",
-                        "additionalProperties": _INT,
-                        "default": {},
-                    },
-                },
-                "required": ["name", "age"],
-            },
-        }
-    },
-}

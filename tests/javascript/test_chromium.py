@@ -6,7 +6,6 @@ import runpy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import programs
 import pytest
 from node import MODULE, ROOT, TOKEN, Serve
 
@@ -15,21 +14,9 @@ import ucall.auth
 
 api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
 
-# Chromium has no sandbox as root. It asks before a page that it takes for a public one, as those
-# that the tests make, reaches this machine.
-ARGUMENTS = ["--no-sandbox", "--disable-features=LocalNetworkAccessChecks"]
 #: Long enough for a busy machine.
 WAIT_MS = 60_000
 CHAT = ROOT / "examples" / "chat" / "server.py"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = programs.require("chromium")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 OpenPage = Callable[..., Any]

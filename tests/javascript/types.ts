@@ -4,6 +4,7 @@ import * as implemented from "implemented";
 import * as declared from "ucall";
 
 const client = new Client("ws://localhost:8545/ws", { token: "s3cret", reconnect: false });
+const keyed = new Client("/", { headers: { "X-API-Key": "k3y" } });
 const sum: number = await client.call<number>("sum", [2, 3], { timeoutMs: 1000 });
 const stream: Stream<string> = client.stream<string>("generate", { prompt: "hi" });
 for await (const token of stream) token.toUpperCase();

@@ -22,9 +22,9 @@ def test_the_package_is_typed() -> None:
     assert (folder / "_core.pyi").is_file()
 
 
-def test_the_client_for_javascript_is_included() -> None:
+def test_the_client_for_javascript_and_the_explorer_page_are_included() -> None:
     folder = Path(ucall.__file__).parent / "static"
-    names = ["package.json", "ucall.d.ts", "ucall.js"]
+    names = ["explorer.html", "package.json", "ucall.d.ts", "ucall.js"]
     assert sorted(path.name for path in folder.iterdir()) == names
 
 

@@ -17,8 +17,8 @@ pub mod tls;
 pub mod websocket;
 
 pub use connection::{
-    Connection, Drain, Environment, LoadState, MemoryBudget, MessageFraming, NextAction,
-    Reservation, Scratch,
+    Connection, ConnectionProtocol, Drain, Environment, LoadState, MemoryBudget, MessageFraming,
+    NextAction, Reservation, Scratch,
 };
 pub use limits::Limits;
 pub use rpc::{

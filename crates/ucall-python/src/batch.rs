@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ucall_server::Token;
+use ucall_server::{CallMetrics, Token};
 
 use crate::calls::{Calls, Deferred, Entry};
 use crate::ffi;
@@ -24,6 +24,7 @@ pub(crate) type BatchSizes = Mutex<BTreeMap<String, BTreeMap<usize, u64>>>;
 pub(crate) struct Batches {
     queues: Vec<Queue>,
     sizes: Arc<BatchSizes>,
+    metrics: Option<Arc<CallMetrics>>,
 }
 
 struct Queue {
@@ -47,8 +48,8 @@ pub(crate) struct Batch {
 }
 
 impl Batches {
-    pub(crate) fn new(sizes: Arc<BatchSizes>) -> Self {
-        Self { queues: Vec::new(), sizes }
+    pub(crate) fn new(sizes: Arc<BatchSizes>, metrics: Option<Arc<CallMetrics>>) -> Self {
+        Self { queues: Vec::new(), sizes, metrics }
     }
 
     pub(crate) fn push(
@@ -107,6 +108,9 @@ impl Batches {
             let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
             let of_procedure = sizes.entry(queue.procedure.name.clone()).or_default();
             *of_procedure.entry(items.len()).or_default() += 1;
+            if let (Some(metrics), Some(series)) = (&self.metrics, queue.procedure.series) {
+                metrics.record_batch(series, items.len());
+            }
         }
         Some(Batch { procedure: queue.procedure.clone(), rules: queue.rules, items, rows })
     }

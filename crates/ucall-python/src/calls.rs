@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use ucall_server::{CallId, DeferredCalls, Reservation, RunPermit, Token};
 
 use crate::job_input::JobInput;
+use crate::measured::{RunningCall, WaitingCall};
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
 use crate::streams::{ItemTarget, StreamPosition, StreamRun};
@@ -36,6 +37,8 @@ pub(crate) struct Deferred {
     pub(crate) cancelled: Option<Arc<AtomicBool>>,
     pub(crate) retained: RetainedParams,
     pub(crate) items: CallItems,
+    /// Counts the call, if that is measured.
+    pub(crate) running: Option<RunningCall>,
     pub(crate) _permit: RunPermit,
 }
 
@@ -52,9 +55,16 @@ pub(crate) enum RetainedParams {
     /// The call runs, and its params stay reserved.
     Params { _reserved: Reservation },
     /// The arguments for a batch, until it starts.
-    Arguments { arguments: Option<Vec<Py<PyAny>>>, _reserved: Reservation },
+    Arguments { arguments: Option<BatchArguments>, _reserved: Reservation },
     /// The input for a thread.
     Input(Arc<JobInput>),
+}
+
+/// The arguments of a call that waits for its batch.
+pub(crate) struct BatchArguments {
+    pub(crate) arguments: Vec<Py<PyAny>>,
+    /// Counts the wait, if that is measured.
+    pub(crate) _waiting: Option<WaitingCall>,
 }
 
 impl Entry {
@@ -70,7 +80,7 @@ impl Deferred {
     /// The arguments for a batch, once.
     pub(crate) fn take_arguments(&mut self) -> Option<Vec<Py<PyAny>>> {
         match &mut self.retained {
-            RetainedParams::Arguments { arguments, .. } => arguments.take(),
+            RetainedParams::Arguments { arguments, .. } => arguments.take().map(|it| it.arguments),
             _ => None,
         }
     }

@@ -1,25 +1,34 @@
-//! A clock that is cheap to read, for durations of some milliseconds and longer.
+//! Clocks for the durations of calls and waits.
 
 use std::time::Duration;
 
-/// A moment on a clock that advances with the kernel's ticks.
+/// A monotonic clock.
 #[derive(Clone, Copy)]
-pub(crate) struct CoarseTime(Duration);
+pub(crate) struct Clock(libc::clockid_t);
 
-#[cfg(target_os = "linux")]
-const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
-#[cfg(not(target_os = "linux"))]
-const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+/// A moment on a clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Moment(Duration);
 
-impl CoarseTime {
+impl Clock {
+    /// Advances with the kernel's ticks, of some milliseconds, and is cheap to read.
+    #[cfg(target_os = "linux")]
+    pub(crate) const COARSE: Self = Self(libc::CLOCK_MONOTONIC_COARSE);
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) const COARSE: Self = Self::PRECISE;
+
+    pub(crate) const PRECISE: Self = Self(libc::CLOCK_MONOTONIC);
+
     #[inline]
-    pub(crate) fn now() -> Self {
+    pub(crate) fn now(self) -> Moment {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes to `time` only.
-        unsafe { libc::clock_gettime(CLOCK, &mut time) };
-        Self(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+        unsafe { libc::clock_gettime(self.0, &mut time) };
+        Moment(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
+}
 
+impl Moment {
     #[inline]
     pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

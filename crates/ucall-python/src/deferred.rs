@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_engine::Id;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Polled, Reservation, RunPermit, Token};
+use ucall_server::{CallId, Caller, Deadline, Polled, Reservation, RunPermit, Token, WaitsFor};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::{self, Tasks};
 use crate::batch::{self, Batch};
 use crate::batch_results;
-use crate::calls::{CallItems, Deferred, Entry, EntryKind, RetainedParams};
+use crate::calls::{BatchArguments, CallItems, Deferred, Entry, EntryKind, RetainedParams};
 use crate::context::Context;
 use crate::errors;
 use crate::ffi::variables::run_in;
@@ -30,14 +30,17 @@ pub(crate) struct CallStart<'a, 'call> {
     pub(crate) procedure: &'a Arc<Procedure>,
     pub(crate) call: &'a Call<'call>,
     pub(crate) caller: &'a Caller,
-    deadline: Option<Deadline>,
-    permit: RunPermit,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) permit: RunPermit,
     /// The request of a route.
-    request: Option<Py<PyAny>>,
+    pub(crate) request: Option<Py<PyAny>>,
 }
 
 impl Interpreter {
     /// Begins a call that may end after its turn, or the request of a route.
+    ///
+    /// # Errors
+    /// The reply to a call that has not begun.
     pub(crate) fn begin(
         &mut self,
         py: Python<'_>,
@@ -46,24 +49,19 @@ impl Interpreter {
         caller: &Caller,
         request: Option<Py<PyAny>>,
         reply: &mut Reply<'_>,
-    ) -> CallOutcome {
+    ) -> Result<CallOutcome, RpcError> {
         let deadline = self.deadline_of(procedure, call);
         if let Some(deadline) = deadline
             && deadline.has_passed()
         {
-            reply.error(&deadline.error());
-            return CallOutcome::Done;
+            return Err(deadline.error());
         }
         if procedure.stream.only && !call.takes_items() {
-            reply.error(&streams::item_token_required());
-            return CallOutcome::Done;
+            return Err(streams::item_token_required());
         }
-        let permit = match self.calls.admit() {
-            Ok(permit) => permit,
-            Err(error) => {
-                reply.error(&error);
-                return CallOutcome::Done;
-            }
+        let permit = match procedure.is_builtin {
+            true => self.calls.permit(),
+            false => self.calls.admit()?,
         };
         let start = CallStart { procedure, call, caller, deadline, permit, request };
         let started = match procedure.mode {
@@ -75,11 +73,7 @@ impl Interpreter {
                 self.begin_stream(py, start)
             }
         };
-        started.unwrap_or_else(|failure| {
-            let error = self.fail(py, procedure, failure, reply.len_max());
-            reply.error(&error);
-            CallOutcome::Done
-        })
+        started.map_err(|failure| self.fail(py, procedure, failure, reply.len_max()))
     }
 
     fn reserve(&self, call: &Call<'_>) -> Reservation {
@@ -100,7 +94,8 @@ impl Interpreter {
         let items = CallItems::of(&start);
         let CallStart { procedure, deadline, permit, .. } = start;
         let caller = items.caller;
-        let call = Deferred { future: None, cancelled, retained, items, _permit: permit };
+        let running = self.running_call(procedure.series);
+        let call = Deferred { future: None, cancelled, retained, items, running, _permit: permit };
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
         self.calls.insert(caller, deadline, self.turn_began, entry)
     }
@@ -194,6 +189,7 @@ impl Interpreter {
         let input = Arc::new(JobInput::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
             context: context.map(Bound::unbind),
+            waiting: self.waiting_call(WaitsFor::Thread),
             _reserved: self.reserve(call),
         }));
         let token = self.insert_call(start, cancelled, RetainedParams::Input(input.clone()));
@@ -229,8 +225,9 @@ impl Interpreter {
         let CallStart { procedure, call, .. } = start;
         let (context, cancelled) = self.context(py, &start)?;
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
-        let (arguments, _reserved) = (Some(arguments), self.reserve(call));
-        let retained = RetainedParams::Arguments { arguments, _reserved };
+        let waiting = self.waiting_call(WaitsFor::Batch);
+        let arguments = Some(BatchArguments { arguments, _waiting: waiting });
+        let retained = RetainedParams::Arguments { arguments, _reserved: self.reserve(call) };
         let outcome = match rules.yields {
             true => CallItems::of(&start).outcome(),
             false => CallOutcome::Deferred,
@@ -373,7 +370,13 @@ impl Interpreter {
                 continue;
             };
             let replied = match kind {
-                EntryKind::Call(_) => self.reply(py, &procedure, outcome, text),
+                EntryKind::Call(call) => {
+                    let replied = self.reply(py, &procedure, outcome, text);
+                    if let Some(running) = call.running {
+                        running.record(replied.as_ref().err().map(|error| error.code));
+                    }
+                    replied
+                }
                 EntryKind::Run(items) => {
                     self.finish_run(py, &procedure, items, outcome);
                     continue;
@@ -428,7 +431,7 @@ impl Interpreter {
         };
         let len_max = self.call_limits.reply_bytes_max;
         let written =
-            result.and_then(|it| procedure.write(text, len_max, &it).map_err(Failure::Result));
+            result.and_then(|it| procedure.write_item(text, len_max, &it).map_err(Failure::Result));
         written.map_err(|failure| self.fail(py, procedure, failure, len_max))
     }
 
@@ -460,7 +463,14 @@ impl Interpreter {
                 let outcome = DeferredOutcome::Text(Err(error));
                 self.calls.push_front(std::iter::once((token, outcome)));
             }
-            None => drop(self.calls.remove(token)),
+            None => self.remove_cancelled(token),
+        }
+    }
+
+    fn remove_cancelled(&mut self, token: Token) {
+        let Some(mut entry) = self.calls.remove(token) else { return };
+        if let Some(running) = entry.call().and_then(|call| call.running.take()) {
+            running.record(Some(RpcError::REQUEST_CANCELLED));
         }
     }
 

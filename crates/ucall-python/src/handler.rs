@@ -11,13 +11,17 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
-use ucall_server::{CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher};
+use ucall_server::{
+    CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, HealthState, Mailbox,
+    MemoryBudget, Polled, Publisher, SeriesIndex,
+};
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
 use crate::batch::{BatchSizes, Batches};
+use crate::callbacks::Callbacks;
 use crate::calls::Calls;
-use crate::clock::CoarseTime;
+use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::detach::detached;
 use crate::ffi::variables;
@@ -32,6 +36,9 @@ use crate::streams::{ReadyStreams, TakenItems};
 
 /// Other Python threads get the interpreter's lock at least this often.
 const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
+/// One of this many waits for the interpreter's lock is measured, and counts for all of them. To
+/// read the clock after each wait would cost half as much as all other metrics.
+const WAITS_PER_SAMPLE: u32 = 8;
 /// Streams are busy if a turn has taken items this shortly before.
 const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -59,6 +66,7 @@ pub(crate) struct Interpreter {
     pub(crate) pool: Option<Pool>,
     /// Set when the worker is made.
     pub(crate) sessions: Option<Arc<Sessions>>,
+    pub(crate) callbacks: Callbacks,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
     /// The user that `auth` returned for the current request.
@@ -70,10 +78,19 @@ pub(crate) struct Interpreter {
     pub(crate) scratch: Vec<u8>,
     /// When this turn began, after its wait.
     pub(crate) turn_began: Instant,
+    /// Precise if calls are measured.
+    clock: Clock,
     /// When the last function returned, or the turn began.
-    last_return: CoarseTime,
+    last_return: Moment,
     /// When other threads last got the interpreter's lock.
     gil_released_at: Instant,
+    /// Whether the worker has waited since the last turn, and if that wait is sampled, until when.
+    has_waited: bool,
+    wait_ended: Option<Moment>,
+    /// Waits so far, if calls are measured.
+    waits: u32,
+    /// `None` if calls are not measured.
+    pub(crate) metrics: Option<Arc<CallMetrics>>,
     /// Whether a Ctrl-C arrived while Python code ran.
     interrupted: bool,
     /// Whether a plain function runs, which a Ctrl-C interrupts.
@@ -89,8 +106,10 @@ impl Interpreter {
         auth: Option<Py<PyAny>>,
         call_limits: CallLimits,
         sizes: Arc<BatchSizes>,
+        metrics: Option<Arc<CallMetrics>>,
     ) -> PyResult<Self> {
         let now = Instant::now();
+        let clock = if metrics.is_some() { Clock::PRECISE } else { Clock::COARSE };
         let calls = Calls::new(call_limits.running_max, "max_running_calls");
         Ok(Self {
             server,
@@ -98,20 +117,26 @@ impl Interpreter {
             call_limits,
             outcomes: Arc::new(Outcomes::new(calls.outcomes().clone())),
             calls,
-            batches: Batches::new(sizes),
+            batches: Batches::new(sizes, metrics.clone()),
             ready_streams: ReadyStreams::default(),
             taken_items: TakenItems::default(),
             last_items: now,
             tasks: None,
             pool: None,
             sessions: None,
+            callbacks: Callbacks::default(),
             auth,
             user: None,
             variables: variables::copy_current(py)?.unbind(),
             scratch: Vec::new(),
             turn_began: now,
-            last_return: CoarseTime::now(),
+            clock,
+            last_return: clock.now(),
             gil_released_at: now,
+            has_waited: false,
+            wait_ended: None,
+            waits: 0,
+            metrics,
             interrupted: false,
             is_in_function: Arc::default(),
         })
@@ -160,6 +185,57 @@ impl Interpreter {
             py.detach(std::thread::yield_now);
             self.gil_released_at = Instant::now();
         }
+    }
+
+    /// The clock, for each of the waits that are sampled.
+    fn sampled_clock(&mut self) -> Option<Clock> {
+        self.waits = self.waits.wrapping_add(1);
+        self.waits.is_multiple_of(WAITS_PER_SAMPLE).then_some(self.clock)
+    }
+
+    /// Records a sampled wait for the interpreter's lock, which has ended now.
+    #[inline]
+    fn record_lock_wait(&mut self, now: Moment) {
+        if let Some(ended) = self.wait_ended.take()
+            && let Some(metrics) = &self.metrics
+        {
+            metrics.add_lock_wait(now.since(ended) * WAITS_PER_SAMPLE);
+        }
+    }
+
+    /// Begins a call that may end after its turn.
+    fn call_deferred(
+        &mut self,
+        py: Python<'_>,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let begun = self.begin(py, procedure, call, caller, None, reply);
+        if let Some(series) = procedure.series {
+            match &begun {
+                Ok(CallOutcome::Deferred | CallOutcome::Stream) => {}
+                Ok(_) => self.record_since_receipt(series, None),
+                Err(error) => self.record_since_receipt(series, Some(error.code)),
+            }
+        }
+        answer(begun, reply)
+    }
+
+    /// Replies to a call whose deadline passed before it began.
+    #[cold]
+    fn expire(
+        &mut self,
+        procedure: &Procedure,
+        deadline: Deadline,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let error = deadline.error();
+        if let Some(series) = procedure.series {
+            self.record_since_receipt(series, Some(error.code));
+        }
+        answer(Err(error), reply)
     }
 
     /// Calls a plain function and writes its result into the reply.
@@ -242,13 +318,16 @@ impl Interpreter {
     }
 
     /// Logs a function that held up all other calls, once. Called after Python code has run.
+    /// Returns how long it ran.
     #[inline]
-    pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) {
-        let now = CoarseTime::now();
-        if now.since(self.last_return) >= self.call_limits.slow && !procedure.is_logged_as_slow() {
-            self.warn_slow(py, procedure, now.since(self.last_return));
+    pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) -> Duration {
+        let now = self.clock.now();
+        let elapsed = now.since(self.last_return);
+        if elapsed >= self.call_limits.slow && !procedure.is_logged_as_slow() {
+            self.warn_slow(py, procedure, elapsed);
         }
         self.last_return = now;
+        elapsed
     }
 
     #[cold]
@@ -289,23 +368,32 @@ impl Handler for Interpreter {
     ) -> CallOutcome {
         let py = attached();
         if !matches!(procedure.mode, CallMode::Inline) {
-            return self.begin(py, procedure, call, caller, None, reply);
+            return self.call_deferred(py, procedure, call, caller, reply);
         }
         if let Some(deadline) = self.deadline_of(procedure, call)
             && deadline.has_passed()
         {
-            reply.error(&deadline.error());
-            return CallOutcome::Done;
+            return self.expire(procedure, deadline, reply);
         }
         self.is_in_function.store(true, Ordering::Relaxed);
         let ran = self.run(py, procedure, call, caller, reply);
         self.is_in_function.store(false, Ordering::Relaxed);
+        let mut code = None;
         if let Err(failure) = ran {
             let error = self.fail(py, procedure, failure, reply.len_max());
             reply.error(&error);
+            code = Some(error.code);
         }
-        self.warn_if_slow(py, procedure);
+        let elapsed = self.warn_if_slow(py, procedure);
+        if let Some(series) = procedure.series {
+            self.record(series, elapsed, code);
+        }
         CallOutcome::Done
+    }
+
+    fn call_rejected(&mut self, procedure: Option<&Arc<Procedure>>, error: &RpcError) {
+        let series = procedure.and_then(|procedure| procedure.series);
+        self.record_since_receipt(series.unwrap_or(SeriesIndex::OTHER), Some(error.code));
     }
 
     fn respond(
@@ -317,6 +405,21 @@ impl Handler for Interpreter {
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         self.respond(attached(), procedure, call, body, caller, reply)
+    }
+
+    fn check_health(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        caller: &Caller,
+        state: HealthState,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.check_health(attached(), procedure, call, caller, state, reply)
+    }
+
+    fn report_drain(&mut self, report: DrainReport) {
+        self.report_drain(attached(), report);
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {
@@ -370,13 +473,18 @@ impl Handler for Interpreter {
 
     fn turn_began(&mut self, now: Instant) {
         self.turn_began = now;
-        self.last_return = CoarseTime::now();
+        self.last_return = self.clock.now();
+        if std::mem::take(&mut self.has_waited) {
+            self.gil_released_at = now;
+            self.record_lock_wait(self.last_return);
+        }
     }
 
     #[inline]
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.handle_deadlines(attached(), now);
+            self.callbacks.beat_if_due(attached(), now);
             self.step_streams(attached());
         }
     }
@@ -386,7 +494,9 @@ impl Handler for Interpreter {
         if !self.ready_streams.is_empty() {
             return Some(self.turn_began);
         }
-        [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
+        let callbacks = self.callbacks.deadline();
+        let deadlines = [self.calls.next_deadline(), self.batches.deadline(), callbacks];
+        deadlines.into_iter().flatten().min()
     }
 
     #[inline]
@@ -415,9 +525,11 @@ impl Handler for Interpreter {
     }
 
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let clock = if self.metrics.is_some() { self.sampled_clock() } else { None };
+        let work = || (wait(), clock.map(Clock::now));
         // SAFETY: a worker's wait for its engine touches no Python object.
-        let value = unsafe { detached(attached(), wait) };
-        self.gil_released_at = Instant::now();
+        let (value, ended) = unsafe { detached(attached(), work) };
+        (self.has_waited, self.wait_ended) = (true, ended);
         value
     }
 
@@ -425,6 +537,14 @@ impl Handler for Interpreter {
         let logged = self.report.warning(attached(), line);
         self.note_interrupt(logged);
     }
+}
+
+/// Writes the error of a call that has not begun.
+pub(crate) fn answer(outcome: Result<CallOutcome, RpcError>, reply: &mut Reply<'_>) -> CallOutcome {
+    outcome.unwrap_or_else(|error| {
+        reply.error(&error);
+        CallOutcome::Done
+    })
 }
 
 /// The token of this thread, valid through the worker's turn.

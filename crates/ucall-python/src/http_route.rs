@@ -16,7 +16,7 @@ use ucall_server::Caller;
 use crate::arguments::Failure;
 use crate::context::Context;
 use crate::convert::Convert;
-use crate::handler::Interpreter;
+use crate::handler::{Interpreter, answer};
 use crate::procedure::{Param, Procedure, Signature};
 
 /// One HTTP request, as the function of a route gets it.
@@ -52,7 +52,9 @@ impl Interpreter {
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         match self.http_request(py, procedure, call, body, caller) {
-            Ok(request) => self.begin(py, procedure, call, caller, Some(request), reply),
+            Ok(request) => {
+                answer(self.begin(py, procedure, call, caller, Some(request), reply), reply)
+            }
             Err(error) => {
                 let failure = Failure::Raised(error);
                 reply.error(&self.fail(py, procedure, failure, reply.len_max()));
@@ -91,6 +93,11 @@ pub(crate) fn methods(names: &[String]) -> PyResult<Methods> {
             "methods: expected GET, POST, PUT, PATCH or DELETE, got {name:?}"
         ))),
     })
+}
+
+/// The methods of a page that is only read.
+pub(crate) fn get() -> Methods {
+    Methods::named("GET").unwrap_or_default()
 }
 
 fn query(head: &Head<'_>) -> Vec<u8> {

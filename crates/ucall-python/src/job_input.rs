@@ -5,6 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use ucall_server::Reservation;
 
+use crate::measured::WaitingCall;
+
 /// The input of a call that waits for a thread. Cancelling the call takes the input out, so that
 /// cancelled calls hold no memory in the queue.
 pub(crate) struct JobInput(Mutex<Option<Contents>>);
@@ -13,6 +15,8 @@ pub(crate) struct JobInput(Mutex<Option<Contents>>);
 pub(crate) struct Contents {
     pub(crate) params: Option<Vec<u8>>,
     pub(crate) context: Option<Py<PyAny>>,
+    /// Counts the wait for a thread, if that is measured.
+    pub(crate) waiting: Option<WaitingCall>,
     /// The memory reserved for the params.
     pub(crate) _reserved: Reservation,
 }

@@ -20,6 +20,11 @@ impl Log {
         logged(py, self.logger.bind(py).call_method1("warning", (line,)))
     }
 
+    /// Logs an event that an administrator may expect.
+    pub(crate) fn info(&self, py: Python<'_>, line: &str) -> Result<(), Interrupted> {
+        logged(py, self.logger.bind(py).call_method1("info", (line,)))
+    }
+
     /// Logs a failure, with the traceback of its exception if there is one.
     pub(crate) fn error(
         &self,

@@ -15,6 +15,8 @@ enum LimitField<'a> {
     Count(&'a mut usize),
     /// Seconds, above 0.
     Time(&'a mut Duration),
+    /// Seconds, at least 0.
+    Delay(&'a mut Duration),
 }
 
 /// Limits of calls and their results.
@@ -45,7 +47,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 31] {
+) -> [(&'static str, LimitField<'a>); 32] {
     let limits = &mut config.limits;
     [
         ("max_connections", LimitField::Count(&mut config.connections_max)),
@@ -54,6 +56,7 @@ fn limit_fields<'a>(
         ("max_running_calls", LimitField::Count(&mut call_limits.running_max)),
         ("max_threads", LimitField::Count(&mut call_limits.threads_max)),
         ("drain_timeout_s", LimitField::Time(&mut config.drain_timeout)),
+        ("shutdown_delay_s", LimitField::Delay(&mut config.shutdown_delay)),
         ("slow_call_s", LimitField::Time(&mut call_limits.slow)),
         ("max_head_bytes", LimitField::Count(&mut limits.head.bytes_max)),
         ("max_headers", LimitField::Count(&mut limits.head.headers_max)),
@@ -96,7 +99,8 @@ pub(crate) fn apply(
         };
         match field {
             LimitField::Count(count) => **count = parse_count(&name, &value)?,
-            LimitField::Time(time) => **time = parse_time(&name, &value)?,
+            LimitField::Time(time) => **time = parse_time(&name, &value, ABOVE_0)?,
+            LimitField::Delay(delay) => **delay = parse_time(&name, &value, "from 0 on")?,
         }
     }
     let nesting = config.limits.nesting_max;
@@ -108,6 +112,8 @@ pub(crate) fn apply(
     Ok(())
 }
 
+const ABOVE_0: &str = "above 0";
+
 fn parse_count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<u32>() {
         Ok(count @ 1..) => Ok(count as usize),
@@ -115,11 +121,11 @@ fn parse_count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
 }
 
-fn parse_time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+fn parse_time(name: &str, value: &Bound<'_, PyAny>, range: &str) -> PyResult<Duration> {
     let seconds = value.extract::<f64>().unwrap_or(f64::NAN);
     match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err(invalid(name, "a number of seconds above 0", value)?),
+        Ok(time) if !time.is_zero() || range != ABOVE_0 => Ok(time),
+        _ => Err(invalid(name, &format!("a number of seconds {range}"), value)?),
     }
 }
 
@@ -146,7 +152,9 @@ pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     for (name, field) in limit_fields(&mut config, &mut call_limits) {
         match field {
             LimitField::Count(count) => defaults.set_item(name, *count)?,
-            LimitField::Time(time) => defaults.set_item(name, time.as_secs_f64())?,
+            LimitField::Time(time) | LimitField::Delay(time) => {
+                defaults.set_item(name, time.as_secs_f64())?;
+            }
         }
     }
     Ok(defaults)

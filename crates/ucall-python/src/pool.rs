@@ -177,7 +177,8 @@ impl Shared {
         match job.work {
             Work::Call(input) => {
                 // The input of a cancelled call is gone.
-                if let Some(Contents { params, context, _reserved }) = input.take() {
+                if let Some(Contents { params, context, waiting, _reserved }) = input.take() {
+                    drop(waiting);
                     let context = context.map(|it| it.into_bound(py));
                     let params = params.as_deref();
                     let outcome = self.call(py, &job.procedure, params, context, scratch);
@@ -223,9 +224,10 @@ impl Shared {
         let generator = match start {
             GeneratorStart::Call(input) => {
                 // The input of a cancelled call is gone.
-                let Some(Contents { params, context, _reserved }) = input.take() else {
+                let Some(Contents { params, context, waiting, _reserved }) = input.take() else {
                     return Ok(());
                 };
+                drop(waiting);
                 let context = context.map(|it| it.into_bound(py));
                 let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
                 Generator::new(&variables, || run_untracked(py, call))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use ucall_server::Overflow;
+use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 
 use crate::convert::{self, ConversionFault, Convert};
 
@@ -22,6 +22,10 @@ pub(crate) struct Procedure {
     /// Replaces an object that JSON does not have by one that it has.
     pub(crate) encode: Py<PyAny>,
     pub(crate) mode: CallMode,
+    /// The series of its calls, if they are measured.
+    pub(crate) series: Option<SeriesIndex>,
+    /// Whether it is a route of the server itself, which no limit on running calls refuses.
+    pub(crate) is_builtin: bool,
     pub(crate) stream: StreamRules,
     /// The limit of a call's duration, from its arrival.
     pub(crate) timeout: Option<Duration>,
@@ -29,14 +33,6 @@ pub(crate) struct Procedure {
     pub(crate) is_logged_as_slow: AtomicBool,
     /// Set if the function answers the requests of a route.
     pub(crate) route: Option<RouteAccess>,
-}
-
-/// Who may send requests to a route.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RouteAccess {
-    /// Callers that the server's `auth` accepts.
-    Authenticated,
-    Public,
 }
 
 /// How the calls of a function run.
@@ -165,11 +161,11 @@ impl Procedure {
 
     /// Whether the function answers the requests of a route without authentication.
     pub(crate) fn is_public_route(&self) -> bool {
-        self.route == Some(RouteAccess::Public)
+        matches!(self.route, Some(RouteAccess::Public | RouteAccess::Health))
     }
 
-    /// [`Procedure::write`] for what a generator has yielded or returned. That of a route yields
-    /// the bytes of its response.
+    /// [`Procedure::write`] for what a generator has yielded or returned, or for the result of a
+    /// future. That of a route is bytes of its response.
     #[inline]
     pub(crate) fn write_item(
         &self,

@@ -30,6 +30,10 @@ impl Report {
         self.log.warning(py, line)
     }
 
+    pub(crate) fn info(&self, py: Python<'_>, line: &str) -> Result<(), Interrupted> {
+        self.log.info(py, line)
+    }
+
     /// Builds the error to reply with. Errors of the function itself are logged.
     #[cold]
     pub(crate) fn fail(

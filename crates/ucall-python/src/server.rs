@@ -2,16 +2,16 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use ucall_engine::{Address, EngineKind, Listener, UnixFile};
+use ucall_engine::{Address, Listener};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AnyWorker, Counters, Drain, Message, Procedures, ServerMessage, Stats, Tls, WorkerConfig,
+    AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
     connections_allowed,
 };
 
@@ -19,16 +19,17 @@ use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd, WorkerRunner};
 use crate::asyncio::suspended_workers;
 use crate::batch::BatchSizes;
-use crate::bind::bind;
+use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;
 use crate::handler::Interpreter;
 use crate::options::CallLimits;
-use crate::procedure::{CallMode, Procedure, RouteAccess, Signature, StreamRules};
+use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
+use crate::server_state::{self, RunGuard, ServerState};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
-use crate::worker_peers::{RunningWorker, WorkerPeers};
+use crate::worker_peers::WorkerPeers;
 use crate::{http_route, options, pool, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
@@ -44,30 +45,8 @@ pub(crate) struct Server {
     timeout: Option<Duration>,
     procedures: Arc<Procedures<Arc<Procedure>>>,
     /// Counts batches by size.
-    batch_sizes: Arc<BatchSizes>,
+    pub(crate) batch_sizes: Arc<BatchSizes>,
     state: Mutex<ServerState>,
-}
-
-struct ServerState {
-    engine: EngineKind,
-    /// With the port that the system picked, once it is bound.
-    address: Address,
-    /// Bound and not yet served.
-    listener: Option<Listener>,
-    tls: Option<Arc<Tls>>,
-    /// The file of a Unix socket that was bound here.
-    file: Option<UnixFile>,
-    is_running: bool,
-    /// `stop()` was called before the first run.
-    stop_requested: bool,
-    /// The worker, running or between two bounded runs.
-    worker: Option<RunningWorker>,
-    /// The counts of earlier workers.
-    past_stats: Stats,
-    /// The counters of all processes, and the page that this one writes to.
-    shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
-    /// The other worker processes.
-    peers: Option<WorkerPeers>,
 }
 
 #[pymethods]
@@ -75,7 +54,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls
+        challenge, timeout_ms, limits, tls, metrics
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -93,6 +72,7 @@ impl Server {
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
         tls: Option<TlsSettings>,
+        metrics: bool,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
@@ -108,6 +88,7 @@ impl Server {
             procedures.want_peers();
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
+        state.metrics = metrics.then(Arc::default);
         if bound {
             py.detach(|| state.bind())?;
         }
@@ -240,12 +221,16 @@ impl Server {
         stream: Option<(bool, String)>,
     ) -> PyResult<()> {
         let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
+        let mode = CallMode::from_description(mode, batch)?;
+        let series = self.state().metrics.as_ref().map(|metrics| metrics.register(&name));
         let procedure = Procedure {
             name: name.clone(),
             callable: function,
             signature: signature.map(Signature::from_description).transpose()?,
             encode,
-            mode: CallMode::from_description(mode, batch)?,
+            mode,
+            is_builtin: false,
+            series,
             stream: stream.transpose()?.unwrap_or_default(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_logged_as_slow: AtomicBool::new(false),
@@ -260,8 +245,11 @@ impl Server {
 
     /// Has `function` answer the HTTP requests of a path and these methods. It takes a
     /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
-    /// begin with the rest. A public route is not authenticated.
-    #[pyo3(signature = (path, methods, function, encode, *, mode, is_public, wants_peer))]
+    /// begin with the rest. A public route is not authenticated. A built-in one is answered
+    /// although no more calls may run.
+    #[pyo3(signature = (
+        path, methods, function, encode, *, mode, is_public, wants_peer, is_builtin = false
+    ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert_route(
         &self,
@@ -272,23 +260,62 @@ impl Server {
         mode: &str,
         is_public: bool,
         wants_peer: bool,
+        is_builtin: bool,
     ) -> PyResult<()> {
         let methods = http_route::methods(&methods)?;
+        let access = if is_public { RouteAccess::Public } else { RouteAccess::Authenticated };
         let procedure = Procedure {
             name: path.clone(),
             callable: function,
             signature: Some(Signature::of_route()),
             encode,
             mode: CallMode::from_description(mode, None)?,
+            is_builtin,
+            series: None,
             stream: StreamRules::default(),
             timeout: self.timeout,
             is_logged_as_slow: AtomicBool::new(false),
-            route: Some(if is_public { RouteAccess::Public } else { RouteAccess::Authenticated }),
+            route: Some(access),
         };
         if wants_peer {
             self.procedures.want_peers();
         }
-        self.procedures.insert_route(&path, methods, is_public, Arc::new(procedure));
+        self.procedures.insert_route(&path, methods, access, Arc::new(procedure));
+        Ok(())
+    }
+
+    /// Has `function` answer GET requests of a path, without authentication, and also while the
+    /// server drains or is overloaded. It takes the reason why the server is not ready, or None,
+    /// and returns a response as bytes, or a future of them. It must not block.
+    fn insert_health_route(&self, py: Python<'_>, path: String, function: Py<PyAny>) {
+        let access = RouteAccess::Health;
+        let procedure = Procedure {
+            name: path.clone(),
+            callable: function,
+            signature: None,
+            encode: py.None(),
+            mode: CallMode::Future,
+            stream: StreamRules::default(),
+            timeout: None,
+            is_logged_as_slow: AtomicBool::new(false),
+            is_builtin: true,
+            series: None,
+            route: Some(access),
+        };
+        self.procedures.insert_route(&path, http_route::get(), access, Arc::new(procedure));
+    }
+
+    /// Sets the callbacks of the next run: `on_drain` is called once, when a drain or its delay
+    /// begins, and `beat` every `interval_s` seconds while the server takes turns.
+    fn set_callbacks(
+        &self,
+        on_drain: Option<Py<PyAny>>,
+        beat: Option<Py<PyAny>>,
+        interval_s: Option<f64>,
+    ) -> PyResult<()> {
+        let interval = interval_s.map(Duration::try_from_secs_f64).transpose();
+        let interval = interval.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        self.state().callbacks = Callbacks::new(on_drain, interval.zip(beat));
         Ok(())
     }
 
@@ -302,7 +329,7 @@ impl Server {
         run_server: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let bounds = Bounds::new(max_cycles, max_seconds)?;
-        let Some(run_guard) = RunGuard::begin(self)? else { return Ok(()) };
+        let Some(run_guard) = RunGuard::begin(&self.state)? else { return Ok(()) };
         let (mut runner, listener) = match suspended_workers::resume(self.number) {
             Some(runner) => (runner, None),
             None => self.runner(py, false)?,
@@ -325,7 +352,7 @@ impl Server {
     /// which `close_embedded` takes back; `None` if `stop()` came before.
     fn start_embedded(&self, py: Python<'_>) -> PyResult<Option<LoopDriver>> {
         let bounds = Bounds::new(-1, -1.0)?;
-        let Some(run_guard) = RunGuard::begin(self)? else { return Ok(None) };
+        let Some(run_guard) = RunGuard::begin(&self.state)? else { return Ok(None) };
         let (runner, listener) = self.runner(py, true)?;
         run_guard.set_worker(&runner);
         run_guard.keep_running();
@@ -335,7 +362,7 @@ impl Server {
     /// Takes a `LoopDriver` back, and closes what is open.
     fn close_embedded(&self, driver: &Bound<'_, LoopDriver>) {
         drop(driver.borrow().take());
-        drop(RunGuard::of(self));
+        drop(RunGuard::of(&self.state));
     }
 
     /// Whether this thread runs functions of this server.
@@ -374,21 +401,12 @@ impl Server {
 
     /// The counts of all runs so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = self.state();
-        let stats = state.stats();
-        drop(state);
-        let stats_dict = PyDict::new(py);
-        stats_dict.set_item("calls", stats.calls)?;
-        stats_dict.set_item("connections", stats.connections)?;
-        stats_dict.set_item("accepted", stats.accepted)?;
-        stats_dict.set_item("bytes_received", stats.bytes_received)?;
-        stats_dict.set_item("bytes_sent", stats.bytes_sent)?;
-        stats_dict.set_item("turns", stats.turns)?;
-        stats_dict.set_item("system_calls", stats.system_calls)?;
-        stats_dict.set_item("subscriptions", stats.subscriptions)?;
-        stats_dict.set_item("dropped_messages", stats.dropped_messages)?;
-        stats_dict.set_item("batches", self.batch_stats(py)?)?;
-        Ok(stats_dict)
+        self.stats_dict(py)
+    }
+
+    /// What `python/ucall/_metrics.py` writes.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.metrics_dict(py)
     }
 
     /// Uses counters that processes share: from the next run on this one counts on the page
@@ -397,6 +415,10 @@ impl Server {
     fn share_counters(&self, counters: Py<SharedCounters>, index: Option<usize>) {
         let page = index.and_then(|index| counters.get().page(index));
         let page = page.map(|page| Arc::new(Counters::shared(page)));
+        let metrics = index.and_then(|index| counters.get().metrics_page(index));
+        if let (Some(page), Some(metrics)) = (metrics, &mut self.state().metrics) {
+            *metrics = Arc::new(CallMetrics::shared(page, metrics));
+        }
         self.state().shared = Some((counters, page));
     }
 
@@ -435,16 +457,20 @@ impl Server {
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Listener>)> {
         self.bind(py)?;
-        let (engine, tls, listener, page, sockets) = {
+        let (engine, tls, listener, page, sockets, metrics) = {
             let mut state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
             let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
-            (state.engine, state.tls.clone(), state.listener.take(), page, sockets)
+            let (engine, tls, metrics) = (state.engine, state.tls.clone(), state.metrics.clone());
+            (engine, tls, state.listener.take(), page, sockets, metrics)
         };
+        metrics.as_ref().inspect(|metrics| metrics.count_worker());
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
-        let interpreter = Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes)?;
+        let mut interpreter =
+            Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes, metrics)?;
+        interpreter.callbacks = self.state().callbacks.clone_ref(py);
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
@@ -459,142 +485,14 @@ impl Server {
         Ok((WorkerRunner::new(worker)?, listener))
     }
 
-    fn batch_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        let stats_dict = PyDict::new(py);
-        for (name, counts) in &*sizes {
-            stats_dict.set_item(name, counts.clone())?;
-        }
-        Ok(stats_dict)
-    }
-
     /// Locks the state, briefly, and never while Python code runs.
-    fn state(&self) -> MutexGuard<'_, ServerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> MutexGuard<'_, ServerState> {
+        server_state::lock(&self.state)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         drop(suspended_workers::resume(self.number));
-    }
-}
-
-impl ServerState {
-    fn new(engine: EngineKind, address: Address, tls: Option<Arc<Tls>>) -> Self {
-        Self {
-            engine,
-            address,
-            listener: None,
-            file: None,
-            tls,
-            is_running: false,
-            stop_requested: false,
-            worker: None,
-            past_stats: Stats::default(),
-            shared: None,
-            peers: None,
-        }
-    }
-
-    fn bind(&mut self) -> PyResult<()> {
-        let bound = bind(&self.address)?;
-        (self.address, self.file) = (bound.address, bound.file);
-        self.listener = Some(bound.listener);
-        Ok(())
-    }
-
-    /// Closes a socket that was not served yet.
-    fn unbind(&mut self) {
-        (self.listener, self.file) = (None, None);
-    }
-
-    fn stats(&self) -> Stats {
-        if let Some((shared, _)) = &self.shared {
-            return shared.get().stats();
-        }
-        let Some(worker) = &self.worker else { return self.past_stats };
-        let mut stats = worker.counters.stats();
-        stats += self.past_stats;
-        stats
-    }
-
-    fn publish(&self, message: ServerMessage) {
-        if let (Some(peers), Some((counters, _))) = (&self.peers, &self.shared) {
-            peers.send(counters.get(), &message);
-        }
-        if let Some(worker) = &self.worker {
-            worker.publisher.publish(message);
-        }
-    }
-
-    /// Removes the worker, whose connections are closed.
-    fn remove_worker(&mut self) {
-        self.past_stats = self.stats();
-        self.past_stats.connections = 0;
-        self.past_stats.subscriptions = 0;
-        self.worker = None;
-        self.file = None;
-    }
-}
-
-/// Marks the server as running, until dropped.
-struct RunGuard<'a> {
-    server: &'a Server,
-    suspended: std::cell::Cell<bool>,
-}
-
-impl<'a> RunGuard<'a> {
-    /// `None` if `stop()` came before.
-    fn begin(server: &'a Server) -> PyResult<Option<Self>> {
-        let mut state = server.state();
-        if state.is_running {
-            return Err(PyRuntimeError::new_err("the server runs already"));
-        }
-        if std::mem::take(&mut state.stop_requested) {
-            return Ok(None);
-        }
-        state.is_running = true;
-        drop(state);
-        Ok(Some(Self { server, suspended: std::cell::Cell::new(false) }))
-    }
-
-    /// The guard of the run that [`RunGuard::keep_running`] released.
-    fn of(server: &'a Server) -> Self {
-        Self { server, suspended: std::cell::Cell::new(false) }
-    }
-
-    /// Lets the run go on after this call.
-    fn keep_running(self) {
-        std::mem::forget(self);
-    }
-
-    /// Publishes the worker's mailbox and counters to other threads.
-    fn set_worker(&self, runner: &WorkerRunner) {
-        let mut state = self.server.state();
-        let worker = RunningWorker {
-            mailbox: runner.worker.mailbox(),
-            counters: runner.worker.counters(),
-            publisher: runner.worker.publisher(),
-        };
-        if std::mem::take(&mut state.stop_requested) {
-            worker.mailbox.send(Message::Stop);
-        }
-        state.worker = Some(worker);
-    }
-
-    /// Keeps the worker when this run ends.
-    fn suspend(&self) {
-        self.suspended.set(true);
-    }
-}
-
-impl Drop for RunGuard<'_> {
-    fn drop(&mut self) {
-        let mut state = self.server.state();
-        state.is_running = false;
-        if !self.suspended.get() {
-            state.remove_worker();
-        }
     }
 }

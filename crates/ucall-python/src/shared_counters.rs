@@ -1,8 +1,9 @@
 //! Pages of counters that a supervisor and its workers share.
 //!
-//! The supervisor makes an unnamed file and maps it. Each worker maps it too, writes to the page
-//! that it was given, and may read all. When a worker has ended, its counters are added to the
-//! first page, which no worker has, and its page is reused.
+//! The supervisor makes an unnamed file and maps it. Each worker maps it too, writes to the pages
+//! that it was given, and may read all: a page of counters, and one of metrics. When a worker has
+//! ended, its counts are added to the first pages, which no worker has, and its pages are reused.
+//! The file is sparse: metrics that are off take no memory.
 
 use std::io;
 use std::os::fd::FromRawFd;
@@ -11,7 +12,7 @@ use std::ptr;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use ucall_server::{CounterPage, Stats};
+use ucall_server::{CounterPage, MetricsPage, MetricsSnapshot, Stats};
 
 /// The number of pages, one of them for workers that have ended.
 const PAGES: usize = 512;
@@ -21,7 +22,14 @@ const PAGES: usize = 512;
 pub(crate) struct SharedCounters {
     file: OwnedFd,
     /// Mapped for the lifetime of the process: workers write to it until they end.
-    pages: &'static [CounterPage],
+    pages: &'static Pages,
+}
+
+/// The layout of the file.
+#[repr(C)]
+struct Pages {
+    counters: [CounterPage; PAGES],
+    metrics: [MetricsPage; PAGES],
 }
 
 #[pymethods]
@@ -32,6 +40,8 @@ impl SharedCounters {
         // SAFETY: the caller gives the descriptor away.
         let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let pages = map(&file)?;
+        let [past, ..] = &pages.metrics;
+        past.set_started();
         Ok(Self { file, pages })
     }
 
@@ -43,18 +53,20 @@ impl SharedCounters {
     /// The indices of the pages that workers may be given.
     #[getter]
     fn page_indices(&self) -> Vec<usize> {
-        (1..self.pages.len()).collect()
+        (1..PAGES).collect()
     }
 
     /// Adds the counters of an ended worker to the first page, and clears its page.
     fn retire(&self, index: usize) -> PyResult<()> {
-        let (Some(past), Some(page)) = (self.pages.first(), self.pages.get(index)) else {
+        let Pages { counters, metrics } = self.pages;
+        let (Some(ended), Some(ended_metrics)) = (counters.get(index), metrics.get(index)) else {
             return Err(PyIndexError::new_err("no such page"));
         };
-        let mut stats = page.take();
-        stats.connections = 0;
-        stats.subscriptions = 0;
-        past.add(stats);
+        let ([past, ..], [past_metrics, ..]) = (counters, metrics);
+        past_metrics.move_counts(|| {
+            past.add(ended.take().without_connections());
+            past_metrics.retire(ended_metrics);
+        });
         Ok(())
     }
 }
@@ -62,21 +74,44 @@ impl SharedCounters {
 impl SharedCounters {
     /// The page of one worker.
     pub(crate) fn page(&self, index: usize) -> Option<&'static CounterPage> {
-        self.pages.get(index)
+        self.pages.counters.get(index)
+    }
+
+    /// The page of one worker's metrics.
+    pub(crate) fn metrics_page(&self, index: usize) -> Option<&'static MetricsPage> {
+        self.pages.metrics.get(index)
     }
 
     /// The sum over all workers, ended ones included.
     pub(crate) fn stats(&self) -> Stats {
-        let mut all = Stats::default();
-        for page in self.pages {
-            all += page.stats();
-        }
-        all
+        let [past, ..] = &self.pages.metrics;
+        past.read_consistently(|| {
+            let mut all = Stats::default();
+            self.pages.counters.iter().for_each(|page| all += page.stats());
+            all
+        })
+    }
+
+    /// The metrics of all workers, ended ones included.
+    pub(crate) fn metrics(&self) -> MetricsSnapshot {
+        let Pages { counters, metrics } = self.pages;
+        let [past, others @ ..] = metrics;
+        past.read_consistently(|| {
+            let mut all = MetricsSnapshot::default();
+            past.add_to(&mut all);
+            // Reading the page of no worker would give it memory.
+            for (page, counters) in others.iter().zip(counters.iter().skip(1)) {
+                if counters.stats().turns > 0 {
+                    page.add_to(&mut all);
+                }
+            }
+            all
+        })
     }
 }
 
-fn map(file: &OwnedFd) -> io::Result<&'static [CounterPage]> {
-    let len = PAGES * size_of::<CounterPage>();
+fn map(file: &OwnedFd) -> io::Result<&'static Pages> {
+    let len = size_of::<Pages>();
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: sets the length of a file that this owns, then maps it at an address that the system
     // picks.
@@ -91,5 +126,5 @@ fn map(file: &OwnedFd) -> io::Result<&'static [CounterPage]> {
     }
     // SAFETY: the mapping has that length, starts at a page of the system, is never unmapped, and
     // holds only atomic numbers, for which all bits are valid.
-    Ok(unsafe { std::slice::from_raw_parts(memory.cast::<CounterPage>(), PAGES) })
+    Ok(unsafe { &*memory.cast::<Pages>() })
 }

@@ -29,6 +29,8 @@ pub struct WorkerConfig {
     pub topic_bytes_max: usize,
     /// How long a drain waits for running calls.
     pub drain_timeout: Duration,
+    /// How long a worker that is to stop serves as before, except for its health checks.
+    pub shutdown_delay: Duration,
 }
 
 impl WorkerConfig {
@@ -51,6 +53,7 @@ impl WorkerConfig {
             subscriptions_max: Self::SUBSCRIPTIONS_MAX,
             topic_bytes_max: Self::TOPIC_BYTES_MAX,
             drain_timeout: Duration::from_secs(10),
+            shutdown_delay: Duration::ZERO,
         }
     }
 }

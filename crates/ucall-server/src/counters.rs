@@ -3,6 +3,8 @@
 use std::ops::{AddAssign, Deref};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ucall_proto::ConnectionProtocol;
+
 /// A copy of a worker's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -25,6 +27,39 @@ pub struct Stats {
     pub subscriptions: u64,
     /// Messages of the server that were dropped for slow clients or busy workers.
     pub dropped_messages: u64,
+    /// The protocols of the open connections, as of the last sweep.
+    pub protocols: ProtocolCounts,
+}
+
+/// Connections by protocol. Those that have sent no byte yet are in none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProtocolCounts {
+    /// Over HTTP.
+    pub http: u64,
+    /// Over WebSocket.
+    pub websocket: u64,
+    /// Over raw TCP.
+    pub raw: u64,
+}
+
+impl ProtocolCounts {
+    /// Counts a connection.
+    pub(crate) fn add(&mut self, protocol: Option<ConnectionProtocol>) {
+        match protocol {
+            Some(ConnectionProtocol::Http) => self.http += 1,
+            Some(ConnectionProtocol::WebSocket) => self.websocket += 1,
+            Some(ConnectionProtocol::Raw) => self.raw += 1,
+            None => {}
+        }
+    }
+}
+
+impl Stats {
+    /// The counts without what describes open connections.
+    pub fn without_connections(self) -> Self {
+        let protocols = ProtocolCounts::default();
+        Self { connections: 0, subscriptions: 0, protocols, ..self }
+    }
 }
 
 impl AddAssign for Stats {
@@ -38,6 +73,9 @@ impl AddAssign for Stats {
         self.system_calls += other.system_calls;
         self.subscriptions += other.subscriptions;
         self.dropped_messages += other.dropped_messages;
+        self.protocols.http += other.protocols.http;
+        self.protocols.websocket += other.protocols.websocket;
+        self.protocols.raw += other.protocols.raw;
     }
 }
 
@@ -71,6 +109,9 @@ pub struct CounterPage {
     system_calls: AtomicU64,
     subscriptions: AtomicU64,
     dropped_messages: AtomicU64,
+    http: AtomicU64,
+    websocket: AtomicU64,
+    raw: AtomicU64,
 }
 
 impl Counters {
@@ -96,16 +137,27 @@ impl CounterPage {
     /// The counters at the end of the last turn.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let connections = read(&self.connections);
+        // Without connections there is no sweep to count them.
+        let protocols = match connections {
+            0 => ProtocolCounts::default(),
+            _ => ProtocolCounts {
+                http: read(&self.http),
+                websocket: read(&self.websocket),
+                raw: read(&self.raw),
+            },
+        };
         Stats {
             calls: read(&self.calls),
             accepted: read(&self.accepted),
-            connections: read(&self.connections),
+            connections,
             bytes_received: read(&self.bytes_received),
             bytes_sent: read(&self.bytes_sent),
             turns: read(&self.turns),
             system_calls: read(&self.system_calls),
             subscriptions: read(&self.subscriptions),
             dropped_messages: read(&self.dropped_messages),
+            protocols,
         }
     }
 
@@ -123,6 +175,13 @@ impl CounterPage {
         self.dropped_messages.fetch_add(stats.dropped_messages, Ordering::Relaxed);
         stats += self.stats();
         self.publish(&stats);
+    }
+
+    /// Sets the protocols of the open connections.
+    pub(crate) fn set_protocols(&self, counts: ProtocolCounts) {
+        self.http.store(counts.http, Ordering::Relaxed);
+        self.websocket.store(counts.websocket, Ordering::Relaxed);
+        self.raw.store(counts.raw, Ordering::Relaxed);
     }
 
     /// Sets the number of subscriptions, on any thread.

@@ -14,8 +14,9 @@ use ucall_proto::{
 
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
-use crate::handler::{CallId, Caller, Handler};
+use crate::handler::{CallId, Caller, Handler, HealthState};
 use crate::procedures::{ProcedureCache, Procedures};
+use crate::routes::{Route, RouteAccess};
 
 /// The notification that asks to cancel a call. The Language Server Protocol has this name.
 const CANCEL_REQUEST: &[u8] = b"$/cancelRequest";
@@ -30,6 +31,8 @@ pub(crate) struct WorkerContext<H: Handler> {
     calls: u64,
     drain: Drain,
     load: LoadState,
+    /// Whether a drain is under way or about to begin.
+    is_draining: bool,
     /// Derived from `drain` and `load`.
     rejection: Option<Rejection>,
     scratch: Scratch,
@@ -58,6 +61,7 @@ impl<H: Handler> WorkerContext<H> {
             calls: 0,
             drain: Drain::No,
             load: LoadState::Normal,
+            is_draining: false,
             rejection: None,
             process: OwningProcess::current(),
         }
@@ -121,6 +125,11 @@ impl<H: Handler> WorkerContext<H> {
             self.load = load;
             self.update_refusal();
         }
+    }
+
+    /// Has health checks report a drain, which is about to begin.
+    pub(crate) fn announce_drain(&mut self) {
+        self.is_draining = true;
     }
 
     pub(crate) fn set_drain(&mut self, drain: Drain) {
@@ -189,6 +198,7 @@ impl<H: Handler> WorkerContext<H> {
             handler: &mut self.handler,
             caller: &entry.caller,
             rejection: self.rejection,
+            is_draining: self.is_draining,
             calls: &mut self.calls,
             process: self.process,
         };
@@ -207,6 +217,28 @@ impl<H: Handler> WorkerContext<H> {
     }
 }
 
+impl<H: Handler> Dispatch<'_, H> {
+    #[cold]
+    fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
+        let error = rejection_error(cause);
+        let procedure = find_escaped(self.procedures, call.method);
+        self.handler.call_rejected(procedure, &error);
+        reply.error(&error);
+        CallOutcome::Done
+    }
+
+    #[cold]
+    fn handle_unknown(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
+            return CallOutcome::CancelRequest;
+        }
+        let error = method_not_found(call.method);
+        self.handler.call_rejected(None, &error);
+        reply.error(&error);
+        CallOutcome::Done
+    }
+}
+
 /// Why calls are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rejection {
@@ -220,6 +252,7 @@ pub(crate) struct Dispatch<'a, H: Handler> {
     handler: &'a mut H,
     caller: &'a Caller,
     rejection: Option<Rejection>,
+    is_draining: bool,
     calls: &'a mut u64,
     process: OwningProcess,
 }
@@ -231,19 +264,14 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         *self.calls += 1;
         if let Some(cause) = self.rejection {
-            reply.error(&rejection_error(cause));
-            return CallOutcome::Done;
+            return self.reject(call, cause, reply);
         }
         let found = match call.method.is_escaped() {
             false => self.procedures.find(call.method.raw()),
             true => find_escaped(self.procedures, call.method),
         };
         let Some(procedure) = found else {
-            if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
-                return CallOutcome::CancelRequest;
-            }
-            reply.error(&method_not_found(call.method));
-            return CallOutcome::Done;
+            return self.handle_unknown(call, reply);
         };
         let outcome = self.handler.call(procedure, call, self.caller, reply);
         self.process.end_child();
@@ -270,24 +298,36 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn is_public(&self, head: &Head<'_>) -> bool {
-        let (path, _) = head.path_and_query();
-        let route = self.procedures.routes().find(path, head.method());
-        route.is_some_and(|route| route.is_public)
+        self.route(head).is_some_and(|route| route.access != RouteAccess::Authenticated)
+    }
+
+    fn is_health_check(&self, head: &Head<'_>) -> bool {
+        self.route(head).is_some_and(|route| route.access == RouteAccess::Health)
     }
 
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
-        *self.calls += 1;
-        if let Some(cause) = self.rejection {
-            reply.error(&rejection_error(cause));
-            return CallOutcome::Done;
-        }
-        let find =
-            |head: &Head<'_>| self.procedures.routes().find(call.method.raw(), head.method());
+        let procedures = self.procedures;
+        let find = |head: &Head<'_>| procedures.routes().find(call.method.raw(), head.method());
         let Some(route) = call.head.and_then(find) else {
             reply.error(&method_not_found(call.method));
             return CallOutcome::Done;
         };
-        let outcome = self.handler.respond(&route.procedure, call, body, self.caller, reply);
+        let (procedure, caller) = (&*route.procedure, self.caller);
+        let outcome = match (route.access, self.rejection) {
+            (RouteAccess::Health, _) => {
+                let state = self.health();
+                self.handler.check_health(procedure, call, caller, state, reply)
+            }
+            (_, Some(cause)) => {
+                *self.calls += 1;
+                reply.error(&rejection_error(cause));
+                return CallOutcome::Done;
+            }
+            (_, None) => {
+                *self.calls += 1;
+                self.handler.respond(procedure, call, body, caller, reply)
+            }
+        };
         self.process.end_child();
         outcome
     }
@@ -298,6 +338,21 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 
     fn set_identity(&mut self, identity: &CallerIdentity) {
         self.handler.set_identity(identity);
+    }
+}
+
+impl<H: Handler> Dispatch<'_, H> {
+    fn route(&self, head: &Head<'_>) -> Option<&Route<H::Procedure>> {
+        let (path, _) = head.path_and_query();
+        self.procedures.routes().find(path, head.method())
+    }
+
+    fn health(&self) -> HealthState {
+        match self.rejection {
+            _ if self.is_draining => HealthState::Draining,
+            Some(Rejection::Overload) => HealthState::Overloaded,
+            Some(Rejection::Drain) | None => HealthState::Normal,
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! The drain of a worker: it stops accepting, lets calls finish, and closes connections.
 //!
+//! A worker that is to stop may delay the drain (`shutdown_delay`): meanwhile it serves as before,
+//! and its health checks report the drain, so that load balancers send their calls elsewhere.
+//!
 //! | since the drain began | a call that arrives | a connection without a call |
 //! |---|---|---|
 //! | less than [`GRACE_PERIOD`] | is served: its caller could not know | is closed once idle |
@@ -26,11 +29,13 @@ pub(crate) const FLUSH_TIME: Duration = Duration::from_millis(500);
 /// The time between two inspections of connections.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A drain under way.
+/// A drain under way, or about to begin.
 #[derive(Debug)]
 pub(crate) struct DrainState {
     mode: Drain,
+    /// When the worker stops accepting, and whether it has.
     started_at: Instant,
+    has_begun: bool,
     deadline: Instant,
     /// Whether the calls have been abandoned.
     has_abandoned: bool,
@@ -43,6 +48,8 @@ pub(crate) struct DrainState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DrainStep {
     Nothing,
+    /// Stop accepting: the delay is over.
+    Begin(Drain),
     /// Close the connections that had been idle for [`GRACE_PERIOD`] at this moment.
     CloseIdle(Instant),
     /// The same, and apply this mode to calls from now on: the grace period is over.
@@ -56,14 +63,16 @@ pub(crate) enum DrainStep {
 }
 
 impl DrainState {
-    pub(crate) fn new(mode: Drain, now: Instant, timeout: Duration) -> Self {
-        let deadline = now + timeout;
+    /// A drain that begins after `delay`; without a delay, the worker has stopped accepting.
+    pub(crate) fn new(mode: Drain, now: Instant, delay: Duration, timeout: Duration) -> Self {
+        let started_at = now + delay;
         Self {
             mode,
-            started_at: now,
-            deadline,
+            started_at,
+            has_begun: delay.is_zero(),
+            deadline: started_at + timeout,
             has_abandoned: false,
-            next_inspection: now,
+            next_inspection: started_at,
             previous_turn: now,
         }
     }
@@ -85,6 +94,9 @@ impl DrainState {
         let previous_turn = mem::replace(&mut self.previous_turn, now);
         if now < self.next_inspection {
             return DrainStep::Nothing;
+        }
+        if !mem::replace(&mut self.has_begun, true) {
+            return DrainStep::Begin(self.mode);
         }
         if now >= self.deadline {
             self.next_inspection = now + INSPECTION_INTERVAL;
@@ -114,7 +126,7 @@ mod tests {
     #[test]
     fn a_drain_serves_then_restricts_then_expires() {
         let started_at = Instant::now();
-        let mut drain = DrainState::new(Drain::Serving, started_at, 300 * MS);
+        let mut drain = DrainState::new(Drain::Serving, started_at, Duration::ZERO, 300 * MS);
         drain.restrict(Drain::Refusing);
         drain.restrict(Drain::Serving);
         assert_eq!(drain.poll(started_at), DrainStep::CloseIdle(started_at));
@@ -129,5 +141,21 @@ mod tests {
         assert_eq!(drain.poll(started_at + 320 * MS), DrainStep::CloseSent);
         assert_eq!(drain.poll(started_at + 799 * MS), DrainStep::CloseSent);
         assert_eq!(drain.poll(started_at + 820 * MS), DrainStep::Expire);
+    }
+
+    #[test]
+    fn a_delayed_drain_begins_once() {
+        let now = Instant::now();
+        let mut drain = DrainState::new(Drain::Refusing, now, 500 * MS, 300 * MS);
+        drain.restrict(Drain::Refusing);
+        assert_eq!(drain.next_inspection(), now + 500 * MS);
+        assert_eq!(drain.poll(now + 499 * MS), DrainStep::Nothing);
+        assert_eq!(drain.poll(now + 500 * MS), DrainStep::Begin(Drain::Refusing));
+        assert_eq!(drain.poll(now + 501 * MS), DrainStep::CloseIdle(now + 500 * MS));
+        assert_eq!(
+            drain.poll(now + 799 * MS),
+            DrainStep::EndGrace(Drain::Refusing, now + 501 * MS)
+        );
+        assert_eq!(drain.poll(now + 800 * MS), DrainStep::Abandon);
     }
 }

@@ -1,7 +1,7 @@
 //! The interface between a worker and the language of its procedures.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucall_engine::{Id, Peer};
 use ucall_proto::http1::Head;
@@ -41,6 +41,34 @@ impl From<Result<(), RpcError>> for Polled {
     fn from(outcome: Result<(), RpcError>) -> Self {
         outcome.map_or_else(Self::Error, |()| Self::Result)
     }
+}
+
+/// What a worker knows of its own health.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HealthState {
+    /// It serves calls.
+    Normal,
+    /// It stops, or is about to.
+    Draining,
+    /// It refuses calls until there is memory for them.
+    Overloaded,
+}
+
+/// A step of a drain, for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DrainReport {
+    /// The worker stops accepting after this time.
+    Delayed(Duration),
+    /// The worker stops accepting. It has this many connections.
+    Began {
+        /// The number.
+        connections: usize,
+    },
+    /// The worker stops. This many calls were abandoned.
+    Ended {
+        /// The number.
+        abandoned: usize,
+    },
 }
 
 /// The caller of a procedure.
@@ -89,6 +117,11 @@ pub trait Handler {
         reply: &mut Reply<'_>,
     ) -> CallOutcome;
 
+    /// Reports a call that is answered with an error and not run. Its method may be unknown.
+    fn call_rejected(&mut self, procedure: Option<&Self::Procedure>, error: &RpcError) {
+        let _ = (procedure, error);
+    }
+
     /// Answers a request of a route, as [`Handler::call`] does; see
     /// [`Service::respond`](ucall_proto::Service::respond).
     fn respond(
@@ -101,6 +134,24 @@ pub trait Handler {
     ) -> CallOutcome {
         let _ = (procedure, call, body, caller, reply);
         CallOutcome::Done
+    }
+
+    /// Answers a request of a [`RouteAccess::Health`](crate::RouteAccess::Health) route.
+    fn check_health(
+        &mut self,
+        procedure: &Self::Procedure,
+        call: &Call<'_>,
+        caller: &Caller,
+        state: HealthState,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let _ = (procedure, call, caller, state, reply);
+        CallOutcome::Done
+    }
+
+    /// Reports a step of a drain.
+    fn report_drain(&mut self, report: DrainReport) {
+        let _ = report;
     }
 
     /// Sets the mailbox of the handler's worker, when that is made.

@@ -20,6 +20,7 @@ mod listeners;
 mod mailbox;
 mod maintenance;
 mod memory_waiters;
+mod metrics;
 mod outgoing;
 mod overflow;
 mod procedures;
@@ -33,15 +34,20 @@ mod worker;
 
 pub use any_worker::{AnyWorker, connections_allowed};
 pub use config::WorkerConfig;
-pub use counters::{CounterPage, Counters, Stats};
+pub use counters::{CounterPage, Counters, ProtocolCounts, Stats};
 pub use deadline::Deadline;
 pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunPermit, Token};
 pub use file_changes::FileChangeDetector;
-pub use handler::{CallId, Caller, Handler, Polled};
+pub use handler::{CallId, Caller, DrainReport, Handler, HealthState, Polled};
 pub use mailbox::{Mailbox, Message};
+pub use metrics::{
+    BUCKETS, CallMetrics, Histogram, Measure, MetricsPage, MetricsSnapshot, OTHER_CODE,
+    SeriesIndex, WaitsFor, duration_bounds, size_bounds,
+};
 pub use overflow::Overflow;
 pub use procedures::Procedures;
 pub use publisher::{Publisher, SubscribeError};
+pub use routes::RouteAccess;
 pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 pub use ucall_proto::{Drain, MemoryBudget, Reservation};

@@ -8,9 +8,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Engine;
-use ucall_proto::Limits;
+use ucall_proto::{ConnectionProtocol, Limits};
 
 use crate::connections::Entry;
+use crate::counters::ProtocolCounts;
 
 /// Deadlines are in whole seconds.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,11 +33,14 @@ pub(crate) struct Sweep {
     /// Slots inspected, and connections answered or closed, in this turn.
     inspected: usize,
     ended: usize,
+    /// The protocols of the connections that this sweep has inspected.
+    protocols: ProtocolCounts,
 }
 
 impl Sweep {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { due: now, next: now, slot: None, inspected: 0, ended: 0 }
+        let protocols = ProtocolCounts::default();
+        Self { due: now, next: now, slot: None, inspected: 0, ended: 0, protocols }
     }
 
     /// When the sweep has something to do.
@@ -68,6 +72,16 @@ impl Sweep {
         self.inspected += 1;
         self.slot = Some(slot + 1);
         Some(slot)
+    }
+
+    /// Counts an open connection.
+    pub(crate) fn count_protocol(&mut self, protocol: Option<ConnectionProtocol>) {
+        self.protocols.add(protocol);
+    }
+
+    /// The protocols of all connections, once after each sweep.
+    pub(crate) fn take_protocols(&mut self) -> Option<ProtocolCounts> {
+        self.slot.is_none().then(|| std::mem::take(&mut self.protocols))
     }
 
     /// Counts a connection that this turn has answered or closed.

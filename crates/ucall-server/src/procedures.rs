@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
 use ucall_proto::http1::Methods;
 
-use crate::routes::RouteTable;
+use crate::routes::{RouteAccess, RouteTable};
 
 /// One version of the table.
 #[derive(Debug)]
@@ -79,9 +79,9 @@ impl<P> Procedures<P> {
 
     /// Has `procedure` answer HTTP requests other than calls: those of a path and these methods. A
     /// path that ends in `*` means all that begin with the rest; exact paths and longer beginnings
-    /// come first. Requests of a public route are not authenticated.
-    pub fn insert_route(&self, path: &str, methods: Methods, is_public: bool, procedure: P) {
-        self.change(|table| table.routes.insert(path, methods, is_public, procedure));
+    /// come first.
+    pub fn insert_route(&self, path: &str, methods: Methods, access: RouteAccess, procedure: P) {
+        self.change(|table| table.routes.insert(path, methods, access, procedure));
     }
 
     fn change(&self, change: impl FnOnce(&mut ProcedureTable<P>)) {

@@ -4,6 +4,18 @@ use std::sync::Arc;
 
 use ucall_proto::http1::{Method, Methods};
 
+/// Which requests a route answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RouteAccess {
+    /// Those of callers that [`Handler::authenticate`](crate::Handler::authenticate) accepts.
+    Authenticated,
+    /// All, without authentication.
+    Public,
+    /// All, without authentication, also while the worker drains or is overloaded, by
+    /// [`Handler::check_health`](crate::Handler::check_health).
+    Health,
+}
+
 /// The routes of one server. A search compares the paths one after another: there are few.
 #[derive(Debug)]
 pub(crate) struct RouteTable<P> {
@@ -23,8 +35,7 @@ struct Path<P> {
 #[derive(Debug)]
 pub(crate) struct Route<P> {
     methods: Methods,
-    /// Whether its requests need no authentication.
-    pub(crate) is_public: bool,
+    pub(crate) access: RouteAccess,
     pub(crate) procedure: Arc<P>,
 }
 
@@ -49,20 +60,26 @@ impl<P> Clone for Path<P> {
 
 impl<P> Clone for Route<P> {
     fn clone(&self) -> Self {
-        let Self { methods, is_public, procedure } = self;
-        Self { methods: *methods, is_public: *is_public, procedure: procedure.clone() }
+        let Self { methods, access, procedure } = self;
+        Self { methods: *methods, access: *access, procedure: procedure.clone() }
     }
 }
 
 impl<P> RouteTable<P> {
     /// Adds a route, in place of earlier ones of its path and methods. A path that ends in `*`
     /// means all paths that begin with the rest.
-    pub(crate) fn insert(&mut self, path: &str, methods: Methods, is_public: bool, procedure: P) {
+    pub(crate) fn insert(
+        &mut self,
+        path: &str,
+        methods: Methods,
+        access: RouteAccess,
+        procedure: P,
+    ) {
         let (text, is_prefix) = match path.strip_suffix('*') {
             Some(prefix) => (prefix, true),
             None => (path, false),
         };
-        let route = Route { methods, is_public, procedure: Arc::new(procedure) };
+        let route = Route { methods, access, procedure: Arc::new(procedure) };
         let is_same = |it: &&mut Path<P>| it.is_prefix == is_prefix && *it.text == *text.as_bytes();
         match self.paths.iter_mut().find(is_same) {
             // The first route with a method has it.
@@ -108,7 +125,7 @@ mod tests {
     fn an_exact_path_comes_before_the_longest_prefix() {
         let mut table = RouteTable::default();
         for (number, path) in ["/*", "/a", "/a/*", "/a/b/*", "/a/b/c"].into_iter().enumerate() {
-            table.insert(path, methods(&["GET"]), false, number);
+            table.insert(path, methods(&["GET"]), RouteAccess::Authenticated, number);
         }
         for (path, number) in
             [("/", 0), ("/a", 1), ("/a/", 2), ("/a/c", 2), ("/a/b/", 3), ("/a/b/c", 4), ("/a*", 0)]
@@ -122,12 +139,12 @@ mod tests {
     #[test]
     fn methods_of_one_path_have_their_own_routes_and_the_last_one_holds() {
         let mut table = RouteTable::default();
-        table.insert("/a", methods(&["GET", "POST"]), false, 1);
-        table.insert("/a", methods(&["POST"]), true, 2);
+        table.insert("/a", methods(&["GET", "POST"]), RouteAccess::Authenticated, 1);
+        table.insert("/a", methods(&["POST"]), RouteAccess::Public, 2);
         let found =
-            |method| table.find(b"/a", method).map(|route| (*route.procedure, route.is_public));
-        assert_eq!(found(Method::Get), Some((1, false)));
-        assert_eq!(found(Method::Post), Some((2, true)));
+            |method| table.find(b"/a", method).map(|route| (*route.procedure, route.access));
+        assert_eq!(found(Method::Get), Some((1, RouteAccess::Authenticated)));
+        assert_eq!(found(Method::Post), Some((2, RouteAccess::Public)));
         assert_eq!(found(Method::Put), None);
         assert_eq!(table.methods(b"/a"), methods(&["GET", "POST"]));
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucall_engine::{Completion, Engine, Id, Listener, Readiness};
 use ucall_proto::Drain;
@@ -20,7 +20,7 @@ use crate::counters::Counters;
 use crate::dispatch::WorkerContext;
 use crate::drain::{DrainState, DrainStep};
 use crate::driver::ConnectionDriver;
-use crate::handler::Handler;
+use crate::handler::{DrainReport, Handler};
 use crate::mailbox::{Mailbox, Message};
 use crate::maintenance::Sweep;
 use crate::procedures::Procedures;
@@ -47,6 +47,8 @@ pub struct Worker<E: Engine, H: Handler> {
     admission: AdmissionQueues,
     sweep: Sweep,
     drain: Option<DrainState>,
+    /// The calls that the drain has abandoned; `None` without a drain, and when that is reported.
+    abandoned: Option<usize>,
     signals: Option<Id>,
     event_loop: Option<Id>,
     /// Whether to watch the event loop's descriptor again before the next wait.
@@ -86,6 +88,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             admission: AdmissionQueues::default(),
             sweep: Sweep::new(now),
             drain: None,
+            abandoned: None,
             signals: None,
             event_loop: None,
             rewatch: false,
@@ -211,7 +214,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.send_replies();
         self.run_maintenance();
         if self.drain.is_some() {
-            turn.stopped |= self.continue_drain();
+            if self.continue_drain() {
+                turn.stopped = true;
+                self.report_drained();
+            }
             self.driver.send_waiting();
         }
         self.counters.publish(self.driver.end_turn());
@@ -371,6 +377,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         while let Some(slot) = self.sweep.next_slot(self.driver.connections().slot_count()) {
             self.driver.inspect(slot, &mut self.sweep);
         }
+        if let Some(protocols) = self.sweep.take_protocols() {
+            self.counters.set_protocols(protocols);
+        }
     }
 
     /// Begins a drain, or restricts the one under way.
@@ -383,8 +392,22 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             return drain.restrict(wanted);
         }
         let context = self.driver.context_mut();
-        context.set_drain(Drain::Serving);
-        self.drain = Some(DrainState::new(wanted, context.now(), context.config().drain_timeout));
+        let (delay, timeout) = (context.config().shutdown_delay, context.config().drain_timeout);
+        // A successor accepts already, so nothing has to be told.
+        let delay = if wanted == Drain::Serving { Duration::ZERO } else { delay };
+        self.drain = Some(DrainState::new(wanted, context.now(), delay, timeout));
+        context.announce_drain();
+        match delay.is_zero() {
+            true => self.stop_accepting(wanted),
+            false => self.handler_mut().report_drain(DrainReport::Delayed(delay)),
+        }
+    }
+
+    fn stop_accepting(&mut self, wanted: Drain) {
+        self.abandoned = Some(0);
+        let connections = self.driver.connections().len();
+        self.handler_mut().report_drain(DrainReport::Began { connections });
+        self.driver.context_mut().set_drain(Drain::Serving);
         self.driver.shut_down_listeners();
         self.driver.accept_waiting();
         if wanted == Drain::Refusing {
@@ -406,6 +429,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.driver.close_all();
                 return true;
             }
+            Some(DrainStep::Begin(wanted)) => self.stop_accepting(wanted),
             Some(DrainStep::CloseIdle(moment)) => self.close_idle(moment),
             Some(DrainStep::EndGrace(drain, moment)) => {
                 self.driver.context_mut().set_drain(drain);
@@ -418,6 +442,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         is_empty && self.driver.listeners().are_closed() && self.handler_mut().running() == 0
     }
 
+    #[cold]
+    fn report_drained(&mut self) {
+        if let Some(abandoned) = self.abandoned.take() {
+            self.handler_mut().report_drain(DrainReport::Ended { abandoned });
+        }
+    }
+
     fn close_idle(&mut self, moment: Instant) {
         self.driver.accept_waiting();
         self.driver.close_all_idle(moment);
@@ -426,6 +457,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Abandons all calls, and sends their error replies.
     fn abandon_calls(&mut self) {
         self.driver.context_mut().set_drain(Drain::Refusing);
+        self.abandoned = Some(self.handler_mut().running());
         self.handler_mut().abandon();
         self.driver.poll_replies();
         self.driver.send_waiting();

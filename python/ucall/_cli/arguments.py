@@ -14,8 +14,10 @@ __all__ = [
     "SHELLS",
     "Parser",
     "add_connection_options",
+    "add_trust_options",
     "new_parser",
     "parse",
+    "seconds",
 ]
 
 DEFAULT_URI = "127.0.0.1"
@@ -54,6 +56,7 @@ ucall stub module:server writes a typed client: ucall stub --help
 exit status: 0 success, 1 the server replied with an error, 2 wrong usage,
 3 no connection or no reply in time
 
+ucall health URL asks a server whether it is healthy: ucall health --help
 python -m ucall serves functions: python -m ucall --help"""
 
 
@@ -184,7 +187,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """The options of a client besides the address."""
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="SECONDS",
         help="time limit of the call (default: 60)",
@@ -200,18 +203,18 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     _add_tls_options(parser)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0
-    if not seconds > 0:
+        number = 0
+    if not number > 0:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
-    return seconds
+    return number
 
 
-def _add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """The names are those of cURL."""
+def add_trust_options(parser: argparse.ArgumentParser) -> None:
+    """Which certificates of a server to accept. The names are those of cURL."""
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument(
         "-k", "--insecure", action="store_true", help="accept any certificate of the server (TLS)"
@@ -219,6 +222,10 @@ def _add_tls_options(parser: argparse.ArgumentParser) -> None:
     trust.add_argument(
         "--cacert", metavar="FILE", help="trust the authorities in a file, not the system's (TLS)"
     )
+
+
+def _add_tls_options(parser: argparse.ArgumentParser) -> None:
+    add_trust_options(parser)
     parser.add_argument(
         "--cert",
         metavar="FILE",

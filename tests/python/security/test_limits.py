@@ -81,8 +81,9 @@ def test_every_timeout_by_its_option(serve: Serve, security: Security) -> None:
 
 def test_every_limit_is_tested() -> None:
     tried = {limit.python for limit in LIMITS} | {f"{name}_s" for name in TIMEOUTS}
-    # These limit running calls and not input: test_threads, test_drain and test_loop cover them.
+    # These limit running calls and not input: test_threads, test_drain, test_loop and
+    # test_health cover them.
     # test_streams covers max_stream_bytes, test_publish covers subscriptions and topics.
     others = {"max_stream_bytes", "max_threads", "drain_timeout_s", "slow_call_s"}
-    others |= {"max_subscriptions", "max_topic_bytes"}
+    others |= {"max_subscriptions", "max_topic_bytes", "shutdown_delay_s"}
     assert tried | others == set(_core.Server.default_limits())

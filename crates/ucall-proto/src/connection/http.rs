@@ -523,9 +523,14 @@ fn check_access<'a, S: Service>(
     environment: &Environment<'_, S>,
 ) -> Result<ReplyHeaders<'a>, HttpError> {
     let allowed_origin = environment.access.check(head.host(), head.origin(), is_tls)?;
-    let connection = match (environment.drain, environment.load) {
-        (Drain::No | Drain::Serving, LoadState::Overloaded) => return Err(HttpError::Overloaded),
-        (Drain::No, _) if !is_last => head.reply_connection(),
+    if environment.load == LoadState::Overloaded
+        && environment.drain != Drain::Refusing
+        && !http_route::is_health_check(head, environment.service)
+    {
+        return Err(HttpError::Overloaded);
+    }
+    let connection = match environment.drain {
+        Drain::No if !is_last => head.reply_connection(),
         _ => http1::ConnectionOption::Close,
     };
     if !head.is_call() {

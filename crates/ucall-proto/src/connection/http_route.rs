@@ -47,6 +47,11 @@ pub(super) fn is_public<S: Service>(head: &Head<'_>, service: &S) -> bool {
     !head.is_call() && service.is_public(head)
 }
 
+/// Whether a request is a health check.
+pub(super) fn is_health_check<S: Service>(head: &Head<'_>, service: &S) -> bool {
+    !head.is_call() && service.is_health_check(head)
+}
+
 /// Runs a complete request of a route; returns its response, which is empty if it is deferred.
 pub(super) fn respond<S: Service>(
     head: &Head<'_>,

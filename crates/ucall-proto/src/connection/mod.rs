@@ -46,7 +46,7 @@ use deadline::{WaitState, body_time};
 use exchange::Exchanges;
 use http::Http;
 use http_framing::HttpFraming;
-pub use public::Connection;
+pub use public::{Connection, ConnectionProtocol};
 use raw::Raw;
 pub use websocket::MessageFraming;
 use websocket::WebSocket;
@@ -97,6 +97,7 @@ pub enum LoadState {
     Normal,
     /// Its [`MemoryBudget`] is exceeded. New requests are refused: over HTTP before their body is
     /// read, over raw TCP and WebSocket by the [`Service`]. [`Drain::Refusing`] takes precedence.
+    /// Health checks are answered.
     Overloaded,
 }
 

@@ -9,10 +9,33 @@ use std::time::Instant;
 use ucall_buffer::Target;
 
 use super::secure::Secured;
-use super::{Environment, PlainConnection};
+use super::{Environment, PlainConnection, Protocol};
 use crate::Limits;
 use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::TlsConnection;
+
+/// The protocol of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnectionProtocol {
+    /// HTTP/1, before an upgrade.
+    Http,
+    /// WebSocket.
+    WebSocket,
+    /// JSON documents on TCP.
+    Raw,
+}
+
+impl PlainConnection {
+    /// The protocol; `None` before its first byte.
+    pub fn protocol(&self) -> Option<ConnectionProtocol> {
+        match &self.protocol {
+            Protocol::Unknown => None,
+            Protocol::Http(_) => Some(ConnectionProtocol::Http),
+            Protocol::WebSocket(_) => Some(ConnectionProtocol::WebSocket),
+            Protocol::Raw(_) => Some(ConnectionProtocol::Raw),
+        }
+    }
+}
 
 /// One connection, under TLS or without.
 #[derive(Debug)]

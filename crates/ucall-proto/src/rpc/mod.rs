@@ -125,6 +125,12 @@ pub trait Service {
         false
     }
 
+    /// Whether the request of a route is a health check, which an overloaded server answers, too.
+    fn is_health_check(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
     /// Answers a request of a route, as [`Service::call`] does. The method of `call` is the path;
     /// its [`Call::head`] has the rest. The response, [`Reply::response`] or the deferred result,
     /// is an HTTP response without `Date` and `Connection`. It may come in parts, as items; its

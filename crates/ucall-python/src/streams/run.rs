@@ -17,7 +17,7 @@ use super::end::EndType;
 use super::generator::Generator;
 use crate::arguments::Failure;
 use crate::batch_results;
-use crate::clock::CoarseTime;
+use crate::clock::{Clock, Moment};
 use crate::errors;
 use crate::log::Interrupted;
 use crate::outcomes::DeferredOutcome;
@@ -46,7 +46,7 @@ struct RunState {
     /// The task that runs the generator.
     task: Option<Py<PyAny>>,
     /// When the generator has last waited.
-    waited_at: CoarseTime,
+    waited_at: Moment,
 }
 
 /// Waits until a generator may go on.
@@ -88,7 +88,7 @@ impl StreamRun {
         calls: impl Iterator<Item = (Token, ItemTarget)>,
     ) -> Self {
         let calls: Vec<_> = calls.map(|(token, target)| StreamCall::new(token, target)).collect();
-        let (open, waited_at) = (calls.len(), CoarseTime::now());
+        let (open, waited_at) = (calls.len(), Clock::COARSE.now());
         let state = RunState { calls, open, waiter: None, task: None, waited_at };
         Self { procedure, context, is_batch, state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -186,7 +186,7 @@ impl StreamRun {
     #[inline]
     pub(super) fn task_progress(&self) -> Progress {
         let progress = self.progress();
-        let (now, mut state) = (CoarseTime::now(), self.state());
+        let (now, mut state) = (Clock::COARSE.now(), self.state());
         if progress == Progress::Continue && now.since(state.waited_at) < TASK_SLICE {
             return progress;
         }
@@ -220,7 +220,7 @@ impl StreamRun {
     pub(crate) fn take_items(&self, position: usize, taken: &mut Items) -> Option<Waiter> {
         let mut state = self.state();
         mem::swap(&mut state.calls.get_mut(position)?.waiting, taken);
-        state.waited_at = CoarseTime::now();
+        state.waited_at = Clock::COARSE.now();
         self.wake(&mut state)
     }
 

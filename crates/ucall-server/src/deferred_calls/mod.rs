@@ -43,6 +43,13 @@ pub struct Token {
 #[derive(Debug)]
 pub struct RunPermit(#[expect(dead_code, reason = "counted by its clones")] Arc<()>);
 
+impl RunPermit {
+    /// The permit of a health check, which is no running call.
+    pub fn uncounted() -> Self {
+        Self(Arc::default())
+    }
+}
+
 /// The deferred calls of one worker: a `C` for each, and the outcomes that have come, each an `O`.
 #[derive(Debug)]
 pub struct DeferredCalls<C, O> {
@@ -115,10 +122,20 @@ impl<C, O> DeferredCalls<C, O> {
     /// # Errors
     /// The reply to a call past the limit, with the time after which a place is likely to be free.
     pub fn admit(&self) -> Result<RunPermit, RpcError> {
-        match self.running() < self.running_max {
-            true => Ok(RunPermit(self.permits.clone())),
-            false => Err(self.overloaded()),
+        match self.is_full() {
+            false => Ok(self.permit()),
+            true => Err(self.overloaded()),
         }
+    }
+
+    /// Whether a further call is past the limit.
+    pub fn is_full(&self) -> bool {
+        self.running() >= self.running_max
+    }
+
+    /// Counts one more running call, also past the limit.
+    pub fn permit(&self) -> RunPermit {
+        RunPermit(self.permits.clone())
     }
 
     #[cold]

@@ -344,8 +344,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             });
         }
         let limits = &self.context.config().limits;
+        let protocol = entry.proto.protocol();
         match inspect(entry, &mut self.engine, limits, self.context.now()) {
-            Due::Nothing => return,
+            Due::Nothing => return sweep.count_protocol(protocol),
             Due::Close => self.close(id),
             Due::Expiry => {
                 self.step(id, |connection, environment, out| {

@@ -1,0 +1,65 @@
+//! Callbacks on the worker's thread, through which a service manager hears of a server.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+
+/// Callbacks on the worker's thread, for a service manager.
+#[derive(Default)]
+pub(crate) struct Callbacks {
+    /// Called when a drain begins, or its delay.
+    on_drain: Option<Py<PyAny>>,
+    heartbeat: Option<Heartbeat>,
+}
+
+/// A function that is called at an interval while the worker takes turns.
+struct Heartbeat {
+    interval: Duration,
+    due: Instant,
+    beat: Py<PyAny>,
+}
+
+impl Callbacks {
+    pub(crate) fn new(
+        on_drain: Option<Py<PyAny>>,
+        heartbeat: Option<(Duration, Py<PyAny>)>,
+    ) -> Self {
+        let due = Instant::now();
+        let heartbeat = heartbeat.map(|(interval, beat)| Heartbeat { interval, due, beat });
+        Self { on_drain, heartbeat }
+    }
+
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
+        let on_drain = self.on_drain.as_ref().map(|it| it.clone_ref(py));
+        let heartbeat = self.heartbeat.as_ref().map(|it| (it.interval, it.beat.clone_ref(py)));
+        Self::new(on_drain, heartbeat)
+    }
+
+    /// When the heartbeat is due.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.heartbeat.as_ref().map(|heartbeat| heartbeat.due)
+    }
+
+    pub(crate) fn beat_if_due(&mut self, py: Python<'_>, now: Instant) {
+        if let Some(heartbeat) = &mut self.heartbeat
+            && heartbeat.due <= now
+        {
+            heartbeat.due = now + heartbeat.interval;
+            call(py, &heartbeat.beat);
+        }
+    }
+
+    /// Reports that a drain, or its delay, begins. Only the first one of a run is reported.
+    pub(crate) fn drain_begins(&mut self, py: Python<'_>) {
+        if let Some(on_drain) = self.on_drain.take() {
+            call(py, &on_drain);
+        }
+    }
+}
+
+fn call(py: Python<'_>, callback: &Py<PyAny>) {
+    if let Err(error) = callback.call0(py) {
+        error.write_unraisable(py, None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Health checks, and the log of a drain.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use ucall_proto::{Call, CallOutcome, Reply};
+use ucall_server::{Caller, DrainReport, HealthState, RunPermit};
+
+use crate::arguments::Failure;
+use crate::calls::RetainedParams;
+use crate::deferred::CallStart;
+use crate::handler::Interpreter;
+use crate::procedure::Procedure;
+
+impl Interpreter {
+    /// Answers a health check. It is no running call, so no limit on these applies. Its function
+    /// takes what is wrong with the server, or None, and returns the response as bytes, or a
+    /// `concurrent.futures.Future` of them.
+    pub(crate) fn check_health(
+        &mut self,
+        py: Python<'_>,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        caller: &Caller,
+        state: HealthState,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let checked = procedure.callable.bind(py).call1((self.problem(state),));
+        let answered = checked.map_err(Failure::Raised).and_then(|response| {
+            if let Ok(response) = response.cast::<PyBytes>() {
+                reply.response().extend_from_slice(response.as_bytes());
+                return Ok(CallOutcome::Done);
+            }
+            let permit = RunPermit::uncounted();
+            let start =
+                CallStart { procedure, call, caller, deadline: None, permit, request: None };
+            let retained = RetainedParams::Params { _reserved: Default::default() };
+            let token = self.insert_call(start, None, retained);
+            self.watch_future(&response, token, false)?;
+            Ok(CallOutcome::Deferred)
+        });
+        answered.unwrap_or_else(|failure| {
+            reply.error(&self.fail(py, procedure, failure, reply.len_max()));
+            CallOutcome::Done
+        })
+    }
+
+    fn problem(&self, state: HealthState) -> Option<&'static str> {
+        match state {
+            HealthState::Draining => Some("draining"),
+            HealthState::Overloaded => Some("overloaded: max_held_bytes is exceeded"),
+            HealthState::Normal if self.calls.is_full() => {
+                Some("overloaded: max_running_calls is reached")
+            }
+            HealthState::Normal => None,
+        }
+    }
+
+    /// Logs a step of a drain.
+    pub(crate) fn report_drain(&mut self, py: Python<'_>, report: DrainReport) {
+        let calls = self.calls.running();
+        let line = match report {
+            DrainReport::Delayed(delay) => {
+                format!("not ready any more: draining in {} s", delay.as_secs_f64())
+            }
+            DrainReport::Began { connections } => {
+                format!("draining: {connections} connections, {calls} running calls")
+            }
+            DrainReport::Ended { abandoned: 0 } => "drained".to_owned(),
+            DrainReport::Ended { abandoned } => {
+                format!("drained: {abandoned} calls were cancelled after drain_timeout_s")
+            }
+        };
+        let logged = self.report.info(py, &line);
+        self.note_interrupt(logged);
+        self.callbacks.drain_begins(py);
+    }
+}

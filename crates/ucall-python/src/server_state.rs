@@ -1,0 +1,155 @@
+//! The state of a server that changes: its address, its worker, and whether it runs.
+
+use std::cell::Cell;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use ucall_engine::{Address, EngineKind, Listener, UnixFile};
+use ucall_server::{CallMetrics, Counters, Message, ServerMessage, Stats, Tls};
+
+use crate::asyncio::runner::WorkerRunner;
+use crate::bind::bind;
+use crate::callbacks::Callbacks;
+use crate::shared_counters::SharedCounters;
+use crate::worker_peers::{RunningWorker, WorkerPeers};
+
+pub(crate) struct ServerState {
+    pub(crate) engine: EngineKind,
+    /// With the port that the system picked, once it is bound.
+    pub(crate) address: Address,
+    /// Bound and not yet served.
+    pub(crate) listener: Option<Listener>,
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// The file of a Unix socket that was bound here.
+    pub(crate) file: Option<UnixFile>,
+    pub(crate) is_running: bool,
+    /// `stop()` was called before the first run.
+    pub(crate) stop_requested: bool,
+    /// The worker, running or between two bounded runs.
+    pub(crate) worker: Option<RunningWorker>,
+    /// The counts of earlier workers.
+    pub(crate) past_stats: Stats,
+    /// The counters of all processes, and the page that this one writes to.
+    pub(crate) shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
+    /// The metrics of this process' calls, if the server has metrics.
+    pub(crate) metrics: Option<Arc<CallMetrics>>,
+    /// The other worker processes.
+    pub(crate) peers: Option<WorkerPeers>,
+    pub(crate) callbacks: Callbacks,
+}
+
+impl ServerState {
+    pub(crate) fn new(engine: EngineKind, address: Address, tls: Option<Arc<Tls>>) -> Self {
+        Self {
+            engine,
+            address,
+            listener: None,
+            file: None,
+            tls,
+            is_running: false,
+            stop_requested: false,
+            worker: None,
+            past_stats: Stats::default(),
+            shared: None,
+            metrics: None,
+            peers: None,
+            callbacks: Callbacks::default(),
+        }
+    }
+
+    pub(crate) fn bind(&mut self) -> PyResult<()> {
+        let bound = bind(&self.address)?;
+        (self.address, self.file) = (bound.address, bound.file);
+        self.listener = Some(bound.listener);
+        Ok(())
+    }
+
+    /// Closes a socket that was not served yet.
+    pub(crate) fn unbind(&mut self) {
+        (self.listener, self.file) = (None, None);
+    }
+
+    pub(crate) fn publish(&self, message: ServerMessage) {
+        if let (Some(peers), Some((counters, _))) = (&self.peers, &self.shared) {
+            peers.send(counters.get(), &message);
+        }
+        if let Some(worker) = &self.worker {
+            worker.publisher.publish(message);
+        }
+    }
+
+    /// Removes the worker, whose connections are closed.
+    pub(crate) fn remove_worker(&mut self) {
+        self.past_stats = self.stats().without_connections();
+        self.worker = None;
+        self.file = None;
+    }
+}
+
+/// Locks the state, briefly, and never while Python code runs.
+pub(crate) fn lock(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Marks the server as running, until dropped.
+pub(crate) struct RunGuard<'a> {
+    state: &'a Mutex<ServerState>,
+    suspended: Cell<bool>,
+}
+
+impl<'a> RunGuard<'a> {
+    /// `None` if `stop()` came before.
+    pub(crate) fn begin(state: &'a Mutex<ServerState>) -> PyResult<Option<Self>> {
+        let mut locked = lock(state);
+        if locked.is_running {
+            return Err(PyRuntimeError::new_err("the server runs already"));
+        }
+        if mem::take(&mut locked.stop_requested) {
+            return Ok(None);
+        }
+        locked.is_running = true;
+        drop(locked);
+        Ok(Some(Self { state, suspended: Cell::new(false) }))
+    }
+
+    /// The guard of the run that [`RunGuard::keep_running`] released.
+    pub(crate) fn of(state: &'a Mutex<ServerState>) -> Self {
+        Self { state, suspended: Cell::new(false) }
+    }
+
+    /// Lets the run go on after this call.
+    pub(crate) fn keep_running(self) {
+        mem::forget(self);
+    }
+
+    /// Publishes the worker's mailbox and counters to other threads.
+    pub(crate) fn set_worker(&self, runner: &WorkerRunner) {
+        let mut state = lock(self.state);
+        let worker = RunningWorker {
+            mailbox: runner.worker.mailbox(),
+            counters: runner.worker.counters(),
+            publisher: runner.worker.publisher(),
+        };
+        if mem::take(&mut state.stop_requested) {
+            worker.mailbox.send(Message::Stop);
+        }
+        state.worker = Some(worker);
+    }
+
+    /// Keeps the worker when this run ends.
+    pub(crate) fn suspend(&self) {
+        self.suspended.set(true);
+    }
+}
+
+impl Drop for RunGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(self.state);
+        state.is_running = false;
+        if !self.suspended.get() {
+            state.remove_worker();
+        }
+    }
+}

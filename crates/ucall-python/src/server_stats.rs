@@ -1,0 +1,78 @@
+//! The counters of a server, as Python reads them.
+
+use std::sync::PoisonError;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use ucall_server::{MetricsSnapshot, Stats};
+
+use crate::measured;
+use crate::server::Server;
+use crate::server_state::ServerState;
+
+impl Server {
+    /// All counters; those of batches are of this process.
+    pub(crate) fn stats_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.state().stats();
+        let dict = PyDict::new(py);
+        dict.set_item("calls", stats.calls)?;
+        dict.set_item("connections", stats.connections)?;
+        dict.set_item("accepted", stats.accepted)?;
+        dict.set_item("bytes_received", stats.bytes_received)?;
+        dict.set_item("bytes_sent", stats.bytes_sent)?;
+        dict.set_item("turns", stats.turns)?;
+        dict.set_item("system_calls", stats.system_calls)?;
+        dict.set_item("subscriptions", stats.subscriptions)?;
+        dict.set_item("dropped_messages", stats.dropped_messages)?;
+        dict.set_item("batches", self.batch_stats(py)?)?;
+        Ok(dict)
+    }
+
+    fn batch_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let sizes = self.batch_sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let dict = PyDict::new(py);
+        for (name, counts) in &*sizes {
+            dict.set_item(name, counts.clone())?;
+        }
+        Ok(dict)
+    }
+
+    /// The metrics of all workers, and the counters that they are shown with.
+    pub(crate) fn metrics_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (snapshot, stats) = {
+            let state = self.state();
+            (state.metrics(), state.stats())
+        };
+        let dict = measured::to_dict(py, &snapshot)?;
+        dict.set_item("http_connections", stats.protocols.http)?;
+        dict.set_item("websocket_connections", stats.protocols.websocket)?;
+        dict.set_item("raw_connections", stats.protocols.raw)?;
+        dict.update(self.stats_dict(py)?.as_mapping())?;
+        Ok(dict)
+    }
+}
+
+impl ServerState {
+    /// The counters of all workers.
+    pub(crate) fn stats(&self) -> Stats {
+        if let Some((shared, _)) = &self.shared {
+            return shared.get().stats();
+        }
+        let Some(worker) = &self.worker else { return self.past_stats };
+        let mut stats = worker.counters.stats();
+        stats += self.past_stats;
+        stats
+    }
+
+    /// The metrics of all workers; empty if the server has none.
+    fn metrics(&self) -> MetricsSnapshot {
+        if let Some((shared, _)) = &self.shared {
+            return shared.get().metrics();
+        }
+        let mut snapshot = MetricsSnapshot::default();
+        if let Some(metrics) = &self.metrics {
+            metrics.add_to(&mut snapshot);
+        }
+        snapshot
+    }
+}

@@ -1,0 +1,259 @@
+//! Metrics of calls: their durations by method and error, the sizes of batches, and how many calls
+//! run and wait, on a page that any process may read.
+//!
+//! Only the worker's thread records durations and sizes, so that needs no atomic addition. Any
+//! thread counts the calls that run and wait.
+
+mod page;
+
+pub use page::MetricsPage;
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use self::page::{RESERVED, Series, add};
+
+/// The last bucket has no bound.
+pub const BUCKETS: usize = 22;
+/// The bound of a histogram's first bucket: of durations in nanoseconds, of sizes in calls.
+const DURATION_UNIT: u64 = 10_000;
+const SIZE_UNIT: u64 = 1;
+
+/// The name of methods that are unknown, or without a series of their own.
+pub const OTHER_METHOD: &str = "_OTHER";
+/// Stands for the error codes without a series of their own.
+pub const OTHER_CODE: i64 = i64::MAX;
+
+/// What a series measures.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Measure {
+    /// Durations of calls that had a result, in nanoseconds.
+    Success,
+    /// Durations of calls that ended with the error of this code, in nanoseconds.
+    Error(i64),
+    /// The number of calls in each batch.
+    BatchSize,
+}
+
+impl Measure {
+    fn encode(self) -> (u32, i64) {
+        match self {
+            Self::Success => (0, 0),
+            Self::Error(code) => (1, code),
+            Self::BatchSize => (2, 0),
+        }
+    }
+
+    fn decode(kind: u32, code: i64) -> Self {
+        match kind {
+            0 => Self::Success,
+            1 => Self::Error(code),
+            _ => Self::BatchSize,
+        }
+    }
+
+    /// The index of the reserved series for this measure.
+    fn other(self) -> usize {
+        self.encode().0 as usize
+    }
+}
+
+/// The index of a method's series in the page of its process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SeriesIndex(u16);
+
+impl SeriesIndex {
+    /// The series of unknown methods.
+    pub const OTHER: Self = Self(0);
+}
+
+/// A copy of a series' values.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Histogram {
+    /// The sum of all values.
+    pub sum: u64,
+    /// The number of values in each bucket.
+    pub buckets: [u64; BUCKETS],
+}
+
+impl Histogram {
+    fn add(&mut self, other: &Self) {
+        self.sum += other.sum;
+        for (count, more) in self.buckets.iter_mut().zip(other.buckets) {
+            *count += more;
+        }
+    }
+}
+
+/// Calls that wait before they run, by what they wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitsFor {
+    /// A thread.
+    Thread,
+    /// The batch that they will be part of.
+    Batch,
+}
+
+/// The sum of the metrics of some pages.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct MetricsSnapshot {
+    /// The histograms by method and measure.
+    pub series: BTreeMap<(String, Measure), Histogram>,
+    /// Calls that have begun and not ended.
+    pub running: u64,
+    /// Those of them that wait for a thread.
+    pub waiting_for_thread: u64,
+    /// Those of them that wait for their batch.
+    pub waiting_for_batch: u64,
+    /// Nanoseconds that workers have waited for the interpreter's lock.
+    pub lock_wait_ns: u64,
+    /// Workers that have started.
+    pub worker_starts: u64,
+    /// The start of the first process, in milliseconds of Unix time.
+    pub started_ms: u64,
+}
+
+#[derive(Debug)]
+enum PageMemory {
+    Own(Box<MetricsPage>),
+    Shared(&'static MetricsPage),
+}
+
+/// The metrics of one process' calls.
+#[derive(Debug)]
+pub struct CallMetrics {
+    page: PageMemory,
+    /// The series of errors and of batches, by that of their method.
+    by_measure: Mutex<HashMap<(SeriesIndex, Measure), SeriesIndex, FixedState>>,
+}
+
+impl Default for CallMetrics {
+    fn default() -> Self {
+        Self::new(PageMemory::Own(Box::default()))
+    }
+}
+
+impl Deref for CallMetrics {
+    type Target = MetricsPage;
+
+    #[inline(always)]
+    fn deref(&self) -> &MetricsPage {
+        match &self.page {
+            PageMemory::Own(page) => page,
+            PageMemory::Shared(page) => page,
+        }
+    }
+}
+
+impl CallMetrics {
+    fn new(page: PageMemory) -> Self {
+        let metrics = Self { page, by_measure: Mutex::default() };
+        metrics.register(OTHER_METHOD);
+        metrics
+    }
+
+    /// Metrics on a page that other processes read. The methods of `before` keep their indices;
+    /// nothing else of it is kept.
+    pub fn shared(page: &'static MetricsPage, before: &Self) -> Self {
+        let metrics = Self::new(PageMemory::Shared(page));
+        before.series().iter().skip(RESERVED.len()).for_each(|series| {
+            metrics.page_index(&series.method(), series.measure());
+        });
+        metrics
+    }
+
+    /// The series of a method's calls.
+    pub fn register(&self, method: &str) -> SeriesIndex {
+        let _guard = self.by_measure.lock().unwrap_or_else(PoisonError::into_inner);
+        self.page_index(method, Measure::Success)
+    }
+
+    fn page_index(&self, method: &str, measure: Measure) -> SeriesIndex {
+        SeriesIndex(self.find_or_insert(method, measure) as u16)
+    }
+
+    /// Records a call that has ended, with a result or with the error of a code. Only the worker's
+    /// thread records.
+    #[inline]
+    pub fn record(&self, method: SeriesIndex, duration: Duration, error: Option<i64>) {
+        let index = match error {
+            None => method,
+            Some(code) => self.index_of(method, Measure::Error(code)),
+        };
+        if let Some(series) = self.at(usize::from(index.0)) {
+            series.record(duration.as_nanos() as u64, DURATION_UNIT);
+        }
+    }
+
+    /// Records a batch that has begun.
+    pub fn record_batch(&self, method: SeriesIndex, size: usize) {
+        let index = self.index_of(method, Measure::BatchSize);
+        if let Some(series) = self.at(usize::from(index.0)) {
+            series.record(size as u64, SIZE_UNIT);
+        }
+    }
+
+    #[cold]
+    fn index_of(&self, method: SeriesIndex, measure: Measure) -> SeriesIndex {
+        let mut indices = self.by_measure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = indices.get(&(method, measure)) {
+            return *index;
+        }
+        let name = self.at(usize::from(method.0)).map(Series::method).unwrap_or_default();
+        let index = self.page_index(&name, measure);
+        if usize::from(index.0) != measure.other() {
+            indices.insert((method, measure), index);
+        }
+        index
+    }
+
+    /// Counts a worker that has started.
+    pub fn count_worker(&self) {
+        self.set_started();
+        self.worker_starts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a wait of the worker for the interpreter's lock.
+    pub fn add_lock_wait(&self, wait: Duration) {
+        add(&self.lock_wait_ns, wait.as_nanos() as u64);
+    }
+
+    /// Counts a call that has begun, on any thread.
+    pub fn begin_call(&self) {
+        self.running.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the end of a call that [`CallMetrics::begin_call`] has counted.
+    pub fn end_call(&self) {
+        self.running.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call that waits, on any thread.
+    pub fn begin_wait(&self, what: WaitsFor) {
+        self.waiting(what).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the end of a wait that [`CallMetrics::begin_wait`] has counted.
+    pub fn end_wait(&self, what: WaitsFor) {
+        self.waiting(what).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The bounds of the buckets of durations, in nanoseconds.
+pub fn duration_bounds() -> [u64; BUCKETS - 1] {
+    std::array::from_fn(|doublings| DURATION_UNIT << doublings)
+}
+
+/// The bounds of the buckets of batch sizes.
+pub fn size_bounds() -> [u64; BUCKETS - 1] {
+    std::array::from_fn(|doublings| SIZE_UNIT << doublings)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! A page of metrics, in the memory of one process or in memory that processes share.
+//!
+//! A page holds series. Each has a key, which is written once, and a histogram. The bounds of
+//! buckets double, so that finding a bucket takes no loop.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::{BUCKETS, Histogram, Measure, MetricsSnapshot, OTHER_CODE, OTHER_METHOD, WaitsFor};
+
+/// The series of a page.
+pub(super) const SERIES_MAX: usize = 256;
+/// Series of errors are refused from here on, so that errors leave room for methods.
+pub(super) const ERROR_SERIES_MAX: usize = 192;
+/// Longer names of methods count as [`OTHER_METHOD`].
+pub(super) const NAME_BYTES_MAX: usize = 128;
+const NAME_WORDS: usize = NAME_BYTES_MAX / 8;
+
+/// The series that every page begins with. They take what finds no room.
+pub(super) const RESERVED: [Measure; 3] =
+    [Measure::Success, Measure::Error(OTHER_CODE), Measure::BatchSize];
+
+/// The layout of a page; all zeros are an empty one.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct MetricsPage {
+    /// Odd while series move to another page; see [`MetricsPage::read_consistently`].
+    moves: AtomicU64,
+    pub(super) running: AtomicU64,
+    waiting_for_thread: AtomicU64,
+    waiting_for_batch: AtomicU64,
+    pub(super) lock_wait_ns: AtomicU64,
+    pub(super) worker_starts: AtomicU64,
+    started_ms: AtomicU64,
+    /// The number of series with a key.
+    used: AtomicU64,
+    series: [Series; SERIES_MAX],
+}
+
+impl Default for MetricsPage {
+    fn default() -> Self {
+        Self {
+            moves: AtomicU64::default(),
+            running: AtomicU64::default(),
+            waiting_for_thread: AtomicU64::default(),
+            waiting_for_batch: AtomicU64::default(),
+            lock_wait_ns: AtomicU64::default(),
+            worker_starts: AtomicU64::default(),
+            started_ms: AtomicU64::default(),
+            used: AtomicU64::default(),
+            series: std::array::from_fn(|_| Series::default()),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Series {
+    kind: AtomicU32,
+    name_len: AtomicU32,
+    code: AtomicI64,
+    name: [AtomicU64; NAME_WORDS],
+    sum: AtomicU64,
+    buckets: [AtomicU64; BUCKETS],
+}
+
+impl Series {
+    fn set_key(&self, method: &str, measure: Measure) {
+        let (kind, code) = measure.encode();
+        self.kind.store(kind, Ordering::Relaxed);
+        self.code.store(code, Ordering::Relaxed);
+        self.name_len.store(method.len() as u32, Ordering::Relaxed);
+        for (word, bytes) in self.name.iter().zip(method.as_bytes().chunks(8)) {
+            let mut padded = [0; 8];
+            padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn measure(&self) -> Measure {
+        Measure::decode(self.kind.load(Ordering::Relaxed), self.code.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn method(&self) -> String {
+        let words = self.name.iter().map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let mut bytes: Vec<u8> = words.flatten().collect();
+        bytes.truncate(self.name_len.load(Ordering::Relaxed) as usize);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn has_key(&self, method: &str, measure: Measure) -> bool {
+        self.measure() == measure && self.method() == method
+    }
+
+    fn histogram(&self) -> Histogram {
+        let buckets = std::array::from_fn(|at| {
+            self.buckets.get(at).map_or(0, |count| count.load(Ordering::Relaxed))
+        });
+        Histogram { sum: self.sum.load(Ordering::Relaxed), buckets }
+    }
+
+    /// Adds a value whose bucket's bound is a multiple of `unit`.
+    #[inline(always)]
+    pub(super) fn record(&self, value: u64, unit: u64) {
+        add(&self.sum, value);
+        let doublings = u64::BITS - (value.saturating_sub(1) / unit).leading_zeros();
+        if let Some(count) = self.buckets.get((doublings as usize).min(BUCKETS - 1)) {
+            add(count, 1);
+        }
+    }
+
+    fn add(&self, histogram: &Histogram) {
+        add(&self.sum, histogram.sum);
+        for (count, more) in self.buckets.iter().zip(histogram.buckets) {
+            add(count, more);
+        }
+    }
+
+    fn clear(&self) {
+        self.sum.store(0, Ordering::Relaxed);
+        self.buckets.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Adds to a number that one thread writes.
+#[inline(always)]
+pub(super) fn add(number: &AtomicU64, more: u64) {
+    number.store(number.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+impl MetricsPage {
+    /// The series that have a key.
+    pub(super) fn series(&self) -> &[Series] {
+        let used = self.used.load(Ordering::Acquire) as usize;
+        self.series.get(..used).unwrap_or(&self.series)
+    }
+
+    /// The series at an index.
+    #[inline]
+    pub(super) fn at(&self, index: usize) -> Option<&Series> {
+        self.series.get(index)
+    }
+
+    /// The index of the series of a method, which is made if there is room. One caller at a time.
+    pub(super) fn find_or_insert(&self, method: &str, measure: Measure) -> usize {
+        if self.series().is_empty() {
+            RESERVED.iter().for_each(|measure| self.push(OTHER_METHOD, *measure));
+        }
+        let series = self.series();
+        if let Some(found) = series.iter().position(|it| it.has_key(method, measure)) {
+            return found;
+        }
+        let count = series.len();
+        let max = if let Measure::Error(_) = measure { ERROR_SERIES_MAX } else { SERIES_MAX };
+        if count >= max || method.len() > NAME_BYTES_MAX {
+            return measure.other();
+        }
+        self.push(method, measure);
+        count
+    }
+
+    fn push(&self, method: &str, measure: Measure) {
+        let used = self.used.load(Ordering::Relaxed);
+        if let Some(series) = self.at(used as usize) {
+            series.set_key(method, measure);
+            self.used.store(used + 1, Ordering::Release);
+        }
+    }
+
+    /// Records when the server has started, unless that is known.
+    pub fn set_started(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = now.as_millis() as u64;
+        let _ = self.started_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Adds the metrics of this page to a snapshot.
+    pub fn add_to(&self, snapshot: &mut MetricsSnapshot) {
+        for series in self.series() {
+            let key = (series.method(), series.measure());
+            snapshot.series.entry(key).or_default().add(&series.histogram());
+        }
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        snapshot.running += read(&self.running);
+        snapshot.waiting_for_thread += read(&self.waiting_for_thread);
+        snapshot.waiting_for_batch += read(&self.waiting_for_batch);
+        snapshot.lock_wait_ns += read(&self.lock_wait_ns);
+        snapshot.worker_starts += read(&self.worker_starts);
+        if snapshot.started_ms == 0 {
+            snapshot.started_ms = read(&self.started_ms);
+        }
+    }
+
+    /// Moves what the page of an ended worker has counted to this page, and clears that page.
+    pub fn retire(&self, ended: &Self) {
+        for series in ended.series() {
+            let at = self.find_or_insert(&series.method(), series.measure());
+            if let Some(own) = self.at(at) {
+                own.add(&series.histogram());
+            }
+            series.clear();
+        }
+        ended.used.store(0, Ordering::Release);
+        for (past, number) in
+            [(&self.lock_wait_ns, &ended.lock_wait_ns), (&self.worker_starts, &ended.worker_starts)]
+        {
+            past.fetch_add(number.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for gauge in [&ended.running, &ended.waiting_for_thread, &ended.waiting_for_batch] {
+            gauge.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs `retire`, which moves counts to another page. Meanwhile readers wait.
+    pub fn move_counts(&self, retire: impl FnOnce()) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        retire();
+        self.moves.fetch_add(1, Ordering::Release);
+    }
+
+    /// Reads pages, while no counts move between them: else a sum might miss some, and Prometheus
+    /// would take a lower sum for a restart. Gives up after a second.
+    pub fn read_consistently<T>(&self, read: impl Fn() -> T) -> T {
+        const ATTEMPTS: usize = 1000;
+        for _ in 0..ATTEMPTS {
+            let before = self.moves.load(Ordering::Acquire);
+            let value = read();
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.moves.load(Ordering::Relaxed) == before {
+                return value;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        read()
+    }
+
+    pub(super) fn waiting(&self, what: WaitsFor) -> &AtomicU64 {
+        match what {
+            WaitsFor::Thread => &self.waiting_for_thread,
+            WaitsFor::Batch => &self.waiting_for_batch,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Tests of recorded calls, full pages and the pages of ended workers.
+
+use super::page::{ERROR_SERIES_MAX, NAME_BYTES_MAX, SERIES_MAX};
+use super::*;
+
+const fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+fn snapshot(pages: &[&MetricsPage]) -> MetricsSnapshot {
+    let mut snapshot = MetricsSnapshot::default();
+    pages.iter().for_each(|page| page.add_to(&mut snapshot));
+    snapshot
+}
+
+fn count(snapshot: &MetricsSnapshot, method: &str, measure: Measure) -> u64 {
+    let found = snapshot.series.get(&(method.to_owned(), measure));
+    found.map_or(0, |histogram| histogram.buckets.iter().sum())
+}
+
+#[test]
+fn a_value_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
+    let metrics = CallMetrics::default();
+    let index = metrics.register("sum");
+    for (at, bound) in duration_bounds().into_iter().enumerate() {
+        metrics.record(index, Duration::from_nanos(bound), None);
+        metrics.record(index, Duration::from_nanos(bound + 1), None);
+        let buckets = snapshot(&[&metrics]).series[&("sum".to_owned(), Measure::Success)];
+        assert_eq!((buckets.buckets[at], buckets.buckets[at + 1]), (1 + u64::from(at > 0), 1));
+    }
+    metrics.record(index, Duration::ZERO, None);
+    metrics.record(index, Duration::MAX, None);
+    let all = snapshot(&[&metrics]).series[&("sum".to_owned(), Measure::Success)];
+    assert_eq!((all.buckets[0], all.buckets[BUCKETS - 1]), (2, 2));
+}
+
+#[test]
+fn errors_and_batches_have_series_of_their_own() {
+    let metrics = CallMetrics::default();
+    let index = metrics.register("sum");
+    assert_eq!(metrics.register("sum"), index);
+    metrics.record(index, millis(1), None);
+    for _ in 0..2 {
+        metrics.record(index, millis(1), Some(-32602));
+    }
+    metrics.record(SeriesIndex::OTHER, millis(1), Some(-32601));
+    metrics.record_batch(index, 8);
+    let found = snapshot(&[&metrics]);
+    assert_eq!(count(&found, "sum", Measure::Success), 1);
+    assert_eq!(count(&found, "sum", Measure::Error(-32602)), 2);
+    assert_eq!(count(&found, OTHER_METHOD, Measure::Error(-32601)), 1);
+    assert_eq!(found.series[&("sum".to_owned(), Measure::BatchSize)].sum, 8);
+}
+
+#[test]
+fn a_full_page_counts_as_other_and_errors_leave_room_for_methods() {
+    let metrics = CallMetrics::default();
+    let index = metrics.register("f");
+    for code in 0..1000 {
+        metrics.record(index, millis(1), Some(code));
+    }
+    let late = metrics.register("late");
+    metrics.record(late, millis(1), None);
+    let found = snapshot(&[&metrics]);
+    assert_eq!(found.series.len(), ERROR_SERIES_MAX + 1);
+    assert_eq!(count(&found, "late", Measure::Success), 1);
+    let codes = (0..1000).map(|code| count(&found, "f", Measure::Error(code))).sum::<u64>();
+    assert_eq!(codes + count(&found, OTHER_METHOD, Measure::Error(OTHER_CODE)), 1000);
+    for number in 0..SERIES_MAX {
+        metrics.record(metrics.register(&format!("m{number}")), millis(1), None);
+    }
+    assert_eq!(metrics.register("too late"), SeriesIndex::OTHER);
+    assert_eq!(metrics.register(&"n".repeat(NAME_BYTES_MAX + 1)), SeriesIndex::OTHER);
+    assert_eq!(snapshot(&[&metrics]).series.len(), SERIES_MAX);
+}
+
+#[test]
+fn the_counts_of_an_ended_worker_are_kept_and_its_gauges_are_not() {
+    let (past, ended) = (MetricsPage::default(), CallMetrics::default());
+    let (one, two) = (ended.register("one"), ended.register(&"ü".repeat(64)));
+    for worker in 1..=2 {
+        ended.count_worker();
+        ended.record(one, millis(1), None);
+        ended.record(two, millis(worker), Some(-1));
+        ended.begin_call();
+        ended.begin_wait(WaitsFor::Thread);
+        ended.add_lock_wait(millis(1));
+        let before = snapshot(&[&past, &ended]);
+        past.move_counts(|| past.retire(&ended));
+        let after = past.read_consistently(|| snapshot(&[&past, &ended]));
+        assert_eq!(after.series, before.series);
+        assert_eq!((after.running, after.waiting_for_thread), (0, 0));
+        assert_eq!((after.worker_starts, after.lock_wait_ns), (worker, worker * 1_000_000));
+        // The next worker registers its methods again.
+        assert_eq!([ended.register("one"), ended.register(&"ü".repeat(64))], [one, two]);
+    }
+    assert_eq!(count(&snapshot(&[&past]), "one", Measure::Success), 2);
+}
+
+#[test]
+fn methods_keep_their_indices_on_a_shared_page() {
+    let before = CallMetrics::default();
+    let indices = ["a", "b", "c"].map(|name| before.register(name));
+    let shared = CallMetrics::shared(Box::leak(Box::default()), &before);
+    assert_eq!(["a", "b", "c"].map(|name| shared.register(name)), indices);
+}

@@ -1,0 +1,181 @@
+"""The health checks of a server: ``GET /healthz``, ``GET /readyz``, and the program's own checks.
+
+The core calls both routes on the server's thread, before all limits and without ``auth``. So they
+answer while all threads are busy, and they must not block: the program's plain checks run in
+threads of their own, async ones as tasks of the server's event loop. A request that comes while
+checks run gets their result, too, so that a flood of requests runs each check once at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from ucall import _core
+
+__all__ = ["LIVE", "READY", "ReadyChecks"]
+
+LIVE = "/healthz"
+READY = "/readyz"
+
+log = logging.getLogger("ucall")
+
+
+def _response(status: str, text: str) -> bytes:
+    body = f"{text}\n".encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n"
+        "Content-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_ALIVE = _response("200 OK", "ok")
+_IS_READY = _response("200 OK", "ready")
+
+
+def _not_ready(*problems: str) -> bytes:
+    return _response("503 Service Unavailable", f"not ready: {'; '.join(problems)}")
+
+
+def live(_: str | None) -> bytes:
+    """The response of ``/healthz``: the server takes turns, even if it may not take calls."""
+    return _ALIVE
+
+
+class ReadyChecks:
+    """Answers ``/readyz``, with the checks of a program.
+
+    Args:
+        timeout_s: The time that all checks together get.
+    """
+
+    def __init__(self, core: _core.Server, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._checks: list[_Check] = []
+        self._lock = threading.Lock()
+        #: The requests that wait for the checks that run.
+        self._waiting: list[Future[bytes]] = []
+        core.insert_health_route(LIVE, live)
+        core.insert_health_route(READY, self.respond)
+
+    def add(self, check: Callable[[], object]) -> None:
+        """Registers a check.
+
+        Raises:
+            TypeError: It is no function.
+        """
+        if not callable(check):
+            raise TypeError(f"ready: expected a function, got {type(check).__name__}")
+        self._checks.append(_Check(check))
+
+    def respond(self, problem: str | None) -> bytes | Future[bytes]:
+        """The response of ``/readyz``, or its future.
+
+        Args:
+            problem: Why the server itself is not ready.
+        """
+        if problem is not None:
+            return _not_ready(problem)
+        return self._run() if self._checks else _IS_READY
+
+    def _run(self) -> Future[bytes]:
+        from concurrent.futures import Future
+
+        response: Future[bytes] = Future()
+        with self._lock:
+            self._waiting.append(response)
+            if len(self._waiting) > 1:
+                return response
+        try:
+            for check in self._checks:
+                check.begin()
+            threading.Thread(target=self._finish, name="ucall-ready", daemon=True).start()
+        except BaseException:
+            self._waiting.clear()
+            raise
+        return response
+
+    def _finish(self) -> None:
+        """Answers the waiting requests when all checks are done, or at the end of the time."""
+        from concurrent.futures import wait
+
+        checks = list(self._checks)
+        wait([it.running for it in checks if it.running is not None], self._timeout_s)
+        problems = [it for it in (check.take_problem(self._timeout_s) for check in checks) if it]
+        result = _not_ready(*problems) if problems else _IS_READY
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for response in waiting:
+            # False: its client has left.
+            if response.set_running_or_notify_cancel():
+                response.set_result(result)
+
+
+class _Check:
+    """A check of the program, which runs once at a time."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self.running: Future[Any] | None = None
+        #: The last problem that was logged.
+        self._logged: str | None = None
+
+    def begin(self) -> None:
+        """Starts the check, unless an earlier run has not ended yet."""
+        from ucall import _signature
+
+        if self.running is not None and not self.running.done():
+            return
+        if not _signature.is_async(self._function):
+            self.running = _in_thread(self._function, f"ucall-ready-{self._name}")
+            return
+        import asyncio
+
+        coroutine: Any = self._function()
+        self.running = asyncio.run_coroutine_threadsafe(coroutine, asyncio.get_running_loop())
+
+    def take_problem(self, timeout_s: float) -> str | None:
+        """What is wrong by the run that has just ended, or ran out of time."""
+        problem, error = self._problem(timeout_s)
+        if problem is not None and problem != self._logged:
+            log.warning("not ready: %s", problem, exc_info=error)
+        self._logged = problem
+        return problem
+
+    def _problem(self, timeout_s: float) -> tuple[str | None, BaseException | None]:
+        if self.running is None:  # Registered after this run began.
+            return None, None
+        if not self.running.done():
+            self.running.cancel()
+            return f"{self._name} took longer than {timeout_s:g} s", None
+        if self.running.cancelled():
+            return f"{self._name} was cancelled", None
+        if error := self.running.exception():
+            return f"{self._name} raised {type(error).__name__}", error
+        result = self.running.result()
+        return (None, None) if result is None or result else (f"{self._name} failed", None)
+
+
+def _in_thread(function: Callable[[], object], name: str) -> Future[object]:
+    from concurrent.futures import Future
+
+    future: Future[object] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -1,0 +1,143 @@
+"""``ucall health``: one line and an exit status, for container probes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority, authority
+from serving import Serve
+
+import ucall
+from harness import HOST, free_port
+from ucall import cli
+
+__all__ = ["authority"]  # A fixture.
+
+
+@pytest.fixture
+def health(capsys: pytest.CaptureFixture[str]) -> Iterator[object]:
+    """Runs the command: its status, and what it printed to both outputs."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = cli.main(["health", *arguments])
+        return status, *capsys.readouterr()
+
+    yield run
+
+
+def test_it_reports_life_and_readiness(serve: Serve, health: Any) -> None:
+    server = serve()
+    is_ready = True
+    server.ready(lambda: is_ready)
+    for url in (
+        f"{HOST}:{server.port}",
+        f"http://{HOST}:{server.port}",
+        f"tcp://{HOST}:{server.port}",
+    ):
+        assert health(url) == (0, "ok\n", "")
+        assert health(url, "--ready") == (0, "ready\n", "")
+    is_ready = False
+    port = str(server.port)
+    assert health("--ready", "-p", port) == (1, "not ready: <lambda> failed\n", "")
+    assert health("-p", port) == (0, "ok\n", "")
+
+
+def test_it_speaks_over_unix_sockets_and_tls(
+    tmp_path: Path, authority: Authority, health: Any
+) -> None:
+    path = str(tmp_path / "socket")
+    with ucall.Server(uds=path):
+        for scheme in ("unix", "http+unix", "tcp+unix"):
+            assert health(f"{scheme}://{path}", "--ready") == (0, "ready\n", "")
+    files = authority.sign("localhost")
+    with ucall.Server(port=0, ssl_certfile=files.certificate, ssl_keyfile=files.key) as server:
+        for scheme in ("https", "tcps"):
+            url = f"{scheme}://localhost:{server.port}"
+            assert health(url, "--cacert", str(authority.path)) == (0, "ok\n", "")
+            assert health(url, "-k") == (0, "ok\n", "")
+            status, output, errors = health(url)
+            assert (status, output) == (1, "") and "certificate verify failed" in errors
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """A listener that answers one connection with these bytes and closes it."""
+    with socket.create_server((HOST, 0)) as listener:
+
+        def serve() -> None:
+            connected = listener.accept()[0]
+            with connected:
+                connected.recv(4096)
+                connected.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (
+            b"HTTP/1.1 503 Service Unavailable\r\n\r\nnot ready: a\x1b[2J\nb\n",
+            "not ready: a\\x1b[2J",
+        ),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n<html>", "404 Not Found"),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "503 Service Unavailable"),
+    ],
+)
+def test_other_answers_are_unhealthy(health: Any, answer: bytes, line: str) -> None:
+    with answering(answer) as port:
+        assert health("-p", str(port)) == (1, f"{line}\n", "")
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-x\r\n"])
+def test_no_http_answer_is_unhealthy(health: Any, answer: bytes) -> None:
+    with answering(answer) as port:
+        status, output, errors = health("-p", str(port))
+    assert (status, output) == (1, "")
+    assert errors == "ucall: the server closed the connection without an answer\n"
+
+
+def test_no_answer_is_unhealthy_after_the_time_limit(health: Any) -> None:
+    status, output, errors = health("-p", str(free_port()))
+    assert (status, output) == (1, "") and errors.endswith("Connection refused\n")
+    with socket.create_server((HOST, 0)) as silent:
+        port = str(silent.getsockname()[1])
+        status, output, errors = health("-p", port, "--timeout", "0.05")
+    assert (status, output) == (1, "") and errors.count("\n") == 1, errors
+
+
+@pytest.mark.parametrize("arguments", [["ftp://x"], ["--nothing"], ["a", "b"], ["--timeout", "0"]])
+def test_wrong_usage(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "ucall.cli", "health", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+
+
+def test_a_function_called_health_can_be_called(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def health() -> str:
+        return "well"
+
+    server = serve(health)
+    assert cli.main(["-p", str(server.port), "health"]) == 0
+    assert capsys.readouterr().out == '"well"\n'
+
+
+def test_it_imports_no_client_of_calls() -> None:
+    source = (
+        "import sys; from ucall._cli import health; "
+        "sys.exit(any(name in sys.modules for name in ('ssl', 'asyncio', 'ucall.client')))"
+    )
+    assert subprocess.run([sys.executable, "-c", source], timeout=60).returncode == 0
