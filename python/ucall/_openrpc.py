@@ -19,7 +19,9 @@ __all__ = [
     "Schema",
     "binary_type",
     "branches",
+    "component_of",
     "reference_of",
+    "text_of",
     "types_of",
 ]
 
@@ -31,6 +33,7 @@ BINARY_TYPES = ("bytes", "array", "image")
 #: The default of a param without one, which may be null.
 NO_DEFAULT: Any = object()
 
+_COMPONENTS = "#/components/schemas/"
 _REFERENCES_MAX = 64
 
 
@@ -102,7 +105,7 @@ class Document:
     @property
     def title(self) -> str:
         """The title of the server's API, or an empty text."""
-        return _text(_mapping(self._document.get("info")), "title")
+        return text_of(_mapping(self._document.get("info")), "title")
 
     @property
     def components(self) -> dict[str, Schema]:
@@ -153,7 +156,7 @@ class Document:
         if value.get("x-params-unknown") is True:
             params = [{"name": "params", "x-rest": "positional", "schema": {"items": {}}}]
         found = [self._param(self.resolve(param), place) for param in params]
-        summary, description = _text(value, "summary"), _text(value, "description")
+        summary, description = text_of(value, "summary"), text_of(value, "description")
         result = self.resolve(value.get("result"))
         return Method(
             name,
@@ -162,10 +165,10 @@ class Document:
             tuple(param for param in found if not param.rest),
             tuple(param for param in found if param.rest),
             _mapping(result.get("schema")),
-            _text(result, "description"),
+            text_of(result, "description"),
             _mapping(value.get("x-item")) if is_stream else None,
             tuple(self._errors(value.get("errors"))),
-            _text(value, "paramStructure") or "either",
+            text_of(value, "paramStructure") or "either",
             value.get("deprecated") is True,
         )
 
@@ -174,9 +177,9 @@ class Document:
         if not isinstance(name, str) or not name:
             raise ValueError(f"no OpenRPC document: a param of {place} has no name")
         schema = _mapping(value.get("schema"))
-        description = _text(value, "description") or _text(value, "summary")
-        description = description or _text(schema, "description")
-        rest = _text(value, "x-rest")
+        description = text_of(value, "description") or text_of(value, "summary")
+        description = description or text_of(schema, "description")
+        rest = text_of(value, "x-rest")
         inner = {"positional": "items", "named": "additionalProperties"}.get(rest)
         if inner is None:
             return Param(name, schema, value.get("required") is True, description)
@@ -186,7 +189,7 @@ class Document:
         for error in errors if isinstance(errors, list) else []:
             known = self.resolve(error)
             if isinstance(known.get("code"), int):
-                yield known["code"], _text(known, "message")
+                yield known["code"], text_of(known, "message")
 
 
 def types_of(schema: Schema) -> tuple[str, ...]:
@@ -227,6 +230,15 @@ def _mapping(value: object) -> Schema:
     return value if isinstance(value, dict) else {}
 
 
-def _text(holder: Schema, name: str) -> str:
+def component_of(schema: Schema) -> str | None:
+    """The name of the component that a schema refers to."""
+    reference = reference_of(schema)
+    if reference is None or not reference.startswith(_COMPONENTS):
+        return None
+    return reference.removeprefix(_COMPONENTS).replace("~1", "/").replace("~0", "~")
+
+
+def text_of(holder: Schema, name: str) -> str:
+    """The text of a member; empty without one."""
     value = holder.get(name)
     return value if isinstance(value, str) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pexpect
 import programs
@@ -122,6 +124,18 @@ def test_a_server_that_does_not_reply(complete) -> None:
         assert complete("-p", port, "su") == []
         with pytest.raises(BlockingIOError):
             silent.accept()  # It is not asked again at once.
+
+
+def test_the_server_has_a_second_to_reply(complete, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float] = []
+
+    def new_client(options: argparse.Namespace, observer: object) -> NoReturn:
+        timeouts.append(options.timeout)
+        raise OSError
+
+    monkeypatch.setattr(cli, "_client", new_client)
+    assert complete("su") == complete("--timeout", "0.5", "-p", "1", "su") == []
+    assert timeouts == [1.0, 0.5]
 
 
 def test_a_folder_that_cannot_be_written(

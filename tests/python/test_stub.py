@@ -242,7 +242,8 @@ def test_texts_of_a_foreign_server_stay_texts(text: str, tmp_path: Path) -> None
         if isinstance(statement, ast.Expr):
             assert isinstance(statement.value, ast.Constant)  # The docstring.
     if text.isprintable():
-        load(source, tmp_path)
+        client = load(source, tmp_path).Client(None)
+        assert client._client is None  # No method has replaced the constructor.
     declarations = typescript_declarations(Document(document))
     assert "*/ alert" not in re.sub(r'"[^"]*"', "", declarations)
     assert "\u2028" not in declarations

@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from ucall._openrpc import Document, Method, Param, Schema, binary_type
+from ucall._openrpc import Document, Method, Param, Schema, binary_type, text_of
 from ucall._stub.names import Identifiers, pascal
 from ucall._stub.python_types import BUILTINS, RESERVED, PythonTypes, is_class
 from ucall._stub.tree import Group, tree_of
@@ -99,7 +99,7 @@ class _Writer:
             else f"typing.NotRequired[{self._types.of_value(member)}]"
             for field, member in schema["properties"].items()
         }
-        about = _docstring(_text(schema, "description"), _INDENT)
+        about = _docstring(text_of(schema, "description"), _INDENT)
         if all(field.isidentifier() and not keyword.iskeyword(field) for field in fields):
             lines = [f"{_INDENT}{field}: {kind}" for field, kind in fields.items()]
             blank = [""] if about else []
@@ -330,8 +330,3 @@ def _split(start: str, params: list[str], end: str) -> list[str]:
     indent = start[: len(start) - len(start.lstrip())]
     lines = [f"{indent}{_INDENT}{param}," for param in params]
     return [f"{start}(", *lines, f"{indent}){end}"]
-
-
-def _text(schema: Schema, name: str) -> str:
-    value = schema.get(name)
-    return value if isinstance(value, str) else ""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ucall._openrpc import Document, Schema, binary_type, branches, reference_of, types_of
+from ucall._openrpc import Document, Schema, binary_type, branches, component_of, types_of
 from ucall._stub.names import Identifiers, pascal
 
 __all__ = ["BUILTINS", "RESERVED", "PythonTypes", "is_class"]
@@ -49,7 +49,6 @@ _DTYPES = frozenset(
         *("unsignedinteger", "inexact", "floating", "complexfloating"),
     )
 )
-_COMPONENTS = "#/components/schemas/"
 _DEPTH_MAX = 16
 
 
@@ -211,11 +210,8 @@ class PythonTypes:
 
     def _component(self, schema: Schema) -> str | None:
         """The Python name of the schema that this one refers to."""
-        reference = reference_of(schema)
-        if reference is None or not reference.startswith(_COMPONENTS):
-            return None
-        name = reference.removeprefix(_COMPONENTS)
-        return self.names.get(name.replace("~1", "/").replace("~0", "~"))
+        name = component_of(schema)
+        return None if name is None else self.names.get(name)
 
     def _is_null(self, schema: Schema) -> bool:
         return types_of(self._document.resolve(schema)) == ("null",)

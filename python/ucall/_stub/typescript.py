@@ -16,7 +16,8 @@ from ucall._openrpc import (
     Schema,
     binary_type,
     branches,
-    reference_of,
+    component_of,
+    text_of,
     types_of,
 )
 from ucall._stub.names import Identifiers, pascal
@@ -42,7 +43,6 @@ _KEYWORDS = (
     *("import", "in", "instanceof", "new", "null", "return", "super", "switch", "this", "throw"),
     *("true", "try", "typeof", "var", "void", "while", "with"),
 )
-_COMPONENTS = "#/components/schemas/"
 _DEPTH_MAX = 16
 
 _CLIENT = """\
@@ -111,7 +111,7 @@ class _Types:
         """The declarations of the schemas that others refer to."""
         for name, identifier in self._names.items():
             schema = self._document.components[name]
-            comment = _comment(_text(schema, "description"), "")
+            comment = _comment(text_of(schema, "description"), "")
             yield "\n".join([*comment, f"export type {identifier} = {self.of(schema)};"])
 
     def params(self, method: Method) -> str:
@@ -190,11 +190,8 @@ class _Types:
         return f"{{ [name: string]: {inner} }}"
 
     def _component(self, schema: Schema) -> str | None:
-        reference = reference_of(schema)
-        if reference is None or not reference.startswith(_COMPONENTS):
-            return None
-        name = reference.removeprefix(_COMPONENTS)
-        return self._names.get(name.replace("~1", "/").replace("~0", "~"))
+        name = component_of(schema)
+        return None if name is None else self._names.get(name)
 
 
 def _key(name: str) -> str:
@@ -225,8 +222,3 @@ def _comment(text: str, indent: str) -> list[str]:
     if len(lines) == 1:
         return [f"{indent}/** {lines[0]} */"]
     return [f"{indent}/**", *(f"{indent} * {line}".rstrip() for line in lines), f"{indent} */"]
-
-
-def _text(schema: Schema, name: str) -> str:
-    value = schema.get(name)
-    return value if isinstance(value, str) else ""

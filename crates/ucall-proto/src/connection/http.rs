@@ -402,6 +402,11 @@ impl PlainConnection {
         let ran = match run_document::<true, S>(body, context, environment, out) {
             Ok((ran, _)) => ran,
             Err(fault) => {
+                if let Some(error) = unsupported_media(head) {
+                    environment.replies.abort(out, pending);
+                    environment.replies.error(out, &error, reply_headers, false);
+                    return;
+                }
                 write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
                 DocumentOutcome::Replied
             }
@@ -547,4 +552,16 @@ fn write_deferred_reply(
     let pending = replies.begin(out, &framing.reply_headers());
     answer.write(out);
     replies.end(out, pending);
+}
+
+/// Why a body that is not JSON cannot be read, if the headers say so.
+#[cold]
+fn unsupported_media(head: &Head<'_>) -> Option<HttpError> {
+    let coding = head.header("Content-Encoding").unwrap_or_default();
+    if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
+        return Some(HttpError::ContentCodingUnsupported);
+    }
+    let media_type = head.header("Content-Type").unwrap_or_default();
+    let prefix = media_type.get(..b"multipart/".len()).unwrap_or_default();
+    prefix.eq_ignore_ascii_case(b"multipart/").then_some(HttpError::MultipartUnsupported)
 }

@@ -93,6 +93,10 @@ pub enum HttpError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// 415: a body in a content coding, such as gzip, that is not JSON.
+    ContentCodingUnsupported,
+    /// 415: a body in several parts, as forms send files.
+    MultipartUnsupported,
     /// 417: an `Expect` other than `100-continue`.
     ExpectationUnknown,
     /// 426: an upgrade to WebSocket with another version than 13.
@@ -134,6 +138,7 @@ impl HttpError {
             405 => "Method Not Allowed",
             408 => "Request Timeout",
             413 => "Content Too Large",
+            415 => "Unsupported Media Type",
             417 => "Expectation Failed",
             426 => "Upgrade Required",
             431 => "Request Header Fields Too Large",
@@ -228,6 +233,12 @@ impl HttpError {
             Self::HeadTimeout => (408, "the headers were not complete within head_timeout"),
             Self::BodyTimeout => (408, "the body was not complete within body_timeout"),
             Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),
+            Self::ContentCodingUnsupported => {
+                (415, "the body must be sent without gzip or another Content-Encoding")
+            }
+            Self::MultipartUnsupported => {
+                (415, "the body must be JSON, not multipart; files are params in base64")
+            }
             Self::ExpectationUnknown => (417, "the only supported expectation is 100-continue"),
             Self::WebSocketVersionUnsupported => (426, "Sec-WebSocket-Version must be 13"),
             Self::HeadTooLarge { .. } => {

@@ -258,6 +258,10 @@ impl ReplyWriter {
             }
             HttpError::MethodNotAllowed { allow } => allow.write_line(out, "Allow"),
             HttpError::WebSocketVersionUnsupported => out.extend_from_slice(UPGRADE),
+            // RFC 9110, section 12.5.3.
+            HttpError::ContentCodingUnsupported => {
+                out.extend_from_slice(b"Accept-Encoding: identity\r\n");
+            }
             HttpError::Overloaded => out.extend_from_slice(b"Retry-After: 1\r\n"),
             _ => {}
         }

@@ -52,6 +52,33 @@ fn the_body_may_be_any_json_document() {
 }
 
 #[test]
+fn bodies_that_are_compressed_or_multipart_are_named() {
+    let with = |header: &str, body: &str| {
+        let length = body.len();
+        format!(
+            "POST / HTTP/1.1\r\nHost: localhost\r\n{header}\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    };
+    for (header, named) in [
+        ("Content-Encoding: gzip", "without gzip"),
+        ("content-encoding: br", "without gzip"),
+        ("Content-Type: multipart/form-data; boundary=x", "not multipart"),
+        ("Content-Type: MULTIPART/mixed", "not multipart"),
+    ] {
+        let (reply, next_action) = answer(with(header, "--x") + &post(&sum(1)));
+        assert!(reply.starts_with("HTTP/1.1 415 Unsupported Media Type\r\n"), "{reply}");
+        assert!(reply.contains(named), "{header}: {reply}");
+        assert!(reply.ends_with(&sum_reply(1)), "the next request is answered: {reply}");
+        assert_eq!(next_action, NextAction::Receive);
+        assert_eq!(bodies(&answer(with(header, &sum(1))).0), [sum_reply(1)]);
+    }
+    for header in ["Content-Encoding: identity", "Content-Type: text/plain", "Content-Type: multi"]
+    {
+        assert!(answer(with(header, "--x")).0.contains("-32700"), "{header}");
+    }
+}
+
+#[test]
 fn close_and_http_1_0_end_the_connection_after_the_reply() {
     let body = sum(1);
     let head = |line: &str, version: &str| {

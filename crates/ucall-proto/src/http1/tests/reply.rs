@@ -151,6 +151,8 @@ fn every_status_has_a_reason_phrase() {
         (HttpError::NotFound, "404 Not Found"),
         (HttpError::HeadTimeout, "408 Request Timeout"),
         (HttpError::BodyTimeout, "408 Request Timeout"),
+        (HttpError::ContentCodingUnsupported, "415 Unsupported Media Type"),
+        (HttpError::MultipartUnsupported, "415 Unsupported Media Type"),
         (HttpError::ExpectationUnknown, "417 Expectation Failed"),
         (HttpError::WebSocketVersionUnsupported, "426 Upgrade Required"),
         (HttpError::TooManyHeaders { limit: 1 }, "431 Request Header Fields Too Large"),
