@@ -114,7 +114,9 @@ class Server(Decorators):
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
         metrics: Measures calls, and serves ``GET /metrics`` for Prometheus, which asks ``auth``.
             See docs/observability.md.
-        title, version, description: Of the program, for its description.
+        title: The name of the program, for its description.
+        version: Of the program.
+        description: What the program does.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
         access_log: Writes a line for each call to the standard output, as ``"text"`` or ``"json"``.
@@ -126,7 +128,7 @@ class Server(Decorators):
         ImportError: ``trace`` without ``opentelemetry-api``.
         OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring is unavailable.
-        TypeError: An option has a wrong type, or ``auth`` is async.
+        TypeError: An option has a wrong type, or ``auth`` is async or takes no context.
         ValueError: An option is invalid, or a file holds no certificate or key.
     """
 
