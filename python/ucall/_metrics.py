@@ -113,6 +113,13 @@ def metrics_of(values: dict[str, Any], scheme: str) -> list[Metric]:
             values["dropped_messages"],
         ),
         (
+            "ucall_dropped_log_lines",
+            counter,
+            "",
+            "Lines of the access log that were dropped.",
+            values["dropped_log_lines"],
+        ),
+        (
             "ucall_gil_wait_seconds",
             counter,
             "seconds",
