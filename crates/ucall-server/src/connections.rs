@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ucall_engine::Id;
 use ucall_proto::Connection;
 
-use crate::handler::Caller;
+use crate::caller::Caller;
 use crate::item_queues::ItemQueues;
 use crate::outgoing::Outgoing;
 

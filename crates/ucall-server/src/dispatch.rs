@@ -13,9 +13,10 @@ use ucall_proto::{
 };
 
 use crate::access_log::{AccessLog, Transport};
+use crate::caller::{CallId, Caller};
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
-use crate::handler::{CallId, Caller, Handler, HealthState};
+use crate::handler::{Handler, HealthState};
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess};
 

@@ -3,29 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_engine::{Id, Peer};
+use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, MemoryBudget, Reply,
-    RpcError,
+    AuthenticationError, Call, CallOutcome, CallerIdentity, MemoryBudget, Reply, RpcError,
 };
 
 use crate::access_log::LoggedCall;
+use crate::caller::{CallId, Caller};
 use crate::mailbox::Mailbox;
 use crate::overflow::Overflow;
 use crate::publisher::Publisher;
-
-/// Names one call of one server until it is answered.
-///
-/// Neither part is used twice, so a late reply finds no call.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct CallId {
-    /// The connection of its caller.
-    pub connection: Id,
-    /// The number of the call on that connection.
-    pub number: CallNumber,
-}
 
 /// What [`Handler::poll_reply`] returns of a call.
 #[derive(Debug)]
@@ -70,24 +59,6 @@ pub enum DrainReport {
         /// The number.
         abandoned: usize,
     },
-}
-
-/// The caller of a procedure.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller {
-    /// The connection.
-    pub connection: Id,
-    /// The address or process of the peer, after
-    /// [`Procedures::want_peers`](crate::Procedures::want_peers).
-    pub peer: Option<Peer>,
-}
-
-impl Caller {
-    /// The id of one of the caller's calls.
-    #[inline]
-    pub fn call_id(&self, call: &Call<'_>) -> CallId {
-        CallId { connection: self.connection, number: call.number }
-    }
 }
 
 /// Runs procedures of one language. One worker owns one handler and calls it from its own thread.

@@ -6,6 +6,7 @@
 mod access_log;
 mod admission;
 mod any_worker;
+mod caller;
 mod config;
 mod connections;
 mod counters;
@@ -35,12 +36,13 @@ mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, connections_allowed};
+pub use caller::{CallId, Caller};
 pub use config::WorkerConfig;
 pub use counters::{CounterPage, Counters, ProtocolCounts, Stats};
 pub use deadline::Deadline;
 pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunPermit, Token};
 pub use file_changes::FileChangeDetector;
-pub use handler::{CallId, Caller, DrainReport, Handler, HealthState, Polled};
+pub use handler::{DrainReport, Handler, HealthState, Polled};
 pub use mailbox::{Mailbox, Message};
 pub use metrics::{
     BUCKETS, CallMetrics, Histogram, Measure, MetricsPage, MetricsSnapshot, OTHER_CODE,

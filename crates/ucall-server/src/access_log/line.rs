@@ -12,7 +12,7 @@ use ucall_proto::Call;
 use ucall_proto::http1::civil_date;
 use ucall_proto::json::Reader;
 
-use crate::handler::Caller;
+use crate::caller::Caller;
 
 /// The characters of a caller's text that are shown.
 const SHOWN_MAX: usize = 128;

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ucall_proto::{Call, RpcError};
 
+use crate::caller::Caller;
 use crate::counters::Counters;
-use crate::handler::Caller;
 use line::CallFields;
 pub use line::{LogFormat, Transport};
 use queue::LineQueue;

@@ -28,8 +28,8 @@ use ucall_engine::Id;
 use ucall_proto::{MemoryBudget, RpcError};
 
 use self::by_connection::CallsByConnection;
+use crate::caller::CallId;
 use crate::deadline::Deadline;
-use crate::handler::CallId;
 
 /// Names one entry of a [`DeferredCalls`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

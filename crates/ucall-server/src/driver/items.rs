@@ -14,7 +14,8 @@ use ucall_engine::{Engine, Id};
 use ucall_proto::CallNumber;
 
 use super::ConnectionDriver;
-use crate::handler::{CallId, Handler};
+use crate::caller::CallId;
+use crate::handler::Handler;
 use crate::item_queues::{ItemQueues, Source};
 use crate::overflow::Overflow;
 

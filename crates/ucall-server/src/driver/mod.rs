@@ -18,10 +18,11 @@ use ucall_engine::{Arrival, Completion, Engine, Id};
 use ucall_proto::{Connection, Environment, LoadState, NextAction, RpcError};
 
 use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
+use crate::caller::CallId;
 use crate::connections::Connections;
 use crate::counters::Stats;
 use crate::dispatch::{Dispatch, WorkerContext};
-use crate::handler::{CallId, Handler, Polled};
+use crate::handler::{Handler, Polled};
 use crate::listeners::Listeners;
 use crate::maintenance::{Due, Sweep, inspect};
 use crate::memory_waiters::{MemoryWaiters, Resume};

@@ -1,0 +1,33 @@
+//! Who calls, and how one call is named.
+
+use ucall_engine::{Id, Peer};
+use ucall_proto::{Call, CallNumber};
+
+/// Names one call of one server until it is answered.
+///
+/// Neither part is used twice, so a late reply finds no call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CallId {
+    /// The connection of its caller.
+    pub connection: Id,
+    /// The number of the call on that connection.
+    pub number: CallNumber,
+}
+
+/// The caller of a procedure.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The connection.
+    pub connection: Id,
+    /// The address or process of the peer, after
+    /// [`Procedures::want_peers`](crate::Procedures::want_peers).
+    pub peer: Option<Peer>,
+}
+
+impl Caller {
+    /// The id of one of the caller's calls.
+    #[inline]
+    pub fn call_id(&self, call: &Call<'_>) -> CallId {
+        CallId { connection: self.connection, number: call.number }
+    }
+}
