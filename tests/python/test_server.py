@@ -270,7 +270,6 @@ def test_documented_defaults_are_the_defaults() -> None:
         "description",
         "describe",
         "trace",
-        "metrics",
         "ssl_certfile",
         "ssl_keyfile",
         "ssl_keyfile_password",

@@ -12,7 +12,7 @@ use ucall_proto::{
     Environment, LoadState, MemoryBudget, MessageFraming, Reply, RpcError, Scratch, Service,
 };
 
-use crate::access_log::{AccessLog, Transport};
+use crate::access_log::{AccessLog, LoggedCall, Transport};
 use crate::caller::{CallId, Caller};
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
@@ -37,8 +37,8 @@ pub(crate) struct WorkerContext<H: Handler> {
     is_draining: bool,
     /// Derived from `drain` and `load`.
     rejection: Option<Rejection>,
-    /// Whether calls have a [`Diversion`].
-    diverts_calls: bool,
+    /// `None` while calls go straight to their procedures.
+    diversion: Option<Box<Diversion>>,
     scratch: Scratch,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
@@ -57,7 +57,7 @@ impl<H: Handler> WorkerContext<H> {
         }
         Self {
             scratch: Scratch::new(handler.memory_budget()),
-            diverts_calls: config.access_log.is_some(),
+            diversion: Diversion::of(&config, None, false),
             handler,
             config,
             procedures: ProcedureCache::new(procedures),
@@ -135,6 +135,7 @@ impl<H: Handler> WorkerContext<H> {
     /// Has health checks report a drain, which is about to begin.
     pub(crate) fn announce_drain(&mut self) {
         self.is_draining = true;
+        self.update_refusal();
     }
 
     pub(crate) fn set_drain(&mut self, drain: Drain) {
@@ -149,7 +150,7 @@ impl<H: Handler> WorkerContext<H> {
             (_, LoadState::Overloaded) => Some(Rejection::Overload),
             _ => None,
         };
-        self.diverts_calls = self.rejection.is_some() || self.config.access_log.is_some();
+        self.diversion = Diversion::of(&self.config, self.rejection, self.is_draining);
     }
 
     /// Begins a turn, whose wait has ended just now.
@@ -199,16 +200,15 @@ impl<H: Handler> WorkerContext<H> {
         entry: &mut Entry,
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
-        let diversion = match self.diverts_calls {
-            true => Some(Diversion::new(self.rejection, &self.config, &entry.proto)),
-            false => None,
-        };
+        let mut diversion = self.diversion.as_deref_mut();
+        if let Some(diversion) = &mut diversion {
+            diversion.set_transport(&entry.proto);
+        }
         let mut service = Dispatch {
             procedures: &self.procedures,
             handler: &mut self.handler,
             caller: &entry.caller,
             diversion,
-            is_draining: self.is_draining,
             calls: &mut self.calls,
             process: self.process,
         };
@@ -234,26 +234,35 @@ enum Rejection {
     Overload,
 }
 
-/// What a call goes through besides its procedure. Without any, a call costs one comparison.
-#[derive(Clone, Copy)]
-struct Diversion<'a> {
+/// What calls go through besides their procedures. Without any, a call costs two comparisons.
+struct Diversion {
     rejection: Option<Rejection>,
-    /// The access log, and what calls without a head came by.
-    log: Option<(&'a Arc<AccessLog>, Transport)>,
+    is_draining: bool,
+    log: Option<Arc<AccessLog>>,
+    /// What calls without a head come by, on the connection of this step.
+    transport: Transport,
+    /// The line of the call that runs.
+    logged: Option<LoggedCall>,
 }
 
-impl<'a> Diversion<'a> {
-    #[cold]
-    fn new(
+impl Diversion {
+    fn of(
+        config: &WorkerConfig,
         rejection: Option<Rejection>,
-        config: &'a WorkerConfig,
-        connection: &Connection,
-    ) -> Self {
-        let transport = match connection.message_framing() {
+        is_draining: bool,
+    ) -> Option<Box<Self>> {
+        let log = config.access_log.clone();
+        let is_needed = rejection.is_some() || is_draining || log.is_some();
+        let (transport, logged) = (Transport::Raw, None);
+        is_needed.then(|| Box::new(Self { rejection, is_draining, log, transport, logged }))
+    }
+
+    #[cold]
+    fn set_transport(&mut self, connection: &Connection) {
+        self.transport = match connection.message_framing() {
             Some(MessageFraming::Frame) => Transport::WebSocket,
             _ => Transport::Raw,
         };
-        Self { rejection, log: config.access_log.as_ref().map(|log| (log, transport)) }
     }
 }
 
@@ -262,27 +271,12 @@ pub(crate) struct Dispatch<'a, H: Handler> {
     procedures: &'a ProcedureCache<H::Procedure>,
     handler: &'a mut H,
     caller: &'a Caller,
-    diversion: Option<Diversion<'a>>,
-    is_draining: bool,
+    diversion: Option<&'a mut Diversion>,
     calls: &'a mut u64,
     process: OwningProcess,
 }
 
 impl<H: Handler> Dispatch<'_, H> {
-    #[inline(always)]
-    fn run(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
-        let found = match call.method.is_escaped() {
-            false => self.procedures.find(call.method.raw()),
-            true => find_escaped(self.procedures, call.method),
-        };
-        let Some(procedure) = found else {
-            return self.handle_unknown(call, reply);
-        };
-        let outcome = self.handler.call(procedure, call, self.caller, reply);
-        self.process.end_child();
-        outcome
-    }
-
     #[cold]
     fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
         let error = rejection_error(cause);
@@ -303,33 +297,31 @@ impl<H: Handler> Dispatch<'_, H> {
         CallOutcome::Done
     }
 
-    /// Rejects or logs a call.
+    /// Begins the line of a call; its outcome if it is rejected.
     #[cold]
-    fn divert(
-        &mut self,
-        diversion: Diversion<'_>,
-        call: &Call<'_>,
-        reply: &mut Reply<'_>,
-    ) -> CallOutcome {
-        let logged = diversion.log.and_then(|(log, transport)| {
-            let transport = if call.head.is_some() { Transport::Http } else { transport };
+    fn begin_diverted(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Option<CallOutcome> {
+        let diversion = self.diversion.as_deref_mut()?;
+        let transport = if call.head.is_some() { Transport::Http } else { diversion.transport };
+        diversion.logged = diversion.log.as_ref().and_then(|log| {
             log.begin(call, self.caller, transport, || self.handler.identity_name())
         });
-        let outcome = match diversion.rejection {
-            Some(cause) => self.reject(call, cause, reply),
-            None => self.run(call, reply),
+        let rejection = diversion.rejection?;
+        let outcome = self.reject(call, rejection, reply);
+        self.end_diverted(outcome, reply);
+        Some(outcome)
+    }
+
+    /// Ends the line of a call, or passes it on with a call that goes on.
+    #[cold]
+    fn end_diverted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
+        let Some(logged) = self.diversion.as_deref_mut().and_then(|it| it.logged.take()) else {
+            return;
         };
-        match (logged, outcome) {
-            (None, _) => {}
-            (Some(logged), CallOutcome::Done) => {
-                logged.end(reply.error_code(), reply.result_bytes());
-            }
-            (Some(logged), CallOutcome::Deferred | CallOutcome::Stream) => {
-                self.handler.set_logged(logged);
-            }
-            (Some(logged), CallOutcome::CancelRequest) => logged.discard(),
+        match outcome {
+            CallOutcome::Done => logged.end(reply.error_code(), reply.result_bytes()),
+            CallOutcome::Deferred | CallOutcome::Stream => self.handler.set_logged(logged),
+            CallOutcome::CancelRequest => logged.discard(),
         }
-        outcome
     }
 }
 
@@ -339,10 +331,27 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         *self.calls += 1;
-        match self.diversion {
-            None => self.run(call, reply),
-            Some(diversion) => self.divert(diversion, call, reply),
+        if self.diversion.is_some()
+            && let Some(rejected) = self.begin_diverted(call, reply)
+        {
+            return rejected;
         }
+        let found = match call.method.is_escaped() {
+            false => self.procedures.find(call.method.raw()),
+            true => find_escaped(self.procedures, call.method),
+        };
+        let outcome = match found {
+            Some(procedure) => {
+                let outcome = self.handler.call(procedure, call, self.caller, reply);
+                self.process.end_child();
+                outcome
+            }
+            None => self.handle_unknown(call, reply),
+        };
+        if self.diversion.is_some() {
+            self.end_diverted(outcome, reply);
+        }
+        outcome
     }
 
     #[inline]
@@ -380,8 +389,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
             return CallOutcome::Done;
         };
         let (procedure, caller) = (&*route.procedure, self.caller);
-        let outcome = match (route.access, self.diversion.and_then(|diversion| diversion.rejection))
-        {
+        let outcome = match (route.access, self.rejection()) {
             (RouteAccess::Health, _) => {
                 let state = self.health();
                 self.handler.check_health(procedure, call, caller, state, reply)
@@ -416,12 +424,12 @@ impl<H: Handler> Dispatch<'_, H> {
     }
 
     fn rejection(&self) -> Option<Rejection> {
-        self.diversion.and_then(|diversion| diversion.rejection)
+        self.diversion.as_ref().and_then(|diversion| diversion.rejection)
     }
 
     fn health(&self) -> HealthState {
         match self.rejection() {
-            _ if self.is_draining => HealthState::Draining,
+            _ if self.diversion.as_ref().is_some_and(|it| it.is_draining) => HealthState::Draining,
             Some(Rejection::Overload) => HealthState::Overloaded,
             Some(Rejection::Drain) | None => HealthState::Normal,
         }
