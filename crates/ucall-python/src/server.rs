@@ -11,8 +11,8 @@ use pyo3::types::{PyDict, PyList};
 use ucall_engine::{Address, Listener};
 use ucall_proto::http1::AccessRules;
 use ucall_server::{
-    AccessLog, AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, RouteAccess,
-    WorkerConfig, connections_allowed,
+    AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
+    connections_allowed,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
