@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ucall import _checks, _explorer, _static
 from ucall._discovery import Discovery
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Functions", "Served"]
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(NamedTuple):
     """A function under the name of a method."""
 
     function: Callable[..., object]

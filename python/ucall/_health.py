@@ -8,7 +8,6 @@ checks run gets their result, too, so that a flood of requests runs each check o
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,6 @@ __all__ = ["LIVE", "READY", "ReadyChecks"]
 
 LIVE = "/healthz"
 READY = "/readyz"
-
-log = logging.getLogger("ucall")
 
 
 def _response(status: str, text: str) -> bytes:
@@ -145,7 +142,9 @@ class _Check:
         """What is wrong by the run that has just ended, or ran out of time."""
         problem, error = self._problem(timeout_s)
         if problem is not None and problem != self._logged:
-            log.warning("not ready: %s", problem, exc_info=error)
+            import logging  # here, because importing it takes a fifth as long as all of ucall
+
+            logging.getLogger("ucall").warning("not ready: %s", problem, exc_info=error)
         self._logged = problem
         return problem
 

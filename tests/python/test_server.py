@@ -250,6 +250,8 @@ def test_documented_defaults_are_the_defaults() -> None:
     limits = _core.Server.default_limits()
     assert {name: parameters[name].default for name in limits} == limits
     others = {
+        "access_log",
+        "access_log_sample",
         "lifespan",
         "metrics",
         "threads",

@@ -127,7 +127,7 @@ FRAMING: list[tuple[str, bytes, int]] = [
     ("a target that is not a path", head("POST other HTTP/1.1", HOST), 400),
     ("an unknown Expect", post("Expect: 200-maybe"), 417),
     ("the HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-    ("another method", head("GET / HTTP/1.1", HOST), 405),
+    ("another method", head("DELETE / HTTP/1.1", HOST), 405),
     ("another path", head("POST /other HTTP/1.1", HOST, "Content-Length: 0"), 404),
 ]
 
