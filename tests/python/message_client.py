@@ -25,7 +25,9 @@ class Client:
         else:
             scheme = "wss" if context else "ws"
             url = f"{scheme}://{HOST}:{port}"
-            self.websocket: ClientConnection = connect(url, ssl=context, max_size=None)
+            self.websocket: ClientConnection = connect(
+                url, ssl=context, max_size=None, open_timeout=60
+            )
 
     def __enter__(self) -> Client:
         return self

@@ -273,6 +273,11 @@ DEMANDS = [
     ),
     Demand(CONNECTION, "HEAD", head("HEAD / HTTP/1.1", HOST), ("2xx", "405")),
     Demand(CONNECTION, "an unknown Upgrade", called("Connection: Upgrade", "Upgrade: x"), GOOD),
-    Demand(CONNECTION, "a request after an error", head(GET, HOST) + called(), ("4xx, closed",)),
+    Demand(
+        CONNECTION,
+        "a request after an error",
+        head("DELETE / HTTP/1.1", HOST) + called(),
+        ("4xx, closed",),
+    ),
     Demand(CONNECTION, "a call, then a bad one", http(CALL) + b"x\r\n\r\n", ("2xx, 4xx",)),
 ]
