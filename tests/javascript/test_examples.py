@@ -32,7 +32,7 @@ const { Client } = await import(pathToFileURL(process.env.UCALL_JS));
 def test_examples(run_node: RunNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     blocks = [(kind, text) for mark, kind, text in BLOCK.findall(PAGE.read_text()) if not mark]
     made = ucall.Server
-    monkeypatch.setattr(ucall, "Server", lambda: made(port=0))
+    monkeypatch.setattr(ucall, "Server", lambda **_: made(port=0))
     monkeypatch.setattr(made, "run", made.start)
     names: dict[str, ucall.Server] = {}
     exec("".join(text for kind, text in blocks if kind == "python"), names)
