@@ -141,6 +141,8 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 .PHONY: sanitize
 # Miri cannot run system calls and C. The fuzz targets run under AddressSanitizer, too.
 sanitize: ## Run the crates with unsafe code under Miri and AddressSanitizer, on nightly
+	@$(CARGO) +nightly miri --version >/dev/null 2>&1 || \
+		rustup component add --toolchain nightly miri rust-src
 	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test --locked \
 		--package ucall-buffer --target-dir target/miri
 	RUSTFLAGS=-Zsanitizer=address $(CARGO) +nightly test $(SANITIZED) --lib --tests \
