@@ -28,7 +28,7 @@ Darwin)
     soname=libucall.so.$major
     plain=libucall.so
     "$compiler" -shared -o "$folder/$file" -Wl,-soname,"$soname" \
-        -Wl,--version-script="$here/ucall.map" -Wl,--gc-sections -Wl,--strip-debug \
+        -Wl,--version-script="$here/ucall.map" -Wl,--gc-sections -Wl,--strip-all \
         -Wl,-z,relro,-z,now -Wl,--whole-archive "$archive" -Wl,--no-whole-archive \
         -lgcc_s -lm -lpthread -ldl
     ;;

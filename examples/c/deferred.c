@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
             config.engine = strcmp(argv[at + 1], "uring") ? UCALL_ENGINE_POSIX
                                                           : UCALL_ENGINE_URING;
         } else if (!strcmp(argv[at], "--timeout")) {
-            config.call_timeout_ms = (uint32_t)atoi(argv[at + 1]);
+            config.timeout_ms = (uint64_t)atoi(argv[at + 1]);
         }
     }
     if (!ucall_init(&config, &server) ||

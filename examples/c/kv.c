@@ -62,9 +62,9 @@ static void reply_text(ucall_call_t call, text *content) {
 
 static void reply_failure(ucall_call_t call, int code) {
     if (code == MDB_BAD_VALSIZE)
-        ucall_call_reply_error(call, -32602, "The key is empty or too long", 0);
+        ucall_call_reply_error(call, -32602, "The key is empty or too long", UCALL_NUL_TERMINATED);
     else
-        ucall_call_reply_error(call, 1, mdb_strerror(code), 0);
+        ucall_call_reply_error(call, 1, mdb_strerror(code), UCALL_NUL_TERMINATED);
 }
 
 static bool key_param(ucall_call_t call, MDB_val *key) {
@@ -115,7 +115,7 @@ static void get_value(ucall_call_t call, ucall_callback_tag_t tag) {
     }
     code = mdb_get(transaction, database, &key, &value);
     if (!code) ucall_call_reply_content(call, value.mv_data, value.mv_size);
-    else if (code == MDB_NOTFOUND) ucall_call_reply_content(call, "null", 0);
+    else if (code == MDB_NOTFOUND) ucall_call_reply_content(call, "null", UCALL_NUL_TERMINATED);
     else reply_failure(call, code);
     mdb_txn_abort(transaction);
 }
@@ -184,7 +184,8 @@ static void scan_values(ucall_call_t call, ucall_callback_tag_t tag) {
         after.mv_data = (void *)bytes;
     ucall_param_named_i64(call, "count", 0, &count);
     if (count < 1 || count > SCAN_MAX) {
-        ucall_call_reply_error(call, -32602, "Expected a count from 1 to 1000", 0);
+        ucall_call_reply_error(call, -32602, "Expected a count from 1 to 1000",
+                               UCALL_NUL_TERMINATED);
         return;
     }
     int code = mdb_txn_begin(environment, NULL, MDB_RDONLY, &transaction);

@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
             config.port = static_cast<uint16_t>(std::atoi(value));
             config.pick_port = config.port == 0;
         } else if (!std::strcmp(argv[at], "--threads")) {
-            config.max_threads = static_cast<uint16_t>(std::atoi(value));
+            config.serving_threads = static_cast<uint16_t>(std::atoi(value));
         } else if (!std::strcmp(argv[at], "--engine")) {
             config.engine = std::strcmp(value, "uring") ? UCALL_ENGINE_POSIX : UCALL_ENGINE_URING;
         } else if (!std::strcmp(argv[at], "--logs")) {
@@ -57,9 +57,9 @@ int main(int argc, char **argv) {
     std::printf("listening on %d\n", config.port);
     std::fflush(stdout);
 
-    // `max_threads` is now the value in effect, by default 1.
+    // `serving_threads` is now the value in effect, by default 1.
     std::vector<std::thread> others;
-    for (uint16_t thread = 1; thread < config.max_threads; ++thread)
+    for (uint16_t thread = 1; thread < config.serving_threads; ++thread)
         others.emplace_back(ucall_take_calls, server, thread);
     bool const stopped = ucall_take_calls(server, 0);
     if (!stopped) std::fprintf(stderr, "%s\n", ucall_last_error());

@@ -25,7 +25,7 @@ static void send_numbers(ucall_callback_tag_t tag) {
     char text[32];
     for (; numbers->next < numbers->end; ++numbers->next) {
         snprintf(text, sizeof text, "%" PRId64, numbers->next);
-        ucall_item_t sent = ucall_call_send_item(numbers->call, text, 0);
+        ucall_item_t sent = ucall_call_send_item(numbers->call, text, UCALL_NUL_TERMINATED);
         if (sent == UCALL_ITEM_NO_ROOM) return;
         if (sent == UCALL_ITEM_ENDED) break;
     }
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
             config.engine = strcmp(argv[at + 1], "uring") ? UCALL_ENGINE_POSIX
                                                           : UCALL_ENGINE_URING;
         } else if (!strcmp(argv[at], "--stream-bytes")) {
-            config.max_stream_bytes = (uint32_t)atoi(argv[at + 1]);
+            config.max_stream_bytes = (size_t)atoi(argv[at + 1]);
         }
     }
     if (!ucall_init(&config, &server) || !ucall_add_procedure(server, "count", count, NULL)) {

@@ -23,7 +23,7 @@ static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
     if (!param(call, "a", 0, &a) || !param(call, "b", 1, &b))
         ucall_call_reply_error_invalid_params(call);
     else if (b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b)
-        ucall_call_reply_error(call, 1, "The sum is out of range", 0);
+        ucall_call_reply_error(call, 1, "The sum is out of range", UCALL_NUL_TERMINATED);
     else
         ucall_call_reply_i64(call, a + b);
 }

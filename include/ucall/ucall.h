@@ -21,9 +21,9 @@
  *     }
  *
  * Every function checks its pointers: with a NULL server or call it does nothing and returns false,
- * NULL or 0. An input string with a length of 0 ends at its NUL, so an empty string must have one,
- * as "" does. A length above half of SIZE_MAX, such as a negative number converted to size_t, is
- * rejected unread. All text is UTF-8. docs/c.md is the guide.
+ * NULL or 0. A text without a length ends with a NUL, and so does one whose length is
+ * UCALL_NUL_TERMINATED. Any other length above half of SIZE_MAX, such as a negative number
+ * converted to size_t, is rejected unread. All text is UTF-8. docs/c.md is the guide.
  *
  * Apache-2.0.
  */
@@ -56,10 +56,13 @@ typedef struct ucall_call *ucall_call_t;
 typedef void *ucall_callback_tag_t;
 
 /*
- * Text. Text of the library has a length and no NUL at its end, unless it is empty: so text and
- * length may be passed to any function again.
+ * Text. Each function says whether its text ends with a NUL. Text with a length has none, but for
+ * empty text: so it may be passed on with its length, also as a name.
  */
 typedef char const *ucall_str_t;
+
+/* The length of a text that ends at its NUL. A length of 0 means empty text. */
+#define UCALL_NUL_TERMINATED SIZE_MAX
 
 /*
  * A served function. It runs on a serving thread, which serves no other call until it returns: do
@@ -72,6 +75,24 @@ typedef char const *ucall_str_t;
  * logged. Without a reply, the caller gets the error -32603. A reply to a notification is dropped.
  */
 typedef void (*ucall_callback_t)(ucall_call_t call, ucall_callback_tag_t tag);
+
+/* A request, while `ucall_auth_callback_t` runs. */
+typedef struct ucall_request const *ucall_request_t;
+
+/*
+ * Authenticates a request before its body is read, on the thread that serves it. Returns false for
+ * one that is rejected, with 401 over HTTP and -32004 otherwise. It may set `*user`, which
+ * `ucall_call_user` returns for the calls of the request. The rules of `ucall_callback_t` apply.
+ */
+typedef bool (*ucall_auth_callback_t)(ucall_request_t request, ucall_callback_tag_t tag,
+                                      void **user);
+
+/*
+ * Gets a line of the log, which ends with a NUL. It may run on any thread, also on one that replies
+ * to a deferred call, one at a time for each kind of line, and must not call functions of the
+ * library but `ucall_stop` and `ucall_wake`.
+ */
+typedef void (*ucall_log_callback_t)(ucall_str_t line, size_t length, ucall_callback_tag_t tag);
 
 /* The engines, which move bytes between sockets and the server. */
 typedef enum ucall_engine_t {
@@ -94,6 +115,11 @@ typedef enum ucall_client_auth_t {
  */
 typedef struct ucall_config_t {
     /*
+     * sizeof(ucall_config_t). 0 means the fields of version 0.1, so a program that sets a field of
+     * a later version must set this, too. Then it also works with a library of another version.
+     */
+    size_t size;
+    /*
      * The name or address to listen on, or "unix:" and the path of a Unix socket, see `unix_mode`.
      * Default: "127.0.0.1", which only this machine reaches.
      */
@@ -103,9 +129,9 @@ typedef struct ucall_config_t {
     /* The length of io_uring's submission queue, as a hint. Default: 512. */
     uint16_t queue_depth;
     /* The most procedures. Default: 1,024. */
-    uint16_t max_callbacks;
+    size_t max_procedures;
     /* The threads that may serve, each with a number below this one. Default: 1. */
-    uint16_t max_threads;
+    uint16_t serving_threads;
     /*
      * The log: one line a second with the calls, bytes and connections since the previous line, and
      * warnings. Default: -1, without lines, and with warnings on standard error. The program keeps
@@ -115,21 +141,24 @@ typedef struct ucall_config_t {
     int32_t logs_file_descriptor;
     /* "human" (the default), or "json" for one object a line. */
     char const *logs_format;
+    /* Gets the lines in place of the descriptor, with its tag. Default: none. */
+    ucall_log_callback_t logs_callback;
+    ucall_callback_tag_t logs_tag;
     /* Calls in one batch. Default: 1,000. Past it: -32600. */
-    uint16_t max_batch_size;
+    size_t max_batch_calls;
     /*
      * Open connections, divided evenly among the threads. Past it, the longest idle connection is
      * closed for a new one. Default: 16,384. Always below the limit on descriptors, which is raised
      * as far as the system allows.
      */
-    uint32_t max_concurrent_connections;
+    size_t max_connections;
     /*
      * The lifetime of a connection, to the second, and its requests, counting a batch as one. The
      * last reply over HTTP says `Connection: close`; an idle connection is closed at that age.
      * Default: no such limits.
      */
-    uint32_t max_lifetime_micro_seconds;
-    uint32_t max_lifetime_exchanges;
+    uint64_t max_lifetime_ms;
+    size_t max_lifetime_exchanges;
     /*
      * TLS 1.2 and 1.3 for all connections, over HTTP and raw TCP. The files are PEM, and are read
      * again when they change. The chain starts with the server's certificate and leads to its
@@ -145,37 +174,42 @@ typedef struct ucall_config_t {
     uint32_t engine;
     /* Listen on any free port, which is written back to `port`. */
     bool pick_port;
+    /* Look up the peer of each connection, for `ucall_call_peer` and `ucall_request_peer`. */
+    bool with_peers;
+    /* Authenticates each request, with its tag. Default: none, and every request is accepted. */
+    ucall_auth_callback_t auth;
+    ucall_callback_tag_t auth_tag;
     /* Request line and headers of one HTTP request. Default: 16 KiB. Past it: 431. */
-    uint32_t max_head_bytes;
+    size_t max_head_bytes;
     /* Headers of one HTTP request. Default: 100. Past it: 431. */
-    uint32_t max_headers;
+    size_t max_headers;
     /*
      * One body, one document over raw TCP, or one message over WebSocket. Default: 16 MiB. Past it:
      * 413, -32600, or closed with 1009.
      */
-    uint32_t max_body_bytes;
+    size_t max_body_bytes;
     /* Levels of nested arrays and objects, at most 1,024. Default: 128. Past it: -32700. */
-    uint32_t max_nesting;
+    size_t max_nesting;
     /* One reply, or all replies of a batch. Default: 64 MiB. Past it: -32603. */
-    uint32_t max_reply_bytes;
+    size_t max_reply_bytes;
     /* The id of a call. Default: 1 KiB. Past it: -32600. */
-    uint32_t max_id_bytes;
+    size_t max_id_bytes;
     /* Pipelined requests of one connection. Default: 128. Past it, reading pauses. */
-    uint32_t max_pipeline;
+    size_t max_pipeline;
     /* Unsent bytes of one connection. Default: 1 MiB. Past it, reading pauses. */
-    uint32_t max_output_bytes;
+    size_t max_output_bytes;
     /* Unreleased deferred calls of one thread. Default: 10,000. Past it: -32003. */
-    uint32_t max_deferred_calls;
+    size_t max_running_calls;
     /* From the first byte of a head to its last. Default: 10 s. Past it: 408. */
-    uint32_t head_timeout_ms;
+    uint64_t head_timeout_ms;
     /* Between two bytes of a body. Default: 30 s. Past it: 408. */
-    uint32_t body_timeout_ms;
+    uint64_t body_timeout_ms;
     /* Between two requests of a connection. Default: 75 s. Past it: closed. */
-    uint32_t idle_timeout_ms;
+    uint64_t idle_timeout_ms;
     /* Without the peer receiving a byte of a reply. Default: 30 s. Past it: closed. */
-    uint32_t send_timeout_ms;
+    uint64_t send_timeout_ms;
     /* From the arrival of a call to its reply. Default: no limit. Past it: -32001. */
-    uint32_t call_timeout_ms;
+    uint64_t timeout_ms;
     /* Further host names by which browsers may call this server. */
     char const *const *allowed_hosts;
     size_t allowed_hosts_count;
@@ -187,7 +221,7 @@ typedef struct ucall_config_t {
      * among the threads. Default: 1 GiB. Past it, reading pauses, and new requests get 503, or
      * -32003 over raw TCP.
      */
-    uint32_t max_held_bytes;
+    size_t max_held_bytes;
     /* The password of an encrypted private key. */
     char const *ssl_private_key_password;
     /* The authorities that sign the certificates of clients, in PEM. */
@@ -195,83 +229,176 @@ typedef struct ucall_config_t {
     /* A `ucall_client_auth_t`. Default: required if there are authorities, otherwise none. */
     uint32_t ssl_client_auth;
     /* For the TLS handshake. Default: 10 s. Past it: closed. */
-    uint32_t handshake_timeout_ms;
+    uint64_t handshake_timeout_ms;
     /*
      * Permissions of a Unix socket's file, at most 0777: a process that may write to it may call.
      * Default: 0600. A file without a listener is replaced. `ucall_free` removes the file.
      */
     uint32_t unix_mode;
     /* Chunk extensions and trailers of one body. Default: 16 KiB. Past it: 400. */
-    uint32_t max_chunk_overhead_bytes;
+    size_t max_chunk_overhead_bytes;
     /*
      * Bytes that are received and discarded after the last reply of a connection, because closing
      * earlier could reset the connection before the reply arrives. Default: 256 KiB. Past it:
      * closed.
      */
-    uint32_t max_discarded_bytes;
+    size_t max_discarded_bytes;
     /* The time for that. Default: 1 s. Past it: closed. */
-    uint32_t discard_timeout_ms;
+    uint64_t discard_timeout_ms;
     /* Payload of one frame over WebSocket. Default: 16 MiB. Past it: closed with 1009. */
-    uint32_t max_frame_bytes;
+    size_t max_frame_bytes;
     /* Frames of one message over WebSocket. Default: 1,024. Past it: closed with 1009. */
-    uint32_t max_message_frames;
+    size_t max_message_frames;
     /* Without a byte of a WebSocket's client. Default: 20 s. Past it: the client is pinged. */
-    uint32_t ping_interval_ms;
+    uint64_t ping_interval_ms;
     /* Pings to a WebSocket's client that stays silent. Default: 2. Past it: closed with 1008. */
-    uint32_t max_unanswered_pings;
+    size_t max_unanswered_pings;
     /* Text of the member _meta of a request. Default: 4 KiB. Past it: -32600. */
-    uint32_t max_meta_bytes;
+    size_t max_meta_bytes;
     /* Items of streams that wait for a slow client. Default: 64 KiB. Past it: streams pause. */
-    uint32_t max_stream_bytes;
+    size_t max_stream_bytes;
     /* Topics that one connection subscribes to. Default: 128. Past it: the call fails. */
-    uint32_t max_subscriptions;
+    size_t max_subscriptions;
     /* The name of a topic. Default: 256. Past it: the call fails. */
-    uint32_t max_topic_bytes;
+    size_t max_topic_bytes;
+    /* Whether to answer calls in UDP datagrams, too. Not with `use_ssl`, nor on a Unix socket. */
+    uint8_t udp;
+    /* Whether `auth` may serve datagrams from other machines, whose addresses can be forged. */
+    uint8_t udp_auth;
+    /* Whether a datagram that is sent again runs again. By default it gets the reply it had. */
+    uint8_t udp_without_dedupe;
+    /* The port of UDP. Default: that of TCP. */
+    uint16_t udp_port;
+    /* Deferred calls of one address over UDP. Default: 64. Past it: its datagrams are dropped. */
+    uint32_t max_source_calls;
+    /* A reply in a datagram. Default: 1,232. Past it: an error that says to use TCP. */
+    size_t max_datagram_bytes;
+    /* Replies that a thread keeps for datagrams that are sent again. Default: 64 MiB. Past it:
+     * -32003. */
+    size_t max_dedupe_bytes;
+    /* How long after the last copy of a datagram its reply is kept. Default: 10 s. */
+    uint64_t dedupe_ms;
+    /* A network interface, such as "eth0", whose datagrams are received over AF_XDP. Needs `udp`,
+     * capabilities, and one thread. Default: none. See docs/xdp.md. */
+    char const *xdp;
 } ucall_config_t;
 
-/* The version of the library, like "0.1.0". */
+/* The version of the library, like "0.1.0". Ends with a NUL. */
 ucall_str_t ucall_version(void);
 
+/* What kind of error it is. */
+typedef enum ucall_error_t {
+    UCALL_ERROR_NONE = 0,
+    UCALL_ERROR_INVALID_ARGUMENT = 1, /* a NULL, text that is not UTF-8, an invalid field */
+    UCALL_ERROR_ADDRESS_IN_USE = 2,   /* another process listens there */
+    UCALL_ERROR_ADDRESS = 3,          /* the host name is unknown, or not of this machine */
+    UCALL_ERROR_ENGINE = 4,           /* io_uring was required, and is unavailable */
+    UCALL_ERROR_TLS = 5,              /* a certificate or key is missing or invalid */
+    UCALL_ERROR_STORE = 6,            /* a store cannot be opened */
+    UCALL_ERROR_LIMIT = 7,            /* above a limit of the configuration */
+    UCALL_ERROR_THREAD = 8,           /* another thread has that number */
+    UCALL_ERROR_INVALID_JSON = 9,     /* a writer was used wrongly */
+    UCALL_ERROR_INVALID_REPLY = 10,   /* a reply was rejected */
+    UCALL_ERROR_SYSTEM = 11,          /* the system has no descriptor, or its engine failed */
+    UCALL_ERROR_BUG = 12              /* a bug in the library */
+} ucall_error_t;
+
 /*
- * Why the last call of `ucall_init`, `ucall_add_procedure`, `ucall_take_call` or `ucall_take_calls`
- * on this thread has failed; "" if it has not. Ends with a NUL, and is valid until the next of
- * them.
+ * Why the last function that sets the error of this thread has failed; "" if it has not. Ends with
+ * a NUL, and is valid until the next of them: `ucall_init`, `ucall_add_procedure`,
+ * `ucall_remove_procedure`, `ucall_add_store`, `ucall_take_call`, `ucall_take_call_for`,
+ * `ucall_take_calls`, `ucall_poll_fd`, and those of writers.
  *
  * In a callback, also why a reply was rejected: its caller got an error instead, or the first of
  * two replies. Each callback begins without an error.
  */
 ucall_str_t ucall_last_error(void);
 
+/* What kind of error `ucall_last_error` explains. Later versions may have further kinds. */
+ucall_error_t ucall_last_error_code(void);
+
 /*
  * Creates a server that listens on its port; calls are served once a thread serves. Returns true
  * and sets `*server`. On failure, returns false, sets `*server` to NULL, and changes nothing else.
  *
- * `bool ucall_init(ucall_config_t *config, ucall_server_t *server)` is a macro that passes the size
- * of the program's configuration, so that programs built against an older header still work. A NULL
- * `config` with size 0 means all defaults.
+ * A NULL `config` means all defaults.
  */
-bool ucall_init_sized(ucall_config_t *config, size_t size, ucall_server_t *server);
-#define ucall_init(config, server) ucall_init_sized((config), sizeof *(config), (server))
+bool ucall_init(ucall_config_t *config, ucall_server_t *server);
 
 /*
  * Registers `callback` as the procedure `name`, and replaces the callback of that name, if any;
  * also while the server runs. The name is copied. Other threads may still run a replaced callback,
  * or start it, so its tag must stay valid until `ucall_free` returns. Returns false for a NULL
- * server, name or callback, a name that is not UTF-8, and past `max_callbacks`.
+ * server, name or callback, a name that is not UTF-8, and past `max_procedures`.
  */
 bool ucall_add_procedure(ucall_server_t server, ucall_str_t name, ucall_callback_t callback,
                          ucall_callback_tag_t tag);
+
+/*
+ * Removes the procedure `name`; its callers then get -32601. Other threads may still run its
+ * callback, or start it, so its tag must stay valid until `ucall_free` returns. Returns false if
+ * there is none.
+ */
+bool ucall_remove_procedure(ucall_server_t server, ucall_str_t name);
+
+/* The counters of a server, since its start unless another time is given. */
+typedef struct ucall_stats_t {
+    uint64_t calls; /* also notifications, and each call of a batch */
+    uint64_t accepted_connections;
+    uint64_t open_connections; /* now */
+    uint64_t bytes_received;
+    uint64_t bytes_sent;
+    uint64_t subscriptions;    /* now */
+    uint64_t dropped_messages; /* for slow clients and busy threads */
+} ucall_stats_t;
+
+/*
+ * The counters of all threads, as of their last turns. `size` is sizeof(ucall_stats_t). May be
+ * called on any thread. Returns false for a NULL server or output.
+ */
+bool ucall_stats(ucall_server_t server, ucall_stats_t *output, size_t size);
+
+/*
+ * Serves the key-value store in the directory `path`, which is created if there is none, as the
+ * procedures "NAME.get", "NAME.put", "NAME.delete", "NAME.cas", "NAME.increment", "NAME.scan" and
+ * "NAME.batch" (docs/store.md), in place of others of these names. They run no callback, and do not
+ * count for `max_procedures`. Several threads and processes may serve one store. Each thread opens
+ * it when it first serves, so fork before. Returns false for a NULL server, name or path, for texts
+ * that are not UTF-8, and for a store that cannot be opened.
+ */
+bool ucall_add_store(ucall_server_t server, ucall_str_t name, ucall_str_t path);
 
 /*
  * Takes one turn: waits for events of this thread, then accepts, reads, runs the calls that have
  * arrived, and replies. Returns true; or false if the server was stopped, or on failure, with
  * `ucall_last_error` set.
  *
- * `thread` is below `max_threads`. The first thread that serves with a number keeps it, with its
- * connections and its engine. If it stops calling, its connections wait. The library needs at most
- * 128 KiB of its stack; a debug build, 4 MiB.
+ * `thread` is below `serving_threads`. The first thread that serves with a number keeps it, with
+ * its connections and its engine. If it stops calling, its connections wait. The library needs at
+ * most 128 KiB of its stack; a debug build, 4 MiB.
  */
 bool ucall_take_call(ucall_server_t server, uint16_t thread);
+
+/* The same, but waits no longer than `timeout_ms`; with 0, not at all. */
+bool ucall_take_call_for(ucall_server_t server, uint16_t thread, uint64_t timeout_ms);
+
+/*
+ * A descriptor for an event loop of the program, such as those of libuv and glib: readable when a
+ * turn of this thread is due, also by the time. Then call `ucall_take_call_for` with 0. It is
+ * readable until the first such call, and valid until `ucall_free`; the loop must not watch it
+ * later.
+ *
+ * The calling thread serves with that number. On io_uring, call it before the thread takes a turn.
+ * Returns -1 on failure, and on systems other than Linux, with `ucall_last_error` set.
+ */
+int ucall_poll_fd(ucall_server_t server, uint16_t thread);
+
+/*
+ * Ends the wait of a thread: its `ucall_take_call` returns true, or will at once if it does not
+ * wait now. `ucall_take_calls` goes on. May be called on any thread and in a signal handler, like
+ * `ucall_stop`.
+ */
+void ucall_wake(ucall_server_t server, uint16_t thread);
 
 /*
  * Takes turns of this thread until the server is stopped, then closes its connections. Returns true
@@ -289,9 +416,10 @@ void ucall_stop(ucall_server_t server);
 
 /*
  * Stops the server, waits for the other threads that serve, closes its connections and port, and
- * frees it. Call it once; from then on no other thread may call a function with that server.
- * Deferred calls may still be answered, which has no effect, and must be released. A callback may
- * free its own server, whose thread stops after the callback returns.
+ * frees it. From then on no other thread may call a function with that server; a second call of
+ * this one is an error, see `ucall_last_error`. Deferred calls may still be answered, which has no
+ * effect, and must be released. A callback may free its own server, whose thread stops after the
+ * callback returns.
  *
  * After fork(2), before any thread has served, only one of the two processes may use a server; the
  * other must not call these functions with it.
@@ -303,20 +431,26 @@ void ucall_free(ucall_server_t server);
  *
  * - bool: true or false.
  * - i64: an integer in range, without fraction and exponent: not 1.0.
+ * - u64: the same from 0 to 2^64 - 1.
  * - f64: any number in range, 1 included.
  * - str: a string. The output is unescaped and may contain NULs.
  * - json: any value. The output is its JSON text as received, a string with its quotes.
+ *
+ * A name with a length of 0 ends at its NUL, too: "" is the empty name.
  *
  * A name that starts with '/' is a JSON pointer (RFC 6901) into the params, as in "/user/tags/0";
  * the pointer to a member whose name starts with '/' is "/~1…". Of two members with one name the
  * last counts. Params by position have no names but pointers, like "/0".
  *
- * Text outputs live as long as the call. Outputs may be NULL, and are written only if the function
- * returns true. Memory is allocated only for strings with escapes, and reused for the next calls.
+ * Text outputs live as long as the call, and have no NUL at their end. Outputs may be NULL, and are
+ * written only if the function returns true. Memory is allocated only for strings with escapes, and
+ * reused for the next calls.
  */
 bool ucall_param_named_bool(ucall_call_t call, ucall_str_t name, size_t name_length, bool *output);
 bool ucall_param_named_i64(ucall_call_t call, ucall_str_t name, size_t name_length,
                            int64_t *output);
+bool ucall_param_named_u64(ucall_call_t call, ucall_str_t name, size_t name_length,
+                           uint64_t *output);
 bool ucall_param_named_f64(ucall_call_t call, ucall_str_t name, size_t name_length,
                            double *output);
 bool ucall_param_named_str(ucall_call_t call, ucall_str_t name, size_t name_length,
@@ -327,11 +461,152 @@ bool ucall_param_named_json(ucall_call_t call, ucall_str_t name, size_t name_len
 /* The same by position, from 0, for params in an array. */
 bool ucall_param_positional_bool(ucall_call_t call, size_t index, bool *output);
 bool ucall_param_positional_i64(ucall_call_t call, size_t index, int64_t *output);
+bool ucall_param_positional_u64(ucall_call_t call, size_t index, uint64_t *output);
 bool ucall_param_positional_f64(ucall_call_t call, size_t index, double *output);
 bool ucall_param_positional_str(ucall_call_t call, size_t index, ucall_str_t *output,
                                 size_t *output_length);
 bool ucall_param_positional_json(ucall_call_t call, size_t index, ucall_str_t *output,
                                  size_t *output_length);
+
+/* The type of a JSON value. */
+typedef enum ucall_type_t {
+    UCALL_TYPE_NONE = 0, /* there is no value */
+    UCALL_TYPE_NULL = 1,
+    UCALL_TYPE_BOOL = 2,
+    UCALL_TYPE_INTEGER = 3, /* a number without fraction and exponent, of any length */
+    UCALL_TYPE_NUMBER = 4,  /* any other number */
+    UCALL_TYPE_STRING = 5,
+    UCALL_TYPE_ARRAY = 6,
+    UCALL_TYPE_OBJECT = 7
+} ucall_type_t;
+
+/*
+ * The type of one of the params: after a getter has returned false, it tells a missing param, a
+ * null and one of another type apart.
+ */
+ucall_type_t ucall_param_named_type(ucall_call_t call, ucall_str_t name, size_t name_length);
+ucall_type_t ucall_param_positional_type(ucall_call_t call, size_t index);
+
+/*
+ * A value of the params of a call, valid as long as the call. The text is JSON as received, without
+ * a NUL at its end. A program sets values to zeros and passes them on, and changes none otherwise.
+ */
+typedef struct ucall_value_t {
+    ucall_call_t call;
+    ucall_str_t json;
+    size_t json_length;
+} ucall_value_t;
+
+/* All params: an array or an object. Returns false for a call without params. */
+bool ucall_call_params(ucall_call_t call, ucall_value_t *output);
+/* One of the params, of any type. Returns false if there is none. */
+bool ucall_param_named_value(ucall_call_t call, ucall_str_t name, size_t name_length,
+                             ucall_value_t *output);
+bool ucall_param_positional_value(ucall_call_t call, size_t index, ucall_value_t *output);
+
+/* The type of a value. */
+ucall_type_t ucall_value_type(ucall_value_t const *value);
+
+/* Reads a value as the getters of params do. Returns false for a value of another type. */
+bool ucall_value_bool(ucall_value_t const *value, bool *output);
+bool ucall_value_i64(ucall_value_t const *value, int64_t *output);
+bool ucall_value_u64(ucall_value_t const *value, uint64_t *output);
+bool ucall_value_f64(ucall_value_t const *value, double *output);
+bool ucall_value_str(ucall_value_t const *value, ucall_str_t *output, size_t *output_length);
+
+/* The number of items of an array or members of an object, counted in its text; 0 of others. */
+size_t ucall_value_count(ucall_value_t const *value);
+
+/*
+ * Replaces an item of an array, or the value of a member of an object, by the next one; zeros by
+ * the first. Returns false after the last, and leaves `item` as it is.
+ *
+ *     ucall_value_t item = {0};
+ *     while (ucall_value_next(&array, &item)) …
+ */
+bool ucall_value_next(ucall_value_t const *container, ucall_value_t *item);
+
+/*
+ * The same for the members of an object, with the key of each: unescaped, valid as long as the
+ * call, and without a NUL at its end. A key may come twice.
+ */
+bool ucall_value_next_member(ucall_value_t const *object, ucall_value_t *member, ucall_str_t *key,
+                             size_t *key_length);
+
+/*
+ * Writes one JSON value: of a result, an item of a stream, the params of a message or the data of
+ * an error. Created by `ucall_writer_new`, freed by `ucall_writer_free`, used by one thread at a
+ * time.
+ */
+typedef struct ucall_writer *ucall_writer_t;
+
+/* A writer without a value. */
+ucall_writer_t ucall_writer_new(void);
+/* Frees a writer. */
+void ucall_writer_free(ucall_writer_t writer);
+/* Discards the value and the error of a writer, and keeps its memory for the next value. */
+void ucall_writer_clear(ucall_writer_t writer);
+
+/*
+ * Write the next part of the value: inside of an array an item; inside of an object a key, then its
+ * value. `ucall_writer_json` takes the JSON text of a whole value.
+ *
+ * The text is always valid JSON: a part that does not fit there is rejected, and so are texts that
+ * are not UTF-8, doubles that are not finite, invalid JSON, and more than 1,024 levels. Then they
+ * return false, and so do all later calls with that writer, until `ucall_writer_clear`.
+ */
+bool ucall_writer_begin_array(ucall_writer_t writer);
+bool ucall_writer_end_array(ucall_writer_t writer);
+bool ucall_writer_begin_object(ucall_writer_t writer);
+bool ucall_writer_end_object(ucall_writer_t writer);
+bool ucall_writer_key(ucall_writer_t writer, ucall_str_t key, size_t length);
+bool ucall_writer_null(ucall_writer_t writer);
+bool ucall_writer_bool(ucall_writer_t writer, bool value);
+bool ucall_writer_i64(ucall_writer_t writer, int64_t value);
+bool ucall_writer_u64(ucall_writer_t writer, uint64_t value);
+bool ucall_writer_f64(ucall_writer_t writer, double value);
+bool ucall_writer_str(ucall_writer_t writer, ucall_str_t text, size_t length);
+bool ucall_writer_json(ucall_writer_t writer, ucall_str_t json, size_t length);
+
+/*
+ * The text of the value, without a NUL at its end, valid until the writer is used again. Returns
+ * false if the value is not complete, or a part was rejected.
+ */
+bool ucall_writer_text(ucall_writer_t writer, ucall_str_t *output, size_t *output_length);
+
+/* The name by which the procedure of a call was registered, without a NUL at its end. */
+bool ucall_call_method(ucall_call_t call, ucall_str_t *output, size_t *output_length);
+
+/* Whether a call is a notification, whose reply is dropped. */
+bool ucall_call_is_notification(ucall_call_t call);
+
+/* What `auth` has set for the request of a call; NULL without it. */
+void *ucall_call_user(ucall_call_t call);
+
+/* The other end of a connection. */
+typedef struct ucall_peer_t {
+    char address[64]; /* of TCP: the IP address as text, with a NUL; "" for a Unix socket */
+    uint16_t port;    /* of TCP */
+    int32_t process;  /* of a Unix socket on Linux: its id, or 0 if it is in another namespace */
+    uint32_t user;    /* and its user and group */
+    uint32_t group;
+} ucall_peer_t;
+
+/* The peer of a call. Returns false without `with_peers`. */
+bool ucall_call_peer(ucall_call_t call, ucall_peer_t *output);
+/* The same of a request. */
+bool ucall_request_peer(ucall_request_t request, ucall_peer_t *output);
+
+/*
+ * The first header of that name, in any case, of the HTTP request of a call. It has no NUL at its
+ * end, and may have bytes that are not UTF-8. Returns false if there is none, over other protocols,
+ * and for a deferred call: read its headers before.
+ */
+bool ucall_call_header(ucall_call_t call, ucall_str_t name, ucall_str_t *output,
+                       size_t *output_length);
+/* The same of a request. */
+bool ucall_request_header(ucall_request_t request, ucall_str_t name, ucall_str_t *output,
+                          size_t *output_length);
 
 /*
  * Replies with JSON text, nested at most 1,024 levels. For invalid JSON the caller gets -32603, and
@@ -343,13 +618,24 @@ void ucall_call_reply_content(ucall_call_t call, ucall_str_t json, size_t length
  * Replies with one value. A double must be finite. A string must be UTF-8, and is escaped. For any
  * other value the caller gets -32603, and that is logged.
  */
+void ucall_call_reply_null(ucall_call_t call);
 void ucall_call_reply_bool(ucall_call_t call, bool value);
 void ucall_call_reply_i64(ucall_call_t call, int64_t value);
+void ucall_call_reply_u64(ucall_call_t call, uint64_t value);
 void ucall_call_reply_f64(ucall_call_t call, double value);
 void ucall_call_reply_str(ucall_call_t call, ucall_str_t text, size_t length);
 
+/*
+ * Replies with the value of a writer, without validating it again. If it is not complete, or a part
+ * was rejected, the caller gets -32603, and that is logged.
+ */
+void ucall_call_reply_writer(ucall_call_t call, ucall_writer_t writer);
+
 /* Replies with an error. Codes from -32768 to -32000 are reserved for JSON-RPC and this library. */
 void ucall_call_reply_error(ucall_call_t call, int code, ucall_str_t message, size_t length);
+/* The same with data: JSON text, or NULL for none. For invalid JSON the caller gets -32603. */
+void ucall_call_reply_error_data(ucall_call_t call, int code, ucall_str_t message,
+                                 size_t message_length, ucall_str_t data, size_t data_length);
 /* -32602 "Invalid params" */
 void ucall_call_reply_error_invalid_params(ucall_call_t call);
 /* -32603 "Out of memory" */
@@ -366,22 +652,23 @@ void ucall_call_reply_error_unknown(ucall_call_t call);
  * read it again from the deferred call.
  *
  * Returns NULL, with nothing to release, if the call was answered or deferred before, and past
- * `max_deferred_calls`; then the caller gets -32003 with `retry_after_ms` in its data.
+ * `max_running_calls`; then the caller gets -32003 with `retry_after_ms` in its data.
  */
 ucall_call_t ucall_call_defer(ucall_call_t call);
 
 /*
- * Releases a deferred call, which the program must do exactly once, also after `ucall_free`.
- * Without a reply the caller gets -32603, unless the call is cancelled. After it neither the call
- * nor its text may be used. A call that was not deferred is not released, and that is logged.
+ * Releases a deferred call, which the program must do exactly once, also after `ucall_free`. A
+ * debug build rejects a second release. Without a reply the caller gets -32603, unless the call is
+ * cancelled. After it neither the call nor its text may be used. A call that was not deferred is
+ * not released, and that is logged.
  */
 void ucall_call_release(ucall_call_t call);
 
 /*
  * Messages that the server starts, for clients of WebSocket and raw TCP: notifications of `method`,
- * with the JSON text of an array or an object as params, or NULL for none. A `length` of 0 means up
- * to the NUL. Messages that wait for a slow client are dropped above `max_stream_bytes`, or for a
- * busy thread above 16 MiB; no function waits.
+ * with the JSON text of an array or an object as params, or NULL for none. Messages that wait for a
+ * slow client are dropped above `max_stream_bytes`, or for a busy thread above 16 MiB; no function
+ * waits.
  */
 
 /*
@@ -474,11 +761,11 @@ bool ucall_call_meta(ucall_call_t call, ucall_str_t name, ucall_str_t *output,
 bool ucall_call_is_cancelled(ucall_call_t call);
 
 /*
- * The deadline of a call in microseconds of CLOCK_MONOTONIC, by `call_timeout_ms` or the header
+ * The deadline of a call in milliseconds of CLOCK_MONOTONIC, by `timeout_ms` or the header
  * Ucall-Timeout-Ms of its request, whichever is shorter. Returns false if there is neither. At its
  * deadline a deferred call is cancelled, and its caller gets -32001.
  */
-bool ucall_call_deadline(ucall_call_t call, int64_t *output);
+bool ucall_call_deadline_ms(ucall_call_t call, int64_t *output);
 
 #ifdef __cplusplus
 }

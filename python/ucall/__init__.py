@@ -11,8 +11,8 @@
     server.run()
 
 ``ucall.Server`` picks the engine; ``ucall.uring.Server`` and ``ucall.posix.Server`` require one.
-Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``. The logger is
-``logging.getLogger("ucall")``.
+Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``, key-value stores in
+``ucall.store``. The logger is ``logging.getLogger("ucall")``.
 """
 
 from __future__ import annotations
@@ -42,10 +42,20 @@ if TYPE_CHECKING:
     from ucall import queue as queue
     from ucall import rich_posix as rich_posix
     from ucall import rich_uring as rich_uring
+    from ucall import store as store
     from ucall import uring as uring
 else:  # With `__getattr__`, type checkers would accept any name.
     __getattr__, __dir__ = on_demand(
-        __name__, "aio", "auth", "client", "posix", "queue", "rich_posix", "rich_uring", "uring"
+        __name__,
+        "aio",
+        "auth",
+        "client",
+        "posix",
+        "queue",
+        "rich_posix",
+        "rich_uring",
+        "store",
+        "uring",
     )
 
 __all__ = [

@@ -3,6 +3,10 @@
     python -m ucall module:server --host 0.0.0.0 --port 8545 --workers 4
 
 Without ``--workers`` and ``--reload`` this process serves; with them it supervises workers.
+
+    python -m ucall relay config.toml --workers 4
+
+relays calls to other servers as a file says, and always supervises workers.
 """
 
 from __future__ import annotations
@@ -12,26 +16,36 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 from ucall import _checks, _process_role, _tls
 from ucall._import import StartupError, import_server
-from ucall._settings import Settings
+from ucall._settings import GatewaySettings, Settings
 
 log = logging.getLogger("ucall")
 
 
 def main() -> int:
     """Serves or supervises until a signal; returns the exit status."""
+    if sys.argv[1:2] == ["relay"]:
+        gateway = GatewaySettings.read(sys.argv[2:])
+        _log_to_stderr(gateway.log_level.upper())
+        return _reporting(lambda: _relay(gateway))
     settings = Settings.read()
     _log_to_stderr(settings.log_level.upper())
     if not _process_role.is_worker():
         for warning in settings.warnings:
             log.warning("%s", warning)
     supervised = settings.workers is not None or settings.reload
+    if supervised and not _process_role.is_worker():
+        return _reporting(lambda: _supervise(settings))
+    return _reporting(lambda: _serve(settings))
+
+
+def _reporting(run: Callable[[], int]) -> int:
+    """Runs a program; logs why it cannot start, if it cannot. Returns the exit status."""
     try:
-        if supervised and not _process_role.is_worker():
-            return _supervise(settings)
-        return _serve(settings)
+        return run()
     except StartupError as failure:
         log.error("%s", failure)
     except OSError as failure:
@@ -89,6 +103,19 @@ def _supervise(settings: Settings) -> int:
         reload = [sys.executable, "-c", watch, os.getcwd()]
     command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
     return _supervisor.Supervisor(settings.workers or 1, command, reload).run()
+
+
+def _relay(settings: GatewaySettings) -> int:
+    from ucall import _gateway, _supervisor
+
+    if _process_role.is_worker():
+        _gateway.build(os.environ.pop(_gateway.CONFIG), settings.config).run()
+        return 0
+    configuration = _gateway.Configuration(settings.config)
+    configuration.load()
+    command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
+    supervisor = _supervisor.Supervisor(settings.workers, command, may_replace=configuration.reload)
+    return supervisor.run()
 
 
 def watch() -> None:

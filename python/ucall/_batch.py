@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ucall import _signature
 from ucall._core import Context
+from ucall.errors import RPCError
 from ucall.types.aliases import resolve_alias
 from ucall.types.messages import UnsupportedType, type_name
 
@@ -51,7 +52,7 @@ def adapt(
     if _signature.yields(function):
         raise TypeError(f"{name}: a batch that yields takes lists, and no arrays")
     stacking = _stacking_async if _signature.is_async(function) else _stacking
-    return stacking(function, stacked), signature
+    return stacking(function, name, stacked), signature
 
 
 def _check_column(parameter: _signature.Parameter, name: str) -> None:
@@ -90,12 +91,13 @@ def _is_array(annotation: Any) -> bool:
     return numpy is not None and kind is numpy.ndarray
 
 
-def _stacking(function: Function, stacked: Iterable[int]) -> Function:
+def _stacking(function: Function, name: str, stacked: Iterable[int]) -> Function:
     def run(*columns: Column) -> Column:
         results: Column = [None] * len(columns[0])
         for positions, arguments in _groups(columns, stacked):
             try:
-                _scatter(results, positions, list(function(*arguments)))
+                found = _checked(name, function(*arguments), len(positions))
+                _scatter(results, positions, found)
             except Exception as failure:
                 _scatter(results, positions, [failure] * len(positions))
         return results
@@ -103,13 +105,13 @@ def _stacking(function: Function, stacked: Iterable[int]) -> Function:
     return run
 
 
-def _stacking_async(function: Function, stacked: Iterable[int]) -> Function:
+def _stacking_async(function: Function, name: str, stacked: Iterable[int]) -> Function:
     async def run(*columns: Column) -> Column:
         results: Column = [None] * len(columns[0])
         for positions, arguments in _groups(columns, stacked):
             made = typing.cast(Coroutine[Any, Any, Iterable[Any]], function(*arguments))
             try:
-                _scatter(results, positions, list(await made))
+                _scatter(results, positions, _checked(name, await made, len(positions)))
             except Exception as failure:
                 _scatter(results, positions, [failure] * len(positions))
         return results
@@ -117,9 +119,23 @@ def _stacking_async(function: Function, stacked: Iterable[int]) -> Function:
     return run
 
 
+def _checked(name: str, found: Iterable[Any], count: int) -> Column:
+    """The results as a list.
+
+    Raises:
+        RPCError: There is not one for each call. It is logged here, once for all calls.
+    """
+    results = list(found)
+    if len(results) != count:
+        fault = f"result: expected {count} results for a batch of {count}, got {len(results)}"
+        import logging
+
+        logging.getLogger("ucall").error("%s: %s", name, fault)
+        raise RPCError(-32603, "Internal error", fault)
+    return results
+
+
 def _scatter(results: Column, positions: list[int], found: Column) -> None:
-    if len(found) != len(positions):
-        raise ValueError(f"expected {len(positions)} results for a batch, got {len(found)}")
     for position, result in zip(positions, found, strict=True):
         results[position] = result
 

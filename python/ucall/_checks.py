@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-__all__ = ["access_log", "challenge", "listed", "port", "positive", "seconds", "text"]
+__all__ = [
+    "access_log",
+    "challenge",
+    "json_object",
+    "listed",
+    "methods",
+    "port",
+    "positive",
+    "seconds",
+    "text",
+    "udp",
+]
 
 
 def access_log(form: str | None, sample: float | None) -> tuple[str, float] | None:
@@ -31,14 +43,29 @@ def seconds(name: str, value: float) -> float:
     return value
 
 
-def port(value: int) -> int:
+def port(value: int, name: str = "port") -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"port: expected an int, got {type(value).__name__}") from None
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
     if not 0 <= number < 65_536:
-        raise ValueError(f"port: expected 0 to 65535, got {number}; 0 picks a free one")
+        raise ValueError(f"{name}: expected 0 to 65535, got {number}; 0 picks a free one")
     return number
+
+
+def udp(
+    enabled: bool, number: int | None, allows_auth: bool, xdp: str | None
+) -> tuple[int | None, bool] | None:
+    """The settings of UDP: its port, and whether ``auth`` may serve other machines."""
+    if number is not None:
+        return port(number, "udp_port"), allows_auth
+    if enabled:
+        return None, allows_auth
+    if allows_auth:
+        raise ValueError("udp_auth: has no effect without udp")
+    if xdp is not None:
+        raise ValueError("xdp: has no effect without udp")
+    return None
 
 
 def challenge(auth: object) -> str:
@@ -69,6 +96,26 @@ def listed(name: str, names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
         raise TypeError(f"{name}: expected a list of names, such as [{names!r}]; got a str")
     return list(names)
+
+
+def methods(name: str, names: str | Iterable[str]) -> list[str]:
+    """Names of methods, each of which may end in ``*``."""
+    names = [names] if isinstance(names, str) else list(names)
+    for method in names:
+        if not text(name, method) or "*" in method[:-1] or method.startswith(("rpc.", "$/")):
+            expected = "expected names such as 'math.sum' or 'math.*'"
+            raise ValueError(f"{name}: {expected}, got {method!r}")
+    return names
+
+
+def json_object(name: str, value: Mapping[str, Any]) -> str:
+    """The text of a JSON object."""
+    try:
+        import json
+
+        return json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected values of JSON: {error}") from None
 
 
 def text(name: str, value: str) -> str:

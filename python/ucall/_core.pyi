@@ -9,7 +9,9 @@ from typing import Any, Final, Literal, Self, TypeVar, final
 from typing_extensions import Buffer, disjoint_base
 
 from ucall import Process
-from ucall._tls import TlsSettings
+from ucall._core_shared import SharedCounters as SharedCounters
+from ucall._core_shared import Store as Store
+from ucall._tls import ClientTls, TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
@@ -44,6 +46,7 @@ __all__ = [
     "RequestWriter",
     "Server",
     "SharedCounters",
+    "Store",
     "UnixSocket",
     "Unwritable",
     "check_shared_memory",
@@ -74,6 +77,10 @@ class Server:
         tls: TlsSettings | None,
         metrics: bool,
         access_log: tuple[str, float] | None,
+        udp: tuple[int | None, bool] | None,
+        xdp: str | None,
+        dedupe: bool,
+        cookie_secret: bytes | None,
     ) -> Server: ...
     def configure(
         self,
@@ -93,6 +100,8 @@ class Server:
     @property
     def port(self) -> int: ...
     @property
+    def udp_port(self) -> int | None: ...
+    @property
     def host(self) -> str: ...
     @property
     def engine(self) -> str: ...
@@ -111,6 +120,7 @@ class Server:
         timeout_ms: float | None,
         batch: tuple[int, float, int] | None,
         stream: tuple[bool, str] | None,
+        is_idempotent: bool,
     ) -> None: ...
     def insert_route(
         self,
@@ -123,6 +133,23 @@ class Server:
         is_public: bool,
         wants_peer: bool,
         is_builtin: bool = False,
+    ) -> None: ...
+    def insert_store(self, name: str, store: Store) -> list[tuple[str, str, str, str]]: ...
+    def insert_relay(
+        self,
+        methods: Sequence[str],
+        to: Sequence[str],
+        *,
+        headers: Sequence[tuple[str, str]],
+        meta: bool,
+        tls: ClientTls,
+        timeout_ms: float,
+        max_outstanding: int,
+        max_failures: int,
+        idempotent: Sequence[str],
+        hash_param: str | None,
+        rename: Sequence[tuple[str, str]],
+        params: str,
     ) -> None: ...
     def insert_health_route(self, path: str, function: Callable[[str | None], object]) -> None: ...
     def set_callbacks(self, on_drain: object, beat: object, interval_s: float | None) -> None: ...
@@ -145,14 +172,6 @@ class Server:
     def metrics(self) -> dict[str, Any]: ...
     @staticmethod
     def default_limits() -> dict[str, float]: ...
-
-@final
-class SharedCounters:
-    def __new__(cls, descriptor: int) -> Self: ...
-    def fileno(self) -> int: ...
-    @property
-    def page_indices(self) -> list[int]: ...
-    def retire(self, index: int) -> None: ...
 
 @final
 class DoneCallback:
@@ -353,6 +372,8 @@ class Request:
     def is_notification(self) -> bool: ...
     @property
     def data(self) -> memoryview: ...
+    @property
+    def document(self) -> bytes: ...
     def __len__(self) -> int: ...
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -371,6 +392,7 @@ class RequestWriter:
     ) -> Request: ...
     def document(self, document: dict[str, Any], id: object) -> Request: ...
     def batch(self, calls: Sequence[dict[str, Any]], answered: bool) -> Request: ...
+    def rewrite(self, request: Request) -> Request: ...
 
 @final
 class Reply:
@@ -384,6 +406,8 @@ class Reply:
     def is_empty(self) -> bool: ...
     @property
     def is_error(self) -> bool: ...
+    @property
+    def is_result(self) -> bool: ...
     @property
     def is_batch(self) -> bool: ...
     @property
@@ -429,7 +453,9 @@ class ReplyReader:
 
 @final
 class ClientConnection:
-    def __new__(cls, descriptor: int, *, http: bool, reply_bytes_max: int) -> ClientConnection: ...
+    def __new__(
+        cls, descriptor: int, *, http: bool, reply_bytes_max: int, idle_max_s: float
+    ) -> ClientConnection: ...
     def exchange(self, request: Request, timeout: float | None) -> Reply | None: ...
     @property
     def is_reusable(self) -> bool: ...

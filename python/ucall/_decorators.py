@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from ucall import _tls
 
 if TYPE_CHECKING:
     from ucall._asyncio.lifespan import LifespanHooks
     from ucall._functions import Functions
     from ucall._health import ReadyChecks
+    from ucall.store import Store
 
 __all__ = ["Decorators"]
 
@@ -39,6 +43,7 @@ class Decorators:
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
+        idempotent: bool = False,
     ) -> Callable[[Function], Function]: ...
 
     def __call__(self, function: Any = None, **options: Any) -> Any:
@@ -60,6 +65,7 @@ class Decorators:
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
+        idempotent: bool = False,
     ) -> Function: ...
 
     @overload
@@ -74,6 +80,7 @@ class Decorators:
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
+        idempotent: bool = False,
     ) -> Callable[[Function], Function]: ...
 
     def batch(
@@ -88,6 +95,7 @@ class Decorators:
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
+        idempotent: bool = False,
     ) -> Any:
         """Registers a function that takes many calls at once, such as a model's inference::
 
@@ -104,7 +112,7 @@ class Decorators:
         Args:
             function: A plain or an async function; or a generator, whose items are lists with an
                 item, or `ucall.END`, for each call.
-            name, threads, timeout_ms, stream, overflow: See `add`.
+            name, threads, timeout_ms, stream, overflow, idempotent: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
             parallel: Concurrent batches, if the function is async or runs in threads.
@@ -119,6 +127,7 @@ class Decorators:
             "timeout_ms": timeout_ms,
             "batch": BatchRules(max_size, max_wait_ms, parallel),
             "stream": StreamRules(stream, overflow),
+            "idempotent": idempotent,
         }
 
         def add(function: Function) -> Function:
@@ -203,6 +212,7 @@ class Decorators:
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
+        idempotent: bool = False,
     ) -> Function:
         """Registers a function or another callable, and returns it. The server may be running.
 
@@ -220,6 +230,9 @@ class Decorators:
                 they get a list otherwise. See docs/streams.md.
             overflow: What happens when a client reads a generator's items too slowly:
                 ``"pause"`` (the default), ``"drop_oldest"``, ``"drop_newest"`` or ``"close"``.
+            idempotent: Whether a call may run twice. Clients with several servers learn it by
+                ``rpc.discover``, and send such calls again after a failure (docs/scale.md). Over
+                UDP, copies of a call then run again, and replies need no memory (docs/udp.md).
 
         Raises:
             TypeError: An annotation is not supported, or the options exclude each other. The
@@ -236,8 +249,80 @@ class Decorators:
             processes=processes,
             timeout_ms=timeout_ms,
             stream=StreamRules(stream, overflow),
+            idempotent=idempotent,
         )
         return function
+
+    def store(self, name: str, path: str | os.PathLike[str] | Store) -> Store:
+        """Serves a key-value store as ``name.get`` and so on, without Python: see docs/store.md.
+
+        Args:
+            name: The beginning of the methods' names.
+            path: The directory, or a store that `ucall.store.open` has returned, as this does.
+        """
+        return self._functions.add_store(name, path)
+
+    def relay(
+        self,
+        methods: str | Iterable[str],
+        *,
+        to: str | Iterable[str],
+        headers: Mapping[str, str] | None = None,
+        meta: bool = False,
+        ssl_ca_certs: _tls.Path | None = None,
+        ssl_certfile: _tls.Path | None = None,
+        ssl_keyfile: _tls.Path | None = None,
+        ssl_keyfile_password: str | bytes | None = None,
+        timeout_ms: float = 30_000,
+        max_outstanding: int = 1024,
+        max_failures: int = 5,
+        idempotent: str | Iterable[str] = (),
+        hash_param: str | None = None,
+        rename: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Passes calls on to other servers, without Python: see docs/relay.md.
+
+        Args:
+            methods: The methods, such as ``"math.sum"``, or ``"math.*"`` for all that begin so.
+                Functions of the same names come first.
+            to: The servers: ``"tcp://host:port"``, ``"unix:///path"`` or
+                ``"http://host:port/path"``; with TLS ``"tls://…"`` or ``"https://…"``. Hosts are
+                resolved now, and again when connections fail.
+            headers: Headers of each HTTP request, such as credentials.
+            meta: The servers over HTTP are ucall servers, and get ``_meta``, as all others do.
+            ssl_ca_certs: The authorities of the servers' certificates; by default the system's.
+            ssl_certfile: The certificate for servers that request one, with its chain.
+            ssl_keyfile: Its private key, unless that is in ``ssl_certfile``.
+            ssl_keyfile_password: The password of the private key.
+            timeout_ms: After so long a caller gets error -32001.
+            max_outstanding: Calls under way to one server, for each worker.
+            max_failures: Failures in a row after which a server gets no calls for a while.
+            idempotent: The methods that may run twice: they are repeated if a server fails.
+            hash_param: The param, by name, whose value picks the server. Otherwise a server with
+                few calls under way gets the call.
+            rename: The servers' names of methods by those of callers, such as
+                ``{"sum": "add", "math.*": "*"}``.
+            params: Params, by name, that are added to each call.
+
+        Raises:
+            ValueError: An option has a wrong value, or a method belongs to a function.
+            OSError: A host is not known, or a file cannot be read.
+        """
+        self._functions.add_relay(
+            methods,
+            to,
+            headers=headers,
+            meta=meta,
+            tls=_tls.client_tls(ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_keyfile_password),
+            timeout_ms=timeout_ms,
+            max_outstanding=max_outstanding,
+            max_failures=max_failures,
+            idempotent=idempotent,
+            hash_param=hash_param,
+            rename=rename,
+            params=params,
+        )
 
     def register_type(
         self, type: type[T], encode: Callable[[T], object], decode: Callable[[Any], T]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from ucall._response import HttpResponse, parts
 
 if TYPE_CHECKING:
     from ucall import _core
-    from ucall._functions import Functions, Served
+    from ucall._functions import Functions, NativeMethod, Served
 
 __all__ = ["Discovery"]
 
@@ -26,8 +27,11 @@ class Discovery:
         self._texts = title, version, description
         self._lock = threading.Lock()
         self._document: dict[str, Any] = {}
-        #: The functions that the document describes.
-        self._described: dict[str, Served] | None = None
+        #: The functions and native methods that the document describes.
+        self._described: tuple[dict[str, Served] | None, dict[str, NativeMethod] | None] = (
+            None,
+            None,
+        )
 
     def register(self, core: _core.Server) -> None:
         """Has a server answer with the document, in a thread, because making it takes a while."""
@@ -40,6 +44,7 @@ class Discovery:
             timeout_ms=None,
             batch=None,
             stream=None,
+            is_idempotent=True,
         )
         core.insert_route(
             PATH,
@@ -56,10 +61,10 @@ class Discovery:
         from ucall.schema.description import describe_functions
 
         with self._lock:
-            served = self._functions.served
-            if self._described is not served:
+            present = self._functions.served, self._functions.natives
+            if not all(map(operator.is_, present, self._described)):
                 self._document = describe_functions(self._functions, *self._texts).openrpc()
-                self._described = served
+                self._described = present
             return self._document
 
     def respond(self, request: _core.HttpRequest) -> Iterator[bytes]:

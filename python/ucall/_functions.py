@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ucall import _checks, _explorer, _static
 from ucall._discovery import Discovery
 
 if TYPE_CHECKING:
-    from ucall import _core
+    from ucall import _core, _tls
     from ucall._processes import Pool
     from ucall._registration import BatchRules, StreamRules
     from ucall._tracing.server import CallSpans
+    from ucall.store import Store
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Functions", "Served"]
+__all__ = ["Functions", "NativeMethod", "Served"]
 
 
 class Served(NamedTuple):
@@ -26,6 +28,19 @@ class Served(NamedTuple):
     hints: dict[str, object]
     #: Whether each of its parameters is a list, with an item of every call in a batch.
     takes_batches: bool
+    #: Whether a call may run twice.
+    is_idempotent: bool
+
+
+class NativeMethod(NamedTuple):
+    """A method of a store, without a function."""
+
+    name: str
+    summary: str
+    #: The JSON Schema of the params by name, as text, in the order of those by position.
+    params: str
+    #: The JSON Schema of the result, as text.
+    result: str
 
 
 class Functions:
@@ -46,6 +61,8 @@ class Functions:
         self._timeout_ms = timeout_ms
         #: By the names of their methods, and replaced whenever one is added.
         self.served: dict[str, Served] = {}
+        #: The methods that no function serves: replaced whenever one is added.
+        self.natives: dict[str, NativeMethod] = {}
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
@@ -85,6 +102,7 @@ class Functions:
         timeout_ms: float | None = None,
         batch: BatchRules | None = None,
         stream: StreamRules,
+        idempotent: bool = False,
     ) -> None:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
@@ -110,7 +128,9 @@ class Functions:
         known = self.served.get(name)
         if known is not None and _origin(known.function) != _origin(function):
             raise ValueError(f"{name!r} is already the name of {known.function!r}")
-        served = Served(function, registration.hints, batch is not None)
+        if name in self.natives:
+            raise ValueError(f"{name!r} is already the name of a store's method")
+        served = Served(function, registration.hints, batch is not None, idempotent)
         self.served = {**self.served, name: served}
         self.is_async |= registration.mode in ("task", "async_generator")
         self._core.insert(
@@ -122,6 +142,66 @@ class Functions:
             timeout_ms=timeout_ms,
             batch=registration.batch,
             stream=registration.stream,
+            is_idempotent=idempotent,
+        )
+
+    def add_store(self, name: str, path: str | os.PathLike[str] | Store) -> Store:
+        """Registers the procedures of a store: see `ucall.Server.store`."""
+        from ucall import store as stores
+
+        if not name or name.startswith("rpc."):
+            raise ValueError(f"name: expected the name of a store, got {name!r}")
+        methods = [*self.served, *self.natives]
+        taken = next((method for method in methods if method.startswith(f"{name}.")), None)
+        if taken is not None:
+            raise ValueError(f"{taken!r} is already the name of another method")
+        store = path if isinstance(path, stores.Store) else stores.open(path)
+        inserted = self._core.insert_store(name, store._core)
+        self.natives = {**self.natives, **{it[0]: NativeMethod(*it) for it in inserted}}
+        return store
+
+    def add_relay(
+        self,
+        methods: str | Iterable[str],
+        to: str | Iterable[str],
+        *,
+        headers: Mapping[str, str] | None,
+        meta: bool,
+        tls: _tls.ClientTls,
+        timeout_ms: float,
+        max_outstanding: int,
+        max_failures: int,
+        idempotent: str | Iterable[str],
+        hash_param: str | None,
+        rename: Mapping[str, str] | None,
+        params: Mapping[str, Any] | None,
+    ) -> None:
+        """Registers methods that other servers answer: see `ucall.Server.relay`."""
+        names = _checks.methods("methods", methods)
+        upstreams = [to] if isinstance(to, str) else list(to)
+        if not names or not upstreams:
+            missing = "to" if names else "methods"
+            raise ValueError(f"{missing}: expected at least one")
+        taken = next((name for name in names if name in self.served), None)
+        if taken is not None:
+            raise ValueError(f"{taken!r} is already the name of {self.served[taken].function!r}")
+        is_encrypted = any(name.startswith(("tls:", "https:")) for name in upstreams)
+        if not is_encrypted and (tls["authority"] or tls["certificate"]):
+            option = "ssl_ca_certs" if tls["authority"] else "ssl_certfile"
+            raise ValueError(f"{option}: expected an upstream with TLS")
+        self._core.insert_relay(
+            names,
+            upstreams,
+            headers=list((headers or {}).items()),
+            meta=meta,
+            tls=tls,
+            timeout_ms=timeout_ms,
+            max_outstanding=_checks.positive("max_outstanding", max_outstanding),
+            max_failures=_checks.positive("max_failures", max_failures),
+            idempotent=_checks.methods("idempotent", idempotent),
+            hash_param=hash_param,
+            rename=list((rename or {}).items()),
+            params=_checks.json_object("params", params or {}),
         )
 
     def add_route(

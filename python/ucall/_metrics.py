@@ -119,6 +119,7 @@ def metrics_of(values: dict[str, Any], scheme: str) -> list[Metric]:
             "Lines of the access log that were dropped.",
             values["dropped_log_lines"],
         ),
+        *_datagram_metrics(values["datagrams"]),
         (
             "ucall_gil_wait_seconds",
             counter,
@@ -143,7 +144,40 @@ def metrics_of(values: dict[str, Any], scheme: str) -> list[Metric]:
     ):
         found.append(Metric(name, kind, unit, text))
         found[-1].add(value)
-    return found
+    return found + _upstream_metrics(values["upstreams"])
+
+
+def _datagram_metrics(counts: dict[str, int]) -> list[tuple[str, str, str, str, int]]:
+    """The metrics of UDP, if the server has received any datagram."""
+    texts = {
+        "received": "Datagrams received.",
+        "sent": "Replies in datagrams.",
+        "invalid": "Datagrams without a valid request, which are not answered.",
+        "repeated": "Datagrams that were sent again.",
+        "refused": "Datagrams past a limit, or whose reply needs a cookie.",
+        "dropped": "Datagrams that the kernel has dropped.",
+    }
+    if not any(counts.values()):
+        return []
+    return [
+        (f"ucall_{name}_datagrams", "counter", "", text, counts[name])
+        for name, text in texts.items()
+    ]
+
+
+def _upstream_metrics(upstreams: list[tuple[str, int, int, bool]]) -> list[Metric]:
+    """The metrics of relays, if the server has any. Two relays may have the same upstream."""
+    metrics = [
+        Metric("ucall_upstream_calls", "gauge", "", "Relayed calls that wait for an upstream."),
+        Metric("ucall_upstream_failures", "counter", "", "Failures of an upstream."),
+        Metric("ucall_upstream_resting", "gauge", "", "1 while an upstream gets no calls, else 0."),
+    ]
+    for name in dict.fromkeys(name for name, *_ in upstreams):
+        counts = [found for known, *found in upstreams if known == name]
+        for metric, values in zip(metrics, zip(*counts, strict=True), strict=True):
+            value = any(values) if metric.name == "ucall_upstream_resting" else sum(values)
+            metric.add(int(value), (("upstream", name),))
+    return metrics if upstreams else []
 
 
 def _add_series(values: dict[str, Any], duration: Metric, batch: Metric) -> None:

@@ -13,7 +13,7 @@ from ucall._cli.arguments import Parser
 from ucall._tls import CLIENT_AUTH, ClientAuth
 from ucall.server import Server
 
-__all__ = ["LOG_LEVELS", "Settings"]
+__all__ = ["LOG_LEVELS", "GatewaySettings", "Settings"]
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
@@ -56,6 +56,35 @@ class Settings:
         }
         warnings = _unknown_variables({*flags, *converters} - {"app"})
         return cls(**flags, options=options, warnings=warnings)
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """How to relay."""
+
+    config: str
+    workers: int
+    log_level: str
+
+    @classmethod
+    def read(cls, arguments: Sequence[str]) -> GatewaySettings:
+        """Reads the command line after ``relay``; exits with status 2 if it is invalid."""
+        parser = Parser(
+            prog="python -m ucall relay",
+            description="Relays calls to other servers, without functions of its own. SIGHUP reads "
+            "the file again: docs/relay.md describes it.",
+        )
+        parser.add_argument("config", metavar="config.toml", help="the upstreams and the options")
+        _add(
+            parser,
+            "--workers",
+            default=1,
+            type=_count,
+            metavar="N",
+            help="processes, restarted when they die (default: 1)",
+        )
+        _add_log_level(parser)
+        return cls(**vars(parser.parse_args(arguments)))
 
 
 def _variable(name: str) -> str:
@@ -111,16 +140,7 @@ def _parser() -> Parser:
     _add(parser, "--workers", type=_count, metavar="N", help="processes, restarted when they die")
     _add(parser, "--engine", choices=("auto", "uring", "posix"), help="auto: uring where allowed")
     _add(parser, "--threads", type=_count, metavar="N", help="run plain functions in N threads")
-    levels = f"lowest level to log: {', '.join(LOG_LEVELS)} (default: info)"
-    _add(
-        parser,
-        "--log-level",
-        default="info",
-        type=str.lower,
-        choices=LOG_LEVELS,
-        metavar="LEVEL",
-        help=levels,
-    )
+    _add_log_level(parser)
     _add(parser, "--access-log", choices=("text", "json"), help="write a line for each call")
     _add(
         parser,
@@ -143,6 +163,19 @@ def _parser() -> Parser:
         help="restart when a source below this folder changes (needs ucall[reload])",
     )
     return parser
+
+
+def _add_log_level(parser: Parser) -> None:
+    levels = f"lowest level to log: {', '.join(LOG_LEVELS)} (default: info)"
+    _add(
+        parser,
+        "--log-level",
+        default="info",
+        type=str.lower,
+        choices=LOG_LEVELS,
+        metavar="LEVEL",
+        help=levels,
+    )
 
 
 def _add(parser: Parser, flag: str, default: Any = None, **options: Any) -> None:

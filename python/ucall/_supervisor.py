@@ -83,9 +83,16 @@ class Supervisor:
         workers: The number of workers.
         command: The command line of a worker.
         reload: A command that writes a line per change of a source: restarts the workers.
+        may_replace: Called on SIGHUP; returns whether to replace the workers.
     """
 
-    def __init__(self, workers: int, command: list[str], reload: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        command: list[str],
+        reload: list[str] | None = None,
+        may_replace: Callable[[], bool] = lambda: True,
+    ) -> None:
         #: The counters of all workers, past ones included.
         self.counters = _core.SharedCounters(_anonymous_file())
         #: The pages in no use, the first one last.
@@ -95,6 +102,7 @@ class Supervisor:
         self._pairs = [_message_pair() for _ in range(min(2 * workers, _pairs_max()))]
         self._command = command
         self._reload = reload
+        self._may_replace = may_replace
         self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
         self._retiring: list[Worker] = []
         #: Slots whose workers are to be replaced; the first one is in progress.
@@ -354,8 +362,9 @@ class Supervisor:
 
     def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP and not self._is_stopping:
-            log.info("restarting the workers, one after another")
-            self._begin_rolling()
+            if self._may_replace():
+                log.info("restarting the workers, one after another")
+                self._begin_rolling()
         elif number == signal.SIGTERM or (number == signal.SIGINT and not self._is_stopping):
             self._stop()
         elif number == signal.SIGINT:

@@ -8,7 +8,16 @@ from typing import Literal, TypeAlias, TypedDict
 
 from ucall import _process_role
 
-__all__ = ["CLIENT_AUTH", "ClientAuth", "Files", "TlsSettings", "tls_settings"]
+__all__ = [
+    "CLIENT_AUTH",
+    "ClientAuth",
+    "ClientTls",
+    "Files",
+    "Path",
+    "TlsSettings",
+    "client_tls",
+    "tls_settings",
+]
 
 Path: TypeAlias = "str | os.PathLike[str]"
 Files: TypeAlias = "Path | Iterable[Path] | None"
@@ -67,6 +76,39 @@ def tls_settings(
         "client_authorities": None if ca_certs is None else os.fspath(ca_certs),
         "client_auth": client_auth,
         "tickets": _process_role.tickets,
+    }
+
+
+class ClientTls(TypedDict):
+    """The files of a client of TLS; by default it has no certificate and trusts the system's."""
+
+    certificate: str | None
+    key: str | None
+    password: bytes | None
+    authority: str | None
+
+
+def client_tls(
+    ca_certs: Path | None,
+    certfile: Path | None,
+    keyfile: Path | None,
+    keyfile_password: str | bytes | None,
+) -> ClientTls:
+    """The settings of the options ``ssl_…`` of a client.
+
+    Raises:
+        ValueError: The options contradict each other.
+    """
+    if certfile is None and (keyfile is not None or keyfile_password is not None):
+        raise ValueError("ssl_certfile: expected a certificate for the private key")
+    if isinstance(keyfile_password, str):
+        keyfile_password = keyfile_password.encode()
+    keyfile = certfile if keyfile is None else keyfile
+    return {
+        "certificate": None if certfile is None else os.fspath(certfile),
+        "key": None if keyfile is None else os.fspath(keyfile),
+        "password": keyfile_password,
+        "authority": None if ca_certs is None else os.fspath(ca_certs),
     }
 
 

@@ -1,10 +1,12 @@
 """Functions for ``Server(auth=…)``: bearer tokens and API keys.
 
-server = Server(auth=ucall.auth.bearer({"s3cret": "alice"}))
+What a token stands for is the user of its calls::
 
-@server
-def whoami(ctx: ucall.Context) -> str:
-    return ctx.user
+    server = Server(auth=ucall.auth.bearer({"s3cret": "alice"}))
+
+    @server
+    def whoami(ctx: ucall.Context) -> str:
+        return ctx.user
 """
 
 from __future__ import annotations

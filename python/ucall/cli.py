@@ -135,7 +135,8 @@ def _server_options(options: argparse.Namespace) -> str:
     words = [] if options.uri == DEFAULT_URI else ["--uri", options.uri]
     if options.port is not None:
         words += ["--port", str(options.port)]
-    return "".join(f" {shlex.quote(word)}" for word in words + ["--tcp"] * options.tcp)
+    words += ["--tcp"] * options.tcp + ["--udp"] * options.udp
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def _client(options: argparse.Namespace, observer: ProgressObserver) -> Client:
@@ -144,6 +145,10 @@ def _client(options: argparse.Namespace, observer: ProgressObserver) -> Client:
         if "://" in uri and not uri.startswith(("tcp://", "tcps://")):
             raise UsageError(f"--tcp: {uri} is not for raw TCP")
         uri = uri if "://" in uri else f"tcp://{uri}"
+    if options.udp:
+        if options.tcp or ("://" in uri and not uri.startswith("udp://")):
+            raise UsageError(f"--udp: not with --tcp or {uri}")
+        uri = uri if "://" in uri else f"udp://{uri}"
     try:
         return Client(
             uri,

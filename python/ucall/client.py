@@ -9,10 +9,11 @@ response.json
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from ucall._client.address import Address, secure_uri
+from ucall._client.address import Address, Addresses, secure_uri
 from ucall._client.base import (
     IMAGE_PIXELS_MAX,
     REPLY_BYTES_MAX,
@@ -20,18 +21,22 @@ from ucall._client.base import (
     ClientBase,
     check_channel_options,
     context_for,
+    target_of,
 )
 from ucall._client.batch import BatchBase
 from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.names import Method, Methods, check_public
+from ucall._client.options import Options
 from ucall._client.pool import Pool
 from ucall._client.response import Response
 from ucall._client.streams import ChannelSource, HttpSource, Stream, Subscription
 
 if TYPE_CHECKING:
+    from ucall._client.balanced import BalancedPool
     from ucall._client.stream import Observer
     from ucall._client.streams import Source
     from ucall._client.tls import Certificate, Verify
+    from ucall._client.udp import UdpPool
     from ucall._core import Reply
     from ucall._tracing.client import ClientSpans
 
@@ -39,7 +44,7 @@ __all__ = ["Batch", "Client", "ClientTLS", "Response", "Stream", "Subscription"]
 
 
 class Client(ClientBase):
-    """Calls the functions of a JSON-RPC 2.0 server, over HTTP/1.1, WebSocket or raw TCP.
+    """Calls the functions of a JSON-RPC 2.0 server, over HTTP/1.1, WebSocket, raw TCP or UDP.
 
     ``client.vectorize(description=d, image=image)`` passes params by name, and
     ``client.math.sum(2, 3)`` calls the method ``math.sum`` by position. ``client.call(name, ...)``
@@ -51,7 +56,9 @@ class Client(ClientBase):
     Args:
         uri: ``"host"``, ``"host:port"``, ``"http://…"``, ``"https://…"``; ``"ws://…"`` or
             ``"wss://…"`` for WebSocket; ``"tcp://…"`` or ``"tcps://…"`` for raw TCP;
-            ``"unix:///path"``, ``"ws+unix:///path"`` or ``"tcp+unix:///path"`` for a Unix socket.
+            ``"udp://…"`` for datagrams (docs/udp.md); ``"unix:///path"``, ``"ws+unix:///path"`` or
+            ``"tcp+unix:///path"`` for a Unix socket. A list of URIs, or ``"dns://host:port"`` for
+            all addresses of a host, spreads the calls over several servers: see docs/scale.md.
         port: The port if the URI has none. By default that of its scheme; without a scheme, and
             for ``tcp``, 8545.
         timeout: Seconds that a call may take, connecting included; ``None`` for no limit.
@@ -66,8 +73,12 @@ class Client(ClientBase):
             `ucall.ConnectionError`, and a subscription loses its oldest.
         reconnect: Over WebSocket, and for subscriptions over raw TCP: repeats failed attempts to
             connect, with growing pauses. No call is repeated.
+        hedge: With several addresses: sends an idempotent call to a second server when the first
+            is slower than 95% of calls.
         trace: Makes an OpenTelemetry span for each call, and sends its context to the server. See
             docs/observability.md.
+        tcp_fallback: Over UDP: repeats a call over raw TCP, on the same port, if its reply is too
+            long for a datagram. It then runs twice.
 
     Raises:
         ImportError: ``trace`` without ``opentelemetry-api``.
@@ -77,7 +88,7 @@ class Client(ClientBase):
 
     def __init__(
         self,
-        uri: str = "127.0.0.1",
+        uri: str | Sequence[str] = "127.0.0.1",
         port: int | None = None,
         *,
         timeout: float | None = TIMEOUT_S,
@@ -88,21 +99,42 @@ class Client(ClientBase):
         max_image_pixels: int = IMAGE_PIXELS_MAX,
         max_waiting_bytes: int = WAITING_BYTES_MAX,
         reconnect: bool = False,
+        hedge: bool = False,
         trace: bool = False,
+        tcp_fallback: bool = False,
         _observer: Observer | None = None,
     ) -> None:
-        address = Address(uri, port)
-        super().__init__(address, timeout, headers, max_image_pixels, trace)
+        target = target_of(uri, port)
+        super().__init__(target, timeout, headers, max_image_pixels, trace)
+        address = self._options.address
         context = context_for(address, verify, cert)
-        check_channel_options(address, max_waiting_bytes, reconnect)
-        self._pool = Pool(
-            self._options,
-            max_reply_bytes,
-            context,
-            _observer,
-            waiting_bytes_max=max_waiting_bytes,
-            reconnect=reconnect,
+        check_channel_options(
+            target, max_waiting_bytes, reconnect=reconnect, hedge=hedge, tcp_fallback=tcp_fallback
         )
+
+        def make_pool(options: Options, connect_s: float | None = None) -> Pool:
+            return Pool(
+                options,
+                max_reply_bytes,
+                context,
+                _observer,
+                waiting_bytes_max=max_waiting_bytes,
+                reconnect=reconnect,
+                connect_s=connect_s,
+            )
+
+        self._pool: Pool | BalancedPool | UdpPool
+        if isinstance(target, Addresses):
+            from ucall._client.balanced import BalancedPool
+
+            self._pool = BalancedPool.of(target, self._options, make_pool, hedges=hedge)
+        elif address.is_udp:
+            from ucall._client.udp import UdpPool
+
+            tcp = partial(_tcp_pool, address, timeout, max_reply_bytes)
+            self._pool = UdpPool(self._options, max_reply_bytes, tcp if tcp_fallback else None)
+        else:
+            self._pool = make_pool(self._options)
 
     def __call__(self, request: dict[str, Any]) -> Response:
         """Sends a request object, with ``jsonrpc`` and ``id`` unless it has them.
@@ -247,12 +279,20 @@ class Client(ClientBase):
         id: int | str,
         trace: tuple[str, str | None] | None,
     ) -> Source:
-        options, pool = self._options, self._pool
-        is_http = options.address.is_http
-        request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
-        if is_http:
-            return HttpSource(pool, request, id, options.timeout)
-        return ChannelSource(pool.channel(), request, id, options.timeout)
+        def begin(pool: Pool, options: Options) -> Source:
+            is_http = options.address.is_http
+            request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
+            if is_http:
+                return HttpSource(pool, request, id, options.timeout)
+            return ChannelSource(pool.channel(), request, id, options.timeout)
+
+        pool = self._pool
+        return begin(pool, self._options) if isinstance(pool, Pool) else pool.source(begin)
+
+
+def _tcp_pool(address: Address, timeout: float | None, reply_bytes_max: int) -> Pool:
+    """The connections to the server of an address for UDP."""
+    return Pool(Options(Address(f"tcp://{address.name}"), timeout, {}), reply_bytes_max, None)
 
 
 class ClientTLS(Client):
@@ -314,6 +354,10 @@ class Batch(BatchBase[Client]):
         (calls, request), client = self._take(), self._client
         ids, timeout = tuple(calls.responses), client._options.timeout
         with calls:
+            if client._options.address.is_udp:
+                pool = cast("UdpPool", client._pool)
+                replies = pool.exchange_all(*calls.datagrams(), timeout)
+                return calls.resolve_each(replies)
             return calls.resolve(client._pool.exchange(request, ids, timeout))
 
     def __enter__(self) -> Self:

@@ -66,8 +66,11 @@ class NoChannelError(RuntimeError):
 class ConnectionError(builtins.ConnectionError):
     """A client got no reply: it could not connect, the connection broke, or the reply is invalid.
 
-    The message is the reason. Unless the client could not connect, the call may have run.
+    The message is the reason.
     """
+
+    #: Whether the call may have run. It has not if the server cannot have read the request.
+    may_have_run: bool = True
 
 
 class HTTPError(ConnectionError):
@@ -96,3 +99,6 @@ class HTTPError(ConnectionError):
 
 class TimeoutError(builtins.TimeoutError):
     """A client got no reply in time. The call may have run, or may be running."""
+
+    #: Whether the call may have run. It has not if the client could not connect.
+    may_have_run: bool = True

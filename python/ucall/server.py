@@ -98,7 +98,7 @@ class Server(Decorators):
         max_running_calls: Concurrent calls of async functions and in threads, processes and
             batches. Past it, -32003.
         max_threads: Threads for blocking functions. Past it, calls wait.
-        drain_timeout_s: Seconds that running calls get when the server stops. Past it, -32002.
+        drain_timeout_s: Seconds that running calls get when the server stops. Past it, -32007.
         shutdown_delay_s: Seconds between a stop and the closing of the listener, while calls are
             served and ``/readyz`` answers 503, so that load balancers send no more.
         ready_timeout_s: Seconds for all checks of `ready` together. Past it, ``/readyz`` is 503.
@@ -123,6 +123,19 @@ class Server(Decorators):
             See docs/observability.md.
         access_log_sample: The share of calls that have a line, from 0 to 1.
         trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
+        udp: Answers calls in UDP datagrams, too, on the same port: see docs/udp.md. Not with TLS.
+        udp_port: Another port for them; 0 picks a free one: see the attribute ``udp_port``.
+        udp_auth: Lets ``auth`` serve datagrams from other machines, whose addresses are not proven
+            and whose bytes are not encrypted.
+        xdp: A network interface, such as ``"eth0"``, whose datagrams are received over AF_XDP: see
+            docs/xdp.md. Needs capabilities, and one worker process.
+        dedupe: Answers a datagram that is sent again with the reply that it had, and does not run
+            its calls again.
+        max_datagram_bytes: A reply in a datagram. Past it, an error that says to use TCP.
+        max_dedupe_bytes: Memory of a worker for such replies. Past it, -32003.
+        dedupe_s: Seconds that a reply is kept after the last copy of its request.
+        max_source_calls: Concurrent deferred calls of one address over UDP. Past it, its datagrams
+            are dropped.
 
     Raises:
         ImportError: ``trace`` without ``opentelemetry-api``.
@@ -197,6 +210,15 @@ class Server(Decorators):
         access_log: Literal["text", "json"] | None = None,
         access_log_sample: float = 1.0,
         trace: bool = False,
+        udp: bool = False,
+        udp_port: int | None = None,
+        udp_auth: bool = False,
+        xdp: str | None = None,
+        dedupe: bool = True,
+        max_datagram_bytes: int = 1_232,
+        max_dedupe_bytes: int = 67_108_864,
+        dedupe_s: float = 10.0,
+        max_source_calls: int = 64,
     ) -> None:
         given = locals()
         if trace:
@@ -224,8 +246,14 @@ class Server(Decorators):
             ),
             metrics=metrics,
             access_log=_checks.access_log(access_log, access_log_sample),
+            udp=_checks.udp(udp, udp_port, udp_auth, xdp),
+            xdp=xdp,
+            dedupe=dedupe,
+            cookie_secret=_process_role.tickets,
         )
         self._uds_mode = uds_mode
+        self._picks_udp_port = udp_port == 0
+        self._has_xdp = xdp is not None
         self._lifespan = LifespanHooks(lifespan)
         self._ready = ReadyChecks(self._core, _checks.seconds("ready_timeout_s", ready_timeout_s))
         image_pixels = (
@@ -262,6 +290,11 @@ class Server(Decorators):
     def port(self) -> int:
         """The port that the server listens on; 0 for a Unix socket."""
         return self._core.port
+
+    @property
+    def udp_port(self) -> int | None:
+        """The port of UDP; None without ``udp``."""
+        return self._core.udp_port
 
     @property
     def engine(self) -> str:
@@ -378,8 +411,10 @@ class Server(Decorators):
             ``calls`` (of batches too), ``connections`` (open now), ``accepted`` (connections in
             total), ``bytes_received``, ``bytes_sent``, ``turns``, ``system_calls``,
             ``subscriptions`` (now), ``dropped_messages`` (see `publish`), ``dropped_log_lines`` (of
-            the access log); ``batches``: by function
-            and size, the number of batches in this process.
+            the access log); ``datagrams``: ``received``, ``sent``, ``invalid`` (no valid request,
+            not answered), ``repeated`` (sent again), ``refused`` (past a limit, or without a
+            cookie), ``dropped`` (by the kernel); ``batches``: by function and size, the number of
+            batches in this process.
         """
         return self._core.stats()
 
@@ -426,8 +461,12 @@ class Server(Decorators):
         """Serves from worker processes."""
         from ucall import _supervisor
 
-        supervisor = _supervisor.Supervisor(workers, _supervisor.command())
         core = self._core
+        if self._picks_udp_port:
+            raise ValueError("udp_port: with workers, expected a port, got 0")
+        if self._has_xdp:
+            raise ValueError("xdp: expected one worker process, which has all queues")
+        supervisor = _supervisor.Supervisor(workers, _supervisor.command())
         core.unbind()
         supervisor.bind(core.host, core.port, core.uds_mode, core.scheme)
         core.share_counters(supervisor.counters)

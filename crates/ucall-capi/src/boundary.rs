@@ -7,7 +7,52 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
+    static LAST_ERROR: RefCell<(ErrorCode, CString)> = RefCell::default();
+}
+
+/// `ucall_error_t`: what kind of error it is.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum ErrorCode {
+    #[default]
+    None = 0,
+    InvalidArgument = 1,
+    AddressInUse = 2,
+    Address = 3,
+    Engine = 4,
+    Tls = 5,
+    Store = 6,
+    Limit = 7,
+    Thread = 8,
+    InvalidJson = 9,
+    InvalidReply = 10,
+    System = 11,
+    Bug = 12,
+}
+
+/// Why a function of the header failed. A text alone is an invalid argument.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Error {
+    code: ErrorCode,
+    text: String,
+}
+
+impl Error {
+    pub(crate) fn new(code: ErrorCode, text: impl ToString) -> Self {
+        Self { code, text: text.to_string() }
+    }
+}
+
+impl From<String> for Error {
+    fn from(text: String) -> Self {
+        Self { code: ErrorCode::InvalidArgument, text }
+    }
+}
+
+impl From<&str> for Error {
+    fn from(text: &str) -> Self {
+        text.to_string().into()
+    }
 }
 
 /// Runs `body`; a panic in it becomes `fallback` and the thread's last error.
@@ -25,13 +70,13 @@ pub(crate) fn catch_panic<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 #[cold]
 #[inline(never)]
 fn report_panic(panic: Box<dyn Any + Send>) {
-    set_last_error(&format!("a bug in ucall: {}", panic_text(panic.as_ref())));
+    set_last_error(ErrorCode::Bug, &format!("a bug in ucall: {}", panic_text(panic.as_ref())));
     // Dropping it may panic again.
     std::mem::forget(panic);
 }
 
 /// Runs a `body` that may fail; an error becomes `false` and the thread's last error.
-pub(crate) fn report_result(body: impl FnOnce() -> Result<bool, String>) -> bool {
+pub(crate) fn report_result(body: impl FnOnce() -> Result<bool, Error>) -> bool {
     catch_panic(false, || match body() {
         Ok(answer) => {
             // A callback may have set an error of its own meanwhile.
@@ -39,7 +84,7 @@ pub(crate) fn report_result(body: impl FnOnce() -> Result<bool, String>) -> bool
             answer
         }
         Err(error) => {
-            set_last_error(&error);
+            set_last_error(error.code, &error.text);
             false
         }
     })
@@ -50,15 +95,15 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
 
-pub(crate) fn set_last_error(text: &str) {
+pub(crate) fn set_last_error(code: ErrorCode, text: &str) {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     // While a thread ends, its variables may be gone.
-    let _ = LAST_ERROR.try_with(|last| last.replace(text));
+    let _ = LAST_ERROR.try_with(|last| last.replace((code, text)));
 }
 
 pub(crate) fn clear_last_error() {
     let _ = LAST_ERROR.try_with(|last| {
-        if !last.borrow().is_empty() {
+        if last.borrow().0 != ErrorCode::None {
             last.take();
         }
     });
@@ -66,7 +111,11 @@ pub(crate) fn clear_last_error() {
 
 /// The thread's last error, until the next one.
 pub(crate) fn last_error() -> *const c_char {
-    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST_ERROR.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+pub(crate) fn last_error_code() -> ErrorCode {
+    LAST_ERROR.try_with(|last| last.borrow().0).unwrap_or_default()
 }
 
 /// No object in memory is longer. A failed `snprintf` returns a number that is, as a `size_t`.
@@ -88,19 +137,22 @@ impl fmt::Display for NoString {
     }
 }
 
-/// The bytes of a C string. With a length of 0 it ends at its NUL.
+/// `UCALL_NUL_TERMINATED`: the length of a C string that ends at its NUL.
+pub(crate) const NUL_TERMINATED: usize = usize::MAX;
+
+/// The bytes of a C string.
 ///
 /// # Safety
-/// `text` is NULL, or readable for `length` bytes, or up to its NUL, throughout `'a`. A length
-/// above [`LENGTH_MAX`] is rejected unread.
+/// `text` is NULL, or readable for `length` bytes, or up to its NUL if the length is
+/// [`NUL_TERMINATED`], throughout `'a`. Any other length above [`LENGTH_MAX`] is rejected unread.
 #[inline]
 pub(crate) unsafe fn bytes<'a>(text: *const c_char, length: usize) -> Result<&'a [u8], NoString> {
     match length {
         _ if text.is_null() => Err(NoString::Null),
         // SAFETY: our caller says that it ends at a NUL.
-        0 => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
+        NUL_TERMINATED => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
         // SAFETY: our caller says that `length` bytes are readable.
-        1..=LENGTH_MAX => Ok(unsafe { std::slice::from_raw_parts(text.cast(), length) }),
+        0..=LENGTH_MAX => Ok(unsafe { std::slice::from_raw_parts(text.cast(), length) }),
         _ => Err(NoString::TooLong),
     }
 }
@@ -111,7 +163,8 @@ pub(crate) unsafe fn bytes<'a>(text: *const c_char, length: usize) -> Result<&'a
 /// As for [`bytes`].
 pub(crate) unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, String> {
     // SAFETY: passed on to our caller.
-    let bytes = unsafe { bytes(text, 0) }.map_err(|fault| format!("{what} {fault}"))?;
+    let bytes =
+        unsafe { bytes(text, NUL_TERMINATED) }.map_err(|fault| format!("{what} {fault}"))?;
     std::str::from_utf8(bytes).map_err(|_| format!("{what} is not UTF-8"))
 }
 
@@ -130,8 +183,9 @@ mod tests {
             // SAFETY: the string has two bytes, and longer lengths are rejected unread.
             unsafe { bytes(c"ab".as_ptr(), length) }
         };
-        assert_eq!((of(0), of(1)), (Ok(&b"ab"[..]), Ok(&b"a"[..])));
-        for length in [usize::MAX, usize::MAX - 1, LENGTH_MAX + 1] {
+        assert_eq!((of(0), of(1)), (Ok(&b""[..]), Ok(&b"a"[..])));
+        assert_eq!(of(NUL_TERMINATED), Ok(&b"ab"[..]));
+        for length in [usize::MAX - 1, LENGTH_MAX + 1] {
             assert_eq!(of(length), Err(NoString::TooLong));
         }
         for length in [0, 1, usize::MAX] {
@@ -144,9 +198,11 @@ mod tests {
     fn a_panic_becomes_the_fallback_and_an_error() {
         assert_eq!(catch_panic(7, || panic!("on \0purpose")), 7);
         assert_eq!(last_error_text(), "a bug in ucall: on  purpose");
+        assert_eq!(last_error_code(), ErrorCode::Bug);
         assert!(!report_result(|| Err("a reason".into())));
         assert_eq!(last_error_text(), "a reason");
+        assert_eq!(last_error_code(), ErrorCode::InvalidArgument);
         assert!(report_result(|| Ok(true)));
-        assert_eq!(last_error_text(), "");
+        assert_eq!((last_error_text().as_str(), last_error_code()), ("", ErrorCode::None));
     }
 }

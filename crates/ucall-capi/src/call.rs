@@ -1,14 +1,18 @@
 //! One call, to which `ucall_call_t` points.
 
+use std::ffi::c_void;
 use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_proto::json::{self, JsonError};
+use ucall_engine::Peer;
+use ucall_proto::http1::Head;
+use ucall_proto::json::{self, JsonError, Text};
 use ucall_proto::{Call as Request, CallOutcome, Limits, Meta, Reply, RpcError};
 use ucall_server::{Caller, Deadline, Overflow, Reservation};
 
-use crate::boundary::{clear_last_error, set_last_error};
+use crate::auth::User;
+use crate::boundary::{ErrorCode, clear_last_error, set_last_error};
 use crate::callback_handler::CallbackHandler;
 use crate::channel::Channel;
 use crate::deferred::DeferredHandle;
@@ -51,12 +55,20 @@ enum CallData<'a> {
         channel: Option<Channel>,
         procedure: Arc<str>,
         params: Vec<u8>,
+        context: Context,
         /// The text of `_meta`; empty if there is none.
         meta: Vec<u8>,
         buffers: Box<ParamBuffers>,
         /// For the params and `_meta`.
         _reserved: Reservation,
     },
+}
+
+/// What a deferred call knows of its caller.
+struct Context {
+    is_notification: bool,
+    peer: Option<Peer>,
+    user: User,
 }
 
 impl CallData<'_> {
@@ -135,6 +147,21 @@ impl<'a, 'r> Call<'a, 'r> {
         buffers.string(value)
     }
 
+    /// The text of the params; empty without params.
+    pub(crate) fn params_text(&mut self) -> &[u8] {
+        self.data.params().0.text
+    }
+
+    /// The bytes of a value that is a string. They live as long as the call.
+    pub(crate) fn unescape<'v>(&'v mut self, value: &'v [u8]) -> Option<&'v [u8]> {
+        self.data.params().1.string(value)
+    }
+
+    /// The bytes of a key. They live as long as the call.
+    pub(crate) fn unescape_text<'v>(&'v mut self, key: Text<'v>) -> &'v [u8] {
+        self.data.params().1.key(key)
+    }
+
     /// Replies with JSON text, after validating it.
     #[inline]
     pub(crate) fn reply_content(&mut self, content: &[u8]) {
@@ -186,7 +213,7 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn fail(&mut self, what: &str) {
         self.warn(what);
         let text = format!("The handler {what}");
-        set_last_error(&text);
+        set_last_error(ErrorCode::InvalidReply, &text);
         self.reply_error(RpcError::new(RpcError::INTERNAL_ERROR, text));
         if matches!(self.reply_path, ReplyPath::Replied) {
             self.reply_path = ReplyPath::Refused;
@@ -207,7 +234,7 @@ impl<'a, 'r> Call<'a, 'r> {
             _ => ("replied twice; the second reply is ignored", ReplyPath::Refused),
         };
         self.warn(what);
-        set_last_error(&format!("The handler {what}"));
+        set_last_error(ErrorCode::InvalidReply, &format!("The handler {what}"));
         self.reply_path = reply_path;
     }
 
@@ -269,18 +296,63 @@ impl<'a, 'r> Call<'a, 'r> {
         };
         self.reply_path = ReplyPath::Deferred(outcome);
         let channel = live_channel(request, caller, handler);
+        let context = Context {
+            is_notification: request.id.is_none(),
+            peer: caller.peer,
+            user: handler.user,
+        };
         let params = request.params.unwrap_or_default().to_vec();
         let meta = request.meta.map_or_else(Vec::new, |Meta(text)| text.to_vec());
         let data = CallData::Deferred {
             handle,
             channel,
             procedure: procedure.clone(),
+            context,
             buffers: Box::default(),
             _reserved: handler.calls.budget().reserve_large(params.len() + meta.len()),
             params,
             meta,
         };
         Some(Box::new(Call { reply_path: ReplyPath::Outcomes, data, deadline: self.deadline }))
+    }
+
+    /// The name by which the procedure is registered.
+    pub(crate) fn procedure(&self) -> &str {
+        match &self.data {
+            CallData::Live { procedure, .. } => procedure,
+            CallData::Deferred { procedure, .. } => procedure,
+        }
+    }
+
+    /// Whether the caller gets no reply.
+    pub(crate) fn is_notification(&self) -> bool {
+        match &self.data {
+            CallData::Live { request, .. } => request.id.is_none(),
+            CallData::Deferred { context, .. } => context.is_notification,
+        }
+    }
+
+    /// What the program's authentication has said of the caller.
+    pub(crate) fn user(&self) -> *mut c_void {
+        match &self.data {
+            CallData::Live { handler, .. } => handler.user.0,
+            CallData::Deferred { context, .. } => context.user.0,
+        }
+    }
+
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        match &self.data {
+            CallData::Live { caller, .. } => caller.peer,
+            CallData::Deferred { context, .. } => context.peer,
+        }
+    }
+
+    /// The head of the HTTP request, while the callback runs.
+    pub(crate) fn head(&self) -> Option<&Head<'_>> {
+        match &self.data {
+            CallData::Live { request, .. } => request.head,
+            CallData::Deferred { .. } => None,
+        }
     }
 
     /// Whether the caller takes items of a stream.

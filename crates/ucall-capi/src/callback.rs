@@ -6,11 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::Id;
-use ucall_proto::{Call as Request, CallOutcome, Reply, RpcError};
+use ucall_proto::http1::Head;
+use ucall_proto::tls::TlsSession;
+use ucall_proto::{
+    AuthenticationError, Call as Request, CallOutcome, CallerIdentity, Reply, RpcError,
+};
 use ucall_server::{
-    CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher, Token,
+    CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher, RunLimit, Token,
 };
 
+use crate::auth::User;
 use crate::call::Call;
 use crate::callback_handler::CallbackHandler;
 use crate::deferred::Outcome;
@@ -71,6 +76,27 @@ impl Handler for CallbackHandler {
         self.publisher = Some(publisher);
     }
 
+    #[inline]
+    fn requires_authentication(&self) -> bool {
+        self.auth.is_some()
+    }
+
+    fn authenticate(
+        &mut self,
+        head: Option<&Head<'_>>,
+        _session: Option<&Arc<TlsSession>>,
+        caller: &Caller,
+    ) -> Result<CallerIdentity, AuthenticationError> {
+        let auth = self.auth.ok_or(AuthenticationError::Failed)?;
+        Ok(Arc::new(auth.authenticate(head, caller)?))
+    }
+
+    fn set_identity(&mut self, identity: &CallerIdentity) {
+        if let Some(user) = identity.downcast_ref::<User>() {
+            self.user = *user;
+        }
+    }
+
     fn cancel(&mut self, connection: Id) {
         for token in self.calls.of_connection(connection) {
             if let Some(state) = self.calls.remove(token) {
@@ -129,8 +155,8 @@ impl Handler for CallbackHandler {
         }
     }
 
-    fn running(&self) -> usize {
-        self.calls.running()
+    fn run_limit(&self) -> RunLimit {
+        self.calls.limit().clone()
     }
 
     fn memory_budget(&self) -> MemoryBudget {

@@ -1,10 +1,12 @@
 //! The handler of one worker: the state that its callbacks share.
 
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ucall_server::Publisher;
 
+use crate::auth::{Auth, User};
 use crate::deferred::{CallState, Calls, Outcome};
 use crate::log::Log;
 use crate::params::ParamBuffers;
@@ -17,6 +19,9 @@ pub(crate) struct CallbackHandler {
     pub(crate) log: Arc<Log>,
     /// Used by one live call after another.
     pub(crate) buffers: ParamBuffers,
+    pub(crate) auth: Option<Auth>,
+    /// The caller of the next calls; NULL without authentication.
+    pub(crate) user: User,
     pub(crate) call_timeout: Option<Duration>,
     /// The limit on items of one stream that wait.
     pub(crate) stream_bytes_max: usize,
@@ -29,15 +34,18 @@ pub(crate) struct CallbackHandler {
 impl CallbackHandler {
     pub(crate) fn new(
         log: Arc<Log>,
+        auth: Option<Auth>,
         call_timeout: Option<Duration>,
         deferred_calls_max: usize,
         stream_bytes_max: usize,
     ) -> Self {
         Self {
-            calls: Calls::new(deferred_calls_max, "max_deferred_calls"),
+            calls: Calls::new(deferred_calls_max, "max_running_calls"),
             publisher: None,
             log,
             buffers: ParamBuffers::default(),
+            auth,
+            user: User(ptr::null_mut()),
             call_timeout,
             stream_bytes_max,
             taken_items: Vec::new(),

@@ -1,9 +1,10 @@
 //! `ucall_config_t`: the configuration of a server, with the values in force written back.
 //!
-//! The program passes the size of its configuration. One that was built against an older header has
-//! fewer fields, and no more than its size is read or written. New fields go to the end.
+//! Its first field is its size. A program that was built against an older header has fewer fields,
+//! and no more than its size is read or written. New fields go to the end.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_void};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,83 +13,107 @@ use ucall_engine::Address;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientAuth, TicketSecret};
-use ucall_server::{IdentityFiles, Tls, TlsFiles, WorkerConfig, connections_allowed};
+use ucall_server::{
+    CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, connections_allowed,
+};
 
-use crate::boundary::string;
+use crate::auth::{Auth, AuthFunction};
+use crate::boundary::{Error, ErrorCode, string};
 use crate::descriptor::is_open_for_writing;
-use crate::log::Format;
+use crate::log::{Format, LogCallback, LogFunction, Output};
 
 const PORT: u16 = 8545;
 /// Only the owner may connect to a Unix socket.
 const UNIX_MODE: u32 = 0o600;
 const UNIX_MODE_MAX: u32 = 0o777;
 const QUEUE_DEPTH: u16 = 512;
-const CALLBACKS_MAX: u16 = 1_024;
-const DEFERRED_MAX: u32 = 10_000;
+const PROCEDURES_MAX: usize = 1_024;
+const RUNNING_CALLS_MAX: usize = 10_000;
 /// `ucall_client_auth_t`.
 const CLIENT_AUTH_NONE: u32 = 1;
 const CLIENT_AUTH_OPTIONAL: u32 = 2;
 const CLIENT_AUTH_REQUIRED: u32 = 3;
+/// The size of the configuration of version 0.1. It does not change when fields are added.
+const FIRST_SIZE: usize = size_of::<Config>();
 /// Larger than the configuration of any version.
 const SIZE_MAX: usize = 64 << 10;
+/// Counts above this one mean no limit, and can be added without an overflow.
+const COUNT_MAX: usize = isize::MAX as usize / 2;
+/// A century. Times above it mean no limit, and can be added to any moment.
+const TIME_MAX_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// `ucall_config_t`; the header explains each field. Zero means the default.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the header explains each field")]
 pub struct Config {
+    pub size: usize,
     pub hostname: *const c_char,
     pub port: u16,
     pub queue_depth: u16,
-    pub max_callbacks: u16,
-    pub max_threads: u16,
+    pub max_procedures: usize,
+    pub serving_threads: u16,
     pub logs_file_descriptor: i32,
     pub logs_format: *const c_char,
-    pub max_batch_size: u16,
-    pub max_concurrent_connections: u32,
-    pub max_lifetime_micro_seconds: u32,
-    pub max_lifetime_exchanges: u32,
+    pub logs_callback: Option<LogFunction>,
+    pub logs_tag: *mut c_void,
+    pub max_batch_calls: usize,
+    pub max_connections: usize,
+    pub max_lifetime_ms: u64,
+    pub max_lifetime_exchanges: usize,
     pub use_ssl: u8,
     pub ssl_private_key_path: *const c_char,
     pub ssl_certificates_paths: *const *const c_char,
     pub ssl_certificates_count: usize,
     pub engine: u32,
     pub pick_port: u8,
-    pub max_head_bytes: u32,
-    pub max_headers: u32,
-    pub max_body_bytes: u32,
-    pub max_nesting: u32,
-    pub max_reply_bytes: u32,
-    pub max_id_bytes: u32,
-    pub max_pipeline: u32,
-    pub max_output_bytes: u32,
-    pub max_deferred_calls: u32,
-    pub head_timeout_ms: u32,
-    pub body_timeout_ms: u32,
-    pub idle_timeout_ms: u32,
-    pub send_timeout_ms: u32,
-    pub call_timeout_ms: u32,
+    pub with_peers: u8,
+    pub auth: Option<AuthFunction>,
+    pub auth_tag: *mut c_void,
+    pub max_head_bytes: usize,
+    pub max_headers: usize,
+    pub max_body_bytes: usize,
+    pub max_nesting: usize,
+    pub max_reply_bytes: usize,
+    pub max_id_bytes: usize,
+    pub max_pipeline: usize,
+    pub max_output_bytes: usize,
+    pub max_running_calls: usize,
+    pub head_timeout_ms: u64,
+    pub body_timeout_ms: u64,
+    pub idle_timeout_ms: u64,
+    pub send_timeout_ms: u64,
+    pub timeout_ms: u64,
     pub allowed_hosts: *const *const c_char,
     pub allowed_hosts_count: usize,
     pub allow_origins: *const *const c_char,
     pub allow_origins_count: usize,
-    pub max_held_bytes: u32,
+    pub max_held_bytes: usize,
     pub ssl_private_key_password: *const c_char,
     pub ssl_client_authorities_path: *const c_char,
     pub ssl_client_auth: u32,
-    pub handshake_timeout_ms: u32,
+    pub handshake_timeout_ms: u64,
     pub unix_mode: u32,
-    pub max_chunk_overhead_bytes: u32,
-    pub max_discarded_bytes: u32,
-    pub discard_timeout_ms: u32,
-    pub max_frame_bytes: u32,
-    pub max_message_frames: u32,
-    pub ping_interval_ms: u32,
-    pub max_unanswered_pings: u32,
-    pub max_meta_bytes: u32,
-    pub max_stream_bytes: u32,
-    pub max_subscriptions: u32,
-    pub max_topic_bytes: u32,
+    pub max_chunk_overhead_bytes: usize,
+    pub max_discarded_bytes: usize,
+    pub discard_timeout_ms: u64,
+    pub max_frame_bytes: usize,
+    pub max_message_frames: usize,
+    pub ping_interval_ms: u64,
+    pub max_unanswered_pings: usize,
+    pub max_meta_bytes: usize,
+    pub max_stream_bytes: usize,
+    pub max_subscriptions: usize,
+    pub max_topic_bytes: usize,
+    pub udp: u8,
+    pub udp_auth: u8,
+    pub udp_without_dedupe: u8,
+    pub udp_port: u16,
+    pub max_source_calls: u32,
+    pub max_datagram_bytes: usize,
+    pub max_dedupe_bytes: usize,
+    pub dedupe_ms: u64,
+    pub xdp: *const c_char,
 }
 
 impl Config {
@@ -98,17 +123,23 @@ impl Config {
         unsafe { std::mem::zeroed() }
     };
 
-    /// Reads the program's configuration. Fields that this version does not know must be zero.
+    /// Reads the program's configuration, and sets its size. Fields that this version does not know
+    /// must be zero.
     ///
     /// # Safety
-    /// `config` is NULL, or readable for `size` bytes.
-    pub(crate) unsafe fn read(config: *const Self, size: usize) -> Result<Self, String> {
-        let mut whole = Self::EMPTY;
+    /// `config` is NULL, or readable for the size in its first field.
+    pub(crate) unsafe fn read(config: *const Self) -> Result<Self, String> {
+        let mut whole = Self { size: FIRST_SIZE, ..Self::EMPTY };
         if config.is_null() {
             return Ok(whole);
         }
-        if size > SIZE_MAX {
-            return Err(format!("config: no version has a size of {size} bytes"));
+        // SAFETY: our caller says that it is readable.
+        let size = match unsafe { (&raw const (*config).size).read() } {
+            0 => FIRST_SIZE,
+            size => size,
+        };
+        if !(FIRST_SIZE..=SIZE_MAX).contains(&size) {
+            return Err(format!("size: no version of the configuration has {size} bytes"));
         }
         let known = size.min(size_of::<Self>());
         // SAFETY: our caller says that the bytes are readable; all bytes make numbers and pointers.
@@ -117,6 +148,7 @@ impl Config {
             (&raw mut whole).cast::<u8>().copy_from_nonoverlapping(bytes, known);
             std::slice::from_raw_parts(bytes.add(known), size - known)
         };
+        whole.size = size;
         if beyond.iter().any(|&byte| byte != 0) {
             return Err("config: it sets fields that the library does not have: \
                         the header is newer than the library"
@@ -128,13 +160,13 @@ impl Config {
     /// Writes back the fields that the program has.
     ///
     /// # Safety
-    /// `config` is NULL, or writable for `size` bytes.
-    pub(crate) unsafe fn write(&self, config: *mut Self, size: usize) {
+    /// `config` is NULL, or writable for the size that was read.
+    pub(crate) unsafe fn write(&self, config: *mut Self) {
         if !config.is_null() {
             let source = (&raw const *self).cast::<u8>();
             // SAFETY: our caller says that the bytes are writable, and ours is a copy of them.
             unsafe {
-                source.copy_to_nonoverlapping(config.cast(), size.min(size_of::<Self>()));
+                source.copy_to_nonoverlapping(config.cast(), self.size.min(size_of::<Self>()));
             }
         }
     }
@@ -148,22 +180,31 @@ impl Config {
             default(&mut self.port, PORT);
         }
         default(&mut self.queue_depth, QUEUE_DEPTH);
-        default(&mut self.max_callbacks, CALLBACKS_MAX);
-        default(&mut self.max_threads, 1);
+        default(&mut self.max_procedures, PROCEDURES_MAX);
+        default(&mut self.serving_threads, 1);
         default(&mut self.logs_file_descriptor, -1);
         default(&mut self.unix_mode, UNIX_MODE);
         self.logs_format = or_else(self.logs_format, c"human".as_ptr());
-        default(&mut self.max_concurrent_connections, WorkerConfig::CONNECTIONS_MAX as u32);
-        default(&mut self.max_deferred_calls, DEFERRED_MAX);
-        default(&mut self.max_subscriptions, WorkerConfig::SUBSCRIPTIONS_MAX as u32);
-        default(&mut self.max_topic_bytes, WorkerConfig::TOPIC_BYTES_MAX as u32);
-        let allowed = u32::try_from(connections_allowed()).unwrap_or(u32::MAX);
-        self.max_concurrent_connections = self.max_concurrent_connections.min(allowed);
-        if self.max_nesting as usize > Limits::NESTING_MAX {
+        default(&mut self.max_connections, WorkerConfig::CONNECTIONS_MAX);
+        default(&mut self.max_running_calls, RUNNING_CALLS_MAX);
+        default(&mut self.max_subscriptions, WorkerConfig::SUBSCRIPTIONS_MAX);
+        default(&mut self.max_topic_bytes, WorkerConfig::TOPIC_BYTES_MAX);
+        self.max_connections = self.max_connections.min(connections_allowed());
+        if self.max_nesting > Limits::NESTING_MAX {
             return Err(format!("max_nesting: expected at most {}", Limits::NESTING_MAX));
         }
         if self.unix_mode > UNIX_MODE_MAX {
             return Err(format!("unix_mode: expected at most {UNIX_MODE_MAX:#o}"));
+        }
+        if self.max_datagram_bytes > DatagramConfig::DATAGRAM_BYTES_MAX {
+            let max = DatagramConfig::DATAGRAM_BYTES_MAX;
+            return Err(format!("max_datagram_bytes: expected at most {max}"));
+        }
+        if self.udp != 0 && self.use_ssl != 0 {
+            return Err("udp: datagrams cannot be encrypted; expected no use_ssl".into());
+        }
+        if !self.xdp.is_null() && (self.udp == 0 || self.serving_threads > 1) {
+            return Err("xdp: expected udp, and one thread, which has all queues".into());
         }
         if self.use_ssl != 0 {
             let has_authorities = !self.ssl_client_authorities_path.is_null();
@@ -177,67 +218,104 @@ impl Config {
     /// The limits in force. Replaces zeros by the defaults.
     fn limits(&mut self) -> Limits {
         let mut limits = Limits::default();
-        let batch = u16::try_from(limits.batch_calls_max).unwrap_or(u16::MAX);
-        default(&mut self.max_batch_size, batch);
-        limits.batch_calls_max = self.max_batch_size.into();
         for (field, limit) in [
-            (&mut self.max_head_bytes, Limit::Count(&mut limits.head.bytes_max)),
-            (&mut self.max_headers, Limit::Count(&mut limits.head.headers_max)),
-            (&mut self.max_body_bytes, Limit::Count(&mut limits.body_bytes_max)),
-            (&mut self.max_nesting, Limit::Count(&mut limits.nesting_max)),
-            (&mut self.max_reply_bytes, Limit::Count(&mut limits.reply_bytes_max)),
-            (&mut self.max_id_bytes, Limit::Count(&mut limits.id_bytes_max)),
-            (&mut self.max_pipeline, Limit::Count(&mut limits.pipeline_max)),
-            (&mut self.max_output_bytes, Limit::Count(&mut limits.output_bytes_max)),
-            (&mut self.max_held_bytes, Limit::Count(&mut limits.held_bytes_max)),
-            (
-                &mut self.max_chunk_overhead_bytes,
-                Limit::Count(&mut limits.chunk_overhead_bytes_max),
-            ),
-            (&mut self.max_discarded_bytes, Limit::Count(&mut limits.discarded_bytes_max)),
-            (&mut self.handshake_timeout_ms, Limit::Time(&mut limits.handshake_timeout)),
-            (&mut self.head_timeout_ms, Limit::Time(&mut limits.head_timeout)),
-            (&mut self.body_timeout_ms, Limit::Time(&mut limits.body_timeout)),
-            (&mut self.idle_timeout_ms, Limit::Time(&mut limits.idle_timeout)),
-            (&mut self.send_timeout_ms, Limit::Time(&mut limits.send_timeout)),
-            (&mut self.discard_timeout_ms, Limit::Time(&mut limits.discard_timeout)),
-            (&mut self.max_frame_bytes, Limit::Count(&mut limits.frame_bytes_max)),
-            (&mut self.max_message_frames, Limit::Count(&mut limits.message_frames_max)),
-            (&mut self.ping_interval_ms, Limit::Time(&mut limits.ping_interval)),
-            (&mut self.max_unanswered_pings, Limit::Count(&mut limits.unanswered_pings_max)),
-            (&mut self.max_meta_bytes, Limit::Count(&mut limits.meta_bytes_max)),
-            (&mut self.max_stream_bytes, Limit::Count(&mut limits.stream_bytes_max)),
+            (&mut self.max_batch_calls, &mut limits.batch_calls_max),
+            (&mut self.max_head_bytes, &mut limits.head.bytes_max),
+            (&mut self.max_headers, &mut limits.head.headers_max),
+            (&mut self.max_body_bytes, &mut limits.body_bytes_max),
+            (&mut self.max_nesting, &mut limits.nesting_max),
+            (&mut self.max_reply_bytes, &mut limits.reply_bytes_max),
+            (&mut self.max_id_bytes, &mut limits.id_bytes_max),
+            (&mut self.max_pipeline, &mut limits.pipeline_max),
+            (&mut self.max_output_bytes, &mut limits.output_bytes_max),
+            (&mut self.max_held_bytes, &mut limits.held_bytes_max),
+            (&mut self.max_chunk_overhead_bytes, &mut limits.chunk_overhead_bytes_max),
+            (&mut self.max_discarded_bytes, &mut limits.discarded_bytes_max),
+            (&mut self.max_frame_bytes, &mut limits.frame_bytes_max),
+            (&mut self.max_message_frames, &mut limits.message_frames_max),
+            (&mut self.max_unanswered_pings, &mut limits.unanswered_pings_max),
+            (&mut self.max_meta_bytes, &mut limits.meta_bytes_max),
+            (&mut self.max_stream_bytes, &mut limits.stream_bytes_max),
         ] {
-            limit.set_by(field);
+            default(field, *limit);
+            *limit = (*field).min(COUNT_MAX);
+        }
+        for (field, limit) in [
+            (&mut self.handshake_timeout_ms, &mut limits.handshake_timeout),
+            (&mut self.head_timeout_ms, &mut limits.head_timeout),
+            (&mut self.body_timeout_ms, &mut limits.body_timeout),
+            (&mut self.idle_timeout_ms, &mut limits.idle_timeout),
+            (&mut self.send_timeout_ms, &mut limits.send_timeout),
+            (&mut self.discard_timeout_ms, &mut limits.discard_timeout),
+            (&mut self.ping_interval_ms, &mut limits.ping_interval),
+        ] {
+            default(field, limit.as_millis() as u64);
+            *limit = milliseconds(*field);
         }
         // Threads share it evenly, like the connections.
-        limits.held_bytes_max = limits.held_bytes_max.div_ceil(self.max_threads.into());
-        limits.exchanges_max = Some(self.max_lifetime_exchanges.into()).filter(|max| *max > 0);
-        limits.lifetime = Some(self.max_lifetime_micro_seconds)
-            .filter(|age| *age > 0)
-            .map(|age| Duration::from_micros(age.into()));
+        limits.held_bytes_max = limits.held_bytes_max.div_ceil(self.serving_threads.into());
+        limits.exchanges_max = Some(self.max_lifetime_exchanges as u64).filter(|max| *max > 0);
+        limits.lifetime = (self.max_lifetime_ms > 0).then(|| milliseconds(self.max_lifetime_ms));
         limits
+    }
+
+    /// The limits of UDP in force. Replaces zeros by the defaults.
+    fn datagrams(&mut self) -> Result<DatagramConfig, Error> {
+        let mut datagrams = DatagramConfig::default();
+        datagrams.dedupe = self.udp_without_dedupe == 0;
+        for (field, limit) in [
+            (&mut self.max_datagram_bytes, &mut datagrams.datagram_bytes_max),
+            (&mut self.max_dedupe_bytes, &mut datagrams.dedupe_bytes_max),
+        ] {
+            default(field, *limit);
+            *limit = (*field).min(COUNT_MAX);
+        }
+        default(&mut self.max_source_calls, datagrams.source_calls_max as u32);
+        datagrams.source_calls_max = self.max_source_calls as usize;
+        default(&mut self.dedupe_ms, datagrams.dedupe_lifetime.as_millis() as u64);
+        datagrams.dedupe_lifetime = milliseconds(self.dedupe_ms);
+        if self.udp != 0 {
+            // All threads accept the cookies of each.
+            let key = CookieKey::random().ok_or("udp: the system has no randomness")?;
+            datagrams.cookie_key = Some(key);
+        }
+        Ok(datagrams)
+    }
+
+    /// The address of UDP, next to that of TCP; `None` without `udp`.
+    pub(crate) fn udp_address(&self, address: &Address) -> Result<Option<SocketAddr>, Error> {
+        let tcp = match address {
+            _ if self.udp == 0 => return Ok(None),
+            Address::Tcp(tcp) => *tcp,
+            Address::Unix { .. } => return Err("udp: expected no Unix socket".into()),
+        };
+        if self.auth.is_some() && self.udp_auth == 0 && !address.is_loopback() {
+            let expected = "udp: expected a loopback address with auth, or udp_auth";
+            return Err(expected.into());
+        }
+        let port = if self.udp_port == 0 { tcp.port() } else { self.udp_port };
+        Ok(Some(SocketAddr::new(tcp.ip(), port)))
     }
 
     /// The address to bind.
     ///
     /// # Safety
     /// Its strings are what the header says.
-    pub(crate) unsafe fn address(&self) -> Result<Address, String> {
+    pub(crate) unsafe fn address(&self) -> Result<Address, Error> {
         // SAFETY: passed on to our caller.
         let host = unsafe { string(self.hostname, "hostname")? };
         let found = Address::resolve(host, self.port, self.unix_mode);
-        found.map_err(|error| format!("hostname {host:?}: {error}"))
+        found.map_err(|error| Error::new(ErrorCode::Address, format!("hostname {host:?}: {error}")))
     }
 
-    /// The configuration of each of `max_threads` workers. Replaces zeros by the default limits.
+    /// The configuration of each of `serving_threads` workers. Replaces zeros by default limits.
     ///
     /// # Safety
     /// Its strings are what the header says.
     pub(crate) unsafe fn worker_config(
         &mut self,
         address: &Address,
-    ) -> Result<WorkerConfig, String> {
+    ) -> Result<WorkerConfig, Error> {
         // SAFETY: passed on to our caller.
         let (hosts, origins) = unsafe {
             (
@@ -251,10 +329,16 @@ impl Config {
         config.limits = self.limits();
         // SAFETY: passed on to our caller.
         config.tls = unsafe { self.tls()? };
-        let share = self.max_concurrent_connections.div_ceil(self.max_threads.into());
-        config.connections_max = share as usize;
-        config.subscriptions_max = self.max_subscriptions as usize;
-        config.topic_bytes_max = self.max_topic_bytes as usize;
+        let share = self.max_connections.div_ceil(self.serving_threads.into());
+        config.connections_max = share;
+        config.subscriptions_max = self.max_subscriptions.min(COUNT_MAX);
+        config.topic_bytes_max = self.max_topic_bytes.min(COUNT_MAX);
+        *config.datagrams = self.datagrams()?;
+        if !self.xdp.is_null() {
+            // SAFETY: passed on to our caller.
+            let interface = unsafe { string(self.xdp, "xdp")? };
+            config.datagrams.xdp_interface = Some(interface.to_string());
+        }
         Ok(config)
     }
 
@@ -262,7 +346,7 @@ impl Config {
     ///
     /// # Safety
     /// Its strings are what the header says.
-    unsafe fn tls(&self) -> Result<Option<Arc<Tls>>, String> {
+    unsafe fn tls(&self) -> Result<Option<Arc<Tls>>, Error> {
         if self.use_ssl == 0 {
             return Ok(None);
         }
@@ -277,13 +361,15 @@ impl Config {
             )
         };
         if certificates.is_empty() {
-            return Err(format!("use_ssl: expected a certificate in {CERTIFICATES}"));
+            return Err(format!("use_ssl: expected a certificate in {CERTIFICATES}").into());
         }
         let client_auth = match self.ssl_client_auth {
             CLIENT_AUTH_NONE => ClientAuth::None,
             CLIENT_AUTH_OPTIONAL => ClientAuth::Optional,
             CLIENT_AUTH_REQUIRED => ClientAuth::Required,
-            other => return Err(format!("ssl_client_auth: {other} is no ucall_client_auth_t")),
+            other => {
+                return Err(format!("ssl_client_auth: {other} is no ucall_client_auth_t").into());
+            }
         };
         let files = TlsFiles {
             identities: vec![IdentityFiles {
@@ -295,16 +381,19 @@ impl Config {
             client_authorities: authorities.map(PathBuf::from),
             alpn: TlsFiles::HTTP,
         };
-        let tickets = TicketSecret::random().ok_or("use_ssl: the system has no randomness")?;
-        let tls = Tls::load(files, tickets).map_err(|error| format!("use_ssl: {error}"))?;
+        let failed =
+            |why: &dyn std::fmt::Display| Error::new(ErrorCode::Tls, format!("use_ssl: {why}"));
+        let tickets =
+            TicketSecret::random().ok_or_else(|| failed(&"the system has no randomness"))?;
+        let tls = Tls::load(files, tickets).map_err(|error| failed(&error))?;
         Ok(Some(Arc::new(tls)))
     }
 
-    /// The descriptor and the format of the log.
+    /// The output and the format of the log.
     ///
     /// # Safety
     /// Its strings are what the header says.
-    pub(crate) unsafe fn log(&self) -> Result<(Option<c_int>, Format), String> {
+    pub(crate) unsafe fn log(&self) -> Result<(Output, Format), String> {
         // SAFETY: passed on to our caller.
         let format = match unsafe { string(self.logs_format, "logs_format")? } {
             "human" => Format::Human,
@@ -314,42 +403,39 @@ impl Config {
         let descriptor = Some(self.logs_file_descriptor).filter(|descriptor| *descriptor > 0);
         match descriptor.filter(|descriptor| !is_open_for_writing(*descriptor)) {
             Some(bad) => Err(format!("logs_file_descriptor: {bad} is not open for writing")),
-            None => Ok((descriptor, format)),
+            None => Ok((self.log_output(descriptor), format)),
         }
     }
 
+    fn log_output(&self, descriptor: Option<i32>) -> Output {
+        match (self.logs_callback, descriptor) {
+            (Some(function), _) => Output::Callback(LogCallback { function, tag: self.logs_tag }),
+            (None, Some(descriptor)) => Output::Descriptor(descriptor),
+            (None, None) => Output::Warnings,
+        }
+    }
+
+    pub(crate) fn auth(&self) -> Option<Auth> {
+        self.auth.map(|function| Auth { function, tag: self.auth_tag })
+    }
+
     pub(crate) fn call_timeout(&self) -> Option<Duration> {
-        (self.call_timeout_ms > 0).then(|| Duration::from_millis(self.call_timeout_ms.into()))
+        (self.timeout_ms > 0).then(|| milliseconds(self.timeout_ms))
     }
 
     /// Sets the engine and the port that were chosen.
     pub(crate) fn set_effective(&mut self, engine: u32, address: &Address) {
         self.engine = engine;
         self.port = address.port();
-    }
-}
-
-/// A limit that a field of the configuration sets.
-enum Limit<'a> {
-    Count(&'a mut usize),
-    /// In milliseconds.
-    Time(&'a mut Duration),
-}
-
-impl Limit<'_> {
-    /// Sets the limit to the field, or a field of zero to the default limit.
-    fn set_by(self, field: &mut u32) {
-        match self {
-            Self::Count(count) => {
-                default(field, u32::try_from(*count).unwrap_or(u32::MAX));
-                *count = *field as usize;
-            }
-            Self::Time(time) => {
-                default(field, u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
-                *time = Duration::from_millis((*field).into());
-            }
+        if self.udp != 0 {
+            default(&mut self.udp_port, self.port);
         }
     }
+}
+
+/// The time of a field of the configuration.
+fn milliseconds(field: u64) -> Duration {
+    Duration::from_millis(field.min(TIME_MAX_MS))
 }
 
 fn default<T: Copy + Default + PartialEq>(field: &mut T, value: T) {
@@ -397,23 +483,23 @@ mod tests {
 
     #[test]
     fn an_older_configuration_is_read_and_written_within_its_size() {
-        let size = offset_of!(Config, logs_format);
-        let mut given = Config { port: 99, engine: 77, ..Config::EMPTY };
-        // SAFETY: it is larger than `size`.
-        let mut read = unsafe { Config::read(&raw const given, size) }.unwrap();
-        assert_eq!((read.port, read.engine), (99, 0));
+        let mut given =
+            [Config { port: 99, ..Config::EMPTY }, Config { port: 77, ..Config::EMPTY }];
+        // SAFETY: the first of the two has that size.
+        let mut read = unsafe { Config::read(given.as_ptr()) }.unwrap();
+        assert_eq!((read.port, read.size), (99, FIRST_SIZE));
         read.apply_defaults().unwrap();
         // SAFETY: as above.
-        unsafe { read.write(&raw mut given, size) };
-        assert_eq!((given.queue_depth, given.max_batch_size, given.engine), (QUEUE_DEPTH, 0, 77));
+        unsafe { read.write(given.as_mut_ptr()) };
+        assert_eq!((given[0].queue_depth, given[1].queue_depth), (QUEUE_DEPTH, 0));
     }
 
     #[test]
     fn an_implausible_size_is_refused() {
-        let given = Config::EMPTY;
-        for size in [SIZE_MAX + 1, usize::MAX] {
-            // SAFETY: such a size is rejected before anything is read.
-            assert!(unsafe { Config::read(&raw const given, size) }.is_err(), "{size}");
+        for size in [1, FIRST_SIZE - 1, SIZE_MAX + 1, usize::MAX] {
+            let given = Config { size, ..Config::EMPTY };
+            // SAFETY: such a size is rejected before anything else is read.
+            assert!(unsafe { Config::read(&raw const given) }.is_err(), "{size}");
         }
     }
 
@@ -421,19 +507,19 @@ mod tests {
     /// program's padding is not zero for sure, and its size would include it.
     #[test]
     fn the_last_field_ends_where_the_configuration_does() {
-        let end = offset_of!(Config, max_topic_bytes) + size_of::<u32>();
+        let end = offset_of!(Config, xdp) + size_of::<*const c_char>();
         assert_eq!(end, size_of::<Config>());
     }
 
     #[test]
     fn a_newer_configuration_is_refused_only_if_it_sets_new_fields() {
         let mut given = [Config::EMPTY; 2];
-        let size = size_of_val(&given);
+        given[0].size = size_of_val(&given);
         // SAFETY: two are twice as large.
         unsafe {
-            Config::read(given.as_ptr(), size).unwrap();
+            Config::read(given.as_ptr()).unwrap();
             given[1].port = 1;
-            assert!(Config::read(given.as_ptr(), size).unwrap_err().contains("newer"));
+            assert!(Config::read(given.as_ptr()).unwrap_err().contains("newer"));
         }
     }
 
@@ -451,18 +537,20 @@ mod tests {
             }};
         }
         let fields = assertions! {
-            hostname port queue_depth max_callbacks max_threads logs_file_descriptor logs_format
-            max_batch_size max_concurrent_connections max_lifetime_micro_seconds
+            size hostname port queue_depth max_procedures serving_threads logs_file_descriptor
+            logs_format logs_callback logs_tag with_peers auth auth_tag
+            max_batch_calls max_connections max_lifetime_ms
             max_lifetime_exchanges use_ssl ssl_private_key_path ssl_certificates_paths
             ssl_certificates_count engine pick_port max_head_bytes max_headers max_body_bytes
             max_nesting max_reply_bytes max_id_bytes max_pipeline max_output_bytes
-            max_deferred_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
-            call_timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
+            max_running_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
+            timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
             max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
             handshake_timeout_ms unix_mode max_chunk_overhead_bytes max_discarded_bytes
             discard_timeout_ms max_frame_bytes max_message_frames ping_interval_ms
             max_unanswered_pings max_meta_bytes max_stream_bytes max_subscriptions
-            max_topic_bytes
+            max_topic_bytes udp udp_auth udp_without_dedupe udp_port max_source_calls
+            max_datagram_bytes max_dedupe_bytes dedupe_ms xdp
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")
@@ -487,5 +575,13 @@ mod tests {
         assert!(Config { max_nesting: 1_025, ..Config::EMPTY }.apply_defaults().is_err());
         assert!(Config { unix_mode: 0o777, ..Config::EMPTY }.apply_defaults().is_ok());
         assert!(Config { unix_mode: 0o1000, ..Config::EMPTY }.apply_defaults().is_err());
+        assert!(Config { udp: 1, use_ssl: 1, ..Config::EMPTY }.apply_defaults().is_err());
+        let too_long = Config { max_datagram_bytes: 65_508, ..Config::EMPTY };
+        assert!({ too_long }.apply_defaults().is_err());
+        let xdp = c"eth0".as_ptr();
+        assert!(Config { xdp, ..Config::EMPTY }.apply_defaults().is_err());
+        assert!(Config { xdp, udp: 1, ..Config::EMPTY }.apply_defaults().is_ok());
+        let two_threads = Config { xdp, udp: 1, serving_threads: 2, ..Config::EMPTY };
+        assert!({ two_threads }.apply_defaults().is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use ucall_engine::EngineKind;
 
+use crate::boundary::{Error, ErrorCode};
 use crate::log::Log;
 
 pub(crate) const AUTO: u32 = 0;
@@ -9,16 +10,17 @@ pub(crate) const POSIX: u32 = 1;
 pub(crate) const URING: u32 = 2;
 
 /// The engine of that number. `AUTO` takes io_uring if available, and otherwise logs why not.
-pub(crate) fn choose(number: u32, log: &Log) -> Result<EngineKind, String> {
+pub(crate) fn choose(number: u32, log: &Log) -> Result<EngineKind, Error> {
     match number {
         POSIX => return Ok(EngineKind::Posix),
         AUTO | URING => {}
-        _ => return Err(format!("engine: {number} is no ucall_engine_t")),
+        _ => return Err(format!("engine: {number} is no ucall_engine_t").into()),
     }
     match EngineKind::probe_uring() {
         Ok(uring) => Ok(uring),
         Err(unavailable) if number == URING => {
-            Err(format!("engine: io_uring is unavailable: {unavailable}"))
+            let text = format!("engine: io_uring is unavailable: {unavailable}");
+            Err(Error::new(ErrorCode::Engine, text))
         }
         Err(unavailable) => {
             log.warn(&format!("running on the posix engine: {unavailable}"));

@@ -4,17 +4,23 @@
 //! |---|---|
 //! | `exports/` | the functions of the header: null checks, the panic boundary, outputs last |
 //! | `config`, `engine` | the configuration of a server, and its engine |
+//! | `handles` | what the program has freed |
 //! | `server`, `turn_control`, `stop` | a server, its threads, and how they stop |
+//! | `poll_descriptor` | the descriptor by which a program's event loop waits |
 //! | `log`, `descriptor` | the log, and writes to the program's descriptor |
 //! | `callback`, `callback_handler` | callbacks, and the handler that runs them for a worker |
 //! | `call`, `params`, `pointer`, `arena` | one call: its params and its reply |
+//! | `auth`, `peer` | who calls |
 //! | `deferred` | the program's side of a deferred call |
+//! | `value`, `items` | values of params, and iteration over them |
+//! | `writer` | writes JSON text |
 //! | `channel` | messages to the connection of a call |
 //!
 //! The hard part is ownership. A thread creates, drives and drops its own worker. A live call
 //! borrows from its worker and ends with its callback. A deferred call owns its data and replies
 //! through the worker's queue of outcomes, which it keeps alive.
 
+mod auth;
 mod boundary;
 mod call;
 mod callback;
@@ -25,13 +31,19 @@ mod deferred;
 mod descriptor;
 mod engine;
 mod exports;
+mod handles;
+mod items;
 mod log;
 mod params;
+mod peer;
 mod pointer;
+mod poll_descriptor;
 mod server;
 mod stop;
 mod stream;
 mod turn_control;
+mod value;
+mod writer;
 
 pub use config::Config;
 pub use exports::*;

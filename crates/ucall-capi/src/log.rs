@@ -1,5 +1,6 @@
 //! The log of a server: one line of figures a second, and warnings.
 
+use std::ffi::{CString, c_char, c_void};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,11 +25,51 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The log of one server. The program owns the descriptor and closes it.
+/// `ucall_log_callback_t`. "unwind" as for [`Function`](crate::callback::Function).
+pub type LogFunction = unsafe extern "C-unwind" fn(*const c_char, usize, *mut c_void);
+
+/// The function of the program that gets the lines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogCallback {
+    pub(crate) function: LogFunction,
+    pub(crate) tag: *mut c_void,
+}
+
+// SAFETY: the header asks the program that the function may run, with its tag, on any thread.
+unsafe impl Send for LogCallback {}
+// SAFETY: as above.
+unsafe impl Sync for LogCallback {}
+
+/// Where lines go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Output {
+    /// Warnings go to standard error, and there are no figures.
+    Warnings,
+    /// The program owns the descriptor and closes it.
+    Descriptor(RawFd),
+    Callback(LogCallback),
+}
+
+impl Output {
+    /// Writes a line, which ends with a newline.
+    fn write(self, line: &str) {
+        match self {
+            Self::Warnings => write_line(STANDARD_ERROR, line),
+            Self::Descriptor(descriptor) => write_line(descriptor, line),
+            Self::Callback(LogCallback { function, tag }) => {
+                let line = CString::new(line.trim_end().replace('\0', " ")).unwrap_or_default();
+                // SAFETY: the program promised that the function may be called with its tag. The
+                // line lives until it returns.
+                unsafe { function(line.as_ptr(), line.as_bytes().len(), tag) }
+            }
+        }
+    }
+}
+
+/// The log of one server.
 #[derive(Debug)]
 pub(crate) struct Log {
-    /// `None`: no figures, and warnings go to standard error.
-    descriptor: Option<RawFd>,
+    output: Output,
     format: Format,
     figures: Mutex<Figures>,
     warnings: Mutex<Vec<Warning>>,
@@ -52,10 +93,10 @@ struct Warning {
 }
 
 impl Log {
-    pub(crate) fn new(descriptor: Option<RawFd>, format: Format) -> Self {
+    pub(crate) fn new(output: Output, format: Format) -> Self {
         let figures = Figures { since: Instant::now(), before: Stats::default() };
         let (figures, warnings) = (Mutex::new(figures), Mutex::default());
-        Self { descriptor, format, figures, warnings, is_closed: AtomicBool::new(false) }
+        Self { output, format, figures, warnings, is_closed: AtomicBool::new(false) }
     }
 
     /// Writes no more lines. Deferred calls keep the log after the server is freed, when the
@@ -79,7 +120,7 @@ impl Log {
 
     /// Whether the log has lines of figures.
     pub(crate) fn has_figures(&self) -> bool {
-        self.descriptor.is_some()
+        !matches!(self.output, Output::Warnings)
     }
 
     /// When the next line of figures is due.
@@ -91,14 +132,13 @@ impl Log {
     /// Writes a line of figures if it is due: the change since the previous line.
     #[cold]
     pub(crate) fn write_line_if_due(&self, now: Instant, stats: impl FnOnce() -> Stats) {
-        let Some(descriptor) = self.descriptor else { return };
         let mut figures = self.figures();
         let elapsed = now.saturating_duration_since(figures.since);
-        if elapsed < INTERVAL || self.is_closed() {
+        if elapsed < INTERVAL || !self.has_figures() || self.is_closed() {
             return;
         }
         let stats = stats();
-        write_line(descriptor, &self.line(&figures.before, &stats, elapsed));
+        self.output.write(&self.line(&figures.before, &stats, elapsed));
         *figures = Figures { since: now, before: stats };
     }
 
@@ -161,7 +201,7 @@ impl Log {
                 format!("{{\"time\":{},\"warning\":{quoted}}}\n", unix_seconds())
             }
         };
-        write_line(self.descriptor.unwrap_or(STANDARD_ERROR), &line);
+        self.output.write(&line);
     }
 }
 
@@ -190,7 +230,7 @@ mod tests {
 
     fn written(format: Format, write: impl FnOnce(&Log)) -> String {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        write(&Log::new(Some(writer.as_raw_fd()), format));
+        write(&Log::new(Output::Descriptor(writer.as_raw_fd()), format));
         drop(writer);
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();

@@ -110,6 +110,11 @@ impl ParamBuffers {
         }
     }
 
+    /// The bytes of a key. Those of an escaped key are in the arena until the next call.
+    pub(crate) fn key<'a>(&'a mut self, key: Text<'a>) -> &'a [u8] {
+        if key.is_escaped() { self.arena.unescape(key) } else { key.raw() }
+    }
+
     /// The bytes of a string. Those of an escaped string are in the arena until the next call.
     #[inline]
     pub(crate) fn string<'a>(&'a mut self, value: &'a [u8]) -> Option<&'a [u8]> {
@@ -209,6 +214,15 @@ fn long_integer(value: &[u8]) -> Option<i64> {
         return None;
     }
     reader.number().as_i64()
+}
+
+/// An integer that fits and is not negative, written without fraction and exponent.
+pub(crate) fn unsigned_integer(value: &[u8]) -> Option<u64> {
+    match value {
+        b"-0" => Some(0),
+        [b'0'..=b'9', ..] => std::str::from_utf8(value).ok()?.parse().ok(),
+        _ => None,
+    }
 }
 
 /// An integer of so few digits that it always fits.

@@ -6,25 +6,32 @@
 //! back into the server, is rejected, and [`Server::shut_down`] waits for all threads.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
-use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile};
-use ucall_server::{AnyWorker, Procedures, ServerMessage, WorkerConfig};
+use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile, Waker, bind_udp};
+use ucall_server::{AnyWorker, Procedures, ServerMessage, Stats, Turn, WorkerConfig};
+use ucall_store::{Store, StoreModule, StoreOptions};
 
+use crate::auth::Auth;
+use crate::boundary::{Error, ErrorCode};
 use crate::callback::Callback;
 use crate::callback_handler::CallbackHandler;
 use crate::config::Config;
 use crate::engine;
 use crate::log::Log;
-use crate::stop::StopSignal;
+use crate::poll_descriptor::PollDescriptor;
+use crate::stop::{StopSignal, keep_errno};
 use crate::turn_control::TurnControl;
 
 /// A server, to which `ucall_server_t` points. The program and each driving thread share it.
 pub struct Server {
     engine: EngineKind,
     address: Address,
+    udp_address: Option<SocketAddr>,
     /// A Unix socket: all threads share one.
     shared: Option<Listener>,
     /// The file of the Unix socket, removed with the server.
@@ -33,7 +40,7 @@ pub struct Server {
     worker_config: WorkerConfig,
     procedures: Arc<Procedures<Callback>>,
     /// The number of registered names.
-    procedures_len: Mutex<u16>,
+    procedures_len: Mutex<usize>,
     slots: Box<[WorkerSlot]>,
     // Dropped after the workers, which watch the descriptor of its stop signal.
     control: TurnControl,
@@ -41,8 +48,9 @@ pub struct Server {
 
 /// The parts of the configuration that are needed after the start.
 struct ServerSettings {
+    auth: Option<Auth>,
     queue_depth: u16,
-    callbacks_max: u16,
+    procedures_max: usize,
     deferred_max: usize,
     call_timeout: Option<Duration>,
 }
@@ -52,11 +60,25 @@ struct WorkerSlot {
     state: Mutex<SlotState>,
     /// The number of the thread that drives the worker; 0 if none does.
     driving_thread: AtomicU64,
+    /// Set when the worker is made.
+    waker: OnceLock<Waker>,
+    /// Set when an event loop of the program waits for the thread. The loop may watch it until the
+    /// server is freed.
+    poll: OnceLock<PollDescriptor>,
+    /// Whether the worker was woken before it was made.
+    is_woken: AtomicBool,
+}
+
+/// The bound sockets of a thread.
+struct Sockets {
+    listener: Listener,
+    /// `None` without UDP.
+    udp: Option<UdpSocket>,
 }
 
 enum SlotState {
     /// Without a worker yet. The first slot has its socket from the start.
-    Empty(Option<Listener>),
+    Empty(Option<Sockets>),
     Running(WorkerRunner),
     Closed,
 }
@@ -64,7 +86,8 @@ enum SlotState {
 /// How many turns a thread takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RunMode {
-    OneTurn,
+    /// One, which waits for events until that time; without one, as long as it takes.
+    OneTurn(Option<Instant>),
     /// All turns until the server is stopped.
     UntilStopped,
 }
@@ -73,6 +96,8 @@ pub(crate) enum RunMode {
 struct WorkerRunner {
     worker: AnyWorker<CallbackHandler>,
     owner: u64,
+    /// The engine that it runs on.
+    engine: EngineKind,
 }
 
 // SAFETY: a worker has no thread-local memory, and its lock admits one thread at a time. Only its
@@ -85,7 +110,7 @@ impl Server {
     ///
     /// # Safety
     /// The strings in `config` are what the header says.
-    pub(crate) unsafe fn new(config: &mut Config) -> Result<Self, String> {
+    pub(crate) unsafe fn new(config: &mut Config) -> Result<Self, Error> {
         config.apply_defaults()?;
         // SAFETY: passed on to our caller.
         let (log, address) = unsafe { (config.log()?, config.address()?) };
@@ -93,25 +118,36 @@ impl Server {
         let worker_config = unsafe { config.worker_config(&address)? };
         let log = Arc::new(Log::new(log.0, log.1));
         let engine = engine::choose(config.engine, &log)?;
-        let stop = StopSignal::new().map_err(|error| format!("cannot make a pipe: {error}"))?;
-        let Bound { listener, address, file } = bind(&address, config.max_threads > 1)?;
+        let stop = StopSignal::new().map_err(|error| system("cannot make a pipe", &error))?;
+        let Bound { listener, address, file } = bind(&address, config.serving_threads > 1)?;
+        let udp_address = config.udp_address(&address)?;
+        let is_shared = config.serving_threads > 1;
+        let udp = udp_address.map(|address| bind_udp(address, is_shared)).transpose();
+        let mut udp = udp.map_err(|error| system("cannot listen", &error))?;
         config.set_effective(engine::number(engine), &address);
         let shared = shared(&address, &listener)?;
+        let procedures = Arc::new(Procedures::new());
+        if config.with_peers != 0 {
+            procedures.want_peers();
+        }
         let mut listener = Some(listener);
-        let slots = (0..config.max_threads).map(|_| WorkerSlot::new(listener.take())).collect();
+        let mut sockets = || listener.take().map(|it| Sockets { listener: it, udp: udp.take() });
+        let slots = (0..config.serving_threads).map(|_| WorkerSlot::new(sockets())).collect();
         Ok(Self {
             engine,
             address,
+            udp_address,
             shared,
             _file: file,
             settings: ServerSettings {
+                auth: config.auth(),
                 queue_depth: config.queue_depth,
-                callbacks_max: config.max_callbacks,
-                deferred_max: config.max_deferred_calls as usize,
+                procedures_max: config.max_procedures,
+                deferred_max: config.max_running_calls,
                 call_timeout: config.call_timeout(),
             },
             worker_config,
-            procedures: Arc::new(Procedures::new()),
+            procedures,
             procedures_len: Mutex::new(0),
             slots,
             control: TurnControl::new(stop, log),
@@ -119,16 +155,41 @@ impl Server {
     }
 
     /// Registers a callback, and replaces the callback of its name, if any.
-    pub(crate) fn add(&self, callback: Callback) -> Result<(), String> {
+    pub(crate) fn add(&self, callback: Callback) -> Result<(), Error> {
         let mut len = self.procedures_len.lock().unwrap_or_else(PoisonError::into_inner);
         let name = callback.name.clone();
         if !self.procedures.contains(&name) {
-            if *len >= self.settings.callbacks_max {
-                return Err(format!("max_callbacks: {len} procedures are registered already"));
+            if *len >= self.settings.procedures_max {
+                let text = format!("max_procedures: {len} procedures are registered already");
+                return Err(Error::new(ErrorCode::Limit, text));
             }
             *len += 1;
         }
         self.procedures.insert(&name, callback);
+        Ok(())
+    }
+
+    /// Removes a callback; `false` if there is none of that name.
+    pub(crate) fn remove(&self, name: &str) -> bool {
+        let mut len = self.procedures_len.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_removed = self.procedures.remove(name);
+        *len -= usize::from(is_removed);
+        is_removed
+    }
+
+    /// The sum of all threads.
+    pub(crate) fn stats(&self) -> Stats {
+        self.control.stats()
+    }
+
+    /// Registers the procedures of the store in a directory.
+    pub(crate) fn add_store(&self, name: &str, path: &str) -> Result<(), Error> {
+        let store = Arc::new(Store::new(path.into(), StoreOptions::default()));
+        // Each worker opens it again: the program may fork before it serves.
+        store.open().map_err(|error| Error::new(ErrorCode::Store, error))?;
+        store.close();
+        let module = Arc::new(StoreModule::new(name, store));
+        self.procedures.insert_native(module, self.settings.call_timeout);
         Ok(())
     }
 
@@ -146,6 +207,13 @@ impl Server {
         self.control.stop.request();
     }
 
+    /// Ends the wait of a thread, on any thread or in a signal handler.
+    pub(crate) fn wake(&self, number: u16) {
+        let Some(slot) = self.slots.get(usize::from(number)) else { return };
+        slot.is_woken.store(true, Ordering::SeqCst);
+        slot.wake();
+    }
+
     /// Stops the server, waits for its other threads, and closes all connections.
     pub(crate) fn shut_down(&self) {
         self.stop();
@@ -160,69 +228,93 @@ impl Server {
     }
 
     /// Acquires the slot of that number for this thread.
-    pub(crate) fn acquire_slot(&self, number: u16) -> Result<SlotGuard<'_>, String> {
+    pub(crate) fn acquire_slot(&self, number: u16) -> Result<SlotGuard<'_>, Error> {
+        let rejected = |why| Error::new(ErrorCode::Thread, format!("thread {number}: {why}"));
         let Some(slot) = self.slots.get(usize::from(number)) else {
             let max = self.slots.len();
-            return Err(format!("thread {number}: expected a number below max_threads, {max}"));
+            let text = format!("thread {number}: expected a number below serving_threads, {max}");
+            return Err(text.into());
         };
         let state = match slot.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => {
                 // A panic has ended the worker within a turn.
                 *poisoned.into_inner() = SlotState::Closed;
-                return Err(format!("thread {number}: its worker has failed"));
+                return Err(rejected("its worker has failed"));
             }
             Err(TryLockError::WouldBlock) => {
-                return Err(format!("thread {number}: another call serves with it already"));
+                return Err(rejected("another call serves with it already"));
             }
         };
         let thread = this_thread();
         if let SlotState::Running(runner) = &*state
             && runner.owner != thread
         {
-            return Err(format!("thread {number}: it belongs to the first thread that served"));
+            return Err(rejected("it belongs to the first thread that served"));
         }
         slot.driving_thread.store(thread, Ordering::Release);
         Ok(SlotGuard { server: self, slot, state, thread })
     }
 
-    /// A listening socket for a thread other than the first.
-    fn another_listener(&self) -> io::Result<Listener> {
-        match &self.shared {
-            Some(listener) => listener.try_clone(),
-            None => Ok(self.address.bind(true)?.listener),
-        }
+    /// Sockets for a thread other than the first.
+    fn other_sockets(&self) -> io::Result<Sockets> {
+        let listener = match &self.shared {
+            Some(listener) => listener.try_clone()?,
+            None => self.address.bind(true)?.listener,
+        };
+        let udp = self.udp_address.map(|address| bind_udp(address, true)).transpose()?;
+        Ok(Sockets { listener, udp })
     }
 
-    fn worker(&self, listener: Option<Listener>) -> Result<AnyWorker<CallbackHandler>, String> {
+    fn worker(
+        &self,
+        engine: EngineKind,
+        sockets: Option<Sockets>,
+    ) -> Result<AnyWorker<CallbackHandler>, Error> {
         let settings = &self.settings;
         let log = self.control.log.clone();
         let handler = CallbackHandler::new(
             log,
+            settings.auth,
             settings.call_timeout,
             settings.deferred_max,
             self.worker_config.limits.stream_bytes_max,
         );
         let (procedures, config) = (self.procedures.clone(), self.worker_config.clone());
         let depth = Some(settings.queue_depth);
-        let worker = AnyWorker::new(self.engine, handler, procedures, config, depth);
-        let mut worker = worker.map_err(|error| format!("cannot make an engine: {error}"))?;
-        let listener = match listener {
-            Some(listener) => listener,
-            None => self.another_listener().map_err(|error| error.to_string())?,
+        let worker = AnyWorker::new(engine, handler, procedures, config, depth);
+        let mut worker = worker.map_err(|error| system("cannot make an engine", &error))?;
+        let Sockets { listener, udp } = match sockets {
+            Some(sockets) => sockets,
+            None => self.other_sockets().map_err(|error| system("cannot listen", &error))?,
         };
         let listening = worker.listen(listener);
         listening
+            .and_then(|()| udp.map_or(Ok(()), |socket| worker.listen_datagrams(socket)))
             .and_then(|()| worker.watch_signals(self.control.stop.descriptor()))
-            .map_err(|error| format!("cannot listen: {error}"))?;
+            .map_err(|error| system("cannot listen", &error))?;
         Ok(worker)
     }
 }
 
 impl WorkerSlot {
-    fn new(listener: Option<Listener>) -> Self {
-        let state = Mutex::new(SlotState::Empty(listener));
-        Self { state, driving_thread: AtomicU64::new(0) }
+    fn new(sockets: Option<Sockets>) -> Self {
+        let state = Mutex::new(SlotState::Empty(sockets));
+        Self {
+            state,
+            driving_thread: AtomicU64::new(0),
+            waker: OnceLock::new(),
+            poll: OnceLock::new(),
+            is_woken: AtomicBool::new(false),
+        }
+    }
+
+    /// Wakes the worker, if there is one. Async-signal-safe: one write(2), or kevent(2).
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            // A wake fails if the worker is gone.
+            keep_errno(|| drop(waker.wake()));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
@@ -240,30 +332,56 @@ pub(crate) struct SlotGuard<'a> {
 
 impl SlotGuard<'_> {
     /// Takes one turn or all turns; `false` if the server was stopped, which closes the slot.
-    pub(crate) fn run(&mut self, mode: RunMode) -> Result<bool, String> {
+    pub(crate) fn run(&mut self, mode: RunMode) -> Result<bool, Error> {
         let server = self.server;
-        let Some(worker) = self.worker()? else { return Ok(false) };
-        let outcome = run(worker, mode, &server.control)
-            .map_err(|error| format!("the engine failed: {error}"));
-        if outcome == Ok(false) {
-            worker.shut_down().map_err(|error| error.to_string())?;
-        }
-        if outcome != Ok(true) {
-            *self.state = SlotState::Closed;
-        }
-        outcome
+        let poll = self.slot.poll.get();
+        let Some(runner) = self.runner(server.engine)? else { return Ok(false) };
+        let ended = match run(&mut runner.worker, mode, &server.control) {
+            Ok(Some(turn)) => match runner.prepare_to_wait(poll, turn, &server.control) {
+                Ok(()) => return Ok(true),
+                Err(error) => Err(error),
+            },
+            Ok(None) => runner.worker.shut_down(),
+            Err(error) => Err(error),
+        };
+        *self.state = SlotState::Closed;
+        ended.map_err(|error| system("the engine failed", &error))?;
+        Ok(false)
     }
 
-    /// The worker of this thread, created if there is none; `None` if the slot is closed.
-    fn worker(&mut self) -> Result<Option<&mut AnyWorker<CallbackHandler>>, String> {
+    /// The descriptor by which an event loop of the program waits for this thread.
+    pub(crate) fn poll_descriptor(&mut self) -> Result<RawFd, Error> {
+        let slot = self.slot;
+        let engine = self.server.engine.for_embedded_loop();
+        let Some(runner) = self.runner(engine)? else {
+            return Err(Error::new(ErrorCode::Thread, "the server is stopped"));
+        };
+        if !is_same(runner.engine, engine) {
+            let text = "ucall_poll_fd: expected before the thread serves on io_uring";
+            return Err(Error::new(ErrorCode::Thread, text));
+        }
+        let poll = match slot.poll.get() {
+            Some(poll) => poll,
+            None => {
+                let made = PollDescriptor::new(runner.worker.descriptor());
+                let made = made.map_err(|error| system("ucall_poll_fd", &error))?;
+                slot.poll.get_or_init(|| made)
+            }
+        };
+        Ok(poll.as_raw_fd())
+    }
+
+    /// The worker of this thread, created on that engine if there is none; `None` if the slot is
+    /// closed.
+    fn runner(&mut self, engine: EngineKind) -> Result<Option<&mut WorkerRunner>, Error> {
         if self.server.control.stop.is_requested() {
             *self.state = SlotState::Closed;
         }
         if let SlotState::Empty(_) = &*self.state {
-            self.start_worker()?;
+            self.start_worker(engine)?;
         }
         match &mut *self.state {
-            SlotState::Running(runner) => Ok(Some(&mut runner.worker)),
+            SlotState::Running(runner) => Ok(Some(runner)),
             SlotState::Empty(_) | SlotState::Closed => Ok(None),
         }
     }
@@ -271,34 +389,80 @@ impl SlotGuard<'_> {
     /// Creates the worker. Not inlined, because it needs much of the stack.
     #[cold]
     #[inline(never)]
-    fn start_worker(&mut self) -> Result<(), String> {
+    fn start_worker(&mut self, engine: EngineKind) -> Result<(), Error> {
         let SlotState::Empty(listener) = &mut *self.state else { return Ok(()) };
-        let worker = self.server.worker(listener.take())?;
+        let worker = self.server.worker(engine, listener.take())?;
         self.server.control.add_counters(worker.counters());
         self.server.control.add_publisher(worker.publisher());
-        *self.state = SlotState::Running(WorkerRunner { worker, owner: self.thread });
+        let _ = self.slot.waker.set(worker.waker());
+        if self.slot.is_woken.load(Ordering::SeqCst) {
+            self.slot.wake();
+        }
+        let owner = self.thread;
+        *self.state = SlotState::Running(WorkerRunner { worker, owner, engine });
         Ok(())
     }
 }
 
-/// Takes turns; `false` when the server was stopped.
+impl WorkerRunner {
+    /// Has the program's event loop, if any, wait for the next turn.
+    fn prepare_to_wait(
+        &mut self,
+        poll: Option<&PollDescriptor>,
+        last: Turn,
+        control: &TurnControl,
+    ) -> io::Result<()> {
+        let Some(poll) = poll else { return Ok(()) };
+        // After an idle turn the engine has nothing left to submit.
+        if !last.idle || !self.worker.prepare_to_wait() {
+            return poll.arm(Some(Instant::now()));
+        }
+        let line = control.log.has_figures().then(|| control.log.next_line_at());
+        poll.arm(earlier(self.worker.deadline(), line))
+    }
+}
+
+/// Takes turns, and returns the last one; `None` when the server was stopped.
 fn run(
     worker: &mut AnyWorker<CallbackHandler>,
     mode: RunMode,
     control: &TurnControl,
-) -> io::Result<bool> {
+) -> io::Result<Option<Turn>> {
     let has_figures = control.log.has_figures();
+    let until = match mode {
+        RunMode::OneTurn(until) => until,
+        RunMode::UntilStopped => None,
+    };
     loop {
-        let turn = worker.turn(has_figures.then(|| control.log.next_line_at()))?;
+        let line = has_figures.then(|| control.log.next_line_at());
+        let turn = worker.turn(earlier(line, until))?;
         if has_figures {
             control.write_line_if_due();
         }
         if turn.stopped || control.stop.is_requested() {
-            return Ok(false);
+            return Ok(None);
         }
-        if mode == RunMode::OneTurn {
-            return Ok(true);
+        if mode != RunMode::UntilStopped {
+            return Ok(Some(turn));
         }
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Whether both are the same engine, for an embedded loop or not.
+fn is_same(one: EngineKind, other: EngineKind) -> bool {
+    match (one, other) {
+        (EngineKind::Posix, EngineKind::Posix) => true,
+        #[cfg(target_os = "linux")]
+        (EngineKind::Uring(one), EngineKind::Uring(other)) => one == other,
+        #[cfg(target_os = "linux")]
+        _ => false,
     }
 }
 
@@ -310,7 +474,7 @@ impl Drop for SlotGuard<'_> {
 
 /// A socket that listens on `address`. Threads share a port, so another server could share it, too:
 /// a first bind without sharing makes sure that the port is free.
-fn bind(address: &Address, share_port: bool) -> Result<Bound, String> {
+fn bind(address: &Address, share_port: bool) -> Result<Bound, Error> {
     let bound = address.bind(false).and_then(|bound| match (&bound.address, share_port) {
         (taken @ Address::Tcp(_), true) => {
             let taken = taken.clone();
@@ -319,13 +483,20 @@ fn bind(address: &Address, share_port: bool) -> Result<Bound, String> {
         }
         _ => Ok(bound),
     });
-    bound.map_err(|error| error.to_string())
+    bound.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Error::new(ErrorCode::AddressInUse, error),
+        _ => Error::new(ErrorCode::Address, error),
+    })
 }
 
-fn shared(address: &Address, listener: &Listener) -> Result<Option<Listener>, String> {
+fn shared(address: &Address, listener: &Listener) -> Result<Option<Listener>, Error> {
     let is_unix = matches!(address, Address::Unix { .. });
     let shared = is_unix.then(|| listener.try_clone()).transpose();
-    shared.map_err(|error| format!("cannot listen: {error}"))
+    shared.map_err(|error| system("cannot listen", &error))
+}
+
+fn system(what: &str, error: &io::Error) -> Error {
+    Error::new(ErrorCode::System, format!("{what}: {error}"))
 }
 
 /// The number of this thread, which no other thread of the process has or had.

@@ -28,14 +28,10 @@ impl StopSignal {
             return;
         }
         let byte = 1u8;
-        // SAFETY: the address of errno is valid as long as this thread, one byte is readable, and
-        // the descriptor is ours and open.
-        unsafe {
-            let errno = errno_location();
-            let before = *errno;
-            libc::write(self.writer.as_raw_fd(), (&raw const byte).cast(), 1);
-            *errno = before;
-        }
+        keep_errno(|| {
+            // SAFETY: one byte is readable, and the descriptor is ours and open.
+            unsafe { libc::write(self.writer.as_raw_fd(), (&raw const byte).cast(), 1) };
+        });
     }
 
     pub(crate) fn is_requested(&self) -> bool {
@@ -46,6 +42,16 @@ impl StopSignal {
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
+}
+
+/// Runs a part of a signal handler, which must not change `errno`.
+pub(crate) fn keep_errno(run: impl FnOnce()) {
+    let errno = errno_location();
+    // SAFETY: the address of errno is valid as long as this thread.
+    let before = unsafe { errno.read() };
+    run();
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
 }
 
 #[cfg(target_os = "linux")]

@@ -55,7 +55,7 @@ impl TurnControl {
     }
 
     /// The sum over all workers.
-    fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         for counters in &*self.counters() {
             sum += counters.stats();

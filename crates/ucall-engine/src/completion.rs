@@ -57,8 +57,9 @@ pub enum Completion {
     },
     /// Bytes, the end of the stream or an error arrived on a stream socket.
     Received(Arrival),
-    /// A datagram arrived; see [`Engine::receive_from`](crate::Engine::receive_from).
-    Datagram(Arrival),
+    /// Datagrams may have arrived on this socket; see
+    /// [`Engine::receive_from`](crate::Engine::receive_from).
+    Datagrams(Id),
     /// A target is full, or the stream ended or broke before that. Ownership returns.
     Filled {
         /// Which socket.

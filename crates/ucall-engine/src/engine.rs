@@ -1,14 +1,14 @@
 //! The trait that every engine implements.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 
-use crate::{Arrival, Completion, Id, Listener, Peer, Readiness};
+use crate::{Arrival, Completion, DatagramDrops, DatagramPath, Id, Listener, Peer, Readiness};
 
 /// What became of a payload handed to [`Engine::send`].
 #[derive(Debug)]
@@ -41,7 +41,8 @@ pub trait Engine {
     /// Takes over a connected stream socket (TCP or Unix), which starts to receive.
     fn adopt(&mut self, stream: OwnedFd) -> io::Result<Id>;
 
-    /// Takes over a bound datagram socket, which starts to receive.
+    /// Takes over a bound datagram socket, which starts to receive; see
+    /// [`Completion::Datagrams`].
     fn bind_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id>;
 
     /// Reports once, as [`Completion::Ready`], that a descriptor owned by the caller is or becomes
@@ -64,8 +65,11 @@ pub trait Engine {
     /// closed meanwhile, or a target has taken the bytes).
     fn receive(&mut self, arrival: Arrival) -> io::Result<&mut [u8]>;
 
-    /// The bytes of a datagram and its sender. `WouldBlock` as in [`Engine::receive`].
-    fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)>;
+    /// The bytes of the next datagram, writable in place and valid until the next call on the
+    /// engine, and its addresses. `WouldBlock` means that there is none; only after that will the
+    /// engine report the socket again, unless [`Engine::resume`] asks for it. Other errors concern
+    /// no datagram.
+    fn receive_from(&mut self, socket: Id) -> io::Result<(&mut [u8], DatagramPath)>;
 
     /// Receives the stream's next bytes into `target`, without a copy where the engine can, until
     /// it is full. Then it reports [`Completion::Filled`], and ordinary receiving continues. Bytes
@@ -100,8 +104,18 @@ pub trait Engine {
     /// distinguishes a slow peer from a stalled one.
     fn sent_bytes(&self, socket: Id) -> usize;
 
-    /// Sends one datagram.
-    fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState;
+    /// Queues one datagram, copied, until [`Engine::flush_datagrams`] at the latest. To reply, pass
+    /// the path of the datagram that is replied to. No completion follows: a datagram that the
+    /// kernel does not take is dropped and counted.
+    fn send_to(&mut self, socket: Id, bytes: &[u8], path: DatagramPath);
+
+    /// Sends the queued datagrams, at the latest with the next wait.
+    fn flush_datagrams(&mut self, socket: Id) {
+        let _ = socket;
+    }
+
+    /// The datagrams that were dropped since the socket was made.
+    fn datagram_drops(&self, socket: Id) -> DatagramDrops;
 
     /// Shuts down our side of a stream: the peer reads the end after all sent bytes.
     fn shutdown(&mut self, socket: Id);

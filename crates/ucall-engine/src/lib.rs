@@ -7,6 +7,8 @@
 mod address;
 mod choice;
 mod completion;
+mod connect;
+mod datagram;
 mod descriptors;
 mod engine;
 pub mod fake;
@@ -24,17 +26,22 @@ pub mod uring;
 mod wait_timeout;
 mod wake;
 mod worker_sockets;
+#[cfg_attr(not(target_os = "linux"), path = "xdp/unsupported.rs")]
+pub mod xdp;
 
 pub use address::{Address, Bound};
 pub use choice::{EngineKind, UringUnavailable};
 pub use completion::{Arrival, Completion, Readiness};
+pub use connect::{begin_connect, finish_connect};
+pub use datagram::{DatagramDrops, DatagramPath, LocalAddress};
 pub use descriptors::raise_descriptor_limit;
 pub use engine::{Engine, SendState, Waker};
 pub use fork::OwningProcess;
 pub use id::Id;
-pub use listen::{Listener, bind};
+pub use listen::{Listener, bind, bind_udp};
 pub use mailbox::Mailbox;
 pub use peer::{Peer, peer_of};
+pub use socket2::SockAddr;
 pub use unix::{UnixFile, bind_unix};
 pub use wake::{EventCount, WakeFlag};
 pub use worker_sockets::WorkerSockets;

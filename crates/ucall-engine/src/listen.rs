@@ -1,7 +1,7 @@
 //! Listening sockets, set up the way every engine wants them.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
@@ -27,6 +27,18 @@ pub fn bind(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into()).map_err(|error| explain(error, address))?;
     socket.listen(BACKLOG).map_err(|error| explain(error, address))?;
+    Ok(socket.into())
+}
+
+/// Binds a UDP socket to `address`. With `share_port`, several sockets may be bound to one port,
+/// and the system assigns each source to one of them.
+pub fn bind_udp(address: SocketAddr, share_port: bool) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if share_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into()).map_err(|error| explain(error, address))?;
     Ok(socket.into())
 }
 

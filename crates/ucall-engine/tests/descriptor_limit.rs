@@ -1,6 +1,9 @@
 //! Exhausted descriptors and slots. A process of its own, because the limit applies to the process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[cfg(target_os = "linux")]
+mod skipped;
+
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -78,7 +81,7 @@ fn uring_pauses_when_its_slots_are_taken() {
     use ucall_engine::uring::{Config, Features, Uring};
     let features = match Features::probe() {
         Ok(features) => features,
-        Err(unavailable) => return println!("skipped: {unavailable}"),
+        Err(unavailable) => return skipped::report(&unavailable),
     };
     let config = Config { sockets_max: 5, ..Config::default() };
     let mut engine = Uring::new(config, features).unwrap();
@@ -106,7 +109,10 @@ fn uring_pauses_when_its_slots_are_taken() {
 #[cfg(target_os = "linux")]
 fn uring_starts_under_a_low_limit() {
     use ucall_engine::uring::{Config, Features, Uring};
-    let Ok(features) = Features::probe() else { return };
+    let features = match Features::probe() {
+        Ok(features) => features,
+        Err(unavailable) => return skipped::report(&unavailable),
+    };
     let before = getrlimit(Resource::Nofile).current.unwrap();
     set_limit(descriptors_open() + 16);
     let mut engine = Uring::new(Config::default(), features).unwrap();

@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod skipped;
+
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -52,7 +54,7 @@ fn a_child_is_not_the_process_that_something_was_made_in() {
 fn a_child_may_drop_the_engine() {
     let features = match Features::probe() {
         Ok(features) => features,
-        Err(unavailable) => return println!("skipped: {unavailable}"),
+        Err(unavailable) => return skipped::report(&unavailable),
     };
     let mut engine = Uring::new(Config::default(), features).unwrap();
     let listener = bind("127.0.0.1:0".parse().unwrap(), false).unwrap();

@@ -4,11 +4,14 @@
 //! arguments, replies are appended to buffers of the caller, and calls go to a [`Service`]. Of the
 //! workspace it imports `ucall-buffer` only.
 //!
+//! [`DatagramCalls`] runs calls that come in datagrams, without a connection.
+//!
 //! [`Connection`] combines the layers: framing ([`http1`], [`websocket`], or raw documents), then
 //! `rpc` (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
 #![forbid(unsafe_code)]
 
 mod connection;
+mod cookie;
 pub mod http1;
 pub mod json;
 mod limits;
@@ -16,12 +19,16 @@ mod rpc;
 pub mod tls;
 pub mod websocket;
 
-pub use connection::{
-    Connection, ConnectionProtocol, Drain, Environment, LoadState, MemoryBudget, MessageFraming,
-    NextAction, Reservation, Scratch,
+pub use connection::datagrams::{
+    DatagramCalls, DatagramDocument, DatagramOutcome, refuse_datagram, write_datagram_error,
 };
+pub use connection::{
+    Connection, ConnectionProtocol, DRAIN, Drain, Environment, LoadState, MemoryBudget,
+    MessageFraming, NextAction, Reservation, Scratch,
+};
+pub use cookie::CookieKey;
 pub use limits::Limits;
 pub use rpc::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Meta, Reply, RpcError,
-    Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Meta, Reply, Response,
+    ResponseBody, RpcError, Service,
 };

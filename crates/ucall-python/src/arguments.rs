@@ -32,7 +32,7 @@ const NAMES_MAX: usize = 10;
 
 /// Calls `procedure` with `params`, the text of an array or an object. A function that takes a
 /// `ucall.Context` gets `context`.
-#[inline]
+#[inline(always)]
 pub(crate) fn call<'py>(
     py: Python<'py>,
     procedure: &Procedure,
@@ -60,21 +60,19 @@ pub(crate) fn take<'py>(
     let signature = procedure.signature.as_ref().ok_or_else(|| {
         Failure::Params(ConversionFault::value("unexpected, the function has no signature"))
     })?;
-    let mut arguments = Arguments::new();
-    arguments.make(signature, context);
+    let mut arguments = Arguments::new(signature, context);
     arguments.fill(signature, &mut input).map_err(Failure::Params)?;
     Ok(arguments.slots.split_off(0).into_iter().map(Bound::unbind).collect())
 }
 
-#[inline]
+#[inline(always)]
 fn call_by_signature<'py>(
     callable: &Bound<'py, PyAny>,
     signature: &Signature,
     context: Option<Bound<'py, PyAny>>,
     mut input: Input<'_, '_, 'py>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
-    let mut arguments = Arguments::new();
-    arguments.make(signature, context);
+    let mut arguments = Arguments::new(signature, context);
     arguments.fill(signature, &mut input).map_err(Failure::Params)?;
     arguments.call(callable, signature).map_err(Failure::Raised)
 }
@@ -89,39 +87,69 @@ struct Arguments<'py> {
 }
 
 impl<'py> Arguments<'py> {
+    /// No arguments but the context.
     #[inline]
-    fn new() -> Self {
-        Self { slots: Slots::new(), rest: Vec::new(), extra: None }
-    }
-
-    /// Makes a slot for each parameter and fills the one of the context.
-    #[inline]
-    fn make(&mut self, signature: &Signature, context: Option<Bound<'py, PyAny>>) {
-        self.slots.make(signature.params.len());
-        if let Some(slot) = signature.context.and_then(|it| self.slots.as_mut_slice().get_mut(it)) {
-            *slot = context;
+    fn new(signature: &Signature, context: Option<Bound<'py, PyAny>>) -> Self {
+        let mut arguments = Self { slots: Slots::new(), rest: Vec::new(), extra: None };
+        if let (Some(index), Some(context)) = (signature.context, context) {
+            arguments.slots.set(index, context);
         }
+        arguments
     }
 
     #[inline]
     fn fill(&mut self, signature: &Signature, input: &mut Input<'_, '_, 'py>) -> Filled {
-        match input.reader.kind() {
-            ucall_proto::json::ValueKind::Object => self.fill_by_name(signature, input)?,
-            _ => self.fill_by_position(signature, input)?,
+        match input.reader.enter_object() {
+            true => self.fill_by_name(signature, input)?,
+            false => self.fill_by_position(signature, input)?,
         }
-        for (slot, param) in self.slots.as_mut_slice().iter_mut().zip(&signature.params) {
-            if slot.is_none() {
+        match self.slots.are_set(signature.params.len()) {
+            true => Ok(()),
+            false => self.fill_defaults(input.py, signature),
+        }
+    }
+
+    #[inline(never)]
+    fn fill_defaults(&mut self, py: Python<'py>, signature: &Signature) -> Filled {
+        for (index, param) in signature.params.iter().enumerate() {
+            if !self.slots.is_set(index) {
                 let default = param.default.as_ref().ok_or_else(|| missing(param))?;
-                *slot = Some(default.clone_ref(input.py).into_bound(input.py));
+                self.slots.set(index, default.clone_ref(py).into_bound(py));
             }
         }
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill_by_name(&mut self, signature: &Signature, input: &mut Input<'_, '_, 'py>) -> Filled {
-        let mut next = 0;
-        input.reader.enter();
+        let mut index = 0;
+        // Callers mostly keep to the signature's order.
+        while let Some(param) = signature.params.get(index)
+            && param.by_name
+            && input.reader.skip_text(&param.key)
+        {
+            let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
+            self.slots.set(index, value);
+            index += 1;
+            if !input.reader.skip_text(b",") {
+                break;
+            }
+            input.reader.skip_text(b" ");
+        }
+        match input.reader.skip_text(b"}") {
+            true => Ok(()),
+            false => self.fill_by_any_name(signature, index, input),
+        }
+    }
+
+    /// Fills in the members that are left, in any order.
+    #[inline(never)]
+    fn fill_by_any_name(
+        &mut self,
+        signature: &Signature,
+        mut next: usize,
+        input: &mut Input<'_, '_, 'py>,
+    ) -> Filled {
         while let Some(key) = input.reader.next_key() {
             let Some(index) = signature.find(input.unescaped(key), next) else {
                 self.take_extra(signature, &key.unescaped(), input)?;
@@ -130,15 +158,13 @@ impl<'py> Arguments<'py> {
             next = index + 1;
             let Some(param) = signature.params.get(index) else { continue };
             let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
-            if let Some(slot) = self.slots.as_mut_slice().get_mut(index) {
-                // Of two equal keys the last value counts.
-                *slot = Some(value);
-            }
+            // Of two equal keys the last value counts.
+            self.slots.set(index, value);
         }
         Ok(())
     }
 
-    #[inline]
+    #[inline(never)]
     fn fill_by_position(
         &mut self,
         signature: &Signature,
@@ -152,9 +178,7 @@ impl<'py> Arguments<'py> {
             match signature.params.get(position).filter(|_| position < signature.positional) {
                 Some(param) => {
                     let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
-                    if let Some(slot) = self.slots.as_mut_slice().get_mut(position) {
-                        *slot = Some(value);
-                    }
+                    self.slots.set(position, value);
                 }
                 None => self.take_rest(signature, index, input)?,
             }
@@ -193,15 +217,26 @@ impl<'py> Arguments<'py> {
         Ok(extra.set_item(ffi::text(py, key)?, value)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(
         &mut self,
         callable: &Bound<'py, PyAny>,
         signature: &Signature,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if !self.rest.is_empty() {
-            self.slots.insert_many(signature.positional, std::mem::take(&mut self.rest));
+        if !self.rest.is_empty() || self.extra.is_some() {
+            return self.call_with_surplus(callable, signature);
         }
+        let names = signature.names.as_ref().map(|names| names.bind(callable.py()));
+        ffi::call_with_slots(callable, &self.slots, names)
+    }
+
+    #[inline(never)]
+    fn call_with_surplus(
+        &mut self,
+        callable: &Bound<'py, PyAny>,
+        signature: &Signature,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.slots.insert_many(signature.positional, std::mem::take(&mut self.rest));
         let names = signature.names.as_ref().map(|names| names.bind(callable.py()));
         let Some(extra) = self.extra.take() else {
             return ffi::call_with_slots(callable, &self.slots, names);
@@ -282,8 +317,7 @@ fn call_as_given<'py>(
         extra: Some(crate::convert::Convert::Any),
         ..Signature::default()
     };
-    let mut arguments = Arguments::new();
-    arguments.slots.make(0);
+    let mut arguments = Arguments::new(&signature, None);
     arguments.fill(&signature, &mut input).map_err(Failure::Params)?;
     arguments.call(callable, &signature).map_err(Failure::Raised)
 }

@@ -10,6 +10,7 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, CallerIdentity};
 use ucall_server::Caller;
 
+use crate::attachment::DropAttached;
 use crate::context::Context;
 use crate::ffi;
 use crate::ffi::variables::run_in;
@@ -37,7 +38,7 @@ impl Interpreter {
             .and_then(|user| reject_awaitable(py, user));
         match request_context {
             Ok(user) if is_unauthorized(py, &user) => Err(AuthenticationError::Unauthorized),
-            Ok(user) => Ok(Arc::new(user)),
+            Ok(user) => Ok(Arc::new(DropAttached::new(user))),
             Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
                 Err(AuthenticationError::Unauthorized)
             }
@@ -49,10 +50,10 @@ impl Interpreter {
         }
     }
 
-    /// Keeps what the program's function returned for the current request.
-    pub(crate) fn set_user(&mut self, py: Python<'_>, identity: &CallerIdentity) {
-        let user = identity.downcast_ref::<Py<PyAny>>();
-        self.user = user.map(|user| user.clone_ref(py));
+    /// What the program's function returned for the current request.
+    pub(crate) fn user(&self) -> Option<&Py<PyAny>> {
+        let user = self.identity.as_ref()?.downcast_ref::<DropAttached<Py<PyAny>>>()?;
+        Some(user)
     }
 }
 

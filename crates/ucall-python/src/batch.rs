@@ -85,6 +85,12 @@ impl Batches {
         self.queues.retain(is_used);
     }
 
+    /// Whether no function has batches.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
     /// When the next batch is due.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
-use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, Token};
+use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall, Token};
 
 use crate::job_input::JobInput;
-use crate::measured::{RunningCall, WaitingCall};
+use crate::measured::WaitingCall;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
 use crate::streams::{ItemTarget, StreamPosition, StreamRun};

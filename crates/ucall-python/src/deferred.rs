@@ -262,7 +262,7 @@ impl Interpreter {
             return Ok((None, None));
         }
         let cancelled = Arc::<AtomicBool>::default();
-        let user = self.user.as_ref();
+        let user = self.user();
         let channel =
             self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
         let context = Context::new(py, call, caller, user, deadline, cancelled.clone(), channel);
@@ -498,7 +498,7 @@ impl Interpreter {
     /// Answers all calls with an error, and cancels them.
     pub(crate) fn abandon_all(&mut self, py: Python<'_>) {
         for token in self.calls.all() {
-            self.abandon_call(py, token, Some(errors::cancelled("the server stops")));
+            self.abandon_call(py, token, Some(errors::aborted("the server stops")));
         }
     }
 }

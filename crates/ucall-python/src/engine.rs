@@ -1,10 +1,11 @@
 //! Chooses the engine of a server or a queue.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ucall_engine::EngineKind;
+use ucall_engine::{EngineKind, UringUnavailable};
 
 use crate::log::Log;
 
@@ -22,9 +23,7 @@ pub(crate) fn choose(py: Python<'_>, name: &str) -> PyResult<EngineKind> {
         Err(refused) => refused,
     };
     if name == "uring" {
-        let error = py.import("ucall.errors")?.getattr("EngineError")?;
-        let raised = error.call1((format!("io_uring cannot be used here: {refused}"),))?;
-        return Err(PyErr::from_value(raised));
+        return Err(engine_error(py, &refused));
     }
     if !LOGGED.swap(true, Ordering::Relaxed) {
         let line = format!("running on the posix engine: {refused}");
@@ -32,4 +31,19 @@ pub(crate) fn choose(py: Python<'_>, name: &str) -> PyResult<EngineKind> {
         let _ = Log::import(py)?.warning(py, &line);
     }
     Ok(EngineKind::Posix)
+}
+
+/// What to raise where the engine of a worker cannot be made.
+pub(crate) fn failure(py: Python<'_>, error: io::Error) -> PyErr {
+    match error.downcast::<UringUnavailable>() {
+        Ok(refused) => engine_error(py, &refused),
+        Err(error) => error.into(),
+    }
+}
+
+fn engine_error(py: Python<'_>, refused: &UringUnavailable) -> PyErr {
+    let text = format!("io_uring cannot be used here: {refused}");
+    let raised =
+        py.import("ucall.errors").and_then(|errors| errors.getattr("EngineError")?.call1((text,)));
+    raised.map_or_else(|failed| failed, PyErr::from_value)
 }

@@ -59,9 +59,9 @@ pub(crate) fn internal() -> RpcError {
     RpcError::new(RpcError::INTERNAL_ERROR, "Internal error")
 }
 
-/// The error of a call that was cancelled.
-pub(crate) fn cancelled(why: &str) -> RpcError {
-    RpcError::new(RpcError::CANCELLED, "Cancelled").expected(why)
+/// The error of a call that was ended before its reply, and may have run in part.
+pub(crate) fn aborted(why: &str) -> RpcError {
+    RpcError::new(RpcError::ABORTED, "Aborted").expected(why)
 }
 
 /// Whether a task or a future was cancelled. asyncio and concurrent.futures each define a

@@ -13,17 +13,17 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{
     CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, HealthState, LoggedCall, Mailbox,
-    MemoryBudget, Polled, Publisher, SeriesIndex, Token,
+    MemoryBudget, Polled, Publisher, RunLimit, SeriesIndex, Token,
 };
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
+use crate::attachment::{Attachment, DropAttached};
 use crate::batch::{BatchSizes, Batches};
 use crate::callbacks::Callbacks;
 use crate::calls::{Calls, Entry};
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
-use crate::detach::detached;
 use crate::ffi::variables;
 use crate::log::Interrupted;
 use crate::options::CallLimits;
@@ -34,19 +34,12 @@ use crate::report::Report;
 use crate::session::Sessions;
 use crate::streams::{ReadyStreams, TakenItems};
 
-/// Other Python threads get the interpreter's lock at least this often.
-const GIL_HOLD_MAX: Duration = Duration::from_millis(1);
-/// One of this many waits for the interpreter's lock is measured, and counts for all of them. To
-/// read the clock after each wait would cost half as much as all other metrics.
-const WAITS_PER_SAMPLE: u32 = 8;
 /// Streams are busy if a turn has taken items this shortly before.
 const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The interpreter as one worker uses it, on a thread that stays attached through a whole turn.
-///
-/// It uses Python objects without a token: its caller must be attached, as
-/// `WorkerRunner::turn` requires.
+/// The interpreter as one worker uses it, on a thread that is detached when a turn begins.
 pub(crate) struct Interpreter {
+    pub(crate) attachment: Attachment,
     /// The server's number.
     pub(crate) server: u64,
     pub(crate) report: Arc<Report>,
@@ -72,7 +65,7 @@ pub(crate) struct Interpreter {
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
     /// The user that `auth` returned for the current request.
-    pub(crate) user: Option<Py<PyAny>>,
+    pub(crate) identity: Option<CallerIdentity>,
     /// The `contextvars.Context` that each call copies. Plain functions without a context run in
     /// the thread's own variables.
     variables: Py<PyAny>,
@@ -81,16 +74,15 @@ pub(crate) struct Interpreter {
     /// When this turn began, after its wait.
     pub(crate) turn_began: Instant,
     /// Precise if calls are measured.
-    clock: Clock,
+    pub(crate) clock: Clock,
     /// When the last function returned, or the turn began.
-    last_return: Moment,
-    /// When other threads last got the interpreter's lock.
-    gil_released_at: Instant,
-    /// Whether the worker has waited since the last turn, and if that wait is sampled, until when.
-    has_waited: bool,
-    wait_ended: Option<Moment>,
-    /// Waits so far, if calls are measured.
-    waits: u32,
+    pub(crate) last_return: Moment,
+    pub(crate) attached_at: Moment,
+    /// The beginning of the first turn that was attached from its start, since the thread was
+    /// attached.
+    pub(crate) first_attached_turn: Option<Instant>,
+    /// Waits for the interpreter's lock so far, if calls are measured.
+    pub(crate) lock_waits: u32,
     /// `None` if calls are not measured.
     pub(crate) metrics: Option<Arc<CallMetrics>>,
     /// Whether a Ctrl-C arrived while Python code ran.
@@ -114,6 +106,7 @@ impl Interpreter {
         let clock = if metrics.is_some() { Clock::PRECISE } else { Clock::COARSE };
         let calls = Calls::new(call_limits.running_max, "max_running_calls");
         Ok(Self {
+            attachment: Attachment::new(py),
             server,
             report: Arc::new(Report::import(py, debug)?),
             call_limits,
@@ -129,16 +122,15 @@ impl Interpreter {
             sessions: None,
             callbacks: Callbacks::default(),
             auth,
-            user: None,
+            identity: None,
             variables: variables::copy_current(py)?.unbind(),
             scratch: Vec::new(),
             turn_began: now,
             clock,
             last_return: clock.now(),
-            gil_released_at: now,
-            has_waited: false,
-            wait_ended: None,
-            waits: 0,
+            attached_at: clock.now(),
+            first_attached_turn: None,
+            lock_waits: 0,
             metrics,
             interrupted: false,
             is_in_function: Arc::default(),
@@ -181,31 +173,6 @@ impl Interpreter {
         value
     }
 
-    /// Lets other threads run. Called once a turn, because a busy worker never waits.
-    #[inline]
-    pub(crate) fn yield_gil(&mut self, py: Python<'_>) {
-        if self.gil_released_at.elapsed() >= GIL_HOLD_MAX {
-            py.detach(std::thread::yield_now);
-            self.gil_released_at = Instant::now();
-        }
-    }
-
-    /// The clock, for each of the waits that are sampled.
-    fn sampled_clock(&mut self) -> Option<Clock> {
-        self.waits = self.waits.wrapping_add(1);
-        self.waits.is_multiple_of(WAITS_PER_SAMPLE).then_some(self.clock)
-    }
-
-    /// Records a sampled wait for the interpreter's lock, which has ended now.
-    #[inline]
-    fn record_lock_wait(&mut self, now: Moment) {
-        if let Some(ended) = self.wait_ended.take()
-            && let Some(metrics) = &self.metrics
-        {
-            metrics.add_lock_wait(now.since(ended) * WAITS_PER_SAMPLE);
-        }
-    }
-
     /// Begins a call that may end after its turn.
     fn call_deferred(
         &mut self,
@@ -224,6 +191,37 @@ impl Interpreter {
             }
         }
         answer(begun, reply)
+    }
+
+    /// Whether [`Interpreter::next_deadline`] may have one: a test without a call, twice a turn.
+    #[inline]
+    fn may_have_deadline(&self) -> bool {
+        !self.ready_streams.is_empty()
+            || self.calls.next_deadline().is_some()
+            || !self.batches.is_empty()
+            || self.callbacks.deadline().is_some()
+    }
+
+    #[inline(never)]
+    fn next_deadline(&self) -> Option<Instant> {
+        if !self.ready_streams.is_empty() {
+            return Some(self.turn_began);
+        }
+        let callbacks = self.callbacks.deadline();
+        let deadlines = [self.calls.next_deadline(), self.batches.deadline(), callbacks];
+        deadlines.into_iter().flatten().min()
+    }
+
+    #[inline(never)]
+    fn next_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        if let Some(item) = self.taken_items.next(text) {
+            return Some(item);
+        }
+        if !self.calls.has_outcomes() {
+            return None;
+        }
+        let py = self.attach();
+        self.next_outcome(py, text)
     }
 
     /// Replies to a call whose deadline passed before it began.
@@ -285,7 +283,7 @@ impl Interpreter {
         caller: &Caller,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let deadline = self.deadline_of(procedure, call);
-        let user = self.user.as_ref();
+        let user = self.user();
         let channel =
             self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
         let context = Context::new(py, call, caller, user, deadline, Arc::default(), channel);
@@ -297,7 +295,7 @@ impl Interpreter {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deadline_of(&self, procedure: &Procedure, call: &Call<'_>) -> Option<Deadline> {
         Deadline::of(call, procedure.timeout, self.turn_began)
     }
@@ -321,20 +319,23 @@ impl Interpreter {
     }
 
     /// Logs a function that held up all other calls, once. Called after Python code has run.
-    /// Returns how long it ran.
+    /// Returns how many nanoseconds it ran.
     #[inline]
-    pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) -> Duration {
+    pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) -> u64 {
         let now = self.clock.now();
-        let elapsed = now.since(self.last_return);
-        if elapsed >= self.call_limits.slow && !procedure.is_logged_as_slow() {
-            self.warn_slow(py, procedure, elapsed);
-        }
+        let nanos = now.nanos_since(self.last_return);
         self.last_return = now;
-        elapsed
+        if u128::from(nanos) >= self.call_limits.slow.as_nanos() {
+            self.warn_slow(py, procedure, Duration::from_nanos(nanos));
+        }
+        nanos
     }
 
     #[cold]
     fn warn_slow(&mut self, py: Python<'_>, procedure: &Procedure, elapsed: Duration) {
+        if procedure.is_logged_as_slow() {
+            return;
+        }
         let name = &procedure.name;
         let advice = match procedure.mode {
             CallMode::Task | CallMode::AsyncGenerator => {
@@ -350,7 +351,7 @@ impl Interpreter {
 }
 
 impl Handler for Interpreter {
-    type Procedure = Arc<Procedure>;
+    type Procedure = DropAttached<Arc<Procedure>>;
 
     /// Waiting releases the interpreter's lock.
     const WAITING_COSTS: bool = true;
@@ -364,12 +365,12 @@ impl Handler for Interpreter {
     #[inline]
     fn call(
         &mut self,
-        procedure: &Arc<Procedure>,
+        procedure: &DropAttached<Arc<Procedure>>,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        let py = attached();
+        let py = self.attach();
         if !matches!(procedure.mode, CallMode::Inline) {
             return self.call_deferred(py, procedure, call, caller, reply);
         }
@@ -387,42 +388,53 @@ impl Handler for Interpreter {
             reply.error(&error);
             code = Some(error.code);
         }
-        let elapsed = self.warn_if_slow(py, procedure);
+        let nanos = self.warn_if_slow(py, procedure);
         if let Some(series) = procedure.series {
-            self.record(series, elapsed, code);
+            self.record(series, Duration::from_nanos(nanos), code);
         }
         CallOutcome::Done
     }
 
-    fn call_rejected(&mut self, procedure: Option<&Arc<Procedure>>, error: &RpcError) {
+    fn is_idempotent(&self, procedure: &Self::Procedure) -> bool {
+        procedure.is_idempotent
+    }
+
+    fn call_rejected(
+        &mut self,
+        procedure: Option<&DropAttached<Arc<Procedure>>>,
+        error: &RpcError,
+    ) {
         let series = procedure.and_then(|procedure| procedure.series);
         self.record_since_receipt(series.unwrap_or(SeriesIndex::OTHER), Some(error.code));
     }
 
     fn respond(
         &mut self,
-        procedure: &Arc<Procedure>,
+        procedure: &DropAttached<Arc<Procedure>>,
         call: &Call<'_>,
         body: &[u8],
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        self.respond(attached(), procedure, call, body, caller, reply)
+        let py = self.attach();
+        self.respond(py, procedure, call, body, caller, reply)
     }
 
     fn check_health(
         &mut self,
-        procedure: &Arc<Procedure>,
+        procedure: &DropAttached<Arc<Procedure>>,
         call: &Call<'_>,
         caller: &Caller,
         state: HealthState,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        self.check_health(attached(), procedure, call, caller, state, reply)
+        let py = self.attach();
+        self.check_health(py, procedure, call, caller, state, reply)
     }
 
     fn report_drain(&mut self, report: DrainReport) {
-        self.report_drain(attached(), report);
+        let py = self.attach();
+        self.report_drain(py, report);
     }
 
     fn set_mailbox(&mut self, mailbox: Mailbox) {
@@ -435,7 +447,8 @@ impl Handler for Interpreter {
     }
 
     fn connection_closed(&mut self, connection: Id) {
-        self.end_session(attached(), connection);
+        let py = self.attach();
+        self.end_session(py, connection);
     }
 
     #[inline]
@@ -449,95 +462,96 @@ impl Handler for Interpreter {
         session: Option<&Arc<TlsSession>>,
         caller: &Caller,
     ) -> Result<CallerIdentity, AuthenticationError> {
-        self.authenticate(attached(), head, session, caller)
+        let py = self.attach();
+        self.authenticate(py, head, session, caller)
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {
-        self.set_user(attached(), identity);
+        self.identity = Some(identity.clone());
     }
 
     fn cancel(&mut self, connection: Id) {
-        self.cancel_connection(attached(), connection);
+        if self.calls.count() > 0 {
+            let py = self.attach();
+            self.cancel_connection(py, connection);
+        }
     }
 
     fn cancel_call(&mut self, call: CallId) {
         if let Some(token) = self.calls.token_of(call) {
-            self.abandon_call(attached(), token, None);
+            let py = self.attach();
+            self.abandon_call(py, token, None);
         }
     }
 
     fn pause_stream(&mut self, call: CallId) {
+        self.attach();
         self.set_stream_paused(call, true);
     }
 
     fn resume_stream(&mut self, call: CallId) {
+        self.attach();
         self.set_stream_paused(call, false);
     }
 
     fn turn_began(&mut self, now: Instant) {
         self.turn_began = now;
-        self.last_return = self.clock.now();
-        if std::mem::take(&mut self.has_waited) {
-            self.gil_released_at = now;
-            self.record_lock_wait(self.last_return);
+        if self.attachment.is_attached() {
+            self.begin_attached_turn(now);
         }
     }
 
     #[inline]
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.handle_deadlines(attached(), now);
-            self.callbacks.beat_if_due(attached(), now);
-            self.step_streams(attached());
+            let py = self.attach();
+            self.handle_deadlines(py, now);
+            self.callbacks.beat_if_due(py, now);
+            self.step_streams(py);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn deadline(&self) -> Option<Instant> {
-        if !self.ready_streams.is_empty() {
-            return Some(self.turn_began);
+        match self.may_have_deadline() {
+            true => self.next_deadline(),
+            false => None,
         }
-        let callbacks = self.callbacks.deadline();
-        let deadlines = [self.calls.next_deadline(), self.batches.deadline(), callbacks];
-        deadlines.into_iter().flatten().min()
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
-        if !self.taken_items.is_empty()
-            && let Some(item) = self.taken_items.next(text)
-        {
-            return Some(item);
+        match self.taken_items.is_empty() && !self.calls.has_outcomes() {
+            true => None,
+            false => self.next_reply(text),
         }
-        if !self.calls.has_outcomes() {
-            return None;
-        }
-        self.next_outcome(attached(), text)
     }
 
-    fn running(&self) -> usize {
-        self.calls.running()
+    fn run_limit(&self) -> RunLimit {
+        self.calls.limit().clone()
     }
 
     fn memory_budget(&self) -> MemoryBudget {
         self.calls.budget().clone()
     }
 
+    fn metrics(&self) -> Option<Arc<CallMetrics>> {
+        self.metrics.clone()
+    }
+
     fn abandon(&mut self) {
-        self.abandon_all(attached());
+        let py = self.attach();
+        self.abandon_all(py);
     }
 
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
-        let clock = if self.metrics.is_some() { self.sampled_clock() } else { None };
-        let work = || (wait(), clock.map(Clock::now));
-        // SAFETY: a worker's wait for its engine touches no Python object.
-        let (value, ended) = unsafe { detached(attached(), work) };
-        (self.has_waited, self.wait_ended) = (true, ended);
-        value
+        self.attachment.detach();
+        wait()
     }
 
-    fn identity_name(&self) -> Option<String> {
-        self.user.as_ref()?.extract(attached()).ok()
+    fn identity_name(&mut self) -> Option<String> {
+        let py = self.attach();
+        self.user()?.extract(py).ok()
     }
 
     fn set_logged(&mut self, logged: LoggedCall) {
@@ -548,7 +562,8 @@ impl Handler for Interpreter {
     }
 
     fn warn(&mut self, line: &str) {
-        let logged = self.report.warning(attached(), line);
+        let py = self.attach();
+        let logged = self.report.warning(py, line);
         self.note_interrupt(logged);
     }
 }
@@ -559,12 +574,4 @@ pub(crate) fn answer(outcome: Result<CallOutcome, RpcError>, reply: &mut Reply<'
         reply.error(&error);
         CallOutcome::Done
     })
-}
-
-/// The token of this thread, valid through the worker's turn.
-#[inline]
-fn attached() -> Python<'static> {
-    // SAFETY: only the turn of a worker calls a handler, and only `WorkerRunner::turn`, which takes
-    // a token, runs that turn.
-    unsafe { Python::assume_attached() }
 }

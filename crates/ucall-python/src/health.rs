@@ -59,7 +59,7 @@ impl Interpreter {
 
     /// Logs a step of a drain.
     pub(crate) fn report_drain(&mut self, py: Python<'_>, report: DrainReport) {
-        let calls = self.calls.running();
+        let calls = self.calls.limit().running();
         let line = match report {
             DrainReport::Delayed(delay) => {
                 format!("not ready any more: draining in {} s", delay.as_secs_f64())

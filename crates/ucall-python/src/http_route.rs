@@ -35,7 +35,7 @@ impl Signature {
     /// The signature of a function that takes a request.
     pub(crate) fn of_route() -> Self {
         let name = "request".to_owned();
-        let request = Param { name, by_name: false, convert: Convert::Any, default: None };
+        let request = Param::new(name, false, Convert::Any, None);
         Self { params: vec![request], positional: 1, context: Some(0), ..Self::default() }
     }
 }
@@ -72,7 +72,7 @@ impl Interpreter {
         caller: &Caller,
     ) -> PyResult<Py<PyAny>> {
         // A public route is not authenticated, so the user is that of an earlier request.
-        let user = self.user.as_ref().filter(|_| !procedure.is_public_route());
+        let user = self.user().filter(|_| !procedure.is_public_route());
         let deadline = self.deadline_of(procedure, call);
         let request = HttpRequest {
             context: Context::new(py, call, caller, user, deadline, Arc::default(), None),

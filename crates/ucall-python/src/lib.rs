@@ -1,10 +1,10 @@
 //! `ucall._core`: the CPython edge.
 //!
-//! A worker's thread stays attached to the interpreter through a whole turn and releases it only
-//! around a wait. A call's params are read from their text straight into Python arguments
-//! (`arguments`, on top of `convert`), the function is called by the vectorcall protocol (`ffi`),
-//! and its result is written straight into the reply. Signatures, processes and settings are in
-//! `python/ucall/`.
+//! A worker's thread detaches from the interpreter for its waits, and attaches again when a turn
+//! first needs Python (`attachment`). A call's params are read from their text straight into Python
+//! arguments (`arguments`, on top of `convert`), the function is called by the vectorcall protocol
+//! (`ffi`), and its result is written straight into the reply. Signatures, processes and settings
+//! are in `python/ucall/`.
 //!
 //! The import fails with ImportError in a subinterpreter, because a worker assumes one interpreter
 //! and pyo3 keeps Python objects in process-wide state. A free-threaded Python enables its lock
@@ -13,6 +13,7 @@
 
 mod arguments;
 mod asyncio;
+mod attachment;
 mod auth;
 mod batch;
 mod batch_results;
@@ -31,6 +32,7 @@ mod ffi;
 mod handler;
 mod health;
 mod http_route;
+mod interpreter_lock;
 mod interpreter_shutdown;
 mod job_input;
 mod log;
@@ -41,17 +43,21 @@ mod pool;
 mod procedure;
 mod queue;
 mod recording;
+mod relay;
 mod report;
 mod server;
 mod server_state;
 mod server_stats;
+mod server_worker;
 mod session;
 mod session_end;
 mod shared_counters;
 mod signals;
+mod store;
 mod streams;
 mod thread_bound;
 mod tls;
+mod udp;
 mod unix_socket;
 mod worker_peers;
 
@@ -89,6 +95,8 @@ mod _core {
     use crate::session::Connection;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
+    #[pymodule_export]
+    use crate::store::PyStore;
     #[pymodule_export]
     use crate::streams::{EndType, ItemSink};
     #[pymodule_export]

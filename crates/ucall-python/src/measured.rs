@@ -1,39 +1,13 @@
-//! What counts calls that run or wait, and metrics as Python reads them.
+//! What counts calls that wait, and metrics as Python reads them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_server::{
-    CallMetrics, Histogram, Measure, MetricsSnapshot, OTHER_CODE, SeriesIndex, WaitsFor,
-    duration_bounds, size_bounds,
+    CallMetrics, Histogram, Measure, MetricsSnapshot, OTHER_CODE, WaitsFor, duration_bounds,
+    size_bounds,
 };
-
-/// Counts as a running call until it is dropped.
-pub(crate) struct RunningCall {
-    metrics: Arc<CallMetrics>,
-    series: SeriesIndex,
-    began: Instant,
-}
-
-impl RunningCall {
-    pub(crate) fn new(metrics: Arc<CallMetrics>, series: SeriesIndex, began: Instant) -> Self {
-        metrics.begin_call();
-        Self { metrics, series, began }
-    }
-
-    /// Records the call's end, with the code of its error.
-    pub(crate) fn record(&self, error: Option<i64>) {
-        self.metrics.record(self.series, self.began.elapsed(), error);
-    }
-}
-
-impl Drop for RunningCall {
-    fn drop(&mut self) {
-        self.metrics.end_call();
-    }
-}
 
 /// Counts as a waiting call until it is dropped, on any thread.
 pub(crate) struct WaitingCall {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
-use ucall_server::{AccessLog, LogFormat, WorkerConfig};
+use ucall_server::{AccessLog, DatagramConfig, LogFormat, WorkerConfig};
 
 /// The field that holds one limit.
 enum LimitField<'a> {
@@ -48,9 +48,14 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 32] {
+) -> [(&'static str, LimitField<'a>); 36] {
     let limits = &mut config.limits;
+    let datagrams = &mut config.datagrams;
     [
+        ("max_datagram_bytes", LimitField::Count(&mut datagrams.datagram_bytes_max)),
+        ("max_dedupe_bytes", LimitField::Count(&mut datagrams.dedupe_bytes_max)),
+        ("max_source_calls", LimitField::Count(&mut datagrams.source_calls_max)),
+        ("dedupe_s", LimitField::Time(&mut datagrams.dedupe_lifetime)),
         ("max_connections", LimitField::Count(&mut config.connections_max)),
         ("max_subscriptions", LimitField::Count(&mut config.subscriptions_max)),
         ("max_topic_bytes", LimitField::Count(&mut config.topic_bytes_max)),
@@ -108,6 +113,12 @@ pub(crate) fn apply(
     if nesting > Limits::NESTING_MAX {
         let expected = format!("max_nesting: expected at most {}", Limits::NESTING_MAX);
         return Err(PyValueError::new_err(format!("{expected}, got {nesting}")));
+    }
+    let datagram = config.datagrams.datagram_bytes_max;
+    if datagram > DatagramConfig::DATAGRAM_BYTES_MAX {
+        let max = DatagramConfig::DATAGRAM_BYTES_MAX;
+        let expected = format!("max_datagram_bytes: expected at most {max}, got {datagram}");
+        return Err(PyValueError::new_err(expected));
     }
     call_limits.reply_bytes_max = config.limits.reply_bytes_max;
     Ok(())

@@ -26,6 +26,8 @@ pub(crate) struct Procedure {
     pub(crate) series: Option<SeriesIndex>,
     /// Whether it is a route of the server itself, which no limit on running calls refuses.
     pub(crate) is_builtin: bool,
+    /// Whether a call that comes again in a datagram may run again.
+    pub(crate) is_idempotent: bool,
     pub(crate) stream: StreamRules,
     /// The limit of a call's duration, from its arrival.
     pub(crate) timeout: Option<Duration>,
@@ -215,10 +217,24 @@ pub(crate) struct Signature {
 #[derive(Debug)]
 pub(crate) struct Param {
     pub(crate) name: String,
+    /// Its name as the key of a JSON object, with quotes and colon.
+    pub(crate) key: Box<[u8]>,
     /// Whether it may be given by name.
     pub(crate) by_name: bool,
     pub(crate) convert: Convert,
     pub(crate) default: Option<Py<PyAny>>,
+}
+
+impl Param {
+    pub(crate) fn new(
+        name: String,
+        by_name: bool,
+        convert: Convert,
+        default: Option<Py<PyAny>>,
+    ) -> Self {
+        let key = format!("\"{name}\":").into_bytes().into();
+        Self { name, key, by_name, convert, default }
+    }
 }
 
 /// A parameter as `python/ucall/_signature.py` describes it: name, kind, type, whether it has a
@@ -264,7 +280,7 @@ impl Signature {
                     self.context = Some(self.params.len());
                 }
                 let default = optional.then_some(default);
-                self.params.push(Param { name, by_name, convert, default });
+                self.params.push(Param::new(name, by_name, convert, default));
             }
             _ => return Err(PyValueError::new_err(format!("unknown kind of parameter {kind}"))),
         }

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use ucall_server::{SeriesIndex, WaitsFor};
+use ucall_server::{RunningCall, SeriesIndex, WaitsFor};
 
 use crate::handler::Interpreter;
-use crate::measured::{RunningCall, WaitingCall};
+use crate::measured::WaitingCall;
 
 impl Interpreter {
     /// Records a call that has ended.

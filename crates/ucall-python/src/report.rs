@@ -105,10 +105,10 @@ impl Report {
         len_max: usize,
     ) -> Reported {
         if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-            return (errors::cancelled("the server was interrupted"), Err(Interrupted));
+            return (errors::aborted("the server was interrupted"), Err(Interrupted));
         }
         if errors::is_cancelled(py, &error) {
-            return (errors::cancelled("the call was cancelled"), Ok(()));
+            return (errors::aborted("the call was cancelled"), Ok(()));
         }
         if error.is_instance_of::<Unwritable>(py) {
             return self.invalid(py, procedure, &error.value(py).to_string());

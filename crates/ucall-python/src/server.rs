@@ -2,7 +2,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -10,42 +10,47 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ucall_engine::{Address, Listener};
 use ucall_proto::http1::AccessRules;
+use ucall_relay::{RelayModule, RelayOptions, Rewrite};
 use ucall_server::{
-    AnyWorker, CallMetrics, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
-    connections_allowed,
+    CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, Procedures, RouteAccess,
+    WorkerConfig,
 };
+use ucall_store::StoreModule;
 
 use crate::asyncio::loop_driver::LoopDriver;
-use crate::asyncio::runner::{Bounds, RunEnd, WorkerRunner};
+use crate::asyncio::runner::{Bounds, RunEnd};
 use crate::asyncio::suspended_workers;
+use crate::attachment::DropAttached;
 use crate::batch::BatchSizes;
 use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;
-use crate::handler::Interpreter;
 use crate::options::CallLimits;
 use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
 use crate::server_state::{self, RunGuard, ServerState};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
-use crate::tls::TlsSettings;
+use crate::store::PyStore;
+use crate::tls::{ClientFiles, TlsSettings};
+use crate::udp::Udp;
 use crate::worker_peers::WorkerPeers;
-use crate::{http_route, options, pool, session};
+use crate::{http_route, options, pool, relay, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct Server {
-    number: u64,
-    config: WorkerConfig,
-    call_limits: CallLimits,
-    debug: bool,
+    pub(crate) number: u64,
+    pub(crate) config: WorkerConfig,
+    pub(crate) call_limits: CallLimits,
+    pub(crate) debug: bool,
     /// The program's function that identifies callers.
-    auth: Option<Py<PyAny>>,
+    pub(crate) auth: Option<Py<PyAny>>,
     /// The limit of a call's duration, unless its function has one.
     timeout: Option<Duration>,
-    procedures: Arc<Procedures<Arc<Procedure>>>,
+    pub(crate) procedures: Arc<Procedures<DropAttached<Arc<Procedure>>>>,
     /// Counts batches by size.
     pub(crate) batch_sizes: Arc<BatchSizes>,
+    pub(crate) relays: Mutex<Vec<Arc<RelayModule>>>,
     state: Mutex<ServerState>,
 }
 
@@ -54,7 +59,8 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls, metrics, access_log
+        challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp, dedupe,
+        cookie_secret
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -74,6 +80,10 @@ impl Server {
         tls: Option<TlsSettings>,
         metrics: bool,
         access_log: Option<(String, f64)>,
+        udp: Option<(Option<u16>, bool)>,
+        xdp: Option<String>,
+        dedupe: bool,
+        cookie_secret: Option<[u8; CookieKey::SECRET_BYTES]>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
@@ -89,6 +99,13 @@ impl Server {
             procedures.want_peers();
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
+        config.datagrams.dedupe = dedupe;
+        config.datagrams.xdp_interface = xdp;
+        config.datagrams.cookie_key = cookie_secret.as_ref().map(CookieKey::new);
+        state.udp = udp.map(|(port, allows_auth)| Udp::new(port, allows_auth));
+        if let Some(udp) = &state.udp {
+            udp.check(&state.address, auth.is_some(), state.tls.is_some())?;
+        }
         state.metrics = metrics.then(Arc::default);
         state.access_log = access_log.map(options::access_log).transpose()?;
         if bound {
@@ -103,6 +120,7 @@ impl Server {
             timeout: options::timeout(timeout_ms)?,
             procedures,
             batch_sizes: Arc::default(),
+            relays: Mutex::default(),
             state: Mutex::new(state),
         })
     }
@@ -147,6 +165,9 @@ impl Server {
                 state.address = Address::Tcp(address);
             }
             state.listener = Some(listener);
+            if let Some(udp) = &mut state.udp {
+                udp.is_shared = true;
+            }
         } else if address != before {
             state.unbind();
             state.address = address;
@@ -155,7 +176,7 @@ impl Server {
     }
 
     /// Binds and listens, unless it does already.
-    fn bind(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn bind(&self, py: Python<'_>) -> PyResult<()> {
         // Binding may block, and the state's lock is released before the interpreter's is taken
         // again.
         py.detach(|| {
@@ -176,6 +197,13 @@ impl Server {
     #[getter]
     fn port(&self) -> u16 {
         self.state().address.port()
+    }
+
+    /// The port of UDP; None without UDP.
+    #[getter]
+    fn udp_port(&self) -> Option<u16> {
+        let state = self.state();
+        state.udp.as_ref().map(|udp| udp.port.unwrap_or(state.address.port()))
     }
 
     /// The bound address without the port, or `unix:` and a path.
@@ -213,7 +241,10 @@ impl Server {
     /// `mode` names a call mode; `batch` is the largest size, the longest wait in milliseconds, and
     /// the number of batches that run at once. `stream` is, for a generator, whether calls are
     /// refused that do not take items one by one, and what happens to items for a slow reader.
-    #[pyo3(signature = (name, function, signature, encode, *, mode, timeout_ms, batch, stream))]
+    /// An idempotent function may run again for a datagram that is sent again.
+    #[pyo3(signature = (
+        name, function, signature, encode, *, mode, timeout_ms, batch, stream, is_idempotent
+    ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
         &self,
@@ -225,6 +256,7 @@ impl Server {
         timeout_ms: Option<f64>,
         batch: Option<(usize, f64, usize)>,
         stream: Option<(bool, String)>,
+        is_idempotent: bool,
     ) -> PyResult<()> {
         let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
         let mode = CallMode::from_description(mode, batch)?;
@@ -236,6 +268,7 @@ impl Server {
             encode,
             mode,
             is_builtin: false,
+            is_idempotent,
             series,
             stream: stream.transpose()?.unwrap_or_default(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
@@ -245,7 +278,7 @@ impl Server {
         if procedure.takes_context() {
             self.procedures.want_peers();
         }
-        self.procedures.insert(&name, Arc::new(procedure));
+        self.procedures.insert(&name, DropAttached::new(Arc::new(procedure)));
         Ok(())
     }
 
@@ -277,6 +310,7 @@ impl Server {
             encode,
             mode: CallMode::from_description(mode, None)?,
             is_builtin,
+            is_idempotent: false,
             series: None,
             stream: StreamRules::default(),
             timeout: self.timeout,
@@ -286,7 +320,8 @@ impl Server {
         if wants_peer {
             self.procedures.want_peers();
         }
-        self.procedures.insert_route(&path, methods, access, Arc::new(procedure));
+        let procedure = DropAttached::new(Arc::new(procedure));
+        self.procedures.insert_route(&path, methods, access, procedure);
         Ok(())
     }
 
@@ -305,10 +340,12 @@ impl Server {
             timeout: None,
             is_logged_as_slow: AtomicBool::new(false),
             is_builtin: true,
+            is_idempotent: false,
             series: None,
             route: Some(access),
         };
-        self.procedures.insert_route(&path, http_route::get(), access, Arc::new(procedure));
+        let procedure = DropAttached::new(Arc::new(procedure));
+        self.procedures.insert_route(&path, http_route::get(), access, procedure);
     }
 
     /// Sets the callbacks of the next run: `on_drain` is called once, when a drain or its delay
@@ -322,6 +359,60 @@ impl Server {
         let interval = interval_s.map(Duration::try_from_secs_f64).transpose();
         let interval = interval.map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.state().callbacks = Callbacks::new(on_drain, interval.zip(beat));
+        Ok(())
+    }
+
+    /// Serves the procedures of a store, `name.get` and so on, in place of others of their names.
+    /// Returns the name of each, a summary, and the JSON Schemas of its params and its result.
+    fn insert_store(
+        &self,
+        name: &str,
+        store: &Bound<'_, PyStore>,
+    ) -> Vec<(String, &'static str, &'static str, &'static str)> {
+        let module = Arc::new(StoreModule::new(name, store.get().store.clone()));
+        let descriptions = module.procedures().iter();
+        let descriptions =
+            descriptions.map(|it| (it.name.clone(), it.summary, it.params, it.result)).collect();
+        self.procedures.insert_native(module, self.timeout);
+        descriptions
+    }
+
+    /// Relays calls of `methods` to the servers `to`, whose names are resolved now.
+    #[pyo3(signature = (
+        methods, to, *, headers, meta, tls, timeout_ms, max_outstanding, max_failures, idempotent,
+        hash_param, rename, params
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn insert_relay(
+        &self,
+        py: Python<'_>,
+        methods: Vec<String>,
+        to: Vec<String>,
+        headers: Vec<(String, String)>,
+        meta: bool,
+        tls: ClientFiles,
+        timeout_ms: f64,
+        max_outstanding: usize,
+        max_failures: u32,
+        idempotent: Vec<String>,
+        hash_param: Option<String>,
+        rename: Vec<(String, String)>,
+        params: &str,
+    ) -> PyResult<()> {
+        let upstreams = relay::upstreams(py, &to, headers, meta, &tls)?;
+        let module = Arc::new(RelayModule::new(RelayOptions {
+            methods,
+            upstreams,
+            idempotent,
+            hash_param,
+            rewrite: Rewrite::new(rename, params).map_err(PyValueError::new_err)?,
+            outstanding_max: max_outstanding,
+            failures_max: max_failures,
+            reply_bytes_max: self.call_limits.reply_bytes_max,
+        }));
+        let timeout = options::timeout(Some(timeout_ms))?;
+        self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(module.clone());
+        self.procedures.insert_native(module, timeout);
         Ok(())
     }
 
@@ -381,9 +472,12 @@ impl Server {
     /// rejects new ones. With `serving` it still answers open connections, because another process
     /// accepts new ones.
     fn drain(&self, serving: bool) {
-        let drain = if serving { Drain::Serving } else { Drain::Refusing };
+        let message = match serving {
+            true => Message::drain_with_idle_time(Drain::Serving),
+            false => Message::drain(Drain::Refusing),
+        };
         if let Some(worker) = &self.state().worker {
-            worker.mailbox.send(Message::Drain(drain));
+            worker.mailbox.send(message);
         }
     }
 
@@ -393,7 +487,7 @@ impl Server {
         let mut state = self.state();
         match &state.worker {
             Some(worker) if at_once => worker.mailbox.send(Message::Stop),
-            Some(worker) => worker.mailbox.send(Message::Drain(Drain::Refusing)),
+            Some(worker) => worker.mailbox.send(Message::drain(Drain::Refusing)),
             None => state.stop_requested |= state.is_running || state.listener.is_some(),
         }
         if !state.is_running && state.worker.is_some() {
@@ -467,47 +561,6 @@ impl Server {
 }
 
 impl Server {
-    /// Makes a worker for this thread. Returns the socket that it will listen on, too.
-    fn runner(
-        &self,
-        py: Python<'_>,
-        is_embedded: bool,
-    ) -> PyResult<(WorkerRunner, Option<Listener>)> {
-        self.bind(py)?;
-        let (engine, tls, listener, page, sockets, metrics, access_log) = {
-            let mut state = self.state();
-            let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
-            let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
-            let (engine, tls, metrics) = (state.engine, state.tls.clone(), state.metrics.clone());
-            let access_log = state.access_log.clone();
-            (engine, tls, state.listener.take(), page, sockets, metrics, access_log)
-        };
-        metrics.as_ref().inspect(|metrics| metrics.count_worker());
-        let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
-        let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
-        let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
-        let mut interpreter =
-            Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes, metrics)?;
-        interpreter.callbacks = self.state().callbacks.clone_ref(py);
-        let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
-        config.access.bind(self.state().address.is_loopback());
-        config.tls = tls;
-        config.access_log.clone_from(&access_log);
-        config.connections_max = config.connections_max.min(connections_allowed());
-        let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)?;
-        if let Some(page) = page {
-            worker.set_counters(page);
-        }
-        if let Some(access_log) = access_log {
-            self.procedures.want_peers();
-            access_log.start(worker.counters())?;
-        }
-        if let Some(sockets) = sockets {
-            worker.publisher().set_sockets(sockets);
-        }
-        Ok((WorkerRunner::new(worker)?, listener))
-    }
-
     /// Locks the state, briefly, and never while Python code runs.
     pub(crate) fn state(&self) -> MutexGuard<'_, ServerState> {
         server_state::lock(&self.state)

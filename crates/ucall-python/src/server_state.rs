@@ -13,7 +13,11 @@ use crate::asyncio::runner::WorkerRunner;
 use crate::bind::bind;
 use crate::callbacks::Callbacks;
 use crate::shared_counters::SharedCounters;
+use crate::udp::Udp;
 use crate::worker_peers::{RunningWorker, WorkerPeers};
+
+/// How many ports to try that must be free for TCP and UDP.
+const PORT_ATTEMPTS: usize = 16;
 
 pub(crate) struct ServerState {
     pub(crate) engine: EngineKind,
@@ -22,6 +26,7 @@ pub(crate) struct ServerState {
     /// Bound and not yet served.
     pub(crate) listener: Option<Listener>,
     pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) udp: Option<Udp>,
     /// The file of a Unix socket that was bound here.
     pub(crate) file: Option<UnixFile>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
@@ -50,6 +55,7 @@ impl ServerState {
             file: None,
             access_log: None,
             tls,
+            udp: None,
             is_running: false,
             stop_requested: false,
             worker: None,
@@ -62,15 +68,28 @@ impl ServerState {
     }
 
     pub(crate) fn bind(&mut self) -> PyResult<()> {
-        let bound = bind(&self.address)?;
+        let mut bound = bind(&self.address)?;
+        if let Some(udp) = &mut self.udp {
+            // A port that the system has picked for TCP may be in use for UDP.
+            for _ in 0..PORT_ATTEMPTS {
+                if self.address.port() != 0 || udp.bind(&bound.address).is_ok() {
+                    break;
+                }
+                bound = bind(&self.address)?;
+            }
+            udp.bind(&bound.address)?;
+        }
         (self.address, self.file) = (bound.address, bound.file);
         self.listener = Some(bound.listener);
         Ok(())
     }
 
-    /// Closes a socket that was not served yet.
+    /// Closes the sockets that were not served yet.
     pub(crate) fn unbind(&mut self) {
         (self.listener, self.file) = (None, None);
+        if let Some(udp) = &mut self.udp {
+            udp.socket = None;
+        }
     }
 
     pub(crate) fn publish(&self, message: ServerMessage) {

@@ -25,6 +25,14 @@ impl Server {
         dict.set_item("subscriptions", stats.subscriptions)?;
         dict.set_item("dropped_messages", stats.dropped_messages)?;
         dict.set_item("dropped_log_lines", stats.dropped_log_lines)?;
+        let datagrams = PyDict::new(py);
+        datagrams.set_item("received", stats.datagrams.received)?;
+        datagrams.set_item("sent", stats.datagrams.sent)?;
+        datagrams.set_item("invalid", stats.datagrams.invalid)?;
+        datagrams.set_item("repeated", stats.datagrams.repeated)?;
+        datagrams.set_item("refused", stats.datagrams.refused)?;
+        datagrams.set_item("dropped", stats.datagrams.dropped)?;
+        dict.set_item("datagrams", datagrams)?;
         dict.set_item("batches", self.batch_stats(py)?)?;
         Ok(dict)
     }
@@ -49,7 +57,19 @@ impl Server {
         dict.set_item("websocket_connections", stats.protocols.websocket)?;
         dict.set_item("raw_connections", stats.protocols.raw)?;
         dict.update(self.stats_dict(py)?.as_mapping())?;
+        dict.set_item("upstreams", self.upstreams())?;
         Ok(dict)
+    }
+
+    /// For each upstream of the relays: its name, its calls under way, how often it has failed, and
+    /// whether it rests.
+    fn upstreams(&self) -> Vec<(String, usize, u64, bool)> {
+        let relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
+        let upstreams = relays.iter().flat_map(|relay| relay.statuses());
+        let upstreams = upstreams.map(|(name, status)| {
+            (name.to_owned(), status.outstanding(), status.failures(), status.is_resting())
+        });
+        upstreams.collect()
     }
 }
 

@@ -77,13 +77,13 @@ impl<'py> SignalHandlers<'py> {
     ) -> PyResult<()> {
         let term = mailbox.clone();
         self.replace("SIGTERM", "SIG_DFL", move || {
-            term.send(Message::Drain(Drain::Refusing));
+            term.send(Message::drain_with_idle_time(Drain::Refusing));
             Ok(())
         })?;
         let (int, pressed) = (mailbox.clone(), AtomicBool::new(false));
         self.replace("SIGINT", "default_int_handler", move || {
             let again = pressed.swap(true, Ordering::Relaxed);
-            int.send(if again { Message::Stop } else { Message::Drain(Drain::Refusing) });
+            int.send(if again { Message::Stop } else { Message::drain(Drain::Refusing) });
             match again || is_in_function.load(Ordering::Relaxed) {
                 true => Err(PyKeyboardInterrupt::new_err(())),
                 false => Ok(()),

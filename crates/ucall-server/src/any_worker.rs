@@ -1,6 +1,7 @@
 //! A worker on the engine that a program chooses when it runs.
 
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use std::time::Instant;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
 use ucall_engine::uring::{self, Uring};
-use ucall_engine::{EngineKind, Listener};
+use ucall_engine::{Engine, EngineKind, Listener, Waker};
 
 use crate::config::WorkerConfig;
 use crate::counters::Counters;
@@ -85,6 +86,10 @@ impl<H: Handler> AnyWorker<H> {
         call!(self, worker => worker.listen(listener))
     }
 
+    pub fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        call!(self, worker => worker.listen_datagrams(socket).map(drop))
+    }
+
     pub fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         call!(self, worker => worker.watch_signals(descriptor))
     }
@@ -108,6 +113,11 @@ impl<H: Handler> AnyWorker<H> {
     /// The engine's descriptor, which is readable when a turn is due.
     pub fn descriptor(&self) -> RawFd {
         call!(self, worker => worker.engine().as_fd().as_raw_fd())
+    }
+
+    /// A handle that ends the wait of a turn from another thread.
+    pub fn waker(&self) -> Waker {
+        call!(self, worker => worker.engine().waker())
     }
 
     #[inline]

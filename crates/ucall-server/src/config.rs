@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
+use ucall_proto::{CookieKey, Limits};
 
 use crate::access_log::AccessLog;
 use crate::tls::Tls;
@@ -34,6 +34,8 @@ pub struct WorkerConfig {
     pub shutdown_delay: Duration,
     /// Has a line for each call.
     pub access_log: Option<Arc<AccessLog>>,
+    /// Calls over UDP.
+    pub datagrams: Box<DatagramConfig>,
 }
 
 impl WorkerConfig {
@@ -58,6 +60,47 @@ impl WorkerConfig {
             drain_timeout: Duration::from_secs(10),
             shutdown_delay: Duration::ZERO,
             access_log: None,
+            datagrams: Box::default(),
+        }
+    }
+}
+
+/// How a worker serves datagrams.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DatagramConfig {
+    /// The key of cookies; `None` for a random one. All workers of a server need the same.
+    pub cookie_key: Option<CookieKey>,
+    /// A reply. Past it, an error that says to use TCP.
+    pub datagram_bytes_max: usize,
+    /// Whether a repeated request gets the reply of the first one, and does not run again.
+    pub dedupe: bool,
+    /// The memory for such replies. Past it, new calls are refused.
+    pub dedupe_bytes_max: usize,
+    /// How long after the last copy of a request its reply is kept.
+    pub dedupe_lifetime: Duration,
+    /// Deferred calls of one address. Past it, datagrams are dropped.
+    pub source_calls_max: usize,
+    /// The network interface whose datagrams are received over AF_XDP.
+    pub xdp_interface: Option<String>,
+}
+
+impl DatagramConfig {
+    /// The longest datagram that IPv4 carries.
+    pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+}
+
+impl Default for DatagramConfig {
+    fn default() -> Self {
+        Self {
+            cookie_key: None,
+            // The minimum MTU of IPv6, less the heads of IPv6 and UDP (RFC 8200, 5).
+            datagram_bytes_max: 1_232,
+            dedupe: true,
+            dedupe_bytes_max: 64 << 20,
+            dedupe_lifetime: Duration::from_secs(10),
+            source_calls_max: 64,
+            xdp_interface: None,
         }
     }
 }

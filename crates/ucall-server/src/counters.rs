@@ -31,6 +31,25 @@ pub struct Stats {
     pub dropped_log_lines: u64,
     /// The protocols of the open connections, as of the last sweep.
     pub protocols: ProtocolCounts,
+    /// Of UDP.
+    pub datagrams: DatagramCounts,
+}
+
+/// Datagrams of calls over UDP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DatagramCounts {
+    /// Received.
+    pub received: u64,
+    /// Replies passed to the engine for sending.
+    pub sent: u64,
+    /// Received without a valid request, which gets no reply.
+    pub invalid: u64,
+    /// Repeats of a request that has run, or runs.
+    pub repeated: u64,
+    /// Whose calls were not run because of a limit, or whose reply needed a cookie.
+    pub refused: u64,
+    /// Lost on this machine, because a socket's buffer was full.
+    pub dropped: u64,
 }
 
 /// Connections by protocol. Those that have sent no byte yet are in none.
@@ -79,6 +98,12 @@ impl AddAssign for Stats {
         self.protocols.http += other.protocols.http;
         self.protocols.websocket += other.protocols.websocket;
         self.protocols.raw += other.protocols.raw;
+        self.datagrams.received += other.datagrams.received;
+        self.datagrams.sent += other.datagrams.sent;
+        self.datagrams.invalid += other.datagrams.invalid;
+        self.datagrams.repeated += other.datagrams.repeated;
+        self.datagrams.refused += other.datagrams.refused;
+        self.datagrams.dropped += other.datagrams.dropped;
     }
 }
 
@@ -116,6 +141,18 @@ pub struct CounterPage {
     http: AtomicU64,
     websocket: AtomicU64,
     raw: AtomicU64,
+    datagrams: DatagramPage,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+struct DatagramPage {
+    received: AtomicU64,
+    sent: AtomicU64,
+    invalid: AtomicU64,
+    repeated: AtomicU64,
+    refused: AtomicU64,
+    dropped: AtomicU64,
 }
 
 impl Counters {
@@ -163,6 +200,14 @@ impl CounterPage {
             dropped_messages: read(&self.dropped_messages),
             dropped_log_lines: read(&self.dropped_log_lines),
             protocols,
+            datagrams: DatagramCounts {
+                received: read(&self.datagrams.received),
+                sent: read(&self.datagrams.sent),
+                invalid: read(&self.datagrams.invalid),
+                repeated: read(&self.datagrams.repeated),
+                refused: read(&self.datagrams.refused),
+                dropped: read(&self.datagrams.dropped),
+            },
         }
     }
 
@@ -173,6 +218,7 @@ impl CounterPage {
         self.subscriptions.store(0, Ordering::Relaxed);
         self.dropped_messages.store(0, Ordering::Relaxed);
         self.dropped_log_lines.store(0, Ordering::Relaxed);
+        self.set_datagrams(DatagramCounts::default());
         stats
     }
 
@@ -182,6 +228,7 @@ impl CounterPage {
         self.add_dropped_log_lines(stats.dropped_log_lines);
         stats += self.stats();
         self.publish(&stats);
+        self.set_datagrams(stats.datagrams);
     }
 
     /// Sets the protocols of the open connections.
@@ -189,6 +236,18 @@ impl CounterPage {
         self.http.store(counts.http, Ordering::Relaxed);
         self.websocket.store(counts.websocket, Ordering::Relaxed);
         self.raw.store(counts.raw, Ordering::Relaxed);
+    }
+
+    /// Sets the counts of datagrams. They are not in [`CounterPage::publish`], so that servers
+    /// without UDP do not write them.
+    pub(crate) fn set_datagrams(&self, counts: DatagramCounts) {
+        let write = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
+        write(&self.datagrams.received, counts.received);
+        write(&self.datagrams.sent, counts.sent);
+        write(&self.datagrams.invalid, counts.invalid);
+        write(&self.datagrams.repeated, counts.repeated);
+        write(&self.datagrams.refused, counts.refused);
+        write(&self.datagrams.dropped, counts.dropped);
     }
 
     /// Sets the number of subscriptions, on any thread.

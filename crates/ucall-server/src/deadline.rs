@@ -16,8 +16,17 @@ pub struct Deadline {
 impl Deadline {
     /// The deadline of a call that arrived at `arrived`: the caller's `Ucall-Timeout-Ms`, or
     /// `timeout_ms` of its `_meta`, or the server's `timeout`, whichever is shortest.
-    #[inline]
+    #[inline(always)]
     pub fn of(call: &Call<'_>, timeout: Option<Duration>, arrived: Instant) -> Option<Self> {
+        let is_requested = call.head.is_some_and(|head| head.timeout_ms().is_some());
+        match is_requested || call.meta.is_some() || timeout.is_some() {
+            true => Self::earliest(call, timeout, arrived),
+            false => None,
+        }
+    }
+
+    #[inline(never)]
+    fn earliest(call: &Call<'_>, timeout: Option<Duration>, arrived: Instant) -> Option<Self> {
         let requested = call.head.and_then(|head| head.timeout_ms()).map(Duration::from_millis);
         let in_meta = call.meta.and_then(Meta::timeout);
         Self::after([requested, in_meta, timeout].into_iter().flatten().min()?, arrived)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ucall_engine::OwningProcess;
+use ucall_engine::{Engine, Id, OwningProcess};
 use ucall_proto::http1::{Head, Methods, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
@@ -16,7 +16,9 @@ use crate::access_log::{AccessLog, LoggedCall, Transport};
 use crate::caller::{CallId, Caller};
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
-use crate::handler::{Handler, HealthState};
+use crate::handler::{Handler, HealthState, Polled};
+use crate::mailbox::Mailbox;
+use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess};
 
@@ -55,12 +57,18 @@ impl<H: Handler> WorkerContext<H> {
         if let Some(challenge) = &config.challenge {
             replies.set_challenge(challenge);
         }
+        let natives = NativeHandlers::new(
+            handler.run_limit(),
+            handler.memory_budget(),
+            handler.metrics(),
+            now,
+        );
         Self {
             scratch: Scratch::new(handler.memory_budget()),
             diversion: Diversion::of(&config, None, false),
             handler,
             config,
-            procedures: ProcedureCache::new(procedures),
+            procedures: ProcedureCache::new(procedures, natives),
             replies,
             now,
             calls: 0,
@@ -83,9 +91,25 @@ impl<H: Handler> WorkerContext<H> {
         &mut self.handler
     }
 
+    /// Sets the mailbox that the outcomes of native calls wake the worker by.
+    pub(crate) fn set_mailbox(&self, mailbox: Mailbox) {
+        self.procedures.natives().set_mailbox(mailbox);
+    }
+
     /// When the handler needs a turn.
     pub(crate) fn handler_deadline(&self) -> Option<Instant> {
         self.handler.deadline()
+    }
+
+    /// Whether there are native procedures.
+    #[inline]
+    pub(crate) fn has_natives(&self) -> bool {
+        self.procedures.natives().are_used()
+    }
+
+    /// When a native procedure needs a turn.
+    pub(crate) fn native_deadline(&self) -> Option<Instant> {
+        self.procedures.natives().deadline()
     }
 
     pub(crate) fn config(&self) -> &WorkerConfig {
@@ -159,7 +183,58 @@ impl<H: Handler> WorkerContext<H> {
         self.now = Instant::now();
         self.update_load();
         self.handler.turn_began(self.now);
+        self.procedures.natives_mut().begin_turn(self.now);
         self.procedures.refresh();
+    }
+
+    /// All calls of a turn have begun. Returns whether the next wait has to poll for the end of a
+    /// send.
+    #[inline(always)]
+    pub(crate) fn end_calls(&mut self, engine: &mut impl Engine) -> bool {
+        self.handler.turn_ended(self.now);
+        self.has_natives() && self.end_native_calls(engine)
+    }
+
+    #[inline(never)]
+    fn end_native_calls(&mut self, engine: &mut impl Engine) -> bool {
+        let natives = self.procedures.natives_mut();
+        natives.end_turn(self.now, engine, self.config.limits.held_bytes_max);
+        for line in natives.take_warnings() {
+            self.handler.warn(&line);
+        }
+        self.procedures.natives_mut().take_poll()
+    }
+
+    #[inline]
+    pub(crate) fn natives_mut(&mut self) -> &mut NativeHandlers {
+        self.procedures.natives_mut()
+    }
+
+    /// The next reply to a deferred call, or item of a stream; see [`Handler::poll_reply`].
+    #[inline(always)]
+    pub(crate) fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        if let Some(polled) = self.handler.poll_reply(text) {
+            return Some(polled);
+        }
+        let natives = self.procedures.natives_mut();
+        if natives.are_used() { natives.poll_reply(text) } else { None }
+    }
+
+    /// Cancels the deferred calls of a connection that has closed.
+    pub(crate) fn cancel(&mut self, connection: Id) {
+        self.handler.cancel(connection);
+        self.procedures.natives_mut().cancel_connection(connection);
+    }
+
+    /// The number of running deferred calls.
+    pub(crate) fn running(&self) -> usize {
+        self.procedures.natives().running()
+    }
+
+    /// Answers all deferred calls with an error: the server ends without waiting for them.
+    pub(crate) fn abandon(&mut self) {
+        self.handler.abandon();
+        self.procedures.natives_mut().abandon();
     }
 
     /// Begins a sweep: sets the date of replies, reads TLS files that have changed, and releases
@@ -193,6 +268,43 @@ impl<H: Handler> WorkerContext<H> {
         }
     }
 
+    /// Whether all calls are refused just now.
+    pub(crate) fn is_rejecting(&self) -> bool {
+        self.rejection.is_some()
+    }
+
+    /// Runs the calls of a datagram.
+    #[inline(never)]
+    pub(crate) fn with_datagram<T>(
+        &mut self,
+        caller: &Caller,
+        run: impl FnOnce(&mut Environment<'_, Dispatch<'_, H>>) -> T,
+    ) -> T {
+        let mut diversion = self.diversion.as_deref_mut();
+        if let Some(diversion) = &mut diversion {
+            diversion.transport = Transport::Udp;
+        }
+        let mut service = Dispatch {
+            procedures: &mut self.procedures,
+            handler: &mut self.handler,
+            caller,
+            diversion,
+            calls: &mut self.calls,
+            process: self.process,
+        };
+        run(&mut Environment {
+            limits: &self.config.limits,
+            access: &self.config.access,
+            now: self.now,
+            replies: &mut self.replies,
+            service: &mut service,
+            scratch: &mut self.scratch,
+            queued_bytes: 0,
+            drain: self.drain,
+            load: self.load,
+        })
+    }
+
     /// Runs a step of a connection. Inlined, as a call is one step; it is too long for `#[inline]`.
     #[inline(always)]
     pub(crate) fn step(
@@ -205,7 +317,7 @@ impl<H: Handler> WorkerContext<H> {
             diversion.set_transport(&entry.proto);
         }
         let mut service = Dispatch {
-            procedures: &self.procedures,
+            procedures: &mut self.procedures,
             handler: &mut self.handler,
             caller: &entry.caller,
             diversion,
@@ -268,7 +380,7 @@ impl Diversion {
 
 /// Finds and runs the procedures that one connection calls.
 pub(crate) struct Dispatch<'a, H: Handler> {
-    procedures: &'a ProcedureCache<H::Procedure>,
+    procedures: &'a mut ProcedureCache<H::Procedure>,
     handler: &'a mut H,
     caller: &'a Caller,
     diversion: Option<&'a mut Diversion>,
@@ -277,6 +389,12 @@ pub(crate) struct Dispatch<'a, H: Handler> {
 }
 
 impl<H: Handler> Dispatch<'_, H> {
+    /// Whether a call of this method may run twice.
+    pub(crate) fn is_idempotent(&self, method: Text<'_>) -> bool {
+        let procedure = find_escaped(self.procedures, method);
+        procedure.is_some_and(|procedure| self.handler.is_idempotent(procedure))
+    }
+
     #[cold]
     fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
         let error = rejection_error(cause);
@@ -346,7 +464,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
                 self.process.end_child();
                 outcome
             }
-            None => self.handle_unknown(call, reply),
+            None => self.call_native(call, reply),
         };
         if self.diversion.is_some() {
             self.end_diverted(outcome, reply);
@@ -382,7 +500,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
-        let procedures = self.procedures;
+        let procedures = &*self.procedures;
         let find = |head: &Head<'_>| procedures.routes().find(call.method.raw(), head.method());
         let Some(route) = call.head.and_then(find) else {
             reply.error(&method_not_found(call.method));
@@ -409,7 +527,9 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn cancel(&mut self, number: CallNumber) {
-        self.handler.cancel_call(CallId { connection: self.caller.connection, number });
+        let call = CallId { connection: self.caller.connection, number };
+        self.handler.cancel_call(call);
+        self.procedures.natives_mut().cancel_call(call);
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {
@@ -418,6 +538,20 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 }
 
 impl<H: Handler> Dispatch<'_, H> {
+    /// Runs a call of a native procedure, if it is one.
+    #[inline(never)]
+    fn call_native(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        let Some(outcome) = self.procedures.call_native(call, self.caller, reply) else {
+            return self.handle_unknown(call, reply);
+        };
+        if outcome == CallOutcome::Deferred
+            && let Some(logged) = self.diversion.as_deref_mut().and_then(|it| it.logged.take())
+        {
+            self.procedures.natives_mut().set_logged(logged);
+        }
+        outcome
+    }
+
     fn route(&self, head: &Head<'_>) -> Option<&Route<H::Procedure>> {
         let (path, _) = head.path_and_query();
         self.procedures.routes().find(path, head.method())
@@ -440,7 +574,7 @@ impl<H: Handler> Dispatch<'_, H> {
 fn rejection_error(cause: Rejection) -> RpcError {
     match cause {
         Rejection::Drain => {
-            RpcError::new(RpcError::CANCELLED, "Cancelled").expected("the server is about to stop")
+            RpcError::new(RpcError::DRAINING, "Draining").expected("the server is about to stop")
         }
         Rejection::Overload => RpcError::overloaded(),
     }
@@ -462,40 +596,4 @@ fn method_not_found(name: Text<'_>) -> RpcError {
 }
 
 #[cfg(test)]
-mod tests {
-    use ucall_proto::Reservation;
-    use ucall_proto::http1::AccessRules;
-
-    use super::*;
-
-    struct Silent;
-
-    impl Handler for Silent {
-        type Procedure = ();
-
-        fn call(&mut self, (): &(), _: &Call<'_>, _: &Caller, _: &mut Reply<'_>) -> CallOutcome {
-            CallOutcome::Done
-        }
-    }
-
-    #[test]
-    fn the_load_follows_the_budget_and_a_drain_that_refuses_comes_first() {
-        let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).expect("no rules"));
-        config.limits.held_bytes_max = 100;
-        let procedures = Arc::new(Procedures::new());
-        let mut context = WorkerContext::new(Silent, procedures, config, Instant::now());
-        let (mut held, budget) = (Reservation::default(), context.budget().clone());
-        for (bytes, drain, load, rejection) in [
-            (100, Drain::No, LoadState::Normal, None),
-            (101, Drain::No, LoadState::Overloaded, Some(Rejection::Overload)),
-            (101, Drain::Serving, LoadState::Overloaded, Some(Rejection::Overload)),
-            (101, Drain::Refusing, LoadState::Overloaded, Some(Rejection::Drain)),
-            (0, Drain::Refusing, LoadState::Normal, Some(Rejection::Drain)),
-        ] {
-            held.resize(bytes, &budget);
-            context.update_load();
-            context.set_drain(drain);
-            assert_eq!((context.load(), context.rejection), (load, rejection));
-        }
-    }
-}
+mod tests;

@@ -3,9 +3,13 @@
 //! A worker that is to stop may delay the drain (`shutdown_delay`): meanwhile it serves as before,
 //! and its health checks report the drain, so that load balancers send their calls elsewhere.
 //!
+//! When it begins, connections over raw TCP and WebSocket get the notification `$/drain`, so that
+//! clients send no more on them. The last message of a connection that refuses a call is another
+//! one, with the number of requests that were read.
+//!
 //! | since the drain began | a call that arrives | a connection without a call |
 //! |---|---|---|
-//! | less than [`GRACE_PERIOD`] | is served: its caller could not know | is closed once idle |
+//! | less than `idle_time` | is served: its caller could not know | stays open |
 //! | longer, refusing | is refused, the last of its connection | is closed |
 //! | longer, serving (a successor accepts already) | is served, over HTTP as the last | is closed |
 //! | `drain_timeout` | | all calls are abandoned and answered with an error |
@@ -13,16 +17,17 @@
 //!
 //! A listening socket may be shared with a successor, and the kernel wakes one waiter for each
 //! connection. If it has woken this worker just before the drain, no other process learns of that
-//! connection. So the worker accepts the connections in the backlog: once, or until the grace
-//! period ends if there is a successor.
+//! connection. So the worker accepts the connections in the backlog: for 20 ms, or until
+//! `idle_time` is over if there is a successor. Then it closes the socket, so that clients cannot
+//! connect and wait in vain.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
 use ucall_proto::Drain;
 
-/// For how long a request counts as sent before its caller could see the drain.
-pub(crate) const GRACE_PERIOD: Duration = Duration::from_millis(100);
+/// A connection that was without a call for as long is idle.
+pub(crate) const QUIET_TIME: Duration = Duration::from_millis(100);
 /// For how long output may still be sent after the calls were abandoned. Their replies and the last
 /// frames follow what is under way.
 pub(crate) const FLUSH_TIME: Duration = Duration::from_millis(500);
@@ -36,6 +41,8 @@ pub(crate) struct DrainState {
     /// When the worker stops accepting, and whether it has.
     started_at: Instant,
     has_begun: bool,
+    /// For how long calls are served, and idle connections stay open.
+    idle_time: Duration,
     deadline: Instant,
     /// Whether the calls have been abandoned.
     has_abandoned: bool,
@@ -49,11 +56,14 @@ pub(crate) struct DrainState {
 pub(crate) enum DrainStep {
     Nothing,
     /// Stop accepting: the delay is over.
-    Begin(Drain),
-    /// Close the connections that had been idle for [`GRACE_PERIOD`] at this moment.
-    CloseIdle(Instant),
-    /// The same, and apply this mode to calls from now on: the grace period is over.
-    EndGrace(Drain, Instant),
+    Begin,
+    /// Accept the connections that wait.
+    Accept,
+    /// Do so for the last time, and close the listening sockets.
+    CloseListeners,
+    /// Apply this mode to calls from now on, and close the connections that had been idle for
+    /// [`QUIET_TIME`] at this moment.
+    CloseIdle(Drain, Instant),
     /// Abandon all calls.
     Abandon,
     /// Close the connections whose output is sent.
@@ -64,12 +74,19 @@ pub(crate) enum DrainStep {
 
 impl DrainState {
     /// A drain that begins after `delay`; without a delay, the worker has stopped accepting.
-    pub(crate) fn new(mode: Drain, now: Instant, delay: Duration, timeout: Duration) -> Self {
+    pub(crate) fn new(
+        mode: Drain,
+        now: Instant,
+        delay: Duration,
+        idle_time: Duration,
+        timeout: Duration,
+    ) -> Self {
         let started_at = now + delay;
         Self {
             mode,
             started_at,
             has_begun: delay.is_zero(),
+            idle_time,
             deadline: started_at + timeout,
             has_abandoned: false,
             next_inspection: started_at,
@@ -96,7 +113,7 @@ impl DrainState {
             return DrainStep::Nothing;
         }
         if !mem::replace(&mut self.has_begun, true) {
-            return DrainStep::Begin(self.mode);
+            return DrainStep::Begin;
         }
         if now >= self.deadline {
             self.next_inspection = now + INSPECTION_INTERVAL;
@@ -109,10 +126,12 @@ impl DrainState {
         self.next_inspection = (now + INSPECTION_INTERVAL).min(self.deadline);
         // Idle as of the previous turn, whose reads are complete: a call may have arrived since,
         // and a worker whose thread waits for a processor or the interpreter lock reads it late.
-        if now >= self.started_at + GRACE_PERIOD {
-            DrainStep::EndGrace(self.mode, previous_turn)
+        if now >= self.started_at + self.idle_time {
+            DrainStep::CloseIdle(self.mode, previous_turn)
+        } else if self.mode == Drain::Refusing && now > self.started_at + INSPECTION_INTERVAL {
+            DrainStep::CloseListeners
         } else {
-            DrainStep::CloseIdle(previous_turn)
+            DrainStep::Accept
         }
     }
 }
@@ -123,17 +142,21 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn new(mode: Drain, now: Instant, delay: Duration) -> DrainState {
+        DrainState::new(mode, now, delay, 100 * MS, 300 * MS)
+    }
+
     #[test]
     fn a_drain_serves_then_restricts_then_expires() {
         let started_at = Instant::now();
-        let mut drain = DrainState::new(Drain::Serving, started_at, Duration::ZERO, 300 * MS);
+        let mut drain = new(Drain::Serving, started_at, Duration::ZERO);
         drain.restrict(Drain::Refusing);
         drain.restrict(Drain::Serving);
-        assert_eq!(drain.poll(started_at), DrainStep::CloseIdle(started_at));
+        assert_eq!(drain.poll(started_at), DrainStep::Accept);
         assert_eq!(drain.next_inspection(), started_at + INSPECTION_INTERVAL);
         assert_eq!(drain.poll(started_at + 10 * MS), DrainStep::Nothing);
         // The turn before this one began after 10 ms.
-        let step = DrainStep::EndGrace(Drain::Refusing, started_at + 10 * MS);
+        let step = DrainStep::CloseIdle(Drain::Refusing, started_at + 10 * MS);
         assert_eq!(drain.poll(started_at + 290 * MS), step);
         assert_eq!(drain.next_inspection(), started_at + 300 * MS);
         assert_eq!(drain.poll(started_at + 300 * MS), DrainStep::Abandon);
@@ -146,15 +169,16 @@ mod tests {
     #[test]
     fn a_delayed_drain_begins_once() {
         let now = Instant::now();
-        let mut drain = DrainState::new(Drain::Refusing, now, 500 * MS, 300 * MS);
+        let mut drain = new(Drain::Refusing, now, 500 * MS);
         drain.restrict(Drain::Refusing);
         assert_eq!(drain.next_inspection(), now + 500 * MS);
         assert_eq!(drain.poll(now + 499 * MS), DrainStep::Nothing);
-        assert_eq!(drain.poll(now + 500 * MS), DrainStep::Begin(Drain::Refusing));
-        assert_eq!(drain.poll(now + 501 * MS), DrainStep::CloseIdle(now + 500 * MS));
+        assert_eq!(drain.poll(now + 500 * MS), DrainStep::Begin);
+        assert_eq!(drain.poll(now + 501 * MS), DrainStep::Accept);
+        assert_eq!(drain.poll(now + 522 * MS), DrainStep::CloseListeners);
         assert_eq!(
             drain.poll(now + 799 * MS),
-            DrainStep::EndGrace(Drain::Refusing, now + 501 * MS)
+            DrainStep::CloseIdle(Drain::Refusing, now + 522 * MS)
         );
         assert_eq!(drain.poll(now + 800 * MS), DrainStep::Abandon);
     }

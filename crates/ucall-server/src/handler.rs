@@ -12,7 +12,9 @@ use ucall_proto::{
 
 use crate::access_log::LoggedCall;
 use crate::caller::{CallId, Caller};
+use crate::deferred_calls::RunLimit;
 use crate::mailbox::Mailbox;
+use crate::metrics::CallMetrics;
 use crate::overflow::Overflow;
 use crate::publisher::Publisher;
 
@@ -92,6 +94,12 @@ pub trait Handler {
     /// Reports a call that is answered with an error and not run. Its method may be unknown.
     fn call_rejected(&mut self, procedure: Option<&Self::Procedure>, error: &RpcError) {
         let _ = (procedure, error);
+    }
+
+    /// Whether a call of `procedure` may run twice.
+    fn is_idempotent(&self, procedure: &Self::Procedure) -> bool {
+        let _ = procedure;
+        false
     }
 
     /// Answers a request of a route, as [`Handler::call`] does; see
@@ -209,15 +217,21 @@ pub trait Handler {
         None
     }
 
-    /// The number of running deferred calls, including notifications. A drain waits for them.
-    fn running(&self) -> usize {
-        0
+    /// The limit that running deferred calls count against, including notifications. A drain waits
+    /// for them. Native procedures share the limit.
+    fn run_limit(&self) -> RunLimit {
+        RunLimit::new(usize::MAX, "max_running_calls")
     }
 
     /// The budget that the worker reserves its memory from. A handler that keeps the params of
     /// deferred calls reserves them from the same budget.
     fn memory_budget(&self) -> MemoryBudget {
         MemoryBudget::default()
+    }
+
+    /// What records the calls of native procedures, if anything does.
+    fn metrics(&self) -> Option<Arc<CallMetrics>> {
+        None
     }
 
     /// Answers all deferred calls with an error: the server ends without waiting for them.
@@ -229,7 +243,7 @@ pub trait Handler {
     }
 
     /// The name of the caller's identity, for the access log.
-    fn identity_name(&self) -> Option<String> {
+    fn identity_name(&mut self) -> Option<String> {
         None
     }
 

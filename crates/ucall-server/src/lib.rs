@@ -10,6 +10,7 @@ mod caller;
 mod config;
 mod connections;
 mod counters;
+mod datagrams;
 mod deadline;
 mod deferred_calls;
 mod dispatch;
@@ -23,6 +24,7 @@ mod mailbox;
 mod maintenance;
 mod memory_waiters;
 mod metrics;
+mod native;
 mod outgoing;
 mod overflow;
 mod procedures;
@@ -37,16 +39,19 @@ mod worker;
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, connections_allowed};
 pub use caller::{CallId, Caller};
-pub use config::WorkerConfig;
-pub use counters::{CounterPage, Counters, ProtocolCounts, Stats};
+pub use config::{DatagramConfig, WorkerConfig};
+pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
 pub use deadline::Deadline;
-pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunPermit, Token};
+pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Token};
 pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, HealthState, Polled};
 pub use mailbox::{Mailbox, Message};
 pub use metrics::{
     BUCKETS, CallMetrics, Histogram, Measure, MetricsPage, MetricsSnapshot, OTHER_CODE,
-    SeriesIndex, WaitsFor, duration_bounds, size_bounds,
+    RunningCall, SeriesIndex, WaitsFor, duration_bounds, size_bounds,
+};
+pub use native::{
+    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcomes, NativeProcedure,
 };
 pub use overflow::Overflow;
 pub use procedures::Procedures;
@@ -54,5 +59,5 @@ pub use publisher::{Publisher, SubscribeError};
 pub use routes::RouteAccess;
 pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
-pub use ucall_proto::{Drain, MemoryBudget, Reservation};
+pub use ucall_proto::{CookieKey, Drain, MemoryBudget, Reservation};
 pub use worker::{Turn, Worker};

@@ -72,9 +72,12 @@ impl Listeners {
         adopted.flatten().collect()
     }
 
-    /// Closes the worker's own handles of the sockets.
-    pub(crate) fn close(&mut self) {
+    /// Closes the sockets, unless another process has them, too.
+    pub(crate) fn close(&mut self, engine: &mut impl Engine) {
         self.listener_sockets.clear();
+        for id in self.ids.drain(..) {
+            engine.close(id);
+        }
     }
 
     pub(crate) fn are_closed(&self) -> bool {
@@ -145,7 +148,7 @@ mod tests {
         let _peer = network.connect();
         assert!(!accepts(&mut engine));
         assert!(!listeners.are_closed());
-        listeners.close();
+        listeners.close(&mut engine);
         assert!(listeners.are_closed() && listeners.adopt_waiting(&mut engine).is_empty());
     }
 

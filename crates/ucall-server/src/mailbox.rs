@@ -1,5 +1,7 @@
 //! The messages of other threads to a worker.
 
+use std::time::Duration;
+
 use ucall_proto::Drain;
 
 /// Sends messages to one worker, from any thread. Clones send to the same worker.
@@ -11,5 +13,23 @@ pub enum Message {
     /// Stop at once.
     Stop,
     /// Drain, then stop.
-    Drain(Drain),
+    Drain {
+        /// What happens to calls after `idle_time`.
+        mode: Drain,
+        /// For how long all calls are served, and idle connections stay open.
+        idle_time: Duration,
+    },
+}
+
+impl Message {
+    /// The drain of a program that stops its server itself, and does not want to wait.
+    pub const fn drain(mode: Drain) -> Self {
+        Self::Drain { mode, idle_time: Duration::from_millis(100) }
+    }
+
+    /// The drain of a server that is replaced: clients that call every other second learn of it by
+    /// a reply, before their connection closes.
+    pub const fn drain_with_idle_time(mode: Drain) -> Self {
+        Self::Drain { mode, idle_time: Duration::from_secs(2) }
+    }
 }

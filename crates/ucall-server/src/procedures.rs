@@ -1,14 +1,19 @@
 //! The table of procedures and routes.
 
 use std::cell::Cell;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
 use ucall_proto::http1::Methods;
+use ucall_proto::{Call, CallOutcome, Reply};
 
+use crate::caller::Caller;
+use crate::native::{NativeHandlers, NativeModule, NativeTable};
 use crate::routes::{RouteAccess, RouteTable};
 
 /// One version of the table.
@@ -16,30 +21,57 @@ use crate::routes::{RouteAccess, RouteTable};
 pub(crate) struct ProcedureTable<P> {
     entries: Vec<(Box<[u8]>, Arc<P>)>,
     indices: HashMap<Box<[u8]>, usize, FixedState>,
+    /// Apart from the others, so that a call of those does not check which it is.
+    natives: NativeTable,
     routes: RouteTable<P>,
 }
 
 impl<P> Default for ProcedureTable<P> {
     fn default() -> Self {
-        Self { entries: Vec::new(), indices: HashMap::default(), routes: RouteTable::default() }
+        Self {
+            entries: Vec::new(),
+            indices: HashMap::default(),
+            natives: NativeTable::default(),
+            routes: RouteTable::default(),
+        }
     }
 }
 
 impl<P> Clone for ProcedureTable<P> {
     fn clone(&self) -> Self {
-        let Self { entries, indices, routes } = self;
-        Self { entries: entries.clone(), indices: indices.clone(), routes: routes.clone() }
+        Self {
+            entries: self.entries.clone(),
+            indices: self.indices.clone(),
+            natives: self.natives.clone(),
+            routes: self.routes.clone(),
+        }
     }
 }
 
 impl<P> ProcedureTable<P> {
     fn insert(&mut self, name: &[u8], procedure: Arc<P>) {
+        self.natives.remove(name);
         match self.indices.get(name) {
             Some(&index) => self.entries[index].1 = procedure,
             None => {
                 self.indices.insert(name.into(), self.entries.len());
                 self.entries.push((name.into(), procedure));
             }
+        }
+    }
+
+    fn insert_native(&mut self, module: Arc<dyn NativeModule>, timeout: Option<Duration>) {
+        for procedure in module.procedures() {
+            self.remove(procedure.name.as_bytes());
+        }
+        self.natives.insert(module, timeout);
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let Some(removed) = self.indices.remove(name) else { return };
+        self.entries.remove(removed);
+        for index in self.indices.values_mut() {
+            *index -= usize::from(*index > removed);
         }
     }
 }
@@ -77,6 +109,22 @@ impl<P> Procedures<P> {
         self.change(|table| table.insert(name.as_bytes(), Arc::new(procedure)));
     }
 
+    /// Registers the procedures of a native module, and replaces those of their names, if any.
+    /// `timeout` limits the duration of their calls.
+    pub fn insert_native(&self, module: Arc<dyn NativeModule>, timeout: Option<Duration>) {
+        self.change(|table| table.insert_native(module, timeout));
+    }
+
+    /// Removes the procedure `name`; `false` if there is none, or it is native. Workers may still
+    /// run it.
+    pub fn remove(&self, name: &str) -> bool {
+        let is_known = self.lock().indices.contains_key(name.as_bytes());
+        if is_known {
+            self.change(|table| table.remove(name.as_bytes()));
+        }
+        is_known
+    }
+
     /// Has `procedure` answer HTTP requests other than calls: those of a path and these methods. A
     /// path that ends in `*` means all that begin with the rest; exact paths and longer beginnings
     /// come first.
@@ -88,8 +136,11 @@ impl<P> Procedures<P> {
         let mut table = self.lock();
         let mut changed = ProcedureTable::clone(&table);
         change(&mut changed);
-        *table = Arc::new(changed);
+        let before = mem::replace(&mut *table, Arc::new(changed));
         self.version.fetch_add(1, Ordering::Release);
+        drop(table);
+        // Without the lock: to drop a procedure may take another lock, and run code of its own.
+        drop(before);
     }
 
     /// Sets [`Caller::peer`](crate::Caller::peer) from now on, at one system call a connection.
@@ -100,7 +151,8 @@ impl<P> Procedures<P> {
 
     /// Whether there is a procedure `name`.
     pub fn contains(&self, name: &str) -> bool {
-        self.lock().indices.contains_key(name.as_bytes())
+        let table = self.lock();
+        table.indices.contains_key(name.as_bytes()) || table.natives.contains(name.as_bytes())
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<ProcedureTable<P>>> {
@@ -108,8 +160,7 @@ impl<P> Procedures<P> {
     }
 }
 
-/// The version of the table that a worker uses.
-#[derive(Debug)]
+/// The version of the table that a worker uses, and its handlers of native procedures.
 pub(crate) struct ProcedureCache<P> {
     procedures: Arc<Procedures<P>>,
     table: Arc<ProcedureTable<P>>,
@@ -117,16 +168,18 @@ pub(crate) struct ProcedureCache<P> {
     last: Cell<usize>,
     version: u64,
     pub(crate) wants_peers: bool,
+    natives: NativeHandlers,
 }
 
 impl<P> ProcedureCache<P> {
-    pub(crate) fn new(procedures: Arc<Procedures<P>>) -> Self {
+    pub(crate) fn new(procedures: Arc<Procedures<P>>, natives: NativeHandlers) -> Self {
         let mut cache = Self {
             procedures,
             table: Arc::default(),
             last: Cell::new(0),
             version: u64::MAX,
             wants_peers: false,
+            natives,
         };
         cache.refresh();
         cache
@@ -144,8 +197,39 @@ impl<P> ProcedureCache<P> {
     #[cold]
     fn reload(&mut self, version: u64) {
         self.version = version;
-        self.table = self.procedures.lock().clone();
+        // The table before is dropped without the lock, as in `change`.
+        let table = self.procedures.lock().clone();
+        self.table = table;
         self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
+        self.natives.update(&self.table.natives);
+    }
+
+    #[inline]
+    pub(crate) fn natives(&self) -> &NativeHandlers {
+        &self.natives
+    }
+
+    #[inline]
+    pub(crate) fn natives_mut(&mut self) -> &mut NativeHandlers {
+        &mut self.natives
+    }
+
+    /// Runs a call of a native procedure; `None` if it has no such name.
+    #[inline]
+    pub(crate) fn call_native(
+        &mut self,
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Option<CallOutcome> {
+        if !self.natives.are_used() {
+            return None;
+        }
+        let natives = &self.table.natives;
+        match call.method.is_escaped() {
+            false => self.natives.call(natives, call.method.raw(), call, caller, reply),
+            true => self.natives.call(natives, &call.method.unescaped(), call, caller, reply),
+        }
     }
 
     pub(crate) fn routes(&self) -> &RouteTable<P> {
@@ -185,13 +269,24 @@ fn is_same(known: &[u8], name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Weak, mpsc};
+    use std::time::Instant;
+
+    use ucall_proto::MemoryBudget;
+
     use super::*;
+    use crate::deferred_calls::RunLimit;
+
+    fn natives() -> NativeHandlers {
+        let limit = RunLimit::new(1, "max");
+        NativeHandlers::new(limit, MemoryBudget::default(), None, Instant::now())
+    }
 
     #[test]
     fn a_cache_sees_changes_at_its_next_refresh() {
         let procedures = Arc::new(Procedures::new());
         procedures.insert("a", 1);
-        let mut cache = ProcedureCache::new(procedures.clone());
+        let mut cache = ProcedureCache::new(procedures.clone(), natives());
         assert_eq!((cache.find(b"a"), cache.find(b"b")), (Some(&1), None));
         procedures.insert("b", 2);
         procedures.insert("a", 3);
@@ -205,6 +300,38 @@ mod tests {
             );
         }
         assert!(procedures.contains("b") && !procedures.contains("c"));
+        assert!(procedures.remove("a") && !procedures.remove("a"));
+        cache.refresh();
+        assert_eq!((cache.find(b"b"), cache.find(b"a")), (Some(&2), None));
+    }
+
+    /// Notes whether the table is locked when it is dropped.
+    struct Probe {
+        procedures: Weak<Procedures<Probe>>,
+        was_locked: mpsc::Sender<bool>,
+    }
+
+    impl Drop for Probe {
+        fn drop(&mut self) {
+            let Some(procedures) = self.procedures.upgrade() else { return };
+            let _ = self.was_locked.send(procedures.table.try_lock().is_err());
+        }
+    }
+
+    #[test]
+    fn a_replaced_procedure_is_dropped_without_the_lock() {
+        let (sender, was_locked) = mpsc::channel();
+        let procedures = Arc::new(Procedures::new());
+        let probe =
+            || Probe { procedures: Arc::downgrade(&procedures), was_locked: sender.clone() };
+        procedures.insert("a", probe());
+        procedures.insert("a", probe());
+        assert_eq!(was_locked.try_recv(), Ok(false), "by the thread that replaces it");
+        let mut cache = ProcedureCache::new(procedures.clone(), natives());
+        procedures.insert("a", probe());
+        assert!(was_locked.try_recv().is_err(), "the cache has it");
+        cache.refresh();
+        assert_eq!(was_locked.try_recv(), Ok(false), "by the worker");
     }
 
     #[test]

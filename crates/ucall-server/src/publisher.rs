@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ucall_engine::{Id, WorkerSockets};
 
-use crate::counters::Counters;
+use crate::counters::{Counters, DatagramCounts};
 use crate::mailbox::Mailbox;
 use crate::overflow::Overflow;
 use crate::server_message::ServerMessage;
@@ -211,6 +211,10 @@ impl Publisher {
     pub(crate) fn set_counters(&self, counters: Arc<Counters>) {
         counters.set_subscriptions(lock(&self.topics).len() as u64);
         *lock(&self.counters) = counters;
+    }
+
+    pub(crate) fn set_datagrams(&self, counts: DatagramCounts) {
+        lock(&self.counters).set_datagrams(counts);
     }
 
     /// Counts messages that were dropped for slow clients.

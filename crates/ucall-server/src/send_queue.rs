@@ -254,11 +254,11 @@ impl SendQueue {
     }
 
     /// Takes back the payload of a send that has ended; `true` if the connection has more output or
-    /// an action that waited for the send.
+    /// an action that waited for the send, or if the socket is no connection's.
     #[inline(always)]
     pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
         self.output.recycle(payload);
-        let Some(entry) = entry else { return false };
+        let Some(entry) = entry else { return true };
         entry.outgoing.end_send()
             || entry.proto.next_action() != NextAction::Receive
             || entry.items.is_some()

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::mem;
+use std::net::UdpSocket;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,6 +84,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         handler.set_mailbox(mailbox.clone());
         handler.set_publisher(publisher.clone());
         let context = WorkerContext::new(handler, procedures, config, now);
+        context.set_mailbox(mailbox.clone());
         Self {
             driver: ConnectionDriver::new(engine, context, publisher.clone()),
             admission: AdmissionQueues::default(),
@@ -106,6 +108,15 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Serves the connections of a listening socket.
     pub fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<()> {
         self.driver.listen(listener.into())
+    }
+
+    /// Answers the calls in the datagrams of a bound socket. Clients get no messages and no items
+    /// of streams over it.
+    ///
+    /// # Errors
+    /// The engine's; or the worker has TLS, which datagrams cannot have.
+    pub fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
+        self.driver.listen_datagrams(socket)
     }
 
     /// Ends a turn, with `signalled` set, whenever `descriptor` is readable. It must stay open
@@ -141,13 +152,24 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// When the next turn is due, even without events.
     pub fn deadline(&self) -> Option<Instant> {
         let sweep = self.driver.needs_sweeps().then_some(self.sweep.due());
-        let deadline = earlier(sweep, self.driver.context().handler_deadline());
-        if self.drain.is_none() && !self.admission.is_waiting() && !self.driver.has_waiters() {
-            return deadline;
+        let context = self.driver.context();
+        let deadline = earlier(sweep, context.handler_deadline());
+        let is_draining_or_admitting = self.drain.is_some() || self.admission.is_waiting();
+        if is_draining_or_admitting || self.driver.has_waiters() || context.has_natives() {
+            return self.earlier_deadline(deadline);
         }
+        deadline
+    }
+
+    /// That deadline, or an earlier one of less frequent work.
+    #[cold]
+    #[inline(never)]
+    fn earlier_deadline(&self, deadline: Option<Instant>) -> Option<Instant> {
+        let natives = self.driver.context().native_deadline();
         let drain = self.drain.as_ref().map(DrainState::next_inspection);
-        let goes_on = self.admission.is_waiting() || self.driver.may_resume_waiters();
-        earlier(earlier(deadline, drain), goes_on.then(|| self.driver.now()))
+        let has_steps = self.admission.is_waiting() || self.driver.may_resume_waiters();
+        let steps = has_steps.then(|| self.driver.now());
+        [deadline, natives, drain, steps].into_iter().flatten().min()
     }
 
     /// The engine.
@@ -200,9 +222,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let idle = self.completions.is_empty();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, idle };
         self.handle_completions(&mut turn)?;
-        let now = self.driver.now();
         // Before replies are polled: a passed deadline precedes an outcome that came after it.
-        self.handler_mut().turn_ended(now);
+        self.driver.end_calls();
         self.has_messages = self.mailbox.has_messages();
         turn.stopped = self.has_messages && self.read_messages();
         if H::POLLS_EVERY_TURN {
@@ -295,7 +316,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[cold]
     fn handle_completion(&mut self, completion: Completion, turn: &mut Turn) -> io::Result<()> {
         match completion {
-            Completion::Sent { socket, payload, .. } => self.driver.send_failed(socket, payload),
+            Completion::Sent { socket, payload, result } => {
+                self.driver.send_failed(socket, payload, result);
+            }
             Completion::Accepted { socket, .. } => {
                 if let Some(id) = self.admission.enqueue_accepted(socket) {
                     self.driver.accept(id);
@@ -314,10 +337,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.rewatch = true;
                 turn.ready = true;
             }
-            Completion::Received(_)
-            | Completion::Ready { .. }
-            | Completion::Datagram(_)
-            | Completion::Woken => {}
+            Completion::Ready { watch, .. } => {
+                if !self.driver.receive_xdp(watch)? {
+                    self.driver.native_ready(watch);
+                }
+            }
+            Completion::Datagrams(socket) => self.driver.receive_datagrams(socket),
+            Completion::Received(_) | Completion::Woken => {}
         }
         Ok(())
     }
@@ -331,7 +357,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         for message in messages.drain(..) {
             match message {
                 Message::Stop => stopped = true,
-                Message::Drain(drain) => self.begin_drain(drain),
+                Message::Drain { mode, idle_time } => self.begin_drain(mode, idle_time),
             }
         }
         self.messages = messages;
@@ -384,7 +410,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Begins a drain, or restricts the one under way.
     #[inline(never)]
-    fn begin_drain(&mut self, wanted: Drain) {
+    fn begin_drain(&mut self, wanted: Drain, idle_time: Duration) {
         if wanted == Drain::No {
             return;
         }
@@ -395,24 +421,22 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let (delay, timeout) = (context.config().shutdown_delay, context.config().drain_timeout);
         // A successor accepts already, so nothing has to be told.
         let delay = if wanted == Drain::Serving { Duration::ZERO } else { delay };
-        self.drain = Some(DrainState::new(wanted, context.now(), delay, timeout));
+        self.drain = Some(DrainState::new(wanted, context.now(), delay, idle_time, timeout));
         context.announce_drain();
         match delay.is_zero() {
-            true => self.stop_accepting(wanted),
+            true => self.stop_accepting(),
             false => self.handler_mut().report_drain(DrainReport::Delayed(delay)),
         }
     }
 
-    fn stop_accepting(&mut self, wanted: Drain) {
+    fn stop_accepting(&mut self) {
         self.abandoned = Some(0);
         let connections = self.driver.connections().len();
         self.handler_mut().report_drain(DrainReport::Began { connections });
         self.driver.context_mut().set_drain(Drain::Serving);
+        self.driver.announce_drain();
         self.driver.shut_down_listeners();
         self.driver.accept_waiting();
-        if wanted == Drain::Refusing {
-            self.driver.listeners().close();
-        }
     }
 
     /// Takes a step of the drain at the end of a turn; `true` if the drain is over.
@@ -421,6 +445,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let now = self.driver.now();
         match self.drain.as_mut().map(|drain| drain.poll(now)) {
             Some(DrainStep::Abandon) => {
+                self.driver.close_listeners();
                 self.abandon_calls();
                 return self.driver.close_sent();
             }
@@ -429,17 +454,18 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.driver.close_all();
                 return true;
             }
-            Some(DrainStep::Begin(wanted)) => self.stop_accepting(wanted),
-            Some(DrainStep::CloseIdle(moment)) => self.close_idle(moment),
-            Some(DrainStep::EndGrace(drain, moment)) => {
+            Some(DrainStep::Begin) => self.stop_accepting(),
+            Some(DrainStep::Accept) => self.driver.accept_waiting(),
+            Some(DrainStep::CloseListeners) => self.driver.close_listeners(),
+            Some(DrainStep::CloseIdle(drain, moment)) => {
                 self.driver.context_mut().set_drain(drain);
-                self.driver.listeners().close();
-                self.close_idle(moment);
+                self.driver.close_listeners();
+                self.driver.close_all_idle(moment);
             }
             Some(DrainStep::Nothing) | None => {}
         }
         let is_empty = self.driver.connections().len() == 0 && !self.admission.is_waiting();
-        is_empty && self.driver.listeners().are_closed() && self.handler_mut().running() == 0
+        is_empty && self.driver.listeners().are_closed() && self.driver.context().running() == 0
     }
 
     #[cold]
@@ -449,16 +475,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    fn close_idle(&mut self, moment: Instant) {
-        self.driver.accept_waiting();
-        self.driver.close_all_idle(moment);
-    }
-
     /// Abandons all calls, and sends their error replies.
     fn abandon_calls(&mut self) {
         self.driver.context_mut().set_drain(Drain::Refusing);
-        self.abandoned = Some(self.handler_mut().running());
-        self.handler_mut().abandon();
+        self.abandoned = Some(self.driver.context().running());
+        self.driver.context_mut().abandon();
         self.driver.poll_replies();
         self.driver.send_waiting();
     }

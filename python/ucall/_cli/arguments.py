@@ -181,6 +181,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         "-p", "--port", type=int, help="port of the server (default: that of the URI, or 8545)"
     )
     parser.add_argument("--tcp", action="store_true", help="use raw TCP rather than HTTP")
+    parser.add_argument("-u", "--udp", action="store_true", help="use UDP rather than HTTP")
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:

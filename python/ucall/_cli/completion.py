@@ -157,7 +157,7 @@ def _ask(options: argparse.Namespace, new_client: NewClient) -> dict[str, Any]:
 
 def _kept_path(options: argparse.Namespace) -> Path:
     """A file for each server and each caller, as a server may show callers different methods."""
-    key = [options.uri, options.port, options.tcp, options.header, options.cert]
+    key = [options.uri, options.port, options.tcp, options.udp, options.header, options.cert]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "ucall" / f"{name}.json"

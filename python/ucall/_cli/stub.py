@@ -60,7 +60,8 @@ def _client_of(document: Document, is_typescript: bool) -> str:
 def _running(
     options: argparse.Namespace, new_client: Callable[[argparse.Namespace], Client]
 ) -> Document:
-    options.uri, options.port, options.tcp = options.server, None, False
+    options.uri, options.port = options.server, None
+    options.tcp = options.udp = False
     with new_client(options) as client:
         return description.ask(client)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_PORT", "Address", "secure_uri"]
+import copy
+from collections.abc import Sequence
+
+__all__ = ["DEFAULT_PORT", "Address", "Addresses", "secure_uri"]
 
 DEFAULT_PORT = 8545
 
@@ -13,6 +16,7 @@ _SCHEMES = {
     "https": (True, True, 443),
     "tcp": (False, False, DEFAULT_PORT),
     "tcps": (False, True, DEFAULT_PORT),
+    "udp": (False, False, DEFAULT_PORT),
     "ws": (False, False, 80),
     "wss": (False, True, 443),
 }
@@ -32,25 +36,29 @@ class Address:
     Args:
         uri: ``"host"``, ``"host:port"``, or with a scheme in front: ``http://``, ``https://``,
             ``tcp://`` (raw TCP), ``tcps://`` (raw TCP under TLS), ``ws://`` or ``wss://``
-            (WebSocket). All but raw TCP may have a path. ``unix:///path`` is HTTP over a Unix
-            socket, ``tcp+unix:///path`` raw documents and ``ws+unix:///path`` WebSocket over one.
+            (WebSocket), ``udp://``. All but raw TCP and UDP may have a path. ``unix:///path`` is
+            HTTP over a Unix socket, ``tcp+unix:///path`` raw documents and ``ws+unix:///path``
+            WebSocket over one.
         port: The port if the URI has none. By default that of the scheme, or 8545.
 
     Raises:
         ValueError: The URI is invalid, or has another port.
     """
 
-    __slots__ = ("host", "is_http", "is_secure", "path", "port", "scheme", "socket_path")
+    __slots__ = ("host", "ip", "is_http", "is_secure", "path", "port", "scheme", "socket_path")
 
     def __init__(self, uri: str, port: int | None = None) -> None:
         scheme, found, rest = uri.partition("://")
         scheme, rest = (scheme.lower(), rest) if found else ("", uri)
         self.socket_path: str | None = None
+        #: One of the IP addresses of the host, if connections should be made to that one.
+        self.ip: str | None = None
         if scheme in _UNIX:
             return self._parse_unix(uri, scheme, rest, port)
         if scheme not in _SCHEMES or (found and not scheme):
             raise ValueError(
-                f"{uri!r}: expected http://, https://, ws://, wss://, tcp://, tcps:// or unix://"
+                f"{uri!r}: expected http://, https://, ws://, wss://, tcp://, tcps://, udp:// "
+                "or unix://"
             )
         self.scheme = scheme or "http"
         self.is_http, self.is_secure, default_port = _SCHEMES[scheme]
@@ -73,10 +81,27 @@ class Address:
         self.scheme, self.is_http, self.is_secure = scheme, _UNIX[scheme], False
         self.host, self.port, self.path, self.socket_path = "localhost", 0, "/", path
 
+    def at(self, ip: str) -> Address:
+        """The same server at one of its IP addresses. Host headers and certificates keep the
+        name."""
+        other = copy.copy(self)
+        other.ip = ip
+        return other
+
+    @property
+    def connect_host(self) -> str:
+        """The host to connect to."""
+        return self.host if self.ip is None else self.ip
+
     @property
     def is_websocket(self) -> bool:
         """Whether its connections are WebSockets."""
         return self.scheme in _WEBSOCKET
+
+    @property
+    def is_udp(self) -> bool:
+        """Whether calls go in datagrams."""
+        return self.scheme == "udp"
 
     @property
     def has_headers(self) -> bool:
@@ -101,7 +126,50 @@ class Address:
         return name.rpartition(":")[0] if is_default_port else name
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.name}{self.path if self.path != '/' else ''}"
+        at = "" if self.ip is None else f" at {self.ip}"
+        return f"{self.scheme}://{self.name}{self.path if self.path != '/' else ''}{at}"
+
+
+class Addresses:
+    """The addresses of several servers with the same functions: a list, or those of a name.
+
+    Args:
+        uris: The URIs, or ``dns://host:port``: all IP addresses of a host. ``dns+https://`` and
+            the like are for other protocols than HTTP.
+        port: The port of URIs that have none.
+
+    Raises:
+        ValueError: A URI is invalid, or their protocols differ.
+    """
+
+    def __init__(self, uris: str | Sequence[str], port: int | None = None) -> None:
+        self.resolves = isinstance(uris, str)
+        if isinstance(uris, str):
+            scheme, _, rest = uris.partition("://")
+            inner = scheme.lower().removeprefix("dns").removeprefix("+")
+            uris = [f"{inner}://{rest}" if inner else rest]
+        self.list = [Address(uri, port) for uri in uris]
+        if not self.list:
+            raise ValueError("expected at least one address")
+        #: Stands for all where their difference does not matter.
+        self.first = self.list[0]
+        if len({(it.is_http, it.is_websocket, it.is_secure) for it in self.list}) > 1:
+            raise ValueError("expected addresses of one protocol, all with TLS or all without")
+        if self.first.is_udp:
+            raise ValueError("udp: expected one address; several are for HTTP, WebSocket and TCP")
+        if self.resolves and self.first.socket_path is not None:
+            raise ValueError("dns: a Unix socket has no host")
+
+    @staticmethod
+    def is_several(uri: str | Sequence[str]) -> bool:
+        """Whether a client's URI may stand for several servers."""
+        if not isinstance(uri, str):
+            return True
+        scheme = uri.partition("://")[0].lower()
+        return scheme == "dns" or scheme.startswith("dns+")
+
+    def __str__(self) -> str:
+        return f"all of {self.first}" if self.resolves else ", ".join(map(str, self.list))
 
 
 def secure_uri(uri: str, port: int | None) -> tuple[str, int | None]:

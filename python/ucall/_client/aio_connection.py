@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection
 from functools import partial
 
 from ucall import _core
+from ucall._client import sockets
 from ucall._client.inbox import Inbox, Message, Router
 from ucall._client.sockets import closed_error
 from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
@@ -96,11 +98,16 @@ class HttpConnection(AsyncConnection):
 
     def __init__(self, reply_bytes_max: int) -> None:
         super().__init__(_core.ReplyReader(http=True, reply_bytes_max=reply_bytes_max))
+        self._used_at = time.monotonic()
 
     @property
     def is_reusable(self) -> bool:
         """Whether the server keeps it open for another request."""
         return not self._is_closed() and self._reader.is_reusable
+
+    async def is_alive(self) -> bool:
+        idle_s = time.monotonic() - self._used_at
+        return idle_s <= sockets.IDLE_MAX_S and await super().is_alive()
 
     async def exchange(self, request: _core.Request) -> _core.Reply:
         """Sends a request and returns its reply.
@@ -113,6 +120,7 @@ class HttpConnection(AsyncConnection):
         try:
             reply = await self._waiter
             reply.check_answers(request)
+            self._used_at = time.monotonic()
             return reply
         except BaseException:
             self.abort()
@@ -196,6 +204,7 @@ class SharedConnection(AsyncConnection):
         self._upgrade = upgrade
         self._opened: asyncio.Future[None] | None = None
         self._waiting = 0
+        self._requests_sent = 0
         #: Why the connection is closed; ``None`` while it is open.
         self.error: Exception | None = None
 
@@ -223,6 +232,7 @@ class SharedConnection(AsyncConnection):
         inbox = Inbox()
         self._router.add(ids, inbox)
         self._send(request)
+        inbox.number = self._requests_sent
         return inbox
 
     async def wait(self, inbox: Inbox) -> None:
@@ -247,6 +257,22 @@ class SharedConnection(AsyncConnection):
     def forget(self, ids: Collection[object]) -> None:
         """Drops later messages to these ids."""
         self._router.remove(ids)
+        self.close_if_drained()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server has asked to send no more requests."""
+        return self._router.is_draining
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no call and no subscription waits for its messages."""
+        return self._router.is_unused
+
+    def close_if_drained(self) -> None:
+        """Closes the connection if the server drains, and no more messages are expected."""
+        if self._router.is_draining and self._router.is_unused:
+            self.close()
 
     def close(self) -> None:
         """Closes the connection. The calls in progress fail."""
@@ -271,6 +297,7 @@ class SharedConnection(AsyncConnection):
             transport.pause_reading()
 
     def _send(self, request: _core.Request) -> None:
+        self._requests_sent += 1
         if self._upgrade is None:
             super()._send(request)
             return

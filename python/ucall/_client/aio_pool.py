@@ -6,7 +6,7 @@ import asyncio
 import builtins
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ucall import _core
 from ucall._client.aio_connection import (
@@ -18,7 +18,7 @@ from ucall._client.aio_connection import (
 from ucall._client.backoff import backoff
 from ucall._client.inbox import Inbox, Router
 from ucall._client.options import Options
-from ucall._client.sockets import connect_error, timeout_error
+from ucall._client.sockets import connect_error, not_sent, timeout_error
 from ucall._client.websocket import Upgrade
 from ucall.errors import ConnectionError, TimeoutError
 
@@ -31,9 +31,20 @@ ConnectionT = TypeVar("ConnectionT", bound=AsyncConnection)
 
 
 class AsyncPool:
-    """Connections to one server, of the event loop that used them last."""
+    """Connections to one server, of the event loop that used them last.
 
-    def __init__(self, options: Options, reply_bytes_max: int, tls: ssl.SSLContext | None) -> None:
+    Args:
+        connect_s: Seconds that one attempt to connect may take; ``None`` for as long as the call.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        reply_bytes_max: int,
+        tls: ssl.SSLContext | None,
+        connect_s: float | None,
+    ) -> None:
+        self._connect_s = connect_s
         self._options = options
         self._address = options.address
         self._reply_bytes_max = reply_bytes_max
@@ -65,6 +76,10 @@ class AsyncPool:
             self._loop = loop
             self._reset()
 
+    def for_options(self, options: Options) -> Self:
+        """The pool of a client with other options: this one."""
+        return self
+
     def close(self) -> None:
         """Closes the connections."""
         raise NotImplementedError
@@ -83,20 +98,26 @@ class AsyncPool:
             ucall.ConnectionError: No server accepts it, or the server's certificate is not trusted.
             ucall.TimeoutError: The system's own time limit passed.
         """
-        address, loop = self._address, asyncio.get_running_loop()
         try:
-            if address.socket_path is not None:
-                _, made = await loop.create_unix_connection(make, address.socket_path)
-                return made
-            _, made = await loop.create_connection(
-                make,
-                address.host,
-                address.port,
-                ssl=self._tls,
-                server_hostname=address.host if self._tls else None,
-            )
+            if self._connect_s is None:
+                return await self._create(make)
+            async with asyncio.timeout(self._connect_s):
+                return await self._create(make)
         except (OSError, UnicodeError) as error:
-            raise connect_error(address, error, None) from None
+            raise connect_error(self._address, error, self._connect_s) from None
+
+    async def _create(self, make: Callable[[], ConnectionT]) -> ConnectionT:
+        address, loop = self._address, asyncio.get_running_loop()
+        if address.socket_path is not None:
+            _, made = await loop.create_unix_connection(make, address.socket_path)
+            return made
+        _, made = await loop.create_connection(
+            make,
+            address.connect_host,
+            address.port,
+            ssl=self._tls,
+            server_hostname=address.host if self._tls else None,
+        )
         return made
 
 
@@ -110,11 +131,16 @@ class HttpPool(AsyncPool):
         tls: ssl.SSLContext | None,
         connections_max: int,
         waiting_bytes_max: int,
+        connect_s: float | None = None,
     ) -> None:
-        super().__init__(options, reply_bytes_max, tls)
+        super().__init__(options, reply_bytes_max, tls, connect_s)
         self._connections_max = connections_max
         self._waiting_bytes_max = waiting_bytes_max
         self._idle: list[HttpConnection] = []
+
+    def close_idle(self) -> None:
+        """Closes the idle connections. Calls under way go on."""
+        self.close()
 
     def close(self) -> None:
         """Closes the idle connections; those in use close after their calls."""
@@ -169,11 +195,17 @@ class SharedPool(AsyncPool):
         tls: ssl.SSLContext | None,
         waiting_bytes_max: int,
         reconnect: bool,
+        connect_s: float | None = None,
     ) -> None:
-        super().__init__(options, reply_bytes_max, tls)
+        super().__init__(options, reply_bytes_max, tls, connect_s)
         self._waiting_bytes_max = waiting_bytes_max
         self.reconnect = reconnect
         self.subscriptions: list[Inbox] = []
+
+    def close_idle(self) -> None:
+        """Closes the connection, unless calls are in progress."""
+        if self._connection is not None and self._connection.is_unused:
+            self.close()
 
     def close(self) -> None:
         """Closes the connection. Calls in progress fail."""
@@ -188,10 +220,15 @@ class SharedPool(AsyncPool):
             ucall.ConnectionError: No server accepts it.
         """
         async with self._connecting:
-            if self._connection is None or not await self._connection.is_alive():
+            connection = self._connection
+            if connection is not None and connection.is_draining:
+                # It stays open for its calls and subscriptions.
+                connection.close_if_drained()
+                self._connection = connection = None
+            if connection is None or not await connection.is_alive():
                 self.close()
-                self._connection = await self._open()
-            return self._connection
+                self._connection = connection = await self._open()
+            return connection
 
     def end_subscriptions(self) -> None:
         """Ends all subscriptions, which would open the connection again. Call it after `close`,
@@ -239,7 +276,9 @@ class SharedPool(AsyncPool):
         made = await self._connect(lambda: SharedConnection(router, self._reply_bytes_max, upgrade))
         try:
             await made.open()
-        except BaseException:
+        except BaseException as error:
             made.abort()
+            if isinstance(error, ConnectionError):
+                raise not_sent(error) from None
             raise
         return made

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from ucall._client.address import Address
+from ucall._client.address import Address, Addresses
 from ucall._client.inbox import check_waiting_bytes
-from ucall._client.options import UNCHANGED, Options, Unchanged
+from ucall._client.options import UNCHANGED, BalancedOptions, Options, Unchanged
 from ucall._client.response import Response
 from ucall._client.tls import context_for
 from ucall._core import Reply, Request
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IMAGE_PIXELS_MAX",
+    "NO_STREAMS_OVER_UDP",
     "REPLY_BYTES_MAX",
+    "SUBSCRIPTIONS_REFUSED",
     "TIMEOUT_S",
     "ClientBase",
     "check_channel_options",
     "context_for",
+    "target_of",
 ]
 
 TIMEOUT_S = 60.0
@@ -33,32 +37,69 @@ REPLY_BYTES_MAX = 67_108_864
 IMAGE_PIXELS_MAX = 67_108_864
 
 
-def check_channel_options(address: Address, waiting_bytes_max: int, reconnect: bool) -> None:
-    """Raises ``ValueError`` for invalid options of a shared connection."""
+NO_STREAMS_OVER_UDP = (
+    "UDP has no streams and no messages that the server starts: use tcp:// or ws://"
+)
+SUBSCRIPTIONS_REFUSED = "a client with several addresses has no subscriptions: use one for each"
+
+
+def target_of(uri: str | Sequence[str], port: int | None) -> Address | Addresses:
+    """The server of a client, or its servers."""
+    if Addresses.is_several(uri):
+        return Addresses(uri, port)
+    assert isinstance(uri, str)
+    return Address(uri, port)
+
+
+def check_channel_options(
+    target: Address | Addresses,
+    waiting_bytes_max: int,
+    *,
+    reconnect: bool,
+    hedge: bool,
+    tcp_fallback: bool,
+) -> None:
+    """Raises ``ValueError`` for options that do not fit the address."""
     check_waiting_bytes(waiting_bytes_max)
-    if reconnect and address.is_http:
+    if tcp_fallback and not (isinstance(target, Address) and target.is_udp):
+        raise ValueError("tcp_fallback: expected an address with udp://")
+    if isinstance(target, Addresses):
+        if reconnect:
+            raise ValueError("reconnect: a client with several addresses always does")
+        return
+    if hedge:
+        raise ValueError("hedge: is for a client with several addresses")
+    if reconnect and target.is_udp:
+        raise ValueError("reconnect: UDP has no connection; use ws:// or tcp://")
+    if reconnect and target.is_http:
         raise ValueError("reconnect: HTTP has no connection to keep; use ws:// or tcp://")
 
 
 class ClientBase:
     """A client without its connections."""
 
+    _pool: Any
+
     def __init__(
         self,
-        address: Address,
+        target: Address | Addresses,
         timeout: float | None,
         headers: Mapping[str, str] | None,
         max_image_pixels: int,
         trace: bool,
     ) -> None:
+        self._target = target
+        address = target if isinstance(target, Address) else target.first
         self._spans: ClientSpans | None = None
         if trace:
             from ucall._tracing.client import ClientSpans
 
             self._spans = ClientSpans(address)
-        self._options = Options(address, timeout, headers or {})
+        kind = Options if isinstance(target, Address) else BalancedOptions
+        self._options: Options = kind(address, timeout, headers or {})
         self._image_pixels_max = max_image_pixels
-        self._ids = itertools.count(1)
+        # A server takes a datagram with the same id and params for a copy.
+        self._ids = itertools.count(secrets.randbelow(1 << 48) if address.is_udp else 1)
 
     def with_options(
         self,
@@ -66,6 +107,8 @@ class ClientBase:
         timeout: float | Unchanged | None = UNCHANGED,
         headers: Mapping[str, str] | Unchanged = UNCHANGED,
         id: int | str | Unchanged | None = UNCHANGED,
+        idempotent: bool | Unchanged = UNCHANGED,
+        key: str | int | Unchanged | None = UNCHANGED,
     ) -> Self:
         """Returns a client with other options that shares this one's connections.
 
@@ -75,17 +118,22 @@ class ClientBase:
             timeout: Seconds that a call may take; ``None`` for no limit.
             headers: Added to this client's headers; a header of the same name is replaced.
             id: The id of every call; ``None`` to number them.
+            idempotent: Whether the calls may run twice, so that they are sent again after a
+                failure. For clients with several addresses.
+            key: Calls with the same key go to the same address while it is up; ``None`` for any.
+                For clients with several addresses.
 
         Raises:
             TypeError, ValueError: An option is invalid; the message names it.
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._options = self._options.changed(timeout, headers, id)
+        other._options = self._options.changed(timeout, headers, id, idempotent, key)
+        other._pool = self._pool.for_options(other._options)
         return other
 
     def __repr__(self) -> str:
-        return f"<{type(self).__module__}.Client of {self._options.address}>"
+        return f"<{type(self).__module__}.Client of {self._target}>"
 
     def _new_id(self) -> int | str:
         return next(self._ids) if self._options.id is None else self._options.id

@@ -54,6 +54,22 @@ class Calls:
                 self._spans[request.get("id", f"notification {position}")] = span
         return self._client._options.writer.batch(self._requests, bool(self.responses))
 
+    def datagrams(self) -> tuple[list[tuple[object, bytes]], list[bytes]]:
+        """The calls as requests of their own, with their ids, and the notifications."""
+        writer = self._client._options.writer
+        calls = [it for it in self._requests if "id" in it]
+        notifications = [it for it in self._requests if "id" not in it]
+        return (
+            [(it["id"], bytes(writer.document(it, it["id"]).data)) for it in calls],
+            [bytes(writer.batch([it], False).data) for it in notifications],
+        )
+
+    def resolve_each(self, replies: list[Reply]) -> list[Response]:
+        """Fills the responses in, in the order of the calls."""
+        for response, reply in zip(self.responses.values(), replies, strict=True):
+            response._reply = reply
+        return list(self.responses.values())
+
     def __enter__(self) -> Self:
         return self
 

@@ -15,7 +15,7 @@ from ucall import _core
 from ucall._client.backoff import backoff
 from ucall._client.inbox import Inbox, Router
 from ucall._client.link import Link
-from ucall._client.sockets import Deadline, connect_error, timeout_error
+from ucall._client.sockets import Deadline, connect_error, not_sent, timeout_error
 from ucall._client.websocket import Upgrade
 from ucall.errors import ConnectionError
 
@@ -104,8 +104,9 @@ class Channel:
             link = self._link
             if link is not None:
                 link.poll()
-                if link.error is None:
+                if link.error is None and not link.is_draining:
                     return link
+                link.close_if_drained()
             self._link = link = self._open(deadline)
             return link
         finally:
@@ -178,7 +179,9 @@ class Channel:
             link.open(deadline)
         except BaseException as error:
             link.fail(ConnectionError("the connection was not opened"))
-            if isinstance(error, ConnectionError) or not isinstance(error, OSError):
+            if isinstance(error, ConnectionError):
+                raise not_sent(error) from None
+            if not isinstance(error, OSError):
                 raise
             raise connect_error(address, error, deadline.seconds) from None
         if upgrade is not None:

@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
+from ucall._client.sockets import not_sent
 from ucall._core import Notification, Reply
 from ucall.errors import ConnectionError
 
-__all__ = ["WAITING_BYTES_MAX", "Inbox", "Message", "Router", "check_waiting_bytes"]
+__all__ = ["WAITING_BYTES_MAX", "DrainNotice", "Inbox", "Message", "Router", "check_waiting_bytes"]
 
 Message: TypeAlias = Reply | Notification
 
@@ -28,6 +29,35 @@ def check_waiting_bytes(bytes_max: int) -> None:
         raise ValueError(f"max_waiting_bytes: expected {least} or more, got {bytes_max}")
 
 
+class DrainNotice:
+    """What the server of a connection has said of its drain."""
+
+    __slots__ = ("has_begun", "requests_read")
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        #: How many requests it has read, once it reads no more.
+        self.requests_read: int | None = None
+
+    def take(self, message: Notification) -> bool:
+        """Reads a notification; ``False`` if it is about something else."""
+        if message.method != "$/drain":
+            return False
+        self.has_begun = True
+        read = message.params.get("read") if isinstance(message.params, dict) else None
+        if isinstance(read, int):
+            self.requests_read = read
+        return True
+
+    def marked(self, error: Exception, number: int) -> Exception:
+        """A copy of the exception for the request of this number on the connection, from 1."""
+        error = copy.copy(error)
+        read = self.requests_read
+        if read is not None and read < number and isinstance(error, ConnectionError):
+            return not_sent(error)
+        return error
+
+
 class Inbox:
     """The messages to one call, or to one subscription, that the program has not read.
 
@@ -35,7 +65,7 @@ class Inbox:
         wake: Is called after each change.
     """
 
-    __slots__ = ("error", "items", "reply", "waiting_bytes", "wake")
+    __slots__ = ("error", "items", "number", "reply", "waiting_bytes", "wake")
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self.items: deque[Notification] = deque()
@@ -43,6 +73,8 @@ class Inbox:
         self.reply: Reply | None = None
         self.error: Exception | None = None
         self.wake = wake
+        #: The number of its request on the connection, from 1.
+        self.number = 0
 
     @property
     def is_ready(self) -> bool:
@@ -116,6 +148,17 @@ class Router:
         self._subscriptions = subscriptions
         self._waiting_bytes_max = waiting_bytes_max
         self._inboxes: dict[object, Inbox] = {}
+        self._drain = DrainNotice()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server has asked to send no more requests on this connection."""
+        return self._drain.has_begun
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no call and no subscription waits for its messages."""
+        return not self._inboxes and not self._subscriptions
 
     @property
     def is_full(self) -> bool:
@@ -150,6 +193,8 @@ class Router:
             return
         token = message.token
         if token is None:
+            if self._drain.take(message):
+                return
             for subscription in list(self._subscriptions):
                 subscription.put_latest(message, self._waiting_bytes_max)
         elif (inbox := self._inboxes.get(token)) is not None:
@@ -158,7 +203,7 @@ class Router:
     def fail(self, error: Exception) -> None:
         """Ends all calls with an error."""
         for inbox in set(self._inboxes.values()):
-            inbox.fail(copy.copy(error))
+            inbox.fail(self._drain.marked(error, inbox.number))
         for subscription in list(self._subscriptions):
             subscription._wake()
 

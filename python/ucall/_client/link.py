@@ -62,6 +62,7 @@ class Link:
         # Guards the router and `_is_receiving`.
         self._turn = threading.Condition(threading.RLock())
         self._is_receiving = False
+        self._requests_sent = 0
         # Frames are sent one after the other. Operations of the socket exclude each other, since a
         # TLS object serves one thread at a time, but no thread waits within them for the peer.
         # The second may be taken again by `__del__` of a stream, which any statement may run.
@@ -92,9 +93,9 @@ class Link:
         """
         with self._turn:
             self._router.add(ids, inbox)
-        self.send(request, deadline)
+        self.send(request, deadline, inbox)
 
-    def send(self, request: _core.Request, deadline: Deadline) -> None:
+    def send(self, request: _core.Request, deadline: Deadline, inbox: Inbox | None = None) -> None:
         """Sends a request. If it was sent in part, the connection closes.
 
         Raises:
@@ -103,7 +104,8 @@ class Link:
         """
         data = request.data
         try:
-            self._send(data if self._upgrade is None else memoryview(text_frame(data)), deadline)
+            data = data if self._upgrade is None else memoryview(text_frame(data))
+            self._send(data, deadline, inbox or Inbox())
         except _NothingSentError:
             raise
         except OSError as error:
@@ -130,6 +132,17 @@ class Link:
         """Drops later messages to these ids."""
         with self._turn:
             self._router.remove(ids)
+        self.close_if_drained()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server has asked to send no more requests."""
+        return self._router.is_draining
+
+    def close_if_drained(self) -> None:
+        """Closes the connection if the server drains, and no more messages are expected."""
+        if self._router.is_draining and self._router.is_unused:
+            self.close()
 
     def poll(self) -> None:
         """Handles what was received already, and answers a Ping, unless a thread receives anyway or
@@ -235,10 +248,14 @@ class Link:
     def _send_control(self, frame: bytes) -> None:
         self._send(memoryview(frame), Deadline(_CONTROL_S))
 
-    def _send(self, data: memoryview, deadline: Deadline) -> None:
+    def _send(self, data: memoryview, deadline: Deadline, inbox: Inbox | None = None) -> None:
+        """Sends a request, whose inbox gets its number, or a frame that is none."""
         if not self._sending.acquire(timeout=deadline.left() or -1):
             raise _NothingSentError
         try:
+            if inbox is not None:
+                self._requests_sent += 1
+                inbox.number = self._requests_sent
             if self._observer:
                 self._observer.sending(data)
             self._send_all(data, deadline)

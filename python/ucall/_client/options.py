@@ -10,7 +10,7 @@ from ucall import _core
 from ucall._client.address import Address
 from ucall._client.encode import default
 
-__all__ = ["UNCHANGED", "Options", "Unchanged"]
+__all__ = ["UNCHANGED", "BalancedOptions", "Options", "Unchanged"]
 
 
 class Unchanged:
@@ -61,16 +61,23 @@ class Options:
             raise ValueError(f"timeout: expected seconds above 0, or None, got {timeout!r}")
         if isinstance(id, bool) or not isinstance(id, int | str | None):
             raise TypeError(f"id: expected int or str, got {type(id).__name__}")
+        if id is not None and address.is_udp:
+            raise ValueError("id: calls over UDP have ids of their own, which tell copies apart")
         if headers and not address.has_headers:
             raise ValueError("headers: raw TCP has none")
         self.address = address
         self.timeout = timeout
         self.headers = dict(headers)
         self.id = id
-        head = _head(address, _with_deadline(self.headers, timeout)) if address.is_http else None
         if address.is_websocket:
             self.upgrade_head()
-        self.writer = _core.RequestWriter(head, default)
+        self.writer = _core.RequestWriter(self._head(), default)
+
+    def _head(self) -> bytes | None:
+        """The head of all requests; ``None`` over other protocols than HTTP."""
+        if not self.address.is_http:
+            return None
+        return _head(self.address, _with_deadline(self.headers, self.timeout))
 
     def stream_writer(self) -> _core.RequestWriter:
         """The writer of calls whose items are wanted. Over HTTP they carry no deadline, because the
@@ -99,8 +106,21 @@ class Options:
         timeout: float | Unchanged | None,
         headers: Mapping[str, str] | Unchanged,
         id: int | str | Unchanged | None,
+        idempotent: bool | Unchanged,
+        key: str | int | Unchanged | None,
     ) -> Options:
         """A copy with the given options. Headers are added; one of the same name is replaced."""
+        for name, value in (("idempotent", idempotent), ("key", key)):
+            if not isinstance(value, Unchanged):
+                raise ValueError(f"{name}: is for a client with several addresses")
+        return Options(self.address, *self._merged(timeout, headers, id))
+
+    def _merged(
+        self,
+        timeout: float | Unchanged | None,
+        headers: Mapping[str, str] | Unchanged,
+        id: int | str | Unchanged | None,
+    ) -> tuple[float | None, Mapping[str, str], int | str | None]:
         merged = self.headers
         if not isinstance(headers, Unchanged):
             if self.address.is_websocket:
@@ -108,12 +128,64 @@ class Options:
             new = {name.lower() for name in headers}
             kept = {name: value for name, value in merged.items() if name.lower() not in new}
             merged = {**kept, **headers}
-        return Options(
-            self.address,
+        return (
             self.timeout if isinstance(timeout, Unchanged) else timeout,
             merged,
             self.id if isinstance(id, Unchanged) else id,
         )
+
+
+class BalancedOptions(Options):
+    """The options of calls to one of several addresses, whose requests get their head later.
+
+    Args:
+        idempotent: Whether all calls may run twice.
+        key: Calls with the same key go to the same address while it is up.
+    """
+
+    __slots__ = ("idempotent", "key")
+
+    def __init__(
+        self,
+        address: Address,
+        timeout: float | None,
+        headers: Mapping[str, str],
+        id: int | str | None = None,
+        idempotent: bool = False,
+        key: str | int | None = None,
+    ) -> None:
+        if isinstance(key, bool) or not isinstance(key, str | int | None):
+            raise TypeError(f"key: expected str or int, got {type(key).__name__}")
+        super().__init__(address, timeout, headers, id)
+        if address.is_http:
+            _head(address, self.headers)  # Checks the headers.
+        self.idempotent = idempotent
+        self.key = None if key is None else str(key).encode()
+
+    def changed(
+        self,
+        timeout: float | Unchanged | None,
+        headers: Mapping[str, str] | Unchanged,
+        id: int | str | Unchanged | None,
+        idempotent: bool | Unchanged,
+        key: str | int | Unchanged | None,
+    ) -> BalancedOptions:
+        """A copy with the given options."""
+        return BalancedOptions(
+            self.address,
+            *self._merged(timeout, headers, id),
+            self.idempotent if isinstance(idempotent, Unchanged) else idempotent,
+            (None if self.key is None else self.key.decode())
+            if isinstance(key, Unchanged)
+            else key,
+        )
+
+    def at(self, address: Address, timeout: float | None) -> Options:
+        """The options of an attempt at one address, with the time that is left."""
+        return Options(address, timeout, self.headers, self.id)
+
+    def _head(self) -> None:
+        return None
 
 
 def _with_deadline(headers: Mapping[str, str], timeout: float | None) -> Mapping[str, str]:

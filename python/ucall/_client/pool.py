@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from ucall import _core
+from ucall._client import sockets
 from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.sockets import Deadline, connect, encrypt, timeout_error
 
@@ -35,6 +36,9 @@ class Pool:
     A thread takes a connection for the length of an exchange. If the server has closed an idle one,
     nothing was sent on it, and the exchange uses another. Nothing else is retried. Over WebSocket,
     and over raw TCP from the first subscription on, all calls share the connection of the channel.
+
+    Args:
+        connect_s: Seconds that one attempt to connect may take; ``None`` for as long as the call.
     """
 
     def __init__(
@@ -46,7 +50,9 @@ class Pool:
         *,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         reconnect: bool = False,
+        connect_s: float | None = None,
     ) -> None:
+        self._connect_s = connect_s
         self._options = options
         self._address = options.address
         self._reply_bytes_max = reply_bytes_max
@@ -89,13 +95,21 @@ class Pool:
                 raise timeout_error(timeout) from None
         return self._exchange_on_new(request, Deadline(timeout, began), idle)
 
+    def for_options(self, options: Options) -> Pool:
+        """The pool of a client with other options: this one."""
+        return self
+
     def close(self) -> None:
         """Closes the idle connections; those in use close after their exchange."""
+        self.close_idle()
+        if self._channel is not None:
+            self._channel.close()
+
+    def close_idle(self) -> None:
+        """Closes the idle connections. Calls under way go on."""
         idle, self._idle = self._idle, []
         while idle:
             idle.pop().close()
-        if self._channel is not None:
-            self._channel.close()
 
     def channel(self, *, for_calls: bool = False) -> Channel:
         """The shared connection; with ``for_calls`` all later calls use it, too.
@@ -158,12 +172,13 @@ class Pool:
 
     def _connect(self, deadline: Deadline) -> Connection:
         if self._tls is None and self._observer is None:
-            connected = connect(self._address, deadline)
+            connected = connect(self._address, deadline.at_most(self._connect_s))
             connected.settimeout(None)
             return _core.ClientConnection(
                 connected.detach(),
                 http=self._address.is_http,
                 reply_bytes_max=self._reply_bytes_max,
+                idle_max_s=sockets.IDLE_MAX_S,
             )
         from ucall._client.stream import StreamConnection
 
@@ -175,6 +190,7 @@ class Pool:
         )
 
     def _socket(self, deadline: Deadline) -> socket.socket | TlsSocket:
+        deadline = deadline.at_most(self._connect_s)
         connected = connect(self._address, deadline)
         if self._tls is None:
             return connected

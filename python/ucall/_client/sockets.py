@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ucall._client.address import Address
 from ucall.errors import ConnectionError, TimeoutError
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
     from ucall._client.tls_socket import TlsSocket
 
-__all__ = ["Deadline", "closed_error", "connect", "connect_error", "encrypt", "timeout_error"]
+__all__ = [
+    "Deadline",
+    "closed_error",
+    "connect",
+    "connect_error",
+    "encrypt",
+    "not_sent",
+    "timeout_error",
+]
+
+ErrorT = TypeVar("ErrorT", ConnectionError, TimeoutError)
+
+#: A connection that was idle for longer is not reused: servers close theirs after 75 s (nginx,
+#: ucall), and a request must not cross that.
+IDLE_MAX_S = 60.0
 
 
 class Deadline:
@@ -46,6 +60,18 @@ class Deadline:
             raise builtins.TimeoutError
         return left
 
+    def is_over(self) -> bool:
+        """Whether it has passed."""
+        return self._end is not None and self._end <= time.monotonic()
+
+    def at_most(self, seconds: float | None) -> Deadline:
+        """This deadline, or one in ``seconds`` if that is earlier."""
+        if seconds is None:
+            return self
+        other = Deadline(seconds)
+        assert other._end is not None
+        return self if self._end is not None and self._end <= other._end else other
+
 
 def connect(address: Address, deadline: Deadline) -> socket.socket:
     """Connects a socket to a server.
@@ -67,7 +93,7 @@ def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
     """Tries the addresses of a name in turn. Each one gets an equal share of the time that is left,
     so that an address that does not answer leaves time for the others."""
     failed: OSError = ConnectionError("the name has no address")
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(address.connect_host, address.port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, place) in enumerate(found):
         left = deadline.left()
         made = socket.socket(family, kind, protocol)
@@ -110,14 +136,22 @@ def encrypt(
         raise connect_error(address, error, deadline.seconds) from None
 
 
-def connect_error(address: Address, error: Exception, seconds: float | None) -> Exception:
+def connect_error(
+    address: Address, error: Exception, seconds: float | None
+) -> ConnectionError | TimeoutError:
     """The exception for a connection that could not be made, instead of the system's."""
     if isinstance(error, builtins.TimeoutError) and not isinstance(error, TimeoutError):
-        return timeout_error(seconds, f"cannot connect to {address.name}")
+        return not_sent(timeout_error(seconds, f"cannot connect to {address.name}"))
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
         reason = "the server does not speak TLS on this port"
-    return ConnectionError(f"cannot connect to {address.name}: {reason}")
+    return not_sent(ConnectionError(f"cannot connect to {address.name}: {reason}"))
+
+
+def not_sent(error: ErrorT) -> ErrorT:
+    """Marks an exception: the server has not read the request, so the call has not run."""
+    error.may_have_run = False
+    return error
 
 
 def timeout_error(seconds: float | None, event: str = "no reply came") -> TimeoutError:

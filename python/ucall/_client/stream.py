@@ -8,6 +8,8 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from ucall import _core
+from ucall._client import sockets
+from ucall._client.inbox import DrainNotice
 from ucall._client.sockets import Deadline, closed_error, timeout_error
 from ucall.errors import ConnectionError
 
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "StreamConnection"]
 
 _PIECE_BYTES = 64 * 1024
-#: A connection that was idle for longer is closed; the same limit as in connection.rs.
-_IDLE_MAX_S = 60.0
 
 
 class Observer(Protocol):
@@ -38,7 +38,15 @@ class Observer(Protocol):
 class StreamConnection:
     """The methods of the core's ``ClientConnection`` on a connected Python socket."""
 
-    __slots__ = ("_idle_since", "_is_http", "_observer", "_reader", "_socket")
+    __slots__ = (
+        "_drain",
+        "_idle_since",
+        "_is_http",
+        "_observer",
+        "_reader",
+        "_requests_sent",
+        "_socket",
+    )
 
     def __init__(
         self,
@@ -56,6 +64,8 @@ class StreamConnection:
         self._is_http = is_http
         self._observer = observer
         self._idle_since: float | None = None
+        self._requests_sent = 0
+        self._drain = DrainNotice()
 
     def exchange(self, request: _core.Request, timeout: float | None) -> _core.Reply | None:
         """Sends a request and returns its reply; ``None`` if the connection closed while idle.
@@ -68,12 +78,16 @@ class StreamConnection:
         if connected is None or self._is_stale(connected):
             self.close()
             return None
+        self._requests_sent += 1
         try:
             reply = self._run(connected, request, Deadline(timeout))
             reply.check_answers(request)
         except BaseException as error:
             self.close()
-            raise _failure(error, timeout) from None
+            failure = _failure(error, timeout)
+            if isinstance(failure, Exception):
+                failure = self._drain.marked(failure, self._requests_sent)
+            raise failure from None
         self._idle_since = time.monotonic()
         return reply
 
@@ -109,7 +123,8 @@ class StreamConnection:
     @property
     def is_reusable(self) -> bool:
         """Whether the server keeps it open for another request."""
-        return self._socket is not None and self._reader.is_reusable
+        is_open = self._socket is not None and self._reader.is_reusable
+        return is_open and not self._drain.has_begun
 
     def close(self) -> None:
         """Closes the connection."""
@@ -121,7 +136,7 @@ class StreamConnection:
         """Whether an idle connection cannot be used. Unread bytes may be a TLS session ticket."""
         if self._idle_since is None:
             return False
-        if time.monotonic() - self._idle_since > _IDLE_MAX_S or not self._reader.is_reusable:
+        if time.monotonic() - self._idle_since > sockets.IDLE_MAX_S or not self._reader.is_reusable:
             return True
         has_unread = not isinstance(connected, socket.socket) and connected.has_unread()
         if _core.peek(connected.fileno()) == "quiet" and not has_unread:
@@ -161,6 +176,7 @@ class StreamConnection:
             for message in self._receive_messages(connected, deadline):
                 if isinstance(message, _core.Reply):
                     return message
+                self._drain.take(message)
 
     def _receive_messages(
         self, connected: socket.socket | TlsSocket, deadline: Deadline

@@ -42,7 +42,11 @@ def control_frame(kind: Literal["pong", "close"], payload: bytes) -> bytes:
 
 
 def upgrade_error(message: _core.Reply | _core.Notification) -> ConnectionError:
-    """The exception for a reply other than an upgrade."""
-    if not isinstance(message, _core.Reply):
-        return ConnectionError("the server sent a message before its upgrade")
-    return HTTPError(message.status, "", message.text.decode(errors="replace"))
+    """The exception for a reply other than an upgrade, before which no call was sent."""
+    if isinstance(message, _core.Reply):
+        text = message.text.decode(errors="replace")
+        error: ConnectionError = HTTPError(message.status, "", text)
+    else:
+        error = ConnectionError("the server sent a message before its upgrade")
+    error.may_have_run = False
+    return error

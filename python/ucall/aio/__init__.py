@@ -9,29 +9,36 @@ async with Client() as client:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from ucall._client.address import Address
+from ucall._client.address import Address, Addresses
 from ucall._client.aio_pool import HttpPool, SharedPool
 from ucall._client.aio_streams import HttpSource, SharedSource, Stream, Subscription
 from ucall._client.base import (
     IMAGE_PIXELS_MAX,
+    NO_STREAMS_OVER_UDP,
     REPLY_BYTES_MAX,
+    SUBSCRIPTIONS_REFUSED,
     TIMEOUT_S,
     ClientBase,
     check_channel_options,
     context_for,
+    target_of,
 )
 from ucall._client.batch import BatchBase
 from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.names import Method, Methods, check_public
+from ucall._client.options import Options
 from ucall._client.response import Response
 from ucall._submodules import on_demand
 
 if TYPE_CHECKING:
+    from ucall._client.aio_balanced import AsyncBalancedPool
     from ucall._client.aio_streams import Source
     from ucall._client.tls import Certificate, Verify
+    from ucall._client.udp import AsyncUdpPool
     from ucall._core import Reply
     from ucall._tracing.client import ClientSpans
     from ucall.aio import queue as queue
@@ -51,15 +58,15 @@ class Client(ClientBase):
     A client belongs to the event loop that it is used in; in another it opens new connections.
 
     Args:
-        max_connections: Over HTTP, at the same time, streams not counted. Further calls wait, which
-            counts as part of their time.
+        max_connections: Over HTTP, at the same time, streams not counted; to each of several
+            addresses. Further calls wait, which counts as part of their time.
 
     The other arguments, and what is raised, are those of `ucall.client.Client`.
     """
 
     def __init__(
         self,
-        uri: str = "127.0.0.1",
+        uri: str | Sequence[str] = "127.0.0.1",
         port: int | None = None,
         *,
         timeout: float | None = TIMEOUT_S,
@@ -71,23 +78,38 @@ class Client(ClientBase):
         max_image_pixels: int = IMAGE_PIXELS_MAX,
         max_waiting_bytes: int = WAITING_BYTES_MAX,
         reconnect: bool = False,
+        hedge: bool = False,
         trace: bool = False,
+        tcp_fallback: bool = False,
     ) -> None:
         if max_connections < 1:
             raise ValueError(f"max_connections: expected 1 or more, got {max_connections}")
-        address = Address(uri, port)
-        super().__init__(address, timeout, headers, max_image_pixels, trace)
+        target = target_of(uri, port)
+        super().__init__(target, timeout, headers, max_image_pixels, trace)
+        address = self._options.address
         context = context_for(address, verify, cert)
-        check_channel_options(address, max_waiting_bytes, reconnect)
-        self._pool: HttpPool | SharedPool
-        if address.is_http:
-            self._pool = HttpPool(
-                self._options, max_reply_bytes, context, max_connections, max_waiting_bytes
-            )
+        check_channel_options(
+            target, max_waiting_bytes, reconnect=reconnect, hedge=hedge, tcp_fallback=tcp_fallback
+        )
+
+        def make_pool(options: Options, connect_s: float | None = None) -> HttpPool | SharedPool:
+            sizes = max_reply_bytes, context
+            if options.address.is_http:
+                return HttpPool(options, *sizes, max_connections, max_waiting_bytes, connect_s)
+            return SharedPool(options, *sizes, max_waiting_bytes, reconnect, connect_s)
+
+        self._pool: HttpPool | SharedPool | AsyncBalancedPool | AsyncUdpPool
+        if isinstance(target, Addresses):
+            from ucall._client.aio_balanced import AsyncBalancedPool
+
+            self._pool = AsyncBalancedPool.of(target, self._options, make_pool, hedges=hedge)
+        elif address.is_udp:
+            from ucall._client.udp import AsyncUdpPool
+
+            tcp = partial(_tcp_pool, address, timeout, max_reply_bytes, max_waiting_bytes)
+            self._pool = AsyncUdpPool(self._options, max_reply_bytes, tcp if tcp_fallback else None)
         else:
-            self._pool = SharedPool(
-                self._options, max_reply_bytes, context, max_waiting_bytes, reconnect
-            )
+            self._pool = make_pool(self._options)
 
     async def __call__(self, request: dict[str, Any]) -> Response:
         """Sends a request object, with ``jsonrpc`` and ``id`` unless it has them.
@@ -156,6 +178,10 @@ class Client(ClientBase):
         """
         if isinstance(self._pool, HttpPool):
             raise ValueError("HTTP has no messages that the server starts: use ws:// or tcp://")
+        if self._options.address.is_udp:
+            raise ValueError(NO_STREAMS_OVER_UDP)
+        if not isinstance(self._pool, SharedPool):
+            raise ValueError(SUBSCRIPTIONS_REFUSED)
         return Subscription(self._pool, on_connect)
 
     async def close(self) -> None:
@@ -221,12 +247,25 @@ class Client(ClientBase):
         id: int | str,
         trace: tuple[str, str | None] | None,
     ) -> Source:
-        options, pool = self._options, self._pool
-        is_http = options.address.is_http
-        request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
-        if isinstance(pool, HttpPool):
-            return HttpSource(pool, request, id)
-        return SharedSource(pool, request, id)
+        def begin(pool: HttpPool | SharedPool, options: Options) -> Source:
+            is_http = options.address.is_http
+            request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
+            if isinstance(pool, HttpPool):
+                return HttpSource(pool, request, id)
+            return SharedSource(pool, request, id)
+
+        pool = self._pool
+        if isinstance(pool, HttpPool | SharedPool):
+            return begin(pool, self._options)
+        return pool.source(begin)
+
+
+def _tcp_pool(
+    address: Address, timeout: float | None, reply_bytes_max: int, waiting_bytes_max: int
+) -> SharedPool:
+    """The connection to the server of an address for UDP."""
+    options = Options(Address(f"tcp://{address.name}"), timeout, {})
+    return SharedPool(options, reply_bytes_max, None, waiting_bytes_max, reconnect=False)
 
 
 class Batch(BatchBase[Client]):
@@ -252,6 +291,10 @@ class Batch(BatchBase[Client]):
         (calls, request), client = self._take(), self._client
         ids, timeout = tuple(calls.responses), client._options.timeout
         with calls:
+            if client._options.address.is_udp:
+                pool = cast("AsyncUdpPool", client._pool)
+                replies = await pool.exchange_all(*calls.datagrams(), timeout)
+                return calls.resolve_each(replies)
             return calls.resolve(await client._pool.exchange(request, ids, timeout))
 
     async def __aenter__(self) -> Self:

@@ -23,7 +23,7 @@ from ucall.schema.types import Schema, Schemas
 from ucall.types.aliases import resolve_alias
 
 if TYPE_CHECKING:
-    from ucall._functions import Functions, Served
+    from ucall._functions import Functions, NativeMethod, Served
     from ucall.server import Server
     from ucall.types.registry import TypeRegistry
 
@@ -78,6 +78,7 @@ class Method:
         errors: The errors that it declares.
         is_deprecated: Whether it is.
         passing: How its params may be passed.
+        is_idempotent: Whether a call may run twice.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Method:
     errors: list[Error] = field(default_factory=list)
     is_deprecated: bool = False
     passing: Passing = "either"
+    is_idempotent: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ def describe_functions(
     """Describes functions as those of a server with this title, version and description."""
     schemas = Schemas(functions.types)
     methods = [_method(name, served, schemas) for name, served in functions.served.items()]
+    methods += [_native_method(native) for native in functions.natives.values()]
     return Description(title, version, description, methods, schemas.components)
 
 
@@ -138,7 +141,15 @@ def _method(name: str, served: Served, schemas: Schemas) -> Method:
         _errors(served.function, docs),
         docs.is_deprecated or hasattr(served.function, "__deprecated__"),
         _passing(served.function, params),
+        served.is_idempotent,
     )
+
+
+def _native_method(native: NativeMethod) -> Method:
+    schema = json.loads(native.params)
+    required = schema.get("required", ())
+    params = [Parameter(name, it, name in required) for name, it in schema["properties"].items()]
+    return Method(native.name, params, json.loads(native.result), summary=native.summary)
 
 
 def _params(served: Served, schemas: Schemas, docs: Docs) -> list[Parameter] | None:

@@ -40,6 +40,7 @@ def _method(method: Method) -> Json:
         "result": result | _given("description", method.result_description),
         **_given("errors", [_error(error) for error in method.errors]),
         **_given("deprecated", method.is_deprecated),
+        **_given("x-idempotent", method.is_idempotent),
     }
     if method.params is None:
         made["x-params-unknown"] = True

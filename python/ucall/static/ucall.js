@@ -337,6 +337,8 @@ export class Client extends EventTarget {
       const { method, params, id, result, error } = message;
       if (method === "$/progress") {
         this.#calls.get(params.token)?.stream?.push(params.value, text.length);
+      } else if (method === "$/drain") {
+        // The server closes the connection when its calls are answered; the next call opens another.
       } else if (method !== undefined) {
         this.#publish({ method, params }, text.length);
       } else if (id !== null && id !== undefined) {

@@ -3,16 +3,22 @@
 //! Each checks its pointers, runs within [`catch_panic`](crate::boundary::catch_panic), and writes
 //! its outputs last.
 
+mod context;
 mod deferral;
 mod messages;
 mod params;
 mod reply;
 mod server;
 mod streams;
+mod values;
+mod writer;
 
+pub use context::*;
 pub use deferral::*;
 pub use messages::*;
 pub use params::*;
 pub use reply::*;
 pub use server::*;
 pub use streams::*;
+pub use values::*;
+pub use writer::*;

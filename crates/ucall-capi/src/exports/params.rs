@@ -2,9 +2,11 @@
 
 use std::ffi::c_char;
 
-use crate::boundary::{bytes, catch_panic};
+use crate::boundary::{NUL_TERMINATED, bytes, catch_panic};
 use crate::call::Call;
-use crate::params::{Lookup, ParamKey, boolean, double, integer, plain_string, short_integer};
+use crate::params::{
+    Lookup, ParamKey, boolean, double, integer, plain_string, short_integer, unsigned_integer,
+};
 
 type CallPointer = *mut Call<'static, 'static>;
 
@@ -65,7 +67,7 @@ unsafe fn read<'a, T>(
 /// # Safety
 /// `output` is NULL or writable.
 #[inline]
-unsafe fn write_output<T>(value: Option<T>, output: *mut T) -> bool {
+pub(super) unsafe fn write_output<T>(value: Option<T>, output: *mut T) -> bool {
     let Some(value) = value else { return false };
     if !output.is_null() {
         // SAFETY: our caller says that it is writable.
@@ -74,8 +76,7 @@ unsafe fn write_output<T>(value: Option<T>, output: *mut T) -> bool {
     true
 }
 
-/// Writes text and its length. Empty text ends with a NUL, as its length of 0 says when the program
-/// passes it to another function.
+/// Writes text and its length. Empty text ends with a NUL, as a name with a length of 0 has to.
 ///
 /// # Safety
 /// Both are NULL or writable.
@@ -93,10 +94,13 @@ pub(super) unsafe fn write_text_output(
     }
 }
 
+/// A name. With a length of 0 it ends at its NUL.
+///
 /// # Safety
 /// As for [`bytes`].
 #[inline]
-unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<ParamKey<'a>> {
+pub(super) unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<ParamKey<'a>> {
+    let length = if length == 0 { NUL_TERMINATED } else { length };
     // SAFETY: passed on to our caller.
     unsafe { bytes(name, length) }.ok().map(ParamKey::Named)
 }
@@ -185,6 +189,15 @@ getters!(
     write_output,
     short_integer,
     |call, key| integer(call.param(key)?)
+);
+getters!(
+    ucall_param_named_u64,
+    ucall_param_positional_u64,
+    "an integer in range that is not negative",
+    (output: u64),
+    write_output,
+    |value| short_integer(value).and_then(|value| u64::try_from(value).ok()),
+    |call, key| unsigned_integer(call.param(key)?)
 );
 getters!(
     ucall_param_named_f64,

@@ -1,12 +1,15 @@
 //! Replies to live and deferred calls.
 
 use std::ffi::{c_char, c_int};
+use std::ptr;
 
+use ucall_proto::Limits;
 use ucall_proto::RpcError;
-use ucall_proto::json::{write_f64, write_i64, write_string};
+use ucall_proto::json::{validate, write_f64, write_i64, write_string};
 
 use crate::boundary::{NoString, bytes, catch_panic};
 use crate::call::Call;
+use crate::writer::{Writer, write_u64};
 
 type CallPointer = *mut Call<'static, 'static>;
 
@@ -84,6 +87,43 @@ pub unsafe extern "C" fn ucall_call_reply_i64(call: CallPointer, value: i64) {
     unsafe { with_call(call, |call| call.reply(|out| write_i64(out, value))) }
 }
 
+/// Replies with an integer.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_reply_u64(call: CallPointer, value: u64) {
+    // SAFETY: passed on to our caller.
+    unsafe { with_call(call, |call| call.reply(|out| write_u64(out, value))) }
+}
+
+/// Replies with null.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_reply_null(call: CallPointer) {
+    // SAFETY: passed on to our caller.
+    unsafe { with_call(call, |call| call.reply(|out| out.extend_from_slice(b"null"))) }
+}
+
+/// Replies with the value of a writer.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone; `writer` is NULL, or alive and used by
+/// this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_reply_writer(call: CallPointer, writer: *const Writer) {
+    // SAFETY: our caller says that it is NULL or alive.
+    let text = unsafe { writer.as_ref() }.map_or(Err("the writer is NULL"), Writer::text);
+    let reply = |call: &mut Call<'_, '_>| match text {
+        Ok(text) => call.reply(|out| out.extend_from_slice(text)),
+        Err(why) => call.fail(&format!("replied by a writer: {why}")),
+    };
+    // SAFETY: passed on to our caller.
+    unsafe { with_call(call, reply) }
+}
+
 /// Replies with a double; JSON has no NaN and no infinity.
 ///
 /// # Safety
@@ -133,16 +173,38 @@ pub unsafe extern "C" fn ucall_call_reply_error(
     length: usize,
 ) {
     // SAFETY: passed on to our caller.
-    let message = match unsafe { bytes(message, length) } {
-        Err(NoString::Null) => Ok(&[][..]),
-        message => message,
-    };
-    let reply = |call: &mut Call<'_, '_>| match message {
-        Ok(message) => {
-            let message = String::from_utf8_lossy(message).into_owned();
-            call.reply_error(RpcError::new(code.into(), message));
-        }
-        Err(fault) => call.fail(&format!("replied with an error whose message {fault}")),
+    unsafe { ucall_call_reply_error_data(call, code, message, length, ptr::null(), 0) }
+}
+
+/// Replies with an error of the program that has data.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone; the texts are NULL or readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_reply_error_data(
+    call: CallPointer,
+    code: c_int,
+    message: *const c_char,
+    message_length: usize,
+    data: *const c_char,
+    data_length: usize,
+) {
+    // SAFETY: passed on to our caller.
+    let (message, data) = unsafe { (bytes(message, message_length), bytes(data, data_length)) };
+    let reply = |call: &mut Call<'_, '_>| {
+        let message = match message {
+            Ok(message) => String::from_utf8_lossy(message).into_owned(),
+            Err(NoString::Null) => String::new(),
+            Err(fault) => {
+                return call.fail(&format!("replied with an error whose message {fault}"));
+            }
+        };
+        let data = match data {
+            Ok(data) if validate(data, Limits::NESTING_MAX).is_ok() => Some(data.to_vec()),
+            Err(NoString::Null) => None,
+            _ => return call.fail("replied with an error whose data is invalid JSON"),
+        };
+        call.reply_error(RpcError { data, ..RpcError::new(code.into(), message) });
     };
     // SAFETY: as above.
     unsafe { with_call(call, reply) }
@@ -203,7 +265,7 @@ mod tests {
     use super::*;
     use crate::callback::Callback;
     use crate::callback_handler::CallbackHandler;
-    use crate::log::{Format, Log};
+    use crate::log::{Format, Log, Output};
 
     /// Runs one callback for every call.
     struct Only {
@@ -232,7 +294,13 @@ mod tests {
 
     #[test]
     fn a_panic_takes_back_what_was_written() {
-        let handler = CallbackHandler::new(Arc::new(Log::new(None, Format::Human)), None, 1, 1);
+        let handler = CallbackHandler::new(
+            Arc::new(Log::new(Output::Warnings, Format::Human)),
+            None,
+            None,
+            1,
+            1,
+        );
         let callback = Callback { name: "x".into(), function: panics, tag: ptr::null_mut() };
         let mut service = Only { handler, callback };
         let (limits, now) = (Limits::default(), Instant::now());

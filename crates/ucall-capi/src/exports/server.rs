@@ -1,14 +1,19 @@
 //! Servers: creating, registering procedures, serving, stopping and freeing.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::boundary::{catch_panic, last_error, report_result, string};
+use crate::boundary::{
+    Error, ErrorCode, catch_panic, last_error, last_error_code, report_result, string,
+};
 use crate::callback::{Callback, Function};
 use crate::config::Config;
+use crate::handles;
 use crate::server::{RunMode, Server};
+use ucall_server::Stats;
 
 /// The version of the library.
 #[unsafe(no_mangle)]
@@ -22,17 +27,19 @@ pub extern "C" fn ucall_last_error() -> *const c_char {
     catch_panic(c"".as_ptr(), last_error)
 }
 
+/// The code of the last error of this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn ucall_last_error_code() -> ErrorCode {
+    catch_panic(ErrorCode::None, last_error_code)
+}
+
 /// Creates a server and binds its port.
 ///
 /// # Safety
-/// `config` is NULL or valid for `size` bytes with strings as the header says; `server` is NULL or
+/// `config` is NULL or valid for its size, with strings as the header says; `server` is NULL or
 /// writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_init_sized(
-    config: *mut Config,
-    size: usize,
-    server: *mut *const Server,
-) -> bool {
+pub unsafe extern "C" fn ucall_init(config: *mut Config, server: *mut *const Server) -> bool {
     if !server.is_null() {
         // SAFETY: our caller says that it is writable.
         unsafe { server.write(ptr::null()) };
@@ -42,13 +49,15 @@ pub unsafe extern "C" fn ucall_init_sized(
             return Err("server is NULL".into());
         }
         // SAFETY: our caller says that the configuration is valid.
-        let mut whole = unsafe { Config::read(config, size)? };
+        let mut whole = unsafe { Config::read(config)? };
         // SAFETY: as above.
         let made = unsafe { Server::new(&mut whole)? };
         // SAFETY: as above, and both are writable.
         unsafe {
-            whole.write(config, size);
-            server.write(Arc::into_raw(Arc::new(made)));
+            whole.write(config);
+            let made = Arc::into_raw(Arc::new(made));
+            handles::create(made);
+            server.write(made);
         }
         Ok(true)
     })
@@ -77,6 +86,95 @@ pub unsafe extern "C" fn ucall_add_procedure(
     })
 }
 
+/// Removes a callback.
+///
+/// # Safety
+/// `server` is NULL or alive; `name` is NULL or ends at its NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_remove_procedure(
+    server: *const Server,
+    name: *const c_char,
+) -> bool {
+    report_result(|| {
+        // SAFETY: our caller says that it is NULL or alive.
+        let server = unsafe { server.as_ref() }.ok_or("server is NULL")?;
+        // SAFETY: our caller says that it ends at its NUL.
+        let name = unsafe { string(name, "name")? };
+        match server.remove(name) {
+            true => Ok(true),
+            false => Err(format!("there is no procedure {name:?}").into()),
+        }
+    })
+}
+
+/// `ucall_stats_t`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ServerStats {
+    calls: u64,
+    accepted_connections: u64,
+    open_connections: u64,
+    bytes_received: u64,
+    bytes_sent: u64,
+    subscriptions: u64,
+    dropped_messages: u64,
+}
+
+impl From<Stats> for ServerStats {
+    fn from(stats: Stats) -> Self {
+        Self {
+            calls: stats.calls,
+            accepted_connections: stats.accepted,
+            open_connections: stats.connections,
+            bytes_received: stats.bytes_received,
+            bytes_sent: stats.bytes_sent,
+            subscriptions: stats.subscriptions,
+            dropped_messages: stats.dropped_messages,
+        }
+    }
+}
+
+/// Copies as many counters as the program has room for.
+///
+/// # Safety
+/// `server` is NULL or alive; `output` is NULL, or writable for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_stats(
+    server: *const Server,
+    output: *mut ServerStats,
+    size: usize,
+) -> bool {
+    let stats = catch_panic(None, || {
+        // SAFETY: our caller says that it is NULL or alive.
+        Some(ServerStats::from(unsafe { server.as_ref() }?.stats()))
+    });
+    let (Some(stats), false) = (stats, output.is_null()) else { return false };
+    let size = size.min(size_of::<ServerStats>());
+    // SAFETY: our caller says that the bytes are writable; ours are readable.
+    unsafe { (&raw const stats).cast::<u8>().copy_to_nonoverlapping(output.cast(), size) };
+    true
+}
+
+/// Registers the procedures of a store.
+///
+/// # Safety
+/// `server` is NULL or alive; `name` and `path` are NULL or end at their NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_add_store(
+    server: *const Server,
+    name: *const c_char,
+    path: *const c_char,
+) -> bool {
+    report_result(|| {
+        // SAFETY: our caller says that it is NULL or alive.
+        let server = unsafe { server.as_ref() }.ok_or("server is NULL")?;
+        // SAFETY: our caller says that they end at their NUL.
+        let (name, path) = unsafe { (string(name, "name")?, string(path, "path")?) };
+        server.add_store(name, path)?;
+        Ok(true)
+    })
+}
+
 /// Takes one turn of a thread.
 ///
 /// # Safety
@@ -84,7 +182,51 @@ pub unsafe extern "C" fn ucall_add_procedure(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_take_call(server: *const Server, thread: u16) -> bool {
     // SAFETY: passed on to our caller.
-    report_result(|| unsafe { retain(server)? }.acquire_slot(thread)?.run(RunMode::OneTurn))
+    report_result(|| unsafe { retain(server)? }.acquire_slot(thread)?.run(RunMode::OneTurn(None)))
+}
+
+/// Takes one turn of a thread, which waits no longer than that time.
+///
+/// # Safety
+/// `server` is NULL or alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_take_call_for(
+    server: *const Server,
+    thread: u16,
+    timeout_ms: u64,
+) -> bool {
+    report_result(|| {
+        let until = Instant::now().checked_add(Duration::from_millis(timeout_ms));
+        // SAFETY: passed on to our caller.
+        unsafe { retain(server)? }.acquire_slot(thread)?.run(RunMode::OneTurn(until))
+    })
+}
+
+/// The descriptor that is readable when a turn of a thread is due; -1 on failure.
+///
+/// # Safety
+/// `server` is NULL or alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_poll_fd(server: *const Server, thread: u16) -> c_int {
+    let mut descriptor = -1;
+    report_result(|| {
+        // SAFETY: passed on to our caller.
+        descriptor = unsafe { retain(server)? }.acquire_slot(thread)?.poll_descriptor()?;
+        Ok(true)
+    });
+    descriptor
+}
+
+/// Ends the wait of a thread. Async-signal-safe, so it must not allocate, lock or panic.
+///
+/// # Safety
+/// `server` is NULL or alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_wake(server: *const Server, thread: u16) {
+    // SAFETY: our caller says that it is NULL or alive.
+    if let Some(server) = unsafe { server.as_ref() } {
+        server.wake(thread);
+    }
 }
 
 /// Takes turns of a thread until the server is stopped.
@@ -105,7 +247,7 @@ pub unsafe extern "C" fn ucall_take_calls(server: *const Server, thread: u16) ->
 ///
 /// # Safety
 /// `server` is NULL or alive.
-unsafe fn retain(server: *const Server) -> Result<Arc<Server>, String> {
+unsafe fn retain(server: *const Server) -> Result<Arc<Server>, Error> {
     if server.is_null() {
         return Err("server is NULL".into());
     }
@@ -136,6 +278,9 @@ pub unsafe extern "C" fn ucall_free(server: *const Server) {
         return;
     }
     catch_panic((), || {
+        if !handles::free(server, "ucall_free") {
+            return;
+        }
         // SAFETY: it came from `Arc::into_raw`, and our caller gives up the program's reference.
         let server = unsafe { Arc::from_raw(server) };
         server.shut_down();

@@ -5,8 +5,9 @@ use std::ptr;
 
 use ucall_server::Overflow;
 
+use super::deferral::into_handle;
 use super::params::write_text_output;
-use crate::boundary::{bytes, catch_panic};
+use crate::boundary::{NUL_TERMINATED, bytes, catch_panic};
 use crate::call::Call;
 use crate::stream::{ItemState, RoomCallback, RoomFunction};
 
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn ucall_call_stream(
             }
         };
         let stream = call.stream(overflow, RoomCallback { function: has_room, tag });
-        stream.map_or(ptr::null_mut(), Box::into_raw)
+        stream.map_or(ptr::null_mut(), into_handle)
     })
 }
 
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn ucall_call_meta(
 ) -> bool {
     let value = catch_panic(None, || {
         // SAFETY: our caller says that it is NULL, or ends at a NUL.
-        let name = unsafe { bytes(name, 0) }.ok()?;
+        let name = unsafe { bytes(name, NUL_TERMINATED) }.ok()?;
         // SAFETY: our caller says that it is alive and ours alone.
         unsafe { call.as_mut() }?.meta(name)
     });

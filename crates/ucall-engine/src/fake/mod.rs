@@ -35,7 +35,7 @@ mod network;
 mod state;
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,10 @@ use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 
-use crate::{Arrival, Completion, Engine, Id, Listener, Readiness, SendState, Waker};
+use crate::{
+    Arrival, Completion, DatagramDrops, DatagramPath, Engine, Id, Listener, Readiness, SendState,
+    Waker,
+};
 
 pub use connection::SendMode;
 pub use network::{FakePeer, Network};
@@ -117,10 +120,10 @@ impl Engine for Fake {
         Ok(&mut self.bytes)
     }
 
-    fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
-        let (bytes, peer) = lock(&self.state).receive_from(arrival.socket)?;
+    fn receive_from(&mut self, socket: Id) -> io::Result<(&mut [u8], DatagramPath)> {
+        let (bytes, peer) = lock(&self.state).receive_from(socket)?;
         self.bytes = bytes;
-        Ok((&mut self.bytes, peer))
+        Ok((&mut self.bytes, peer.into()))
     }
 
     fn receive_into(&mut self, socket: Id, target: Target) {
@@ -144,8 +147,12 @@ impl Engine for Fake {
         sending.map_or(0, |(_, sent)| *sent)
     }
 
-    fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
-        self.state().send_to(socket, payload, peer)
+    fn send_to(&mut self, socket: Id, bytes: &[u8], path: DatagramPath) {
+        self.state().send_to(socket, bytes, path.peer);
+    }
+
+    fn datagram_drops(&self, _socket: Id) -> DatagramDrops {
+        DatagramDrops::default()
     }
 
     fn shutdown(&mut self, socket: Id) {

@@ -185,8 +185,10 @@ impl FakeState {
         if datagrams.arrival != ReportState::Made {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        datagrams.arrival = ReportState::None;
-        datagrams.inbox.pop_front().ok_or_else(|| io::ErrorKind::WouldBlock.into())
+        datagrams.inbox.pop_front().ok_or_else(|| {
+            datagrams.arrival = ReportState::None;
+            io::ErrorKind::WouldBlock.into()
+        })
     }
 
     pub(super) fn receive_into(&mut self, socket: Id, target: Target) {
@@ -223,14 +225,10 @@ impl FakeState {
         SendState::Pending
     }
 
-    pub(super) fn send_to(&mut self, socket: Id, payload: Payload, to: SocketAddr) -> SendState {
+    pub(super) fn send_to(&mut self, socket: Id, bytes: &[u8], to: SocketAddr) {
         if let Some(Node::Datagrams(datagrams)) = self.nodes.get_mut(socket) {
-            datagrams.sent.push((payload.slices_from(0).flatten().copied().collect(), to));
-            return SendState::Done(payload);
+            datagrams.sent.push((bytes.to_vec(), to));
         }
-        let result = Err(io::ErrorKind::NotConnected.into());
-        self.deferred.push(Completion::Sent { socket, payload, result });
-        SendState::Pending
     }
 
     pub(super) fn close(&mut self, id: Id) {
@@ -279,8 +277,8 @@ impl FakeState {
 
     /// Notes that an arrival reaches the caller now; false when its socket was closed meanwhile.
     fn mark_reported(&mut self, completion: &Completion) -> bool {
-        let (Completion::Received(Arrival { socket, .. })
-        | Completion::Datagram(Arrival { socket, .. })) = completion
+        let (Completion::Received(Arrival { socket, .. }) | Completion::Datagrams(socket)) =
+            completion
         else {
             return true;
         };
@@ -324,7 +322,7 @@ impl Datagrams {
     fn advance(&mut self, socket: Id, happened: &mut Vec<Completion>) {
         if self.arrival != ReportState::Delayed && !self.paused && !self.inbox.is_empty() {
             self.arrival = ReportState::Delayed;
-            happened.push(Completion::Datagram(Arrival { socket, delivery_index: 0 }));
+            happened.push(Completion::Datagrams(socket));
         }
     }
 }
@@ -349,7 +347,8 @@ fn socket_of(completion: &Completion) -> u32 {
         Completion::Accepted { socket, .. }
         | Completion::Filled { socket, .. }
         | Completion::Sent { socket, .. } => socket.index,
-        Completion::Received(arrival) | Completion::Datagram(arrival) => arrival.socket.index,
+        Completion::Received(arrival) => arrival.socket.index,
+        Completion::Datagrams(socket) => socket.index,
         Completion::AcceptFailed { listener: id, .. } | Completion::Ready { watch: id, .. } => {
             id.index
         }

@@ -1,110 +1,249 @@
-//! Datagram sockets.
+//! Datagram sockets. On Linux one system call receives or sends many datagrams.
 
-use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
-
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recvfrom, sendto};
-use ucall_buffer::Payload;
+use std::mem;
+use std::net::UdpSocket;
 
 use super::ReadReadiness;
-use super::stream::{SEND_FLAGS, SendOutcome, retry};
-use crate::{Arrival, Completion, Id};
+use crate::datagram::{DatagramDrops, DatagramPath};
 
-/// Datagrams announced in one turn. A short read does not show that none are left, unlike on a
-/// stream, so the engine announces this many; after the first that is missing, the others cost
-/// nothing.
-const REPORTED_PER_TURN: usize = 16;
+/// Datagrams received or sent in one system call.
+const BATCH: usize = 32;
+/// No datagram is longer (the length field of RFC 768 has 16 bits).
+const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 pub(super) struct Datagrams {
     pub(super) socket: UdpSocket,
-    waiting: VecDeque<(Payload, SocketAddr)>,
-}
-
-/// Announces datagrams.
-pub(super) fn report(id: Id, completions: &mut Vec<Completion>) {
-    let arrival = || Completion::Datagram(Arrival { socket: id, delivery_index: 0 });
-    completions.extend(std::iter::repeat_with(arrival).take(REPORTED_PER_TURN));
+    /// Memory for one batch. The system provides pages of it as long datagrams need them.
+    buffer: Box<[u8]>,
+    /// The length and the path of each datagram in the buffer.
+    received: Vec<(usize, DatagramPath)>,
+    /// How many of these were taken.
+    taken: usize,
+    /// What is to be sent: the bytes one after another, and the end and the path of each.
+    outgoing: Vec<u8>,
+    destinations: Vec<(usize, DatagramPath)>,
+    pub(super) drops: DatagramDrops,
 }
 
 impl Datagrams {
     pub(super) fn new(socket: UdpSocket) -> Self {
-        Self { socket, waiting: VecDeque::new() }
+        Self {
+            socket,
+            buffer: vec![0; BATCH * DATAGRAM_BYTES_MAX].into_boxed_slice(),
+            received: Vec::with_capacity(BATCH),
+            taken: 0,
+            outgoing: Vec::new(),
+            destinations: Vec::new(),
+            drops: DatagramDrops::default(),
+        }
     }
 
-    pub(super) fn read(
+    /// Whether datagrams were received and not taken.
+    pub(super) fn has_received(&self) -> bool {
+        self.taken < self.received.len()
+    }
+
+    /// The next datagram. The kernel is asked again after all of a batch were taken.
+    pub(super) fn next(
         &mut self,
         readiness: &mut ReadReadiness,
-        buffer: &mut [u8],
         calls: &mut u64,
-    ) -> io::Result<(usize, SocketAddr)> {
-        if !readiness.readable {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        *calls += 1;
-        let received = retry(|| recvfrom(&self.socket, &mut *buffer, RecvFlags::empty()));
-        readiness.readable = !matches!(received, Err(Errno::AGAIN));
-        let (count, _, peer) = received?;
-        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        Ok((count, peer.ok_or(io::ErrorKind::InvalidData)?))
-    }
-
-    pub(super) fn send(
-        &mut self,
-        payload: Payload,
-        peer: SocketAddr,
-        calls: &mut u64,
-    ) -> SendOutcome {
-        if !self.waiting.is_empty() {
-            self.waiting.push_back((payload, peer));
-            return SendOutcome::Queued;
-        }
-        match self.try_send(&payload, peer, calls) {
-            Ok(()) => SendOutcome::Done(payload),
-            Err(Errno::AGAIN) => {
-                self.waiting.push_back((payload, peer));
-                SendOutcome::Queued
-            }
-            Err(errno) => SendOutcome::Failed(payload, errno.into()),
-        }
-    }
-
-    /// Sends waiting datagrams, after the socket became writable.
-    pub(super) fn continue_sending(
-        &mut self,
-        id: Id,
-        calls: &mut u64,
-        completions: &mut Vec<Completion>,
-    ) {
-        while let Some((payload, peer)) = self.waiting.pop_front() {
-            let result = match self.try_send(&payload, peer, calls) {
-                Err(Errno::AGAIN) => return self.waiting.push_front((payload, peer)),
-                result => result.map_err(io::Error::from),
+    ) -> io::Result<(&mut [u8], DatagramPath)> {
+        if !self.has_received() && readiness.readable && !readiness.paused {
+            *calls += 1;
+            self.received.clear();
+            self.taken = 0;
+            let received = self.receive_batch();
+            readiness.readable = match &received {
+                // Fewer than a batch: the socket is empty, and the next datagram is an edge.
+                Ok(()) => self.received.len() == BATCH,
+                Err(error) => error.kind() != io::ErrorKind::WouldBlock,
             };
-            completions.push(Completion::Sent { socket: id, payload, result });
+            received?;
+        }
+        let Some(&(len, path)) = self.received.get(self.taken) else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let start = self.taken * DATAGRAM_BYTES_MAX;
+        self.taken += 1;
+        Ok((&mut self.buffer[start..start + len], path))
+    }
+
+    /// Queues a datagram; sends when a batch is full.
+    pub(super) fn send(&mut self, bytes: &[u8], path: DatagramPath, calls: &mut u64) {
+        self.outgoing.extend_from_slice(bytes);
+        self.destinations.push((self.outgoing.len(), path));
+        if self.destinations.len() == BATCH {
+            self.flush(calls);
         }
     }
 
-    fn try_send(&self, payload: &Payload, peer: SocketAddr, calls: &mut u64) -> Result<(), Errno> {
-        *calls += 1;
-        // A datagram in parts is rare and small: one copy is simpler than a second way to send.
-        let joined: Vec<u8>;
-        let bytes = if payload.is_contiguous() {
-            payload.head()
-        } else {
-            joined = payload.slices_from(0).collect::<Vec<_>>().concat();
-            &joined
-        };
-        retry(|| sendto(&self.socket, bytes, SEND_FLAGS, &peer)).map(drop)
+    /// Sends the queued datagrams. Those that the kernel does not take are dropped: a full buffer
+    /// would delay them until they are of no use.
+    pub(super) fn flush(&mut self, calls: &mut u64) {
+        let destinations = mem::take(&mut self.destinations);
+        let mut first = 0;
+        while first < destinations.len() {
+            *calls += 1;
+            match self.send_batch(&destinations, first) {
+                Ok(count) => first += count.max(1),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.drops.sent += (destinations.len() - first) as u64;
+                    break;
+                }
+                Err(_) => {
+                    self.drops.sent += 1;
+                    first += 1;
+                }
+            }
+        }
+        self.outgoing.clear();
+        self.destinations = destinations;
+        self.destinations.clear();
     }
 
-    /// Closes the socket, and returns its payloads.
-    pub(super) fn release(self, id: Id, completions: &mut Vec<Completion>) {
-        completions.extend(self.waiting.into_iter().map(|(payload, _)| Completion::Sent {
-            socket: id,
-            payload,
-            result: Err(io::ErrorKind::Interrupted.into()),
-        }));
+    /// Where the bytes of a queued datagram begin.
+    fn start_of(destinations: &[(usize, DatagramPath)], index: usize) -> usize {
+        index.checked_sub(1).and_then(|before| destinations.get(before)).map_or(0, |it| it.0)
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod batch {
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::os::fd::AsRawFd;
+
+    use socket2::{SockAddr, SockAddrStorage};
+
+    use super::*;
+    use crate::datagram::{CONTROL_BYTES, Control, write_local};
+
+    /// The sender of a datagram that has none. It takes no reply.
+    const UNKNOWN_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+    impl Datagrams {
+        /// Receives up to a batch.
+        pub(super) fn receive_batch(&mut self) -> io::Result<()> {
+            let mut names: [SockAddrStorage; BATCH] =
+                std::array::from_fn(|_| SockAddrStorage::zeroed());
+            let mut controls = [[0u8; CONTROL_BYTES]; BATCH];
+            // SAFETY: zeros are a valid value of these plain structures.
+            let mut parts: [libc::iovec; BATCH] = unsafe { mem::zeroed() };
+            // SAFETY: as above.
+            let mut headers: [libc::mmsghdr; BATCH] = unsafe { mem::zeroed() };
+            let rooms = self.buffer.chunks_exact_mut(DATAGRAM_BYTES_MAX);
+            for (index, room) in rooms.enumerate() {
+                parts[index] =
+                    libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+                let header = &mut headers[index].msg_hdr;
+                header.msg_name = (&raw mut names[index]).cast();
+                header.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
+                header.msg_iov = &raw mut parts[index];
+                header.msg_iovlen = 1;
+                header.msg_control = controls[index].as_mut_ptr().cast();
+                header.msg_controllen = CONTROL_BYTES as _;
+            }
+            let descriptor = self.socket.as_raw_fd();
+            // SAFETY: each header names memory that outlives the call.
+            let count = retry(|| unsafe {
+                libc::recvmmsg(
+                    descriptor,
+                    headers.as_mut_ptr(),
+                    BATCH as _,
+                    libc::MSG_DONTWAIT as _,
+                    std::ptr::null_mut(),
+                )
+            })?;
+            for (index, name) in names.into_iter().enumerate().take(count) {
+                let header = &headers[index];
+                // SAFETY: the kernel has written an address of that length.
+                let peer = unsafe { SockAddr::new(name, header.msg_hdr.msg_namelen) };
+                let peer = peer.as_socket().unwrap_or(UNKNOWN_PEER);
+                let control = Control::read(&controls[index]);
+                self.drops.received = control.drops.map_or(self.drops.received, u64::from);
+                let path = DatagramPath { peer, local: control.local };
+                self.received.push((header.msg_len as usize, path));
+            }
+            Ok(())
+        }
+
+        /// Sends a batch from `first` on; returns how many were sent.
+        pub(super) fn send_batch(
+            &self,
+            destinations: &[(usize, DatagramPath)],
+            first: usize,
+        ) -> io::Result<usize> {
+            let mut controls = [[0u8; CONTROL_BYTES]; BATCH];
+            // SAFETY: zeros are a valid value of these plain structures.
+            let mut parts: [libc::iovec; BATCH] = unsafe { mem::zeroed() };
+            // SAFETY: as above.
+            let mut headers: [libc::mmsghdr; BATCH] = unsafe { mem::zeroed() };
+            let mut start = Self::start_of(destinations, first);
+            let names: Vec<SockAddr> =
+                destinations[first..].iter().map(|(_, path)| path.peer.into()).collect();
+            for (index, (end, path)) in destinations[first..].iter().enumerate() {
+                let bytes = &self.outgoing[start..*end];
+                start = *end;
+                parts[index] = libc::iovec {
+                    iov_base: bytes.as_ptr().cast_mut().cast(),
+                    iov_len: bytes.len(),
+                };
+                let header = &mut headers[index].msg_hdr;
+                header.msg_name = names[index].as_ptr().cast_mut().cast();
+                header.msg_namelen = names[index].len();
+                header.msg_iov = &raw mut parts[index];
+                header.msg_iovlen = 1;
+                let control_len = write_local(path.local, &mut controls[index]);
+                if control_len > 0 {
+                    header.msg_control = controls[index].as_mut_ptr().cast();
+                    header.msg_controllen = control_len as _;
+                }
+            }
+            let descriptor = self.socket.as_raw_fd();
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: each header names memory that outlives the call.
+            retry(|| unsafe {
+                libc::sendmmsg(descriptor, headers.as_mut_ptr(), names.len() as _, flags as _)
+            })
+        }
+    }
+
+    fn retry(mut call: impl FnMut() -> i32) -> io::Result<usize> {
+        loop {
+            match usize::try_from(call()) {
+                Ok(count) => return Ok(count),
+                Err(_) => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+/// Systems without calls for several datagrams.
+#[cfg(not(target_os = "linux"))]
+impl Datagrams {
+    fn receive_batch(&mut self) -> io::Result<()> {
+        for room in self.buffer.chunks_exact_mut(DATAGRAM_BYTES_MAX) {
+            match self.socket.recv_from(room) {
+                Ok((len, peer)) => self.received.push((len, peer.into())),
+                Err(_) if !self.received.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn send_batch(
+        &self,
+        destinations: &[(usize, DatagramPath)],
+        first: usize,
+    ) -> io::Result<usize> {
+        let (end, path) = destinations[first];
+        let start = Self::start_of(destinations, first);
+        self.socket.send_to(&self.outgoing[start..end], path.peer).map(|_| 1)
     }
 }

@@ -14,7 +14,7 @@ mod watch;
 
 use std::io;
 use std::mem;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,10 @@ use mio::{Interest, Token};
 use ucall_buffer::{Payload, Target};
 
 use crate::slab::Slab;
-use crate::{Arrival, Completion, Engine, Id, Listener, Peer, Readiness, SendState, Waker};
+use crate::{
+    Arrival, Completion, DatagramDrops, DatagramPath, Engine, Id, Listener, Peer, Readiness,
+    SendState, Waker, datagram,
+};
 
 use datagrams::Datagrams;
 use deadline_timer::DeadlineTimer;
@@ -62,10 +65,13 @@ struct Source {
     kind: SourceKind,
 }
 
+/// With a tag of its own: one in the niche of a stream's field costs more comparisons.
+#[repr(u32)]
 enum SourceKind {
     Listener(Listener),
     Stream(Stream),
-    Datagrams(Datagrams),
+    /// Boxed, so that a stream takes no more room in the table.
+    Datagrams(Box<Datagrams>),
     Watch(Watch),
 }
 
@@ -134,7 +140,7 @@ impl Posix {
                     stream.report(id, &mut source.readiness, calls, completions);
                 }
             }
-            SourceKind::Datagrams(_) => datagrams::report(id, completions),
+            SourceKind::Datagrams(_) => completions.push(Completion::Datagrams(id)),
             SourceKind::Watch(_) => {}
         }
     }
@@ -170,14 +176,8 @@ impl Posix {
         let failed = event.is_error();
         let readable = event.is_readable() || event.is_read_closed() || failed;
         let writable = event.is_writable() || event.is_write_closed() || failed;
-        match &mut source.kind {
-            SourceKind::Datagrams(datagrams) if writable => {
-                datagrams.continue_sending(id, &mut self.system_calls, completions);
-            }
-            SourceKind::Watch(watch) => {
-                return completions.extend(watch.fire(id, readable, writable));
-            }
-            _ => {}
+        if let SourceKind::Watch(watch) = &mut source.kind {
+            return completions.extend(watch.fire(id, readable, writable));
         }
         source.readiness.readable |= readable;
         if source.may_have_input() && self.ready.add(id, &mut source.readiness) {
@@ -191,6 +191,7 @@ impl Source {
     fn may_have_input(&self) -> bool {
         match &self.kind {
             SourceKind::Stream(stream) => stream.may_have_input(&self.readiness),
+            SourceKind::Datagrams(datagrams) if datagrams.has_received() => !self.readiness.paused,
             _ => self.readiness.readable && !self.readiness.paused,
         }
     }
@@ -224,8 +225,8 @@ impl Engine for Posix {
 
     fn bind_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
         socket.set_nonblocking(true)?;
-        let datagrams = Datagrams::new(socket);
-        self.add(SourceKind::Datagrams(datagrams), Interest::READABLE | Interest::WRITABLE)
+        datagram::prepare(&socket)?;
+        self.add(SourceKind::Datagrams(Box::new(Datagrams::new(socket))), Interest::READABLE)
     }
 
     fn watch(&mut self, descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
@@ -268,14 +269,17 @@ impl Engine for Posix {
         Ok(&mut self.buffer[..read?])
     }
 
-    fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
+    fn receive_from(&mut self, socket: Id) -> io::Result<(&mut [u8], DatagramPath)> {
         let Some(Source { readiness, kind: SourceKind::Datagrams(datagrams) }) =
-            self.sources.get_mut(arrival.socket)
+            self.sources.get_mut(socket)
         else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
-        let (count, peer) = datagrams.read(readiness, &mut self.buffer, &mut self.system_calls)?;
-        Ok((&mut self.buffer[..count], peer))
+        let received = datagrams.next(readiness, &mut self.system_calls);
+        if received.is_err() && !readiness.readable {
+            self.ready.remove(readiness);
+        }
+        received
     }
 
     fn receive_into(&mut self, socket: Id, target: Target) {
@@ -314,14 +318,27 @@ impl Engine for Posix {
         }
     }
 
-    fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
-        let outcome = match self.sources.get_mut(socket) {
-            Some(Source { kind: SourceKind::Datagrams(datagrams), .. }) => {
-                datagrams.send(payload, peer, &mut self.system_calls)
-            }
-            _ => stream::SendOutcome::Failed(payload, io::ErrorKind::NotConnected.into()),
-        };
-        self.finish_send(socket, outcome)
+    fn send_to(&mut self, socket: Id, bytes: &[u8], path: DatagramPath) {
+        if let Some(Source { kind: SourceKind::Datagrams(datagrams), .. }) =
+            self.sources.get_mut(socket)
+        {
+            datagrams.send(bytes, path, &mut self.system_calls);
+        }
+    }
+
+    fn flush_datagrams(&mut self, socket: Id) {
+        if let Some(Source { kind: SourceKind::Datagrams(datagrams), .. }) =
+            self.sources.get_mut(socket)
+        {
+            datagrams.flush(&mut self.system_calls);
+        }
+    }
+
+    fn datagram_drops(&self, socket: Id) -> DatagramDrops {
+        match self.sources.get(socket) {
+            Some(Source { kind: SourceKind::Datagrams(datagrams), .. }) => datagrams.drops,
+            _ => DatagramDrops::default(),
+        }
     }
 
     fn shutdown(&mut self, socket: Id) {
@@ -336,8 +353,8 @@ impl Engine for Posix {
         self.system_calls += 1;
         match source.kind {
             SourceKind::Listener(_) => {}
+            SourceKind::Datagrams(mut datagrams) => datagrams.flush(&mut self.system_calls),
             SourceKind::Stream(stream) => stream.release(id, &mut self.deferred),
-            SourceKind::Datagrams(datagrams) => datagrams.release(id, &mut self.deferred),
             // A watched descriptor stays open, so it is deregistered. If the owner closed it too
             // early, that fails and is ignored.
             SourceKind::Watch(watch) => watch.deregister(self.poll.registry()).unwrap_or(()),

@@ -1,4 +1,5 @@
-//! The buffers that the kernel receives into: a ring of them, shared by all sockets.
+//! The buffers that the kernel receives into: a ring of them, shared by all streams, and one for
+//! each datagram socket.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -8,18 +9,20 @@ use io_uring::types::BufRingEntry;
 
 use super::memory::Mapping;
 
-/// The only group of buffers there is.
+/// The group of the buffers of streams.
 pub(super) const GROUP: u16 = 0;
 
-/// A power of two that is mostly enough for the arrivals between two waits. A socket without a
-/// buffer receives in the next turn.
-const COUNT: u16 = 256;
-const BUFFER_BYTES: usize = 16 * 1024;
 /// The ring is at the start of the mapping, in whole pages of any size in use.
 const RING_BYTES: usize = 64 * 1024;
-const _: () = assert!(RING_BYTES > COUNT as usize * size_of::<BufRingEntry>());
+/// What the buffers of streams hold.
+const STREAM_BUFFER_BYTES: usize = 16 * 1024;
 
-pub(super) struct Buffers {
+/// The buffers of streams: a power of two that is mostly enough for the arrivals between two waits.
+/// A socket without a buffer receives in the next turn.
+pub(super) type StreamBuffers = Buffers<256, STREAM_BUFFER_BYTES>;
+
+/// Buffers of one size.
+pub(super) struct Buffers<const COUNT: u16, const BUFFER_BYTES: usize> {
     mapping: Mapping,
     /// The number of returned buffers, over all rounds.
     tail: u16,
@@ -27,16 +30,19 @@ pub(super) struct Buffers {
     published: u16,
 }
 
-impl Buffers {
-    /// Makes the buffers, and gives all of them to the kernel.
-    pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
+impl<const COUNT: u16, const BUFFER_BYTES: usize> Buffers<COUNT, BUFFER_BYTES> {
+    const FITS: () = assert!(RING_BYTES > COUNT as usize * size_of::<BufRingEntry>());
+
+    /// Makes the buffers of a group, and gives all of them to the kernel.
+    pub(super) fn new(submitter: &Submitter<'_>, group: u16) -> io::Result<Self> {
+        const { Self::FITS };
         // A child keeps its copy of the buffers: the function that has forked may still read
         // params.
         let mapping = Mapping::new(RING_BYTES + COUNT as usize * BUFFER_BYTES, RING_BYTES)?;
         let address = mapping.start().as_ptr() as u64;
         // SAFETY: the ring is at the start of the mapping, which lives until the engine has drained
         // its operations, or for ever.
-        unsafe { submitter.register_buf_ring_with_flags(address, COUNT, GROUP, 0)? };
+        unsafe { submitter.register_buf_ring_with_flags(address, COUNT, group, 0)? };
         let mut buffers = Self { mapping, tail: 0, published: 0 };
         for buffer in 0..COUNT {
             buffers.recycle(buffer);

@@ -24,8 +24,6 @@ pub(super) struct Delivery {
 pub(super) enum DeliverySource {
     /// One of the ring's buffers.
     Buffer(u16),
-    /// A datagram socket's own buffer.
-    Inbox,
     /// The end of the stream.
     End,
     /// An error, by its number.
@@ -87,7 +85,6 @@ impl Uring {
                 }
                 completions.push(Completion::Received(arrival));
             }
-            Some(Slot::Datagrams(_)) => completions.push(Completion::Datagram(arrival)),
             _ => return self.release(&delivery),
         }
         self.deliveries.push(delivery);
@@ -110,7 +107,7 @@ impl Uring {
                 Ok(())
             }
             DeliverySource::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
-            DeliverySource::End | DeliverySource::Inbox => Err(io::ErrorKind::UnexpectedEof.into()),
+            DeliverySource::End => Err(io::ErrorKind::UnexpectedEof.into()),
         };
         let socket = delivery.socket;
         completions.push(Completion::Filled { socket, target, result });
@@ -139,7 +136,6 @@ impl Uring {
     fn release(&mut self, delivery: &Delivery) {
         match delivery.source {
             DeliverySource::Buffer(buffer) => self.buffers.recycle(buffer),
-            DeliverySource::Inbox => self.restart.push(delivery.socket),
             DeliverySource::End | DeliverySource::Failed(_) => {}
         }
     }
@@ -167,7 +163,6 @@ impl Uring {
             self.deliveries.get_mut(arrival.delivery_index as usize).ok_or_else(nothing)?;
         let open = match self.slots.get_mut(arrival.socket) {
             Some(Slot::Stream(stream)) => stream.target.is_none(),
-            Some(Slot::Datagrams(_)) => true,
             _ => false,
         };
         if delivery.socket != arrival.socket || !open || mem::replace(&mut delivery.taken, true) {
@@ -177,10 +172,6 @@ impl Uring {
             DeliverySource::Buffer(buffer) => {
                 Ok(self.buffers.bytes(buffer, delivery.start, delivery.len))
             }
-            DeliverySource::Inbox => match self.slots.get_mut(arrival.socket) {
-                Some(Slot::Datagrams(datagrams)) => Ok(datagrams.bytes(delivery.len)),
-                _ => Err(nothing()),
-            },
             DeliverySource::End => Ok(&mut []),
             DeliverySource::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
         }

@@ -1,6 +1,8 @@
 //! What this kernel's io_uring has, as a value.
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode};
 
@@ -38,7 +40,7 @@ impl Features {
     pub fn probe() -> Result<Self, UringUnavailable> {
         for version in [(6, 1), (6, 0), (5, 19)] {
             let features = Self { install_descriptor: false, ..Self::of_release(version) };
-            match features.ring(2, 4) {
+            match wait_for_memory(|| features.ring(2, 4)) {
                 Ok(ring) => return Ok(features.with_operations(&ring)),
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
                 Err(error) => return Err(explain(error)),
@@ -110,13 +112,29 @@ impl Default for Features {
     }
 }
 
-fn explain(error: io::Error) -> UringUnavailable {
+/// Makes a ring, for up to a quarter of a second where its memory is above the limit on locked
+/// memory: the kernel releases that of earlier rings some time after their end.
+pub(super) fn wait_for_memory<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..25 {
+        match make() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            made => return made,
+        }
+    }
+    make()
+}
+
+pub(super) fn explain(error: io::Error) -> UringUnavailable {
     let reason = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "io_uring is refused here: a container or sysctl kernel.io_uring_disabled forbids it"
         }
         Some(libc::ENOSYS) => "this kernel has no io_uring",
-        Some(libc::ENOMEM) => "no memory for an io_uring: the limit on locked memory is too low",
+        Some(libc::ENOMEM) => {
+            "no memory for an io_uring: raise the limit on locked memory (ulimit -l)"
+        }
         Some(libc::EMFILE | libc::ENFILE) => "no descriptor left for an io_uring",
         _ => "io_uring cannot be set up",
     };

@@ -31,20 +31,23 @@ mod watch;
 
 use std::io;
 use std::mem::{self, ManuallyDrop};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, cqueue, opcode, types};
+use io_uring::{cqueue, opcode, types};
 use ucall_buffer::{Payload, Target};
 
 use crate::slab::Slab;
 use crate::wait_timeout::WaitTimeout;
-use crate::{Arrival, Completion, Engine, Id, Peer, Readiness, SendState, Waker, peer};
+use crate::{
+    Arrival, Completion, DatagramDrops, DatagramPath, Engine, Id, Peer, Readiness, SendState,
+    Waker, peer,
+};
 
 use accept::Listener;
-use buffers::Buffers;
-use datagrams::{Datagrams, OutgoingDatagram};
+use buffers::{GROUP, StreamBuffers};
+use datagrams::{DatagramSends, Datagrams};
 use deadline_timer::DeadlineTimer;
 use delivery::Delivery;
 pub use features::Features;
@@ -89,13 +92,15 @@ impl Default for Config {
 pub struct Uring {
     ring: ManuallyDrop<Ring>,
     features: Features,
-    buffers: ManuallyDrop<Buffers>,
+    buffers: ManuallyDrop<StreamBuffers>,
     wakeups: ManuallyDrop<Wakeups>,
     deadline_timer: DeadlineTimer,
     slots: Slab<Slot>,
     /// Holds completions while they are taken in.
     reaped: Vec<cqueue::Entry>,
-    outgoing: Slab<OutgoingDatagram>,
+    datagram_sends: DatagramSends,
+    /// The group of buffers that was made last.
+    last_group: u16,
     /// What was reported by the last wait, in order.
     deliveries: Vec<Delivery>,
     previous_deliveries: Vec<Delivery>,
@@ -121,7 +126,8 @@ pub struct Uring {
 enum Slot {
     Listener(Listener),
     Stream(Stream),
-    Datagrams(Datagrams),
+    /// Boxed, so that a stream takes no more room in the table.
+    Datagrams(Box<Datagrams>),
     Watch(Watch),
 }
 
@@ -140,9 +146,7 @@ impl Slot {
 impl Uring {
     /// An engine with nothing in it, to be driven by this thread.
     pub fn new(config: Config, features: Features) -> io::Result<Self> {
-        let mut ring = Ring::new(set_up(config.queue_depth, features)?, features);
-        let files_max = register_files(&mut ring, config.sockets_max)?;
-        let buffers = Buffers::new(&ring.submitter())?;
+        let (ring, files_max, buffers) = set_up(config, features).map_err(features::explain)?;
         let mut engine = Self {
             ring: ManuallyDrop::new(ring),
             features,
@@ -151,7 +155,8 @@ impl Uring {
             deadline_timer: DeadlineTimer::new(),
             slots: Slab::new(),
             reaped: Vec::new(),
-            outgoing: Slab::new(),
+            datagram_sends: DatagramSends::default(),
+            last_group: GROUP,
             deliveries: Vec::new(),
             previous_deliveries: Vec::new(),
             cached_messages: Vec::new(),
@@ -198,7 +203,7 @@ impl Uring {
             Operation::Shutdown => self.on_shutdown(index),
             Operation::Accept => self.on_accept(index, entry, completions),
             Operation::ReceiveFrom => self.on_receive_from(index, entry, completions),
-            Operation::SendTo => self.on_send_to(index, entry, completions),
+            Operation::SendTo => self.on_send_to(index),
             Operation::Poll => self.on_poll(index, entry, completions),
             Operation::Wake => self.on_wake(completions),
             Operation::Timer => self.deadline_timer.expires_at = None,
@@ -210,16 +215,12 @@ impl Uring {
     /// Goes on receiving where that had to wait for deliveries to be settled.
     fn restart_receives(&mut self, completions: &mut Vec<Completion>) {
         while let Some(socket) = self.restart.pop() {
-            match self.slots.get_mut(socket) {
-                Some(Slot::Stream(stream)) => {
-                    if let Some(target) = stream.take_target_after_eof() {
-                        let result = Err(io::ErrorKind::UnexpectedEof.into());
-                        completions.push(Completion::Filled { socket, target, result });
-                    }
-                    self.receive_next(socket.index);
+            if let Some(Slot::Stream(stream)) = self.slots.get_mut(socket) {
+                if let Some(target) = stream.take_target_after_eof() {
+                    let result = Err(io::ErrorKind::UnexpectedEof.into());
+                    completions.push(Completion::Filled { socket, target, result });
                 }
-                Some(Slot::Datagrams(_)) => self.receive_datagram(socket, true),
-                _ => {}
+                self.receive_next(socket.index);
             }
         }
     }
@@ -228,8 +229,9 @@ impl Uring {
     fn free_if_idle(&mut self, index: u32) {
         if self.slots.is_retired(index)
             && self.slots.at_mut(index).is_some_and(|(_, slot)| slot.is_idle())
+            && let Some(Slot::Datagrams(datagrams)) = self.slots.free(index)
         {
-            self.slots.free(index);
+            datagrams.unregister(&self.ring.submitter());
         }
     }
 
@@ -246,15 +248,29 @@ impl Uring {
     }
 }
 
-/// A ring of this depth, or less where memory is scarce.
-fn set_up(queue_depth: u32, features: Features) -> io::Result<IoUring> {
-    let mut depth = queue_depth.max(QUEUE_DEPTH_MIN);
-    loop {
-        match features.ring(depth, depth.saturating_mul(COMPLETIONS_PER_SUBMISSION)) {
-            Err(error) if is_out_of_resources(&error) && depth > QUEUE_DEPTH_MIN => depth /= 2,
-            ring => return ring,
+/// A ring with its files and buffers: of the configured depth, or less where memory is scarce.
+fn set_up(config: Config, features: Features) -> io::Result<(Ring, u32, StreamBuffers)> {
+    let mut depth = config.queue_depth.max(QUEUE_DEPTH_MIN);
+    let set_up = |depth| set_up_with(depth, config.sockets_max, features);
+    while depth > QUEUE_DEPTH_MIN {
+        match set_up(depth) {
+            Err(error) if is_out_of_resources(&error) => depth /= 2,
+            made => return made,
         }
     }
+    features::wait_for_memory(|| set_up(QUEUE_DEPTH_MIN))
+}
+
+fn set_up_with(
+    depth: u32,
+    sockets_max: u32,
+    features: Features,
+) -> io::Result<(Ring, u32, StreamBuffers)> {
+    let ring = features.ring(depth, depth.saturating_mul(COMPLETIONS_PER_SUBMISSION))?;
+    let mut ring = Ring::new(ring, features);
+    let files_max = register_files(&mut ring, sockets_max)?;
+    let buffers = StreamBuffers::new(&ring.submitter(), GROUP)?;
+    Ok((ring, files_max, buffers))
 }
 
 /// Makes the file table, as large as configured or allowed; returns the number of open connections
@@ -299,9 +315,7 @@ impl Engine for Uring {
     }
 
     fn bind_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
-        let id = self.slots.insert(Slot::Datagrams(Datagrams::new(socket)));
-        self.receive_datagram(id, false);
-        Ok(id)
+        self.add_datagrams(socket)
     }
 
     fn watch(&mut self, descriptor: BorrowedFd<'_>, interest: Readiness) -> io::Result<Id> {
@@ -338,13 +352,8 @@ impl Engine for Uring {
         self.take(&arrival)
     }
 
-    fn receive_from(&mut self, arrival: Arrival) -> io::Result<(&mut [u8], SocketAddr)> {
-        let sender = match self.slots.get(arrival.socket) {
-            Some(Slot::Datagrams(datagrams)) => datagrams.sender(),
-            _ => Err(io::ErrorKind::WouldBlock.into()),
-        };
-        let bytes = self.take(&arrival)?;
-        Ok((bytes, sender?))
+    fn receive_from(&mut self, socket: Id) -> io::Result<(&mut [u8], DatagramPath)> {
+        self.next_datagram(socket)
     }
 
     fn receive_into(&mut self, socket: Id, target: Target) {
@@ -378,8 +387,15 @@ impl Engine for Uring {
         }
     }
 
-    fn send_to(&mut self, socket: Id, payload: Payload, peer: SocketAddr) -> SendState {
-        self.send_datagram(socket, payload, peer)
+    fn send_to(&mut self, socket: Id, bytes: &[u8], path: DatagramPath) {
+        self.send_datagram(socket, bytes, path);
+    }
+
+    fn datagram_drops(&self, socket: Id) -> DatagramDrops {
+        match self.slots.get(socket) {
+            Some(Slot::Datagrams(datagrams)) => datagrams.drops,
+            _ => DatagramDrops::default(),
+        }
     }
 
     fn shutdown(&mut self, socket: Id) {
@@ -503,7 +519,7 @@ impl Drop for Uring {
                 slot => mem::forget(slot),
             }
         }
-        mem::forget(mem::replace(&mut self.outgoing, Slab::new()));
+        mem::forget(mem::take(&mut self.datagram_sends));
     }
 }
 
@@ -520,7 +536,7 @@ impl Uring {
         let mut ignored = Vec::new();
         loop {
             self.reap(&mut ignored);
-            if self.slots.len() + self.outgoing.len() == 0 && !self.wakeups.reading {
+            if self.slots.len() == 0 && !self.wakeups.reading {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());

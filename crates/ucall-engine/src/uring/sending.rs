@@ -48,7 +48,7 @@ impl Sending {
         drop(slices);
         let message =
             self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(MessageHeader::new));
-        let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent), None);
+        let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent));
         let (message_flags, flags) = self.flags(file, len);
         let entry = opcode::SendMsg::new(file.descriptor(), header);
         entry.flags(message_flags as u32).build().flags(flags)

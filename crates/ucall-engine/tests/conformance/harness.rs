@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ucall_buffer::{Payload, Target};
 use ucall_engine::fake::{self, Fake, Network, SendMode};
 use ucall_engine::posix::Posix;
-use ucall_engine::{Completion, Engine, Id, Readiness, SendState, bind};
+use ucall_engine::{Completion, DatagramPath, Engine, Id, Readiness, SendState, bind};
 
 /// A test that runs longer than this has failed.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -37,14 +37,20 @@ pub struct Harness<E, P = TcpStream> {
     pub knows_peers: bool,
     /// Whether the engine can send without a completion.
     pub skips_send_completions: bool,
+    /// Whether the engine receives several datagrams by one operation.
+    pub has_multishot: bool,
     /// Whether arrivals are taken as they are reported.
     pub takes_arrivals: bool,
+    /// Whether datagrams are taken at once.
+    pub takes_datagrams: bool,
+    /// How often datagrams were reported.
+    pub datagram_reports: usize,
     pub accepted: Vec<(Id, Id)>,
     pub accept_failed: Vec<(Id, io::Error)>,
     pub streams: HashMap<Id, Stream>,
     pub sent: Vec<(Id, Payload, io::Result<()>)>,
     pub filled: Vec<(Id, Target, io::Result<()>)>,
-    pub datagrams: Vec<(Id, Vec<u8>, SocketAddr)>,
+    pub datagrams: Vec<(Id, Vec<u8>, DatagramPath)>,
     pub ready: Vec<(Id, Readiness)>,
     pub woken: usize,
     /// Arrivals reported, taken or not.
@@ -72,13 +78,14 @@ pub fn uring(version: (u16, u16)) -> Option<Harness<ucall_engine::uring::Uring>>
     let features = match Features::probe() {
         Ok(features) => features.as_of(version),
         Err(unavailable) => {
-            println!("skipped: {unavailable}");
+            crate::skipped::report(&unavailable);
             return None;
         }
     };
     let make = move || Uring::new(Config::default(), features).expect("an engine");
     let mut harness = Harness::new(make, dial, features.install_descriptor);
     harness.skips_send_completions = features.partial_sends;
+    harness.has_multishot = features.multishot_receive;
     Some(harness)
 }
 
@@ -116,7 +123,10 @@ impl<E: Engine, P: TestPeer> Harness<E, P> {
             dial: Box::new(dial),
             knows_peers,
             skips_send_completions: false,
+            has_multishot: true,
             takes_arrivals: true,
+            takes_datagrams: true,
+            datagram_reports: 0,
             accepted: Vec::new(),
             accept_failed: Vec::new(),
             streams: HashMap::new(),
@@ -155,11 +165,16 @@ impl<E: Engine, P: TestPeer> Harness<E, P> {
                     self.take(arrival);
                 }
             }
-            Completion::Datagram(arrival) => {
-                let socket = arrival.socket;
-                match self.engine.receive_from(arrival) {
-                    Ok((bytes, peer)) => self.datagrams.push((socket, bytes.to_vec(), peer)),
-                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            Completion::Datagrams(socket) => {
+                self.datagram_reports += 1;
+                while self.takes_datagrams {
+                    match self.engine.receive_from(socket) {
+                        Ok((bytes, path)) => self.datagrams.push((socket, bytes.to_vec(), path)),
+                        Err(error) => {
+                            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                            break;
+                        }
+                    }
                 }
             }
             Completion::Filled { socket, target, result } => {

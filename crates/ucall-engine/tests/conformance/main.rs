@@ -8,6 +8,9 @@ mod cost;
 mod datagrams;
 mod harness;
 mod lifetime;
+#[cfg(target_os = "linux")]
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod streams;
 mod targets;
 mod watches;
@@ -108,6 +111,10 @@ conformance! {
         carries_datagrams_both_ways
         carries_the_largest_and_the_smallest
         carries_bursts_in_order
+        reports_again_what_the_caller_has_left
+        replies_from_the_address_that_was_asked
+        counts_the_datagrams_that_it_drops
+        many_datagrams_share_system_calls
         pauses_and_resumes_datagrams
         closes_datagrams;
     cost:

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::exchange::{ExchangeReply, ReplyPart};
 use super::{Environment, Scratch};
+use crate::Limits;
 use crate::http1::Head;
 use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member, Reader};
 use crate::rpc::{
@@ -77,13 +78,40 @@ fn run_general<const IS_FRAMED: bool, S: Service>(
     if !may_follow::<IS_FRAMED>(text.get(document.len..).unwrap_or_default()) {
         return Err(JsonError::Invalid);
     }
+    Ok((run_parsed(&document.content, context, environment, out), document.len))
+}
+
+/// Parses a whole text; `None` if it is no document.
+pub(super) fn parse_framed<'a, S: Service>(
+    text: &'a [u8],
+    limits: &Limits,
+    scratch: &mut Scratch,
+) -> Option<Content<'a>> {
+    let mut members = first_members::<S>(&mut scratch.members);
+    if let Some((request, rest)) =
+        Request::fast_path(text, limits.nesting_max, limits, &mut members)
+        && may_follow::<true>(rest)
+    {
+        return Some(Content::Single(request));
+    }
+    let document = scan_document(text, limits, &mut members).ok()?;
+    let rest = text.get(document.len..).unwrap_or_default();
+    may_follow::<true>(rest).then_some(document.content)
+}
+
+/// Runs a document of [`parse_framed`], with no other parsed in between.
+pub(super) fn run_parsed<S: Service>(
+    content: &Content<'_>,
+    context: RequestContext<'_>,
+    environment: &mut Environment<'_, S>,
+    out: &mut Vec<u8>,
+) -> DocumentOutcome {
     let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
     let mut run = DocumentRun::new(context, limit, environment);
-    let outcome = match document.content {
-        Content::Single(request) => run.single(&request, out),
-        Content::Batch(batch) => run.batch(&batch, out),
-    };
-    Ok((outcome, document.len))
+    match content {
+        Content::Single(request) => run.single(request, out),
+        Content::Batch(batch) => run.batch(batch, out),
+    }
 }
 
 #[inline(always)]

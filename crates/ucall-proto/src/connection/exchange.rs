@@ -227,9 +227,13 @@ impl<F> Exchanges<F> {
     }
 
     fn find(&mut self, request: u64) -> Option<&mut Exchange<F>> {
+        let index = self.index_of(request)?;
+        self.waiting.get_mut(index)
+    }
+
+    fn index_of(&self, request: u64) -> Option<usize> {
         // The queue is sorted by request number.
-        let found = self.waiting.binary_search_by_key(&request, |exchange| exchange.request);
-        self.waiting.get_mut(found.ok()?)
+        self.waiting.binary_search_by_key(&request, |exchange| exchange.request).ok()
     }
 
     /// The framing of a stream, and the token of its items; `None` once it has its reply.
@@ -275,6 +279,12 @@ impl<F> Exchanges<F> {
     pub(super) fn pop_any_whole(&mut self) -> Option<(F, ExchangeReply)> {
         let index = self.waiting.iter().position(Exchange::is_whole)?;
         self.take(index)
+    }
+
+    /// Takes this request if its reply is whole.
+    pub(super) fn pop_whole(&mut self, request: u64) -> Option<(F, ExchangeReply)> {
+        let index = self.index_of(request)?;
+        self.waiting.get(index).is_some_and(Exchange::is_whole).then(|| self.take(index))?
     }
 
     fn take(&mut self, index: usize) -> Option<(F, ExchangeReply)> {

@@ -18,7 +18,9 @@
 mod authentication;
 mod budget;
 mod calls;
+pub(crate) mod datagrams;
 mod deadline;
+mod drain;
 mod exchange;
 mod http;
 mod http_framing;
@@ -43,6 +45,7 @@ use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::{TlsSession, starts_tls_record};
 pub use budget::{MemoryBudget, Reservation};
 use deadline::{WaitState, body_time};
+pub use drain::DRAIN;
 use exchange::Exchanges;
 use http::Http;
 use http_framing::HttpFraming;
@@ -447,7 +450,7 @@ impl PlainConnection {
         self.paused = false;
         match self.step(bytes, environment, out) {
             Step::Consumed(count) if count == bytes.len() => {
-                self.end_if_refusing(environment.drain);
+                self.end_if_refusing(environment.drain, out);
                 count
             }
             Step::Consumed(count) => self.process_all(bytes, count, environment, out),
@@ -471,17 +474,9 @@ impl PlainConnection {
             used += count;
         }
         if used > 0 {
-            self.end_if_refusing(environment.drain);
+            self.end_if_refusing(environment.drain, out);
         }
         used
-    }
-
-    /// Over raw TCP, a request that was refused in a drain is the last one.
-    #[inline]
-    fn end_if_refusing(&mut self, drain: Drain) {
-        if drain == Drain::Refusing && self.is_raw() {
-            self.discard_input();
-        }
     }
 
     /// Whether as much waits already as one connection may make wait.

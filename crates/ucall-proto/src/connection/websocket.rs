@@ -26,7 +26,7 @@ use super::{
     body_time,
 };
 use crate::Limits;
-use crate::http1::{Head, HttpError, Target, parse_head};
+use crate::http1::{Head, HttpError, Method, Target, parse_head};
 use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
 use crate::websocket::{
     CloseCode, Event, FrameWriter, MessageKind, MessageLimits, MessageReader, Opcode, Progress,
@@ -142,17 +142,19 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Option<Step> {
-        if !matches!(head.target(), Target::Root | Target::WebSocket) {
+        let may_upgrade = head.method() == Method::Get
+            && matches!(head.target(), Target::Root | Target::WebSocket);
+        if !may_upgrade {
             return None;
         }
-        let is_overloaded = environment.drain != Drain::No || environment.load != LoadState::Normal;
         let checked = match environment.access.check(head.host(), head.origin(), self.is_tls()) {
             Ok(_) => Upgrade::parse(head),
             Err(error) => Err(error),
         };
         let identity = match checked {
             Ok(None) => return None,
-            Ok(Some(_)) if is_overloaded => Err(HttpError::Overloaded),
+            Ok(Some(_)) if environment.drain != Drain::No => Err(HttpError::Draining),
+            Ok(Some(_)) if environment.load != LoadState::Normal => Err(HttpError::Overloaded),
             // The reply follows those to earlier requests.
             Ok(Some(_)) if !self.exchanges.is_empty() => {
                 self.paused = true;
@@ -212,6 +214,7 @@ impl PlainConnection {
             used += count;
         }
         if used > 0 && environment.drain == Drain::Refusing {
+            self.write_read_count(out);
             self.go_away(out);
         }
         used

@@ -131,7 +131,12 @@ impl AccessRules {
         }
         // Without a Host (HTTP/1.0) a rebound name cannot be detected. All browsers and clients in
         // use send one, so such a request is refused.
-        let host = Authority::split(host.ok_or(HttpError::HostForbidden)?);
+        let named = host.ok_or(HttpError::HostForbidden)?;
+        let own_origin = |origin: &[u8]| origin.strip_prefix(scheme(is_tls)) == Some(named);
+        if self.is_loopback && names_loopback(named) && origin.is_some_and(own_origin) {
+            return Ok(None);
+        }
+        let host = Authority::split(named);
         if !host.has_valid_port() || !self.allows_host(&host) {
             return Err(HttpError::HostForbidden);
         }
@@ -171,9 +176,13 @@ fn is_loopback_name(host: &[u8]) -> bool {
     host == b"127.0.0.1" || host == b"[::1]" || host.eq_ignore_ascii_case(b"localhost")
 }
 
+fn scheme(is_tls: bool) -> &'static [u8] {
+    if is_tls { b"https://" } else { b"http://" }
+}
+
 /// Whether `origin` is the scheme, host and port of the request itself. `null` is not.
 fn is_own_origin(origin: &[u8], host: &Authority<'_>, is_tls: bool) -> bool {
-    let scheme: &[u8] = if is_tls { b"https://" } else { b"http://" };
+    let scheme = scheme(is_tls);
     if !starts_with_ignoring_case(origin, scheme) {
         return false;
     }

@@ -1,8 +1,8 @@
 //! Byte classes of RFC 9110 and the scans over them.
 //!
-//! A table of 256 entries is indexed by a `u8`, which cannot be out of its bounds. Field values
-//! are scanned eight bytes at a time inside a `u64`, because they are most of a head and are too
-//! short to earn the set-up of a vector search.
+//! A table of 256 entries is indexed by a `u8`, which cannot be out of its bounds. Names and field
+//! values are scanned eight bytes at a time inside a `u64`, because they are most of a head and are
+//! too short to earn the set-up of a vector search.
 
 /// A range of bytes in the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +93,21 @@ pub(super) fn is_text(byte: u8) -> bool {
 /// How many bytes at the start of `bytes` are token bytes.
 #[inline]
 pub(super) fn token_length(bytes: &[u8]) -> usize {
-    bytes.iter().position(|&byte| !is_token(byte)).unwrap_or(bytes.len())
+    let mut at = 0;
+    while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let others = uncommon_in_names(u64::from_le_bytes(*word));
+        if others == 0 {
+            at += 8;
+            continue;
+        }
+        at += others.trailing_zeros() as usize / 8;
+        if !bytes.get(at).is_some_and(|&byte| is_token(byte)) {
+            return at;
+        }
+        at += 1;
+    }
+    let tail = bytes.get(at..).unwrap_or_default();
+    at + tail.iter().position(|&byte| !is_token(byte)).unwrap_or(tail.len())
 }
 
 /// The number of bytes at the start of `bytes` that are allowed in a field value.
@@ -116,12 +130,22 @@ pub(super) fn text_length(bytes: &[u8]) -> usize {
     at + tail.iter().position(|&byte| !is_text(byte)).unwrap_or(tail.len())
 }
 
+const ONES: u64 = 0x0101_0101_0101_0101;
+const TOPS: u64 = 0x8080_8080_8080_8080;
+
+/// The top bit of each byte that is neither a letter nor a hyphen. No sum crosses its byte.
+#[inline]
+fn uncommon_in_names(word: u64) -> u64 {
+    let lower = (word | (ONES * 0x20)) & !TOPS;
+    let (from_a, after_z) = (lower + ONES * 0x1f, lower + ONES * 0x05);
+    let other_than_hyphen = ((word ^ (ONES * 0x2d)) & !TOPS) + ONES * 0x7f;
+    (!(from_a & !after_z) & other_than_hyphen | word) & TOPS
+}
+
 /// The top bit of each byte that is below 0x20 or is 0x7f. Bits above the lowest one set may be
 /// wrong (a borrow crosses bytes), so only the lowest one counts.
 #[inline]
 fn control_bits(word: u64) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const TOPS: u64 = 0x8080_8080_8080_8080;
     let below_space = word.wrapping_sub(ONES * 0x20) & !word;
     let delete = word ^ (ONES * 0x7f);
     (below_space | (delete.wrapping_sub(ONES) & !delete)) & TOPS
@@ -129,11 +153,18 @@ fn control_bits(word: u64) -> u64 {
 
 /// `bytes` without spaces and tabs at both ends (`OWS`, RFC 9110, section 5.6.3).
 #[inline]
-pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] = bytes {
+pub(super) fn trim(bytes: &[u8]) -> &[u8] {
+    let mut bytes = trim_start(bytes);
+    while let [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;
     }
-    while let [rest @ .., b' ' | b'\t'] = bytes {
+    bytes
+}
+
+/// `bytes` without spaces and tabs at the start.
+#[inline]
+pub(super) fn trim_start(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
         bytes = rest;
     }
     bytes
@@ -162,4 +193,27 @@ pub(super) fn decimal(text: &[u8]) -> Option<u64> {
 /// Whether `text` starts with `prefix`, in any case.
 pub(super) fn starts_with_ignoring_case(text: &[u8], prefix: &[u8]) -> bool {
     text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_text, is_token, text_length, token_length};
+
+    /// The scans word by word stop where a scan byte by byte does.
+    #[test]
+    fn scans_stop_at_the_first_other_byte() {
+        for at in 0..80 {
+            for byte in 0..=u8::MAX {
+                for fill in [b'a', b'Z', b'-', b'7', b'_'] {
+                    let mut bytes = [fill; 80];
+                    bytes[at] = byte;
+                    let position = |is_allowed: fn(u8) -> bool| {
+                        bytes.iter().position(|&byte| !is_allowed(byte)).unwrap_or(bytes.len())
+                    };
+                    assert_eq!(token_length(&bytes), position(is_token), "{byte} at {at}");
+                    assert_eq!(text_length(&bytes), position(is_text), "{byte} at {at}");
+                }
+            }
+        }
+    }
 }

@@ -8,8 +8,9 @@ use super::method::Methods;
 
 /// An error that gets a 4xx or 5xx reply, after which the connection closes.
 ///
-/// All kinds but [`HttpError::AuthenticationFailed`] and [`HttpError::Overloaded`] are the peer's
-/// fault. [`fmt::Display`] states what was expected, and names the limit that was exceeded.
+/// All kinds but [`HttpError::AuthenticationFailed`], [`HttpError::Overloaded`] and
+/// [`HttpError::Draining`] are the peer's fault. [`fmt::Display`] states what was expected, and
+/// names the limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -117,6 +118,8 @@ pub enum HttpError {
     TransferCodingUnknown,
     /// 503: the server has no memory for another request.
     Overloaded,
+    /// 503: the server drains, and accepts no WebSockets.
+    Draining,
     /// 505: a version other than HTTP/1.0 and HTTP/1.1.
     VersionUnsupported,
 }
@@ -250,6 +253,7 @@ impl HttpError {
             }
             Self::TransferCodingUnknown => (501, "the only supported transfer coding is chunked"),
             Self::Overloaded => (503, "the server is overloaded"),
+            Self::Draining => (503, "the server is shutting down"),
             Self::VersionUnsupported => (505, "the supported versions are HTTP/1.1 and HTTP/1.0"),
         }
     }

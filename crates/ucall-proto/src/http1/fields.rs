@@ -3,7 +3,7 @@
 //! Every line is validated byte by byte. Its name is then compared with the few names that this
 //! server uses, by length first, because most names differ in length.
 
-use super::bytes::{Span, decimal, list, text_length, token_length, trim};
+use super::bytes::{Span, decimal, list, text_length, token_length, trim, trim_start};
 use super::error::HttpError;
 use super::head::{BodyLength, Version};
 use super::host::is_authority;
@@ -33,9 +33,8 @@ pub(super) fn read_line(bytes: &[u8]) -> Result<Line<'_>, HttpError> {
         [] | [b'\r'] => return Ok(Line::Partial),
         [byte, ..] => return Err(HttpError::for_byte(*byte)),
     }
+    let value_at = name.len() + 1 + padded.len() - trim_start(padded).len();
     let value = trim(padded);
-    let spaces = padded.len() - padded.trim_ascii_start().len();
-    let value_at = name.len() + 1 + spaces;
     Ok(Line::Field { name, value, value_at, len: name.len() + 1 + padded.len() + 2 })
 }
 
@@ -52,12 +51,21 @@ fn classify_non_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpErro
     }
 }
 
+/// Values that change from one request to the next of a client.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Variable {
+    pub content_length: Span,
+    pub traceparent: Span,
+}
+
 /// The values of the headers read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeaderState {
     pub host: Option<Span>,
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
+    /// The values that may differ in an otherwise equal head; empty without the header.
+    variable: Variable,
     content_length: Option<u64>,
     has_transfer_encoding: bool,
     is_chunked: bool,
@@ -84,7 +92,11 @@ impl HeaderState {
                 self.record_connection(value);
                 Ok(())
             }
-            14 if is_header(name, b"Content-Length") => self.record_content_length(value),
+            11 if is_header(name, b"Traceparent") => {
+                self.variable.traceparent = span;
+                Ok(())
+            }
+            14 if is_header(name, b"Content-Length") => self.record_content_length(value, span),
             16 if is_header(name, b"Ucall-Timeout-Ms") => self.record_timeout(value),
             17 if is_header(name, b"Transfer-Encoding") => self.record_transfer_encoding(value),
             _ => Ok(()),
@@ -126,7 +138,8 @@ impl HeaderState {
     }
 
     #[inline]
-    fn record_content_length(&mut self, value: &[u8]) -> Result<(), HttpError> {
+    fn record_content_length(&mut self, value: &[u8], span: Span) -> Result<(), HttpError> {
+        self.variable.content_length = span;
         let length = decimal(value).ok_or(HttpError::ContentLengthMalformed)?;
         match self.content_length.replace(length) {
             Some(_) => Err(HttpError::ContentLengthRepeated),
@@ -157,6 +170,14 @@ impl HeaderState {
             self.has_unknown_coding |= !is_chunked;
         }
         Ok(())
+    }
+
+    /// The values that may differ in a head with the same meaning. Whether `Expect` counts depends
+    /// on the length, which is fixed then.
+    pub(super) fn variable(&self) -> Variable {
+        let content_length =
+            if self.expects_continue { Span::default() } else { self.variable.content_length };
+        Variable { content_length, ..self.variable }
     }
 
     /// How the body is delimited, after all headers were read.

@@ -85,6 +85,13 @@ impl<'a> Head<'a> {
         Self { text, parsed: *parsed }
     }
 
+    /// The same head with another body.
+    #[inline(always)]
+    pub(super) fn with_body(mut self, body: BodyLength) -> Self {
+        self.parsed.body = body;
+        self
+    }
+
     /// The bytes of the head, from the first byte of the input through the blank line.
     #[must_use]
     #[inline]

@@ -4,8 +4,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use memchr::memchr;
-
 use super::bytes::{decimal, is_host, is_plain_host};
 
 /// An authority cut in two. Neither part is checked before [`Authority::is_valid`].
@@ -37,8 +35,10 @@ fn is_authority_general(text: &[u8]) -> bool {
 
 impl<'a> Authority<'a> {
     pub(super) fn split(text: &'a [u8]) -> Self {
-        let from = if text.starts_with(b"[") { memchr(b']', text).unwrap_or(0) } else { 0 };
-        let colon = memchr(b':', text.get(from..).unwrap_or_default()).map(|at| from + at);
+        // Shorter than what a vector search is for.
+        let position = |byte, text: &[u8]| text.iter().position(|&it| it == byte);
+        let from = if text.starts_with(b"[") { position(b']', text).unwrap_or(0) } else { 0 };
+        let colon = position(b':', text.get(from..).unwrap_or_default()).map(|at| from + at);
         match colon.and_then(|at| text.split_at_checked(at)) {
             Some((host, port)) => Self { host, port: port.get(1..) },
             None => Self { host: text, port: None },

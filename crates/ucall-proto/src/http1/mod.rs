@@ -1,8 +1,8 @@
 //! The part of HTTP/1.1 that a server of calls and plain routes needs: request heads, chunked
-//! bodies, access rules for browsers, and reply heads.
+//! bodies, access rules for browsers, and reply heads. Clients parse response heads with it.
 //!
-//! It may import `memchr` and `itoa` only. It works on byte slices, has no clock, and allocates
-//! only for an error reply or a growing chunked body.
+//! It may import `memchr`, `itoa` and `httparse` only. It works on byte slices, has no clock, and
+//! allocates only for an error reply, a response head or a growing chunked body.
 //!
 //! A request that a stricter and a laxer parser could read differently is refused (RFC 9112,
 //! section 11.2, request smuggling). The hot path is one pass over the head, eight bytes at a time
@@ -22,6 +22,7 @@ mod parser;
 mod reply;
 mod request_line;
 mod response;
+mod response_head;
 
 #[cfg(any(test, fuzzing))]
 pub mod invariants;
@@ -37,3 +38,4 @@ pub use method::{Method, Methods};
 pub use parser::{HeadLimits, HeadParser, parse_head};
 pub use reply::{ConnectionOption, PendingReply, ReplyHeaders, ReplyWriter, continue_100};
 pub(crate) use response::{without_chunked, write_json_response};
+pub use response_head::{ResponseBodyLength, ResponseHead, ResponseHeadError, parse_response_head};

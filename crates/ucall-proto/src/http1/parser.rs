@@ -14,14 +14,12 @@
 //! | either         | a line without end  | the same line, with more input |
 //! | either         | anything else       | an error                      |
 
-use std::mem;
-
 use memchr::memchr;
 
 use super::access::names_loopback;
-use super::bytes::Span;
+use super::bytes::{Span, decimal, text_length};
 use super::error::HttpError;
-use super::fields::{HeaderState, Line, read_line};
+use super::fields::{HeaderState, Line, Variable, read_line};
 use super::head::{BodyLength, Head, ParsedHead, TargetKind, Version};
 use super::method::Method;
 use super::request_line::{self, RequestLine};
@@ -49,20 +47,22 @@ pub fn parse_head<'a>(input: &'a [u8], limits: &HeadLimits) -> Result<Option<Hea
     HeadParser::default().parse(input, limits)
 }
 
-/// Heads no longer than this are remembered.
+/// Longer heads are not cached.
 const CACHED_HEAD_BYTES_MAX: usize = 1024;
 
 /// Parses the heads of one connection.
 ///
-/// Most clients send the same head each time. From the second head on the last one is cached, and
-/// an equal head is recognized by one comparison.
+/// Most clients send the same head each time, but for the values in [`Variable`]. The second head
+/// is cached, and a head that differs only in these is recognized by comparison. A client with
+/// several heads would have each copied in vain, so of the others only every sixteenth replaces the
+/// cached one.
 #[derive(Clone, Debug, Default)]
 pub struct HeadParser {
     /// An incomplete head. Boxed, because most heads arrive whole.
     partial: Option<Box<PartialHead>>,
     cached: Option<Box<CachedHead>>,
-    /// Whether a head was read before, so that remembering one may pay.
-    has_read_one: bool,
+    /// The heads that were parsed because they did not match, modulo 256.
+    parsed_count: u8,
 }
 
 /// The state of an incomplete head.
@@ -84,7 +84,12 @@ struct PartialHead {
 struct CachedHead {
     text: Vec<u8>,
     parsed: ParsedHead,
+    variable: Variable,
 }
+
+/// The first head of a connection is not cached: it may be the only one.
+const CACHED_HEAD_NUMBER: u8 = 2;
+const PARSED_HEADS_PER_COPY: u8 = 16;
 
 impl HeadParser {
     /// Parses the head that `input` starts with.
@@ -107,13 +112,18 @@ impl HeadParser {
         }
     }
 
-    /// The head that `input` starts with, if it equals the cached one.
+    /// The head that `input` starts with, if it equals the cached one but for variable values.
     #[inline(always)]
     pub(crate) fn match_cached_head<'a>(&self, input: &'a [u8]) -> Option<Head<'a>> {
         let cached = self.cached.as_ref()?;
         let text = input.get(..cached.text.len())?;
-        let is_cached = self.partial.is_none() && text == cached.text;
-        is_cached.then(|| Head::new(text, &cached.parsed))
+        if self.partial.is_some() {
+            return None;
+        }
+        if text == cached.text {
+            return Some(Head::new(text, &cached.parsed));
+        }
+        cached.match_variable(text)
     }
 
     /// [`HeadParser::parse`] without the cached head.
@@ -132,7 +142,7 @@ impl HeadParser {
         if (is_full || partial.has_new_line_end(window)) && partial.read_lines(window, limits)? {
             let text = window.get(..partial.line_at + 2).unwrap_or_default();
             let parsed = partial.finish(text)?;
-            self.cache_head(text, &parsed);
+            self.cache_head(text, &parsed, partial.header_state.variable());
             return Ok(Some(Head::new(text, &parsed)));
         }
         partial.searched = window.len();
@@ -144,20 +154,42 @@ impl HeadParser {
         Ok(None)
     }
 
-    fn cache_head(&mut self, text: &[u8], parsed: &ParsedHead) {
-        if !mem::replace(&mut self.has_read_one, true) || text.len() > CACHED_HEAD_BYTES_MAX {
-            return;
+    fn cache_head(&mut self, text: &[u8], parsed: &ParsedHead, variable: Variable) {
+        self.parsed_count = self.parsed_count.wrapping_add(1);
+        let is_due = self.parsed_count % PARSED_HEADS_PER_COPY == CACHED_HEAD_NUMBER;
+        if is_due && text.len() <= CACHED_HEAD_BYTES_MAX {
+            let empty = || Box::new(CachedHead { text: Vec::new(), parsed: *parsed, variable });
+            let cached = self.cached.get_or_insert_with(empty);
+            cached.text.clear();
+            cached.text.extend_from_slice(text);
+            (cached.parsed, cached.variable) = (*parsed, variable);
         }
-        match &mut self.cached {
-            Some(cached) => {
-                cached.text.clear();
-                cached.text.extend_from_slice(text);
-                cached.parsed = *parsed;
-            }
-            None => {
-                self.cached = Some(Box::new(CachedHead { text: text.to_vec(), parsed: *parsed }))
-            }
+    }
+}
+
+impl CachedHead {
+    /// The head `text` of the cached one's length, if only variable values differ.
+    #[inline(never)]
+    fn match_variable<'a>(&self, text: &'a [u8]) -> Option<Head<'a>> {
+        let Variable { content_length, traceparent } = self.variable;
+        let (first, second) = match traceparent.start < content_length.start {
+            true => (traceparent, content_length),
+            false => (content_length, traceparent),
+        };
+        let is_equal =
+            |start, end| start == end || text.get(start..end) == self.text.get(start..end);
+        let is_fixed = is_equal(0, first.start)
+            && is_equal(first.end, second.start)
+            && is_equal(second.end, text.len());
+        let trace = traceparent.of(text);
+        if !is_fixed || (!trace.is_empty() && text_length(trace) != trace.len()) {
+            return None;
         }
+        let head = Head::new(text, &self.parsed);
+        if content_length == Span::default() {
+            return Some(head);
+        }
+        Some(head.with_body(BodyLength::Length(decimal(content_length.of(text))?)))
     }
 }
 

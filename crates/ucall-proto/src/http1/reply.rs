@@ -262,7 +262,9 @@ impl ReplyWriter {
             HttpError::ContentCodingUnsupported => {
                 out.extend_from_slice(b"Accept-Encoding: identity\r\n");
             }
-            HttpError::Overloaded => out.extend_from_slice(b"Retry-After: 1\r\n"),
+            HttpError::Overloaded | HttpError::Draining => {
+                out.extend_from_slice(b"Retry-After: 1\r\n");
+            }
             _ => {}
         }
         reply_headers.write(out);

@@ -133,6 +133,25 @@ impl<'a> Reader<'a> {
         Number { text, is_integer }
     }
 
+    /// Consumes an integer of at most 18 digits. Any other value stays to be read.
+    #[inline]
+    pub fn short_integer(&mut self) -> Option<i64> {
+        self.peek();
+        let is_negative = self.text.get(self.position) == Some(&b'-');
+        let start = self.position + usize::from(is_negative);
+        let (mut end, mut value) = (start, 0_i64);
+        while let Some(digit @ b'0'..=b'9') = self.text.get(end) {
+            value = value.wrapping_mul(10).wrapping_add(i64::from(digit & 0xf));
+            end += 1;
+        }
+        let is_longer = matches!(self.text.get(end), Some(b'.' | b'e' | b'E'));
+        if is_longer || !(1..=18).contains(&(end - start)) {
+            return None;
+        }
+        self.position = end;
+        Some(if is_negative { -value } else { value })
+    }
+
     /// Consumes a string.
     #[inline(always)]
     pub fn string(&mut self) -> Text<'a> {
@@ -196,6 +215,26 @@ impl<'a> Reader<'a> {
         Some(key)
     }
 
+    /// Enters an object, if the next value is one.
+    #[inline]
+    pub fn enter_object(&mut self) -> bool {
+        let is_object = self.peek() == b'{';
+        self.position += usize::from(is_object);
+        is_object
+    }
+
+    /// Consumes `text`, if it comes next: a key with its quotes and colon, a comma, a brace.
+    /// `false` also for another text of the same meaning, which [`Reader::next_key`] reads.
+    #[inline]
+    pub fn skip_text(&mut self, text: &[u8]) -> bool {
+        let rest = self.text.get(self.position..).unwrap_or_default();
+        let comes_next = rest.starts_with(text);
+        if comes_next {
+            self.position += text.len();
+        }
+        comes_next
+    }
+
     /// Consumes any value; returns its text.
     pub fn skip(&mut self) -> &'a [u8] {
         self.peek();
@@ -244,6 +283,57 @@ mod tests {
         assert_eq!(reader.next_key().unwrap().raw(), b"e");
         assert_eq!(reader.skip(), b"[true,false]");
         assert!(reader.next_key().is_none());
+    }
+
+    #[test]
+    fn short_integers_leave_all_other_values() {
+        for (text, expected) in [
+            ("7", Some(7)),
+            (" -55,", Some(-55)),
+            ("999999999999999999]", Some(999_999_999_999_999_999)),
+            ("-0}", Some(0)),
+            ("1000000000000000000", None),
+            ("18446744073709551623", None),
+            ("1.0", None),
+            ("1e2", None),
+            ("1E2", None),
+            ("-", None),
+            ("\"7\"", None),
+            ("null", None),
+            ("", None),
+        ] {
+            let mut reader = Reader::new(text.as_bytes());
+            assert_eq!(reader.short_integer(), expected, "{text}");
+            let rest = text.trim_start_matches([' ', '-', '0', '1', '5', '7', '9']);
+            let left = reader.text.get(reader.position..).unwrap_or_default();
+            let is_whole = expected.is_none();
+            assert_eq!(left, if is_whole { text } else { rest }.as_bytes(), "{text}");
+        }
+    }
+
+    #[test]
+    fn text_is_skipped_only_if_it_comes_next() {
+        let mut reader = Reader::new(br#" {"a":1, "b":2,"\u0063":3 , "d" :4}"#);
+        assert!(reader.enter_object());
+        assert!(!reader.skip_text(br#""b":"#));
+        assert!(reader.skip_text(br#""a":"#));
+        assert_eq!(reader.short_integer(), Some(1));
+        assert!(!reader.skip_text(br#""b":"#));
+        assert!(reader.skip_text(b",") && reader.skip_text(b" "));
+        assert!(reader.skip_text(br#""b":"#));
+        assert_eq!(reader.short_integer(), Some(2));
+        assert!(!reader.skip_text(b"}"));
+        assert!(reader.skip_text(b",") && !reader.skip_text(b" "));
+        assert!(!reader.skip_text(br#""c":"#));
+        assert_eq!(reader.next_key().unwrap().unescaped().as_ref(), b"c");
+        assert_eq!(reader.short_integer(), Some(3));
+        assert!(!reader.skip_text(b","));
+        assert_eq!(reader.next_key().unwrap().raw(), b"d");
+        assert_eq!(reader.short_integer(), Some(4));
+        assert!(reader.skip_text(b"}"));
+        assert!(!reader.skip_text(b"}"));
+        assert!(!Reader::new(b"[]").enter_object());
+        assert!(!Reader::new(b"").skip_text(b","));
     }
 
     #[test]

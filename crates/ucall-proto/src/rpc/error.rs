@@ -30,12 +30,19 @@ impl RpcError {
     pub const INTERNAL_ERROR: i64 = -32603;
     /// The deadline passed.
     pub const DEADLINE_PASSED: i64 = -32001;
-    /// The call was cancelled, or the server is draining.
-    pub const CANCELLED: i64 = -32002;
+    /// The server is draining: the call was not started.
+    pub const DRAINING: i64 = -32002;
+    /// The call was ended before its reply, and may have run in part.
+    pub const ABORTED: i64 = -32007;
     /// The caller has asked to cancel the call. The Language Server Protocol has this code.
     pub const REQUEST_CANCELLED: i64 = -32800;
     /// Too many calls at once.
     pub const OVERLOADED: i64 = -32003;
+    /// The upstream of a relayed call is unavailable.
+    pub const UPSTREAM_UNAVAILABLE: i64 = -32005;
+    /// UDP: the reply is too long for an address that has sent no valid cookie, or there are too
+    /// many calls to run one from such an address.
+    pub const COOKIE_REQUIRED: i64 = -32006;
     /// The caller is not authenticated, or may not call.
     pub const UNAUTHORIZED: i64 = -32004;
 

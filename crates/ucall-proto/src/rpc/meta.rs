@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `progressToken` | the caller takes a stream's items by `$/progress`, with this token |
 //! | `timeout_ms` | the caller waits no longer than that |
+//! | `cookie` | proves the caller's address, over UDP ([`CookieKey`](crate::CookieKey)) |
 //! | `traceparent`, `tracestate` | the caller's trace (W3C Trace Context) |
 //!
 //! Other members are ignored. Over HTTP, headers carry all of this.

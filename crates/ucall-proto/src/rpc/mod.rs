@@ -8,6 +8,7 @@ mod items;
 mod meta;
 mod reply;
 mod request;
+mod response;
 mod route;
 
 pub(crate) use document::{Batch, Content, scan_document};
@@ -17,6 +18,7 @@ pub use meta::Meta;
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
+pub use response::{Response, ResponseBody};
 pub(crate) use route::ROUTE_ID;
 
 use std::any::Any;

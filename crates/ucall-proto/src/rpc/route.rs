@@ -7,7 +7,7 @@
 //! |---|---|
 //! | invalid params | 400 |
 //! | unauthorized | 403 |
-//! | overloaded, cancelled | 503 |
+//! | overloaded, draining, aborted | 503 |
 //! | deadline passed | 504 |
 //! | any other | 500 |
 
@@ -26,7 +26,7 @@ pub(super) fn write_error_response(out: &mut Vec<u8>, error: &RpcError) {
     let (status, headers) = match error.code {
         RpcError::INVALID_PARAMS => ("400 Bad Request", ""),
         RpcError::UNAUTHORIZED => ("403 Forbidden", ""),
-        RpcError::OVERLOADED | RpcError::CANCELLED => {
+        RpcError::OVERLOADED | RpcError::DRAINING | RpcError::ABORTED => {
             ("503 Service Unavailable", "Retry-After: 1\r\n")
         }
         RpcError::DEADLINE_PASSED => ("504 Gateway Timeout", ""),

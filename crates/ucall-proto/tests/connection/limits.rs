@@ -90,6 +90,16 @@ fn batches_and_nesting_are_refused_one_past_the_limit() {
 }
 
 #[test]
+fn a_partial_raw_document_is_refused_at_its_first_bracket_past_the_limit() {
+    let mut driver = small();
+    driver.receive(b"[[[[");
+    assert_eq!(driver.sent(), "");
+    driver.receive(b"[");
+    let sent = driver.sent();
+    assert!(sent.contains("-32700") && sent.contains("at most 4 levels"), "{sent}");
+}
+
+#[test]
 fn a_reply_too_large_becomes_an_error_and_the_rest_of_a_batch_stays_valid() {
     let overhead = r#"{"jsonrpc":"2.0","id":1,"result":""}"#.len();
     let mut driver = small();

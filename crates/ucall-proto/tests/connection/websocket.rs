@@ -285,11 +285,15 @@ fn an_upgrade_is_refused_as_any_request() {
 
 #[test]
 fn a_server_that_drains_or_is_overloaded_upgrades_nothing() {
-    for (drain, load) in [(Drain::Serving, LoadState::Normal), (Drain::No, LoadState::Overloaded)] {
+    for (drain, load, text) in [
+        (Drain::Serving, LoadState::Normal, "the server is shutting down"),
+        (Drain::No, LoadState::Overloaded, "the server is overloaded"),
+    ] {
         let mut driver = Driver::new();
         (driver.drain, driver.load) = (drain, load);
         driver.receive(upgrade("").as_bytes());
-        assert!(driver.sent().starts_with("HTTP/1.1 503 "));
+        let reply = driver.sent();
+        assert!(reply.starts_with("HTTP/1.1 503 ") && reply.contains(text), "{reply}");
     }
 }
 
@@ -303,7 +307,8 @@ fn a_drain_ends_with_code_1001_after_the_replies() {
     assert_eq!(driver.connection.quiet_since(), None, "a call is under way");
     driver.drain = Drain::Refusing;
     driver.receive(&message(sum(3)));
-    assert_eq!(driver.frames(), replies(&[&sum_reply(3)]));
+    let last = r#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":3}}"#;
+    assert_eq!(driver.frames(), replies(&[&sum_reply(3), last]));
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
     let sent = driver.frames();

@@ -5,7 +5,9 @@
 //! the server's own loop: it takes turns until a turn has given the loop something to do.
 //! [`LoopDriver::turn_embedded`] takes turns that wait for nothing.
 
+use std::net::UdpSocket;
 use std::os::fd::{BorrowedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,15 +38,22 @@ struct Run {
     runner: WorkerRunner,
     bounds: Bounds,
     /// Bound, and not yet served.
-    listener: Option<Listener>,
+    sockets: Option<Sockets>,
     ended: Option<RunEnd>,
     /// `stop` of the server's own loop.
     stop_loop: Option<Py<PyAny>>,
 }
 
+/// Bound sockets.
+pub(crate) struct Sockets {
+    pub(crate) listener: Listener,
+    /// Of UDP, if the server has it.
+    pub(crate) datagrams: Option<UdpSocket>,
+}
+
 impl LoopDriver {
-    pub(crate) fn new(runner: WorkerRunner, bounds: Bounds, listener: Option<Listener>) -> Self {
-        let run = Run { runner, bounds, listener, ended: None, stop_loop: None };
+    pub(crate) fn new(runner: WorkerRunner, bounds: Bounds, sockets: Option<Sockets>) -> Self {
+        let run = Run { runner, bounds, sockets, ended: None, stop_loop: None };
         Self { run: ThreadBound::new(run), is_wait_over: AtomicBool::new(false) }
     }
 
@@ -65,16 +74,20 @@ impl LoopDriver {
     /// Starts to accept connections, unless an earlier run has.
     fn listen(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|run| {
-            let Some(listener) = run.listener.take() else { return Ok(()) };
+            let Some(sockets) = run.sockets.take() else { return Ok(()) };
             run.runner.worker.handler_mut().take_variables(py)?;
-            Ok(run.runner.worker.listen(listener)?)
+            run.runner.worker.listen(sockets.listener)?;
+            if let Some(datagrams) = sockets.datagrams {
+                run.runner.worker.listen_datagrams(datagrams)?;
+            }
+            Ok(())
         })
     }
 
     /// Whether it has not listened yet.
     #[getter]
     fn is_new(&self) -> PyResult<bool> {
-        self.with(|run| Ok(run.listener.is_some()))
+        self.with(|run| Ok(run.sockets.is_some()))
     }
 
     /// The event loop that async functions run on, if there is one.
@@ -166,17 +179,28 @@ impl LoopDriver {
 }
 
 impl Run {
-    /// Takes turns until the run is over, or `is_done` after a turn.
-    #[inline]
+    /// Takes turns until the run is over, or `is_done` after a turn. `is_done` must not use Python.
     fn turn_until(
         &mut self,
-        py: Python<'_>,
+        _: Python<'_>,
+        deadline: Option<Instant>,
+        is_done: impl FnMut(&mut WorkerRunner, &TurnOutcome) -> bool,
+    ) -> PyResult<TurnOutcome> {
+        let deadline = [self.bounds.deadline, deadline].into_iter().flatten().min();
+        // Python code goes on behind a panic, too.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.take_turns(deadline, is_done)));
+        self.runner.worker.handler_mut().attach();
+        taken.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    #[inline]
+    fn take_turns(
+        &mut self,
         deadline: Option<Instant>,
         mut is_done: impl FnMut(&mut WorkerRunner, &TurnOutcome) -> bool,
     ) -> PyResult<TurnOutcome> {
-        let deadline = [self.bounds.deadline, deadline].into_iter().flatten().min();
         loop {
-            let outcome = self.runner.turn(py, &mut self.bounds, deadline)?;
+            let outcome = self.runner.turn(&mut self.bounds, deadline)?;
             self.ended = outcome.ended;
             if outcome.ended.is_some() || is_done(&mut self.runner, &outcome) {
                 return Ok(outcome);

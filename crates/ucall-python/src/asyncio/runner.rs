@@ -82,11 +82,10 @@ impl WorkerRunner {
         SignalHandlers::install(py, &self.wakeup_pipe, &self.worker.mailbox(), is_in_function)
     }
 
-    /// Takes one turn, unless the run has reached its bounds.
+    /// Takes one turn, unless the run has reached its bounds. The thread may be detached then.
     #[inline]
     pub(crate) fn turn(
         &mut self,
-        py: Python<'_>,
         bounds: &mut Bounds,
         deadline: Option<Instant>,
     ) -> PyResult<TurnOutcome> {
@@ -95,10 +94,9 @@ impl WorkerRunner {
         }
         let turn = self.worker.turn(deadline)?;
         let interpreter = self.worker.handler_mut();
-        interpreter.yield_gil(py);
         let interrupted = interpreter.take_interrupt();
-        if interrupted || turn.signalled && self.handle_signals(py)? {
-            self.worker.mailbox().send(Message::Drain(Drain::Refusing));
+        if interrupted || turn.signalled && self.handle_signals()? {
+            self.worker.mailbox().send(Message::drain(Drain::Refusing));
         }
         bounds.count_turn();
         if turn.stopped {
@@ -109,8 +107,9 @@ impl WorkerRunner {
     }
 
     /// Runs Python's signal handlers. Returns `true` for a Ctrl-C; other exceptions end the run.
-    fn handle_signals(&self, py: Python<'_>) -> PyResult<bool> {
+    fn handle_signals(&mut self) -> PyResult<bool> {
         self.wakeup_pipe.drain();
+        let py = self.worker.handler_mut().attach();
         match py.check_signals() {
             Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => Ok(true),
             checked => checked.map(|()| false),

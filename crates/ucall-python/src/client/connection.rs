@@ -12,14 +12,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::error::ClientFault;
+use super::notification::Notification;
 use super::parser::{Message, Parser, Protocol};
 use super::reply::{Received, Reply};
 use super::request::Request;
 use super::socket::{Deadline, IdleState, Socket, peek_idle};
-
-/// A connection that was idle longer is not reused: servers close theirs after 75 s (nginx, ucall),
-/// and a request must not cross that.
-const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// A connected socket and its received bytes.
 #[pyclass(module = "ucall._core")]
@@ -28,16 +25,42 @@ pub(crate) struct ClientConnection {
     socket: Option<Socket>,
     parser: Parser,
     http: bool,
+    /// A connection that was idle longer is not reused.
+    idle_max: Duration,
     /// The end of the last exchange; `None` before the first.
     idle_since: Option<Instant>,
+    /// Requests that were sent, at least in part.
+    requests: u64,
+    drain: DrainNotice,
+}
+
+/// What the server has said of its drain.
+#[derive(Debug, Default)]
+struct DrainNotice {
+    has_begun: bool,
+    /// How many requests it has read, once it reads no more.
+    read: Option<u64>,
+}
+
+impl DrainNotice {
+    fn take(&mut self, notification: &Notification) {
+        if let Some(read) = notification.drain() {
+            (self.has_begun, self.read) = (true, read.or(self.read));
+        }
+    }
 }
 
 #[pymethods]
 impl ClientConnection {
     /// Takes over a connected descriptor in blocking mode.
     #[new]
-    #[pyo3(signature = (descriptor, *, http, reply_bytes_max))]
-    fn new(descriptor: RawFd, http: bool, reply_bytes_max: usize) -> PyResult<Self> {
+    #[pyo3(signature = (descriptor, *, http, reply_bytes_max, idle_max_s))]
+    fn new(
+        descriptor: RawFd,
+        http: bool,
+        reply_bytes_max: usize,
+        idle_max_s: f64,
+    ) -> PyResult<Self> {
         if descriptor < 0 {
             return Err(PyValueError::new_err("the descriptor is invalid"));
         }
@@ -47,7 +70,10 @@ impl ClientConnection {
             socket: Some(Socket::new(descriptor)),
             parser: Parser::new(if http { Protocol::Http } else { Protocol::Raw }, reply_bytes_max),
             http,
+            idle_max: duration(idle_max_s)?,
             idle_since: None,
+            requests: 0,
+            drain: DrainNotice::default(),
         })
     }
 
@@ -74,7 +100,7 @@ impl ClientConnection {
     /// Whether another request may be sent, as far as is known.
     #[getter]
     fn is_reusable(&self) -> bool {
-        self.socket.is_some() && self.parser.is_reusable()
+        self.socket.is_some() && self.parser.is_reusable() && !self.drain.has_begun
     }
 
     /// Closes the connection.
@@ -104,6 +130,7 @@ impl ClientConnection {
             return Ok(None);
         }
         let deadline = Deadline::after(timeout);
+        self.requests += 1;
         let mut progress = Progress { request, timeout, deadline, sent: 0, has_waited: false };
         loop {
             match py.detach(|| self.advance(&mut progress)) {
@@ -122,16 +149,27 @@ impl ClientConnection {
                 {
                     return Ok(None);
                 }
-                Err(fault) => return Err(fault.into_error(py)),
+                Err(fault) => return Err(self.error_of(py, fault, progress.sent)),
             }
         }
+    }
+
+    /// The exception of an exchange. It says if the server cannot have read the request.
+    #[cold]
+    fn error_of(&self, py: Python<'_>, fault: ClientFault, sent: usize) -> PyErr {
+        let error = fault.into_error(py);
+        if sent == 0 || self.drain.read.is_some_and(|read| read < self.requests) {
+            let marked = error.value(py).setattr("may_have_run", false);
+            return marked.map_or_else(|failed| failed, |()| error);
+        }
+        error
     }
 
     /// Whether an idle connection is unusable. The last newline of a raw reply may still arrive.
     fn is_stale(&self) -> bool {
         let Some(socket) = &self.socket else { return true };
         let Some(idle_since) = self.idle_since else { return false };
-        idle_since.elapsed() > IDLE_MAX
+        idle_since.elapsed() > self.idle_max
             || !self.parser.is_reusable()
             || match socket.peek() {
                 IdleState::Quiet => false,
@@ -144,17 +182,18 @@ impl ClientConnection {
         let Some(socket) = &mut self.socket else {
             return Err(ClientFault::Closed { within_reply: false });
         };
+        let drain = &mut self.drain;
         let mut exchange = Exchange { socket, parser: &mut self.parser };
         if let Some(early_reply) = exchange.send(progress)? {
             // The server replied before it had the whole request, and will not read another.
             self.socket = None;
-            return exchange_reply(early_reply, || Err(ClientFault::WrongReply));
+            return exchange_reply(early_reply, drain, || Err(ClientFault::WrongReply));
         }
         if !self.http && progress.request.expects_nothing() {
             return Ok(Reply::nothing());
         }
         let first = exchange.receive(progress)?;
-        exchange_reply(first, || match exchange.parser.advance()? {
+        exchange_reply(first, drain, || match exchange.parser.advance()? {
             Some(next) => Ok(next),
             None => exchange.receive(progress),
         })
@@ -251,17 +290,21 @@ impl Exchange<'_> {
     }
 }
 
-/// The first reply of some messages. Notifications before it are dropped: `ucall._client.channel`
-/// receives them for those who asked for them.
+/// The first reply of some messages. Notifications before it, except that of a drain, are dropped:
+/// subscriptions receive them by `ucall._client.channel`.
 fn exchange_reply(
     first: Message,
+    drain: &mut DrainNotice,
     mut next: impl FnMut() -> Result<Message, ClientFault>,
 ) -> Result<Reply, ClientFault> {
     let mut message = first;
     loop {
         match Received::from_message(message)? {
             Received::Reply(reply) => return Ok(reply),
-            Received::Notification(_) => message = next()?,
+            Received::Notification(notification) => {
+                drain.take(&notification);
+                message = next()?;
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
+use ucall_proto::http1::ResponseHeadError;
 
 use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 use crate::convert;
@@ -91,6 +92,15 @@ impl ClientFault {
             }
             Self::Http { status, .. } => format!("HTTP status {status}"),
             Self::WrongReply => "the server replied to another request".to_owned(),
+        }
+    }
+}
+
+impl From<ResponseHeadError> for ClientFault {
+    fn from(error: ResponseHeadError) -> Self {
+        match error {
+            ResponseHeadError::TooLarge => Self::HeadTooLarge,
+            ResponseHeadError::Invalid(what) => Self::Protocol(what),
         }
     }
 }

@@ -10,7 +10,6 @@ mod connection;
 mod error;
 mod events;
 mod frame;
-mod head;
 mod limits;
 mod notification;
 mod parser;

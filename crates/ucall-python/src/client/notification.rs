@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use pyo3::prelude::*;
+use ucall_proto::DRAIN;
 use ucall_proto::json::{Reader, ValueKind};
 
 use super::values::build;
@@ -32,6 +33,14 @@ impl Notification {
         let is_progress = method.get(1..method.len() - 1) == Some(PROGRESS);
         let item = params.as_ref().filter(|_| is_progress).and_then(item_of);
         Some(Self { len: text.len(), method, params, item })
+    }
+
+    /// How many requests the server has read, if it drains; `None` within as long as it reads on.
+    pub(super) fn drain(&self) -> Option<Option<u64>> {
+        (self.method.get(1..self.method.len() - 1) == Some(DRAIN.as_bytes())).then(|| {
+            let [read] = members(self.params.as_ref()?, [b"read"])?;
+            std::str::from_utf8(&read?).ok()?.parse().ok()
+        })
     }
 }
 

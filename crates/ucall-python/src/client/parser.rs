@@ -20,13 +20,14 @@
 
 use std::mem;
 
-use ucall_proto::http1::{ChunkedDecoder, ChunkedLimits, HttpError};
+use ucall_proto::http1::{
+    ChunkedDecoder, ChunkedLimits, HttpError, ResponseBodyLength, ResponseHead, parse_response_head,
+};
 use ucall_proto::json::DocumentStream;
 use ucall_proto::websocket::{Event, MessageLimits, MessageReader, Progress, WebSocketError};
 
 use super::error::ClientFault;
 use super::events::EventReader;
-use super::head::{self, Body, Head};
 use super::limits::{FRAMES_MAX, HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 
 /// Results nest at most 128 deep, within the reply and its batch.
@@ -239,7 +240,8 @@ impl Parser {
         }
         let may_be_complete =
             seen == 0 || rest.len() > HEAD_BYTES_MAX || unscanned.contains(&b'\n');
-        let parsed = if may_be_complete { head::parse(rest)? } else { None };
+        let parsed =
+            if may_be_complete { parse_response_head(rest, HEAD_BYTES_MAX)? } else { None };
         let Some(head) = parsed else {
             self.state = ParserState::Head { seen: rest.len(), informational };
             return Ok(false);
@@ -271,18 +273,18 @@ impl Parser {
     }
 
     /// Starts on the body after a head, of which a part may have been received.
-    fn begin_body(&mut self, head: Head) -> Result<(), ClientFault> {
+    fn begin_body(&mut self, head: ResponseHead) -> Result<(), ClientFault> {
         let rest = self.buffer.get(self.taken + head.len..).unwrap_or_default();
         let mut body = Vec::new();
         let (state, taken) = match head.body {
-            Body::Sized(len) => {
+            ResponseBodyLength::Sized(len) => {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 self.check_size(len)?;
                 body.reserve_exact(len);
                 (ParserState::Sized { len }, len.min(rest.len()))
             }
-            Body::Chunked => (ParserState::Chunked(ChunkedDecoder::default()), 0),
-            Body::UntilClose => (ParserState::UntilClose, rest.len()),
+            ResponseBodyLength::Chunked => (ParserState::Chunked(ChunkedDecoder::default()), 0),
+            ResponseBodyLength::UntilClose => (ParserState::UntilClose, rest.len()),
         };
         body.extend_from_slice(rest.get(..taken).unwrap_or_default());
         self.taken += head.len + taken;

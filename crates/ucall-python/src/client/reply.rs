@@ -167,6 +167,16 @@ impl Reply {
         matches!(&self.content, Content::One(Answer { outcome: ReplyOutcome::Error(_), .. }))
     }
 
+    /// Whether it is the result of one call, or empty.
+    #[getter]
+    fn is_result(&self) -> bool {
+        match &self.content {
+            Content::One(answer) => matches!(answer.outcome, ReplyOutcome::Result(_)),
+            Content::Nothing => true,
+            Content::Batch => false,
+        }
+    }
+
     /// Whether it is the reply to a batch.
     #[getter]
     fn is_batch(&self) -> bool {

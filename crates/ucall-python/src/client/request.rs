@@ -1,12 +1,13 @@
 //! A request as bytes, which may be sent more than once.
 
+use std::ops::Range;
 use std::os::raw::c_int;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyMemoryView, PyTuple};
-use ucall_proto::json::write_string;
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
+use ucall_proto::json::{write_i64, write_string};
 
 use super::error::value_error;
 use crate::convert;
@@ -17,7 +18,7 @@ const HEAD_END: &[u8] = b"\r\n\r\n";
 const TYPICAL_BYTES: usize = 160;
 
 /// The reply that a request expects.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Expected {
     /// A reply with this id, which is JSON text.
     Id(Vec<u8>),
@@ -37,6 +38,8 @@ pub(crate) struct Request {
     data: Vec<u8>,
     /// Where it starts in `data`.
     start: usize,
+    /// Where its document is.
+    document: Range<usize>,
     expected: Expected,
 }
 
@@ -56,6 +59,12 @@ impl Request {
 
 #[pymethods]
 impl Request {
+    /// The document: the body of its HTTP request.
+    #[getter]
+    fn document<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.data.get(self.document.clone()).unwrap_or_default())
+    }
+
     /// Whether it consists of notifications.
     #[getter]
     fn is_notification(&self) -> bool {
@@ -163,6 +172,26 @@ impl RequestWriter {
         let expected = if answered { Expected::Batch } else { Expected::Nothing };
         Ok(self.end(data, expected, HEAD_END))
     }
+
+    /// Writes the same request for another server, with the head of this writer.
+    fn rewrite(&self, request: &Request) -> Request {
+        let document = request.data.get(request.document.clone()).unwrap_or_default();
+        let head = self.head.as_deref().unwrap_or_default();
+        let room = head.len() + LENGTH_DIGITS_MAX + HEAD_END.len();
+        let mut data = Vec::with_capacity(room + document.len() + 1);
+        if self.head.is_some() {
+            data.extend_from_slice(head);
+            write_i64(&mut data, document.len() as i64);
+            data.extend_from_slice(HEAD_END);
+        }
+        let start = data.len();
+        data.extend_from_slice(document);
+        let document = start..data.len();
+        if self.head.is_none() {
+            data.push(b'\n');
+        }
+        Request { data, start: 0, document, expected: request.expected.clone() }
+    }
 }
 
 impl RequestWriter {
@@ -180,11 +209,12 @@ impl RequestWriter {
 
     /// Writes the head up to the start of the body. A raw document ends with a newline.
     fn end(&self, mut data: Vec<u8>, expected: Expected, head_end: &[u8]) -> Request {
+        let document = self.head_bytes(head_end)..data.len();
         let Some(head) = &self.head else {
             data.push(b'\n');
-            return Request { data, start: 0, expected };
+            return Request { data, start: 0, document, expected };
         };
-        let head_bytes = self.head_bytes(head_end);
+        let head_bytes = document.start;
         let length = (data.len() - head_bytes).to_string();
         let mut start = head_bytes;
         for part in [head_end, length.as_bytes(), head] {
@@ -194,7 +224,7 @@ impl RequestWriter {
                 position.copy_from_slice(part);
             }
         }
-        Request { data, start, expected }
+        Request { data, start, document, expected }
     }
 
     fn params(

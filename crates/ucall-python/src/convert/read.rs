@@ -41,8 +41,18 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
     }
 
     /// Reads the next value by `convert`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&mut self, convert: &Convert) -> Built<'py> {
+        if matches!(convert, Convert::Int)
+            && let Some(value) = self.reader.short_integer()
+        {
+            return Ok(ffi::integer(self.py, value)?);
+        }
+        self.read_general(convert)
+    }
+
+    #[inline(never)]
+    fn read_general(&mut self, convert: &Convert) -> Built<'py> {
         match (convert, self.reader.kind()) {
             (Convert::Int, ValueKind::Number) => self.integer(convert),
             (Convert::Any, kind) => self.any(kind),
@@ -94,7 +104,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         }
     }
 
-    #[inline]
+    #[cold]
     fn integer(&mut self, convert: &Convert) -> Built<'py> {
         let number = self.reader.number();
         match number.as_i64() {

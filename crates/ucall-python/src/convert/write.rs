@@ -49,8 +49,19 @@ struct Writer<'a, 'py> {
 }
 
 impl<'py> Writer<'_, 'py> {
-    #[inline]
+    #[inline(always)]
     fn value(&mut self, object: &Bound<'_, PyAny>) -> Written {
+        if let Ok(int) = object.cast_exact::<PyInt>()
+            && let Some(value) = ffi::small_integer(int)
+        {
+            write_i64(self.out, value);
+            return Ok(());
+        }
+        self.general_value(object)
+    }
+
+    #[inline(never)]
+    fn general_value(&mut self, object: &Bound<'_, PyAny>) -> Written {
         match Value::of(object) {
             Value::Int(int) => self.integer(int),
             Value::Text(text) => self.string(text),

@@ -17,26 +17,49 @@ const INLINE: usize = 9;
 /// call (for the `self` of a bound method).
 pub(crate) struct Slots<'py> {
     slots: SmallVec<[Option<Bound<'py, PyAny>>; INLINE]>,
+    /// The number of arguments that are not set although a later one is.
+    gaps: usize,
 }
 
 impl<'py> Slots<'py> {
-    /// Without slots.
+    /// Without arguments.
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { slots: SmallVec::new() }
+        let mut slots = SmallVec::new();
+        slots.push(None);
+        Self { slots, gaps: 0 }
     }
 
-    /// Makes `count` empty slots. They are made in place: copying them just after they were written
-    /// would stall.
+    /// Sets the argument at `index`. Arguments are mostly set in their order.
     #[inline]
-    pub(crate) fn make(&mut self, count: usize) {
-        self.slots.resize_with(count + 1, || None);
+    pub(crate) fn set(&mut self, index: usize, argument: Bound<'py, PyAny>) {
+        match self.slots.len() == index + 1 {
+            true => self.slots.push(Some(argument)),
+            false => self.set_in_any_order(index, argument),
+        }
     }
 
-    /// The slots of the arguments.
+    #[inline(never)]
+    fn set_in_any_order(&mut self, index: usize, argument: Bound<'py, PyAny>) {
+        if let Some(slot) = self.slots.get_mut(index + 1) {
+            self.gaps -= usize::from(slot.is_none());
+            *slot = Some(argument);
+            return;
+        }
+        self.gaps += index + 1 - self.slots.len();
+        self.slots.resize_with(index + 1, || None);
+        self.slots.push(Some(argument));
+    }
+
+    /// Whether the argument at `index` is set.
+    pub(crate) fn is_set(&self, index: usize) -> bool {
+        self.slots.get(index + 1).is_some_and(Option::is_some)
+    }
+
+    /// Whether exactly the first `count` arguments are set.
     #[inline]
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [Option<Bound<'py, PyAny>>] {
-        self.slots.get_mut(1..).unwrap_or_default()
+    pub(crate) fn are_set(&self, count: usize) -> bool {
+        self.slots.len() == count + 1 && self.gaps == 0
     }
 
     /// Inserts arguments at `index`; those from there on move up.
@@ -49,11 +72,11 @@ impl<'py> Slots<'py> {
         self.slots.drain(index + 1..).flatten().collect()
     }
 
-    /// The arguments as vectorcall takes them, and their number. An empty slot, a bug of this
-    /// crate, raises `SystemError`.
+    /// The arguments as vectorcall takes them, and their number. An argument that is not set, a bug
+    /// of this crate, raises `SystemError`.
     #[inline]
     fn arguments(&self) -> PyResult<(*const *mut ffi::PyObject, usize)> {
-        if self.slots.iter().skip(1).any(Option::is_none) {
+        if self.gaps > 0 {
             return Err(PySystemError::new_err("an argument was not filled in"));
         }
         // `Bound` is transparent over a non-null pointer: a filled slot is that pointer.
@@ -62,7 +85,7 @@ impl<'py> Slots<'py> {
 }
 
 /// Calls with the last arguments named by `names`, the others by position.
-#[inline]
+#[inline(always)]
 pub(crate) fn call_with_slots<'py>(
     callable: &Bound<'py, PyAny>,
     slots: &Slots<'py>,

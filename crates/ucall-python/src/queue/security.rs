@@ -1,21 +1,16 @@
 //! TLS settings of a queue, by their Python names.
 
 use std::cell::RefCell;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ucall_proto::tls::{
-    CertificateDer, ClientConfig, ClientSettings, Identity, ServerName, TlsConnection, TlsError,
-    Trust,
-};
+use ucall_proto::tls::{CertificateDer, ClientConfig, ServerName, TlsConnection, TlsError};
 use ucall_queue::Security;
-use ucall_server::{FileChangeDetector, Tls, TlsFilesError};
+use ucall_server::{FileChangeDetector, Tls};
 
-use crate::tls::{TlsSettings, to_py_error};
+use crate::tls::{ClientFiles, TlsSettings, to_py_error};
 
 /// The ALPN protocol of queues. A peer that offers only others is rejected.
 const ALPN: &[&[u8]] = &[b"ucall-queue"];
@@ -39,7 +34,8 @@ pub(super) fn security(
         return Ok(Box::new(Server(settings.extract::<TlsSettings>()?.load_for(ALPN)?)));
     }
     let alpn = if tls_role == TlsRole::ToBroker { BROKER_ALPN } else { ALPN };
-    Ok(Box::new(Client::load(settings.extract::<ClientFiles>()?, alpn)?))
+    let name: String = settings.get_item("name")?.extract()?;
+    Ok(Box::new(Client::load(&name, settings.extract()?, alpn)?))
 }
 
 /// The certificates that the system trusts, in DER, without those that cannot be read.
@@ -61,17 +57,6 @@ impl Security for Server {
     }
 }
 
-/// The files of a client, and the expected name of its server's certificate.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct ClientFiles {
-    name: String,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    password: Option<Vec<u8>>,
-    authority: Option<PathBuf>,
-}
-
 struct Client {
     files: ClientFiles,
     name: ServerName<'static>,
@@ -83,18 +68,11 @@ struct Client {
 }
 
 impl Client {
-    fn load(files: ClientFiles, alpn: &'static [&'static [u8]]) -> PyResult<Self> {
-        let name = ServerName::try_from(files.name.clone()).map_err(|_| {
-            let name = &files.name;
+    fn load(name: &str, files: ClientFiles, alpn: &'static [&'static [u8]]) -> PyResult<Self> {
+        let name = ServerName::try_from(name.to_owned()).map_err(|_| {
             PyValueError::new_err(format!("security: {name:?} is no name that can be verified"))
         })?;
-        let store = match files.authority {
-            // Certificates that cannot be read are skipped.
-            None => rustls_native_certs::load_native_certs().certs,
-            Some(_) => Vec::new(),
-        };
-        let paths = [&files.certificate, &files.key, &files.authority];
-        let watched = FileChangeDetector::new(paths.into_iter().flatten().cloned().collect());
+        let (store, watched) = (files.store(), FileChangeDetector::new(files.paths()));
         let current = RefCell::new(files.config(&store, alpn).map_err(to_py_error)?);
         Ok(Self { files, name, alpn, store, current, watched })
     }
@@ -117,50 +95,4 @@ impl Security for Client {
     fn begin(&self, out: &mut Vec<u8>) -> Result<TlsConnection, TlsError> {
         TlsConnection::client(self.current.borrow().clone(), self.name.clone(), out)
     }
-}
-
-impl ClientFiles {
-    fn config(
-        &self,
-        store: &[CertificateDer<'static>],
-        alpn: &[&[u8]],
-    ) -> Result<Arc<ClientConfig>, TlsFilesError> {
-        let certificates = self.certificate.as_deref().map(read).transpose()?;
-        let private_key = self.key.as_deref().map(read).transpose()?;
-        let authorities = self.authority.as_deref().map(read).transpose()?;
-        let identity = certificates.as_deref().zip(private_key.as_deref());
-        let identity = identity.map(|(certificates, private_key)| Identity {
-            certificates,
-            private_key,
-            password: self.password.as_deref(),
-        });
-        let trust = match &authorities {
-            Some(authorities) => Trust::Authorities(authorities),
-            None => Trust::Store(store),
-        };
-        self.check(identity.as_ref())?;
-        let settings = ClientSettings { trust, identity, alpn };
-        settings.build().map_err(|error| match &self.authority {
-            Some(path) => TlsFilesError::Content(path.clone(), error),
-            None => TlsFilesError::Settings(error),
-        })
-    }
-
-    /// Adds the name of the file to an error.
-    fn check(&self, identity: Option<&Identity<'_>>) -> Result<(), TlsFilesError> {
-        let Some(identity) = identity else { return Ok(()) };
-        let Err(error) = identity.check() else { return Ok(()) };
-        let path = match identity.check_certificates() {
-            Ok(()) => &self.key,
-            Err(_) => &self.certificate,
-        };
-        Err(match path {
-            Some(path) => TlsFilesError::Content(path.clone(), error),
-            None => TlsFilesError::Settings(error),
-        })
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
-    fs::read(path).map_err(|error| TlsFilesError::Read(path.to_owned(), error))
 }

@@ -5,7 +5,6 @@
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
@@ -24,7 +23,7 @@ use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
 
 /// A task that goes on this long without a wait lets others run.
-const TASK_SLICE: Duration = Duration::from_millis(5);
+const TASK_SLICE_NANOS: u64 = 5_000_000;
 
 /// A generator that runs, for one call or for the calls of a batch.
 pub(crate) struct StreamRun {
@@ -187,7 +186,7 @@ impl StreamRun {
     pub(super) fn task_progress(&self) -> Progress {
         let progress = self.progress();
         let (now, mut state) = (Clock::COARSE.now(), self.state());
-        if progress == Progress::Continue && now.since(state.waited_at) < TASK_SLICE {
+        if progress == Progress::Continue && now.nanos_since(state.waited_at) < TASK_SLICE_NANOS {
             return progress;
         }
         state.waited_at = now;

@@ -35,6 +35,8 @@ pub enum Transport {
     WebSocket,
     /// JSON documents without framing.
     Raw,
+    /// A document in a datagram.
+    Udp,
 }
 
 impl Transport {
@@ -43,6 +45,7 @@ impl Transport {
             Self::Http => "http",
             Self::WebSocket => "websocket",
             Self::Raw => "raw",
+            Self::Udp => "udp",
         }
     }
 }

@@ -15,8 +15,10 @@
 
 mod by_connection;
 mod outcomes;
+mod run_limit;
 
 pub use outcomes::OutcomeQueue;
+pub use run_limit::{RunLimit, RunPermit};
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -39,17 +41,6 @@ pub struct Token {
     generation: u64,
 }
 
-/// Counts as one running call until it is dropped, on any thread.
-#[derive(Debug)]
-pub struct RunPermit(#[expect(dead_code, reason = "counted by its clones")] Arc<()>);
-
-impl RunPermit {
-    /// The permit of a health check, which is no running call.
-    pub fn uncounted() -> Self {
-        Self(Arc::default())
-    }
-}
-
 /// The deferred calls of one worker: a `C` for each, and the outcomes that have come, each an `O`.
 #[derive(Debug)]
 pub struct DeferredCalls<C, O> {
@@ -61,10 +52,7 @@ pub struct DeferredCalls<C, O> {
     outcomes: Arc<OutcomeQueue<O>>,
     /// Outcomes that were taken from the queue, in order.
     ready: VecDeque<(Token, O)>,
-    permits: Arc<()>,
-    running_max: usize,
-    /// The option that sets `running_max`.
-    limit_name: &'static str,
+    limit: RunLimit,
     /// A moving average of the microseconds from arrival to outcome, waiting included.
     average_micros: u64,
     budget: MemoryBudget,
@@ -86,6 +74,11 @@ struct Entry<C> {
 impl<C, O> DeferredCalls<C, O> {
     /// No calls, of which `running_max` may run at once by the option `limit_name`.
     pub fn new(running_max: usize, limit_name: &'static str) -> Self {
+        Self::with_limit(RunLimit::new(running_max, limit_name), MemoryBudget::default())
+    }
+
+    /// No calls. Those of other registries with the same limit count against it, too.
+    pub fn with_limit(limit: RunLimit, budget: MemoryBudget) -> Self {
         Self {
             slots: Vec::new(),
             free_slots: Vec::new(),
@@ -93,11 +86,9 @@ impl<C, O> DeferredCalls<C, O> {
             deadlines: BinaryHeap::new(),
             outcomes: Arc::new(OutcomeQueue::new()),
             ready: VecDeque::new(),
-            permits: Arc::default(),
-            running_max,
-            limit_name,
+            limit,
             average_micros: 1000,
-            budget: MemoryBudget::default(),
+            budget,
         }
     }
 
@@ -112,9 +103,9 @@ impl<C, O> DeferredCalls<C, O> {
         &self.budget
     }
 
-    /// Calls that hold a [`RunPermit`].
-    pub fn running(&self) -> usize {
-        Arc::strong_count(&self.permits) - 1
+    /// The limit on calls that run at once.
+    pub fn limit(&self) -> &RunLimit {
+        &self.limit
     }
 
     /// Admits one more running call.
@@ -130,18 +121,18 @@ impl<C, O> DeferredCalls<C, O> {
 
     /// Whether a further call is past the limit.
     pub fn is_full(&self) -> bool {
-        self.running() >= self.running_max
+        self.limit.is_full()
     }
 
     /// Counts one more running call, also past the limit.
     pub fn permit(&self) -> RunPermit {
-        RunPermit(self.permits.clone())
+        self.limit.permit()
     }
 
     #[cold]
     fn overloaded(&self) -> RpcError {
         let retry_after_ms = (self.average_micros / 1000).clamp(1, 10_000);
-        let (name, max) = (self.limit_name, self.running_max);
+        let (name, max) = self.limit.option();
         let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
         let data = format!(r#"{{"retry_after_ms":{retry_after_ms},"{name}":{max}}}"#);
         error.data = Some(data.into_bytes());

@@ -61,7 +61,7 @@ impl<O> OutcomeQueue<O> {
     }
 
     /// Wakes the worker, once for all outcomes until it takes them.
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if let Some(mailbox) = self.mailbox.get() {
             mailbox.wake_flag().notify();
         }

@@ -135,7 +135,7 @@ fn a_permit_counts_until_it_is_dropped_on_any_thread() {
     let data = br#"{"retry_after_ms":1,"max_deferred_calls":2}"#;
     assert_eq!((error.code, error.data.as_deref()), (RpcError::OVERLOADED, Some(&data[..])));
     thread::spawn(|| drop(permits)).join().unwrap();
-    assert_eq!(calls.running(), 0);
+    assert_eq!(calls.limit().running(), 0);
     let now = Instant::now();
     let token = calls.insert(None, None, now, "long");
     calls.finish(token, now + 16 * SECOND);

@@ -18,7 +18,7 @@ use ucall_engine::{Engine, Id, Listener};
 use super::ConnectionDriver;
 use crate::admission::AdmissionQueues;
 use crate::connections::Entry;
-use crate::drain::GRACE_PERIOD;
+use crate::drain::QUIET_TIME;
 use crate::handler::Handler;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
@@ -37,6 +37,12 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         for id in self.listeners.adopt_waiting(&mut self.engine) {
             self.accept(id);
         }
+    }
+
+    /// Accepts the connections in the backlogs for the last time, and closes the sockets.
+    pub(crate) fn close_listeners(&mut self) {
+        self.accept_waiting();
+        self.listeners.close(&mut self.engine);
     }
 
     /// Adds a connection that the engine has accepted.
@@ -78,6 +84,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.context.begin_sweep();
         self.send_queue.release_unused();
         self.listeners.allow_log();
+        let now = self.context.now();
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.expire(now);
+        }
         if self.listeners.is_paused() {
             self.evict_idle(admission, idle_before);
             self.resume_accepting();
@@ -132,9 +142,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Closes the connections that had been without a call for [`GRACE_PERIOD`] at `moment`.
+    /// Closes the connections that had been without a call for [`QUIET_TIME`] at `moment`.
     pub(crate) fn close_all_idle(&mut self, moment: Instant) {
-        for id in self.connections.quiet_for(GRACE_PERIOD, moment) {
+        for id in self.connections.quiet_for(QUIET_TIME, moment) {
             self.close_idle(id);
         }
     }
@@ -149,8 +159,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.connections.len() == 0
     }
 
-    /// Closes all connections.
+    /// Closes all connections, and the sockets of UDP.
     pub(crate) fn close_all(&mut self) {
+        self.close_datagrams();
         for id in self.connections.ids() {
             self.close_idle(id);
         }
@@ -186,7 +197,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.waiters.remove(id);
         self.stats.connections = self.connections.len() as u64;
         if entry.proto.has_deferred() {
-            self.context.handler().cancel(id);
+            self.context.cancel(id);
         }
         drop(entry);
         self.detach(id);

@@ -9,7 +9,7 @@ use std::mem;
 
 use bytes::Bytes;
 use ucall_engine::{Engine, Id};
-use ucall_proto::MessageFraming;
+use ucall_proto::{DRAIN, MessageFraming};
 
 use super::ConnectionDriver;
 use crate::handler::Handler;
@@ -53,6 +53,20 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.write_message(subscription, message);
         }
         self.subscribers = subscribers;
+    }
+
+    /// Tells the clients over raw TCP and WebSocket that the server drains. Over HTTP replies do.
+    #[cold]
+    pub(crate) fn announce_drain(&mut self) {
+        let message = ServerMessage::new("", DRAIN, None);
+        for id in self.connections.ids() {
+            let framing = self.connections.find(id).and_then(|entry| entry.proto.message_framing());
+            match framing {
+                Some(MessageFraming::Frame) => self.write_framed(id, message.frame()),
+                Some(MessageFraming::Line) => self.write_framed(id, message.line()),
+                None => {}
+            }
+        }
     }
 
     fn write_message(&mut self, subscription: Subscription, message: &ServerMessage) {

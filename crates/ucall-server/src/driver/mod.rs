@@ -3,9 +3,12 @@
 //! The worker passes events in (`receive`, `sent`, `filled`, …). For each, the driver runs a step
 //! of the connection, sends the output of the step, and applies the [`NextAction`] that follows.
 
+mod datagrams;
 mod items;
 mod lifecycle;
 mod messages;
+mod natives;
+mod xdp;
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,6 +24,7 @@ use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
 use crate::caller::CallId;
 use crate::connections::Connections;
 use crate::counters::Stats;
+use crate::datagrams::DatagramServer;
 use crate::dispatch::{Dispatch, WorkerContext};
 use crate::handler::{Handler, Polled};
 use crate::listeners::Listeners;
@@ -29,6 +33,8 @@ use crate::memory_waiters::{MemoryWaiters, Resume};
 use crate::publisher::{Publisher, Push};
 use crate::send_queue::{Flushed, SendQueue};
 use crate::topics::Subscription;
+
+use xdp::XdpServer;
 
 /// The connections of a worker, and the components that their events touch.
 pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
@@ -45,6 +51,10 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     pushes: VecDeque<Push>,
     subscribers: Vec<Subscription>,
     stats: Stats,
+    /// `None` without UDP.
+    datagrams: Option<Box<DatagramServer>>,
+    /// `None` without AF_XDP.
+    xdp: Option<Box<XdpServer>>,
 }
 
 /// The parts of a turn that concern no single connection.
@@ -63,6 +73,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             pushes: VecDeque::new(),
             subscribers: Vec::new(),
             stats: Stats::default(),
+            datagrams: None,
+            xdp: None,
         }
     }
 
@@ -103,6 +115,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             || self.listeners.is_paused()
             || self.send_queue.is_large()
             || self.context.has_cached_memory()
+            || self.datagrams.as_ref().is_some_and(|datagrams| datagrams.has_replies())
     }
 
     /// Whether connections wait for memory.
@@ -153,7 +166,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(always)]
     pub(crate) fn receive(&mut self, arrival: Arrival, admission: &mut AdmissionQueues) {
         let id = arrival.socket;
-        let Some(entry) = self.connections.find(id) else { return };
+        let Some(entry) = self.connections.find(id) else { return self.receive_native(arrival) };
         if !entry.may_read(self.stats.turns) {
             // The engine reports unreceived bytes again.
             return;
@@ -239,7 +252,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     #[inline(never)]
     fn send_next(&mut self, id: Id) {
-        let Some(entry) = self.connections.find(id) else { return };
+        let Some(entry) = self.connections.find(id) else { return self.native_sent(id) };
         self.send_queue.send_next(&mut self.engine, entry, self.context.now());
         if entry.proto.next_action() != NextAction::Receive {
             self.resume_requests(id);
@@ -250,8 +263,11 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Handles a failed send.
     #[cold]
-    pub(crate) fn send_failed(&mut self, id: Id, payload: Payload) {
+    pub(crate) fn send_failed(&mut self, id: Id, payload: Payload, result: io::Result<()>) {
         self.send_queue.sent(None, payload);
+        if let Err(error) = result {
+            self.context.natives_mut().send_failed(id, error);
+        }
         self.close(id);
     }
 
@@ -275,23 +291,34 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     }
 
     /// Sends the handler's replies to deferred calls.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_replies(&mut self) {
-        while let Some((call, polled)) = self.context.handler().poll_reply(&mut self.text) {
-            // What the call has sent before precedes its item or reply.
-            self.send_messages();
-            match polled {
-                Polled::Item(overflow) => self.handle_item(call, overflow),
-                Polled::Result => self.complete(call, Ok(())),
-                Polled::Error(error) => self.complete(call, Err(&error)),
-            }
-            self.text.clear();
+        while let Some((call, polled)) = self.context.poll_reply(&mut self.text) {
+            self.handle_polled(call, polled);
         }
+    }
+
+    #[inline(never)]
+    fn handle_polled(&mut self, call: CallId, polled: Polled) {
+        // What the call has sent before precedes its item or reply.
+        self.send_messages();
+        match polled {
+            Polled::Item(overflow) => self.handle_item(call, overflow),
+            Polled::Result => self.complete(call, Ok(())),
+            Polled::Error(error) => self.complete(call, Err(&error)),
+        }
+        self.text.clear();
     }
 
     #[inline(never)]
     fn complete(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
         self.context.end_child();
+        if self.datagrams.as_ref().is_some_and(|server| server.serves(call.connection)) {
+            let text = mem::take(&mut self.text);
+            self.complete_datagram(call, outcome.map(|()| text.as_slice()));
+            self.text = text;
+            return;
+        }
         self.write_last_items(call);
         let text = mem::take(&mut self.text);
         let outcome = outcome.map(|()| text.as_slice());

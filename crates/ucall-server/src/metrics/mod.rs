@@ -11,8 +11,8 @@ pub use page::MetricsPage;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -242,6 +242,33 @@ impl CallMetrics {
     /// Counts the end of a wait that [`CallMetrics::begin_wait`] has counted.
     pub fn end_wait(&self, what: WaitsFor) {
         self.waiting(what).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts as a running call until it is dropped.
+#[derive(Debug)]
+pub struct RunningCall {
+    metrics: Arc<CallMetrics>,
+    series: SeriesIndex,
+    began: Instant,
+}
+
+impl RunningCall {
+    /// Counts a call that has begun at that time.
+    pub fn new(metrics: Arc<CallMetrics>, series: SeriesIndex, began: Instant) -> Self {
+        metrics.begin_call();
+        Self { metrics, series, began }
+    }
+
+    /// Records the call's end, with the code of its error.
+    pub fn record(&self, error: Option<i64>) {
+        self.metrics.record(self.series, self.began.elapsed(), error);
+    }
+}
+
+impl Drop for RunningCall {
+    fn drop(&mut self) {
+        self.metrics.end_call();
     }
 }
 

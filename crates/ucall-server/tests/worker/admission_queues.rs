@@ -214,7 +214,10 @@ fn a_pipelining_connection_on_io_uring_is_read_a_few_buffers_a_turn() {
     use ucall_engine::uring::{Config, Features, Uring};
     const READ_BYTES_MAX: usize = (64 + 16) * 1024;
 
-    let Ok(features) = Features::probe() else { return };
+    let features = match Features::probe() {
+        Ok(features) => features,
+        Err(unavailable) => return crate::skipped::report(&unavailable),
+    };
     let engine = Uring::new(Config::default(), features).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut pipelining = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

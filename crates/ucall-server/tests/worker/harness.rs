@@ -12,7 +12,7 @@ use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
     CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Overflow, Polled, Procedures,
-    Reservation, Token, Worker, WorkerConfig,
+    Reservation, RunLimit, Token, Worker, WorkerConfig,
 };
 
 /// What has not happened by then never will.
@@ -171,6 +171,10 @@ impl Handler for ScriptedHandler {
         waited
     }
 
+    fn run_limit(&self) -> RunLimit {
+        self.calls.limit().clone()
+    }
+
     fn memory_budget(&self) -> MemoryBudget {
         self.calls.budget().clone()
     }
@@ -183,6 +187,8 @@ impl Handler for ScriptedHandler {
 pub struct Harness {
     pub worker: Worker<Fake, ScriptedHandler>,
     pub network: Network,
+    pub procedures: Arc<Procedures<Procedure>>,
+    pub limit: RunLimit,
 }
 
 impl Harness {
@@ -199,9 +205,11 @@ impl Harness {
         procedures.insert("stream", Procedure::Stream);
         let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).unwrap());
         configure(&mut config);
-        let mut worker = Worker::new(engine, ScriptedHandler::default(), procedures, config);
+        let handler = ScriptedHandler::default();
+        let limit = handler.run_limit();
+        let mut worker = Worker::new(engine, handler, procedures.clone(), config);
         worker.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
-        Self { worker, network }
+        Self { worker, network, procedures, limit }
     }
 
     pub fn turn(&mut self) {

@@ -2,10 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod admission_queues;
+mod datagrams;
 mod faults;
 mod harness;
 mod memory;
+mod native;
 mod publishing;
+#[cfg(target_os = "linux")]
+#[path = "../../../ucall-engine/tests/skipped/mod.rs"]
+mod skipped;
 mod streams;
 
 use std::io::ErrorKind;
@@ -405,8 +410,10 @@ fn a_drain_serves_then_refuses_then_stops() {
         harness.turn();
         assert_eq!(text(&quiet), reply("1", "[]"));
         stopwatch.lap();
-        harness.worker.mailbox().send(Message::Drain(Drain::Refusing));
+        harness.worker.mailbox().send(Message::drain(Drain::Refusing));
         harness.turn();
+        let notice = "{\"jsonrpc\":\"2.0\",\"method\":\"$/drain\"}\n";
+        assert_eq!((text(&busy), text(&quiet)), (notice.to_owned(), notice.to_owned()));
         busy.write(call("echo", "[2]", "2").as_bytes());
         harness.turn();
         if text(&busy) != reply("2", "[2]") || quiet.is_closed() {
@@ -433,7 +440,7 @@ fn a_call_received_before_a_late_drain_check_is_answered() {
     peer.write(call("echo", "[]", "1").as_bytes());
     harness.turn();
     assert_eq!(text(&peer), reply("1", "[]"));
-    harness.worker.mailbox().send(Message::Drain(Drain::Refusing));
+    harness.worker.mailbox().send(Message::drain(Drain::Refusing));
     harness.turn();
     let late = peer.clone();
     harness.worker.handler_mut().after_wait = Some(Box::new(move || {
@@ -453,7 +460,7 @@ fn a_drain_stops_at_its_timeout_whatever_runs() {
     let peer = harness.connect();
     peer.write(call("later", "[]", "1").as_bytes());
     harness.turn();
-    harness.worker.mailbox().send(Message::Drain(Drain::Refusing));
+    harness.worker.mailbox().send(Message::drain(Drain::Refusing));
     harness.turn();
     std::thread::sleep(Duration::from_millis(60));
     assert!(harness.worker.turn(Some(Instant::now())).unwrap().stopped);

@@ -105,7 +105,7 @@ fn a_worker_that_drains_and_still_serves_may_be_overloaded() {
     let peer = harness.connect();
     peer.write(call("later", "[]", "0").as_bytes());
     harness.turn();
-    harness.worker.mailbox().send(Message::Drain(Drain::Serving));
+    harness.worker.mailbox().send(Message::drain(Drain::Serving));
     for (held_bytes, answer) in [(2 << 20, "-32003".into()), (0, reply("1", "[]"))] {
         harness.worker.handler_mut().reserve(held_bytes);
         harness.turn();

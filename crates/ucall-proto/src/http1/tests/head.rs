@@ -545,6 +545,47 @@ fn a_cached_head_matches_only_the_same_bytes() {
     }
 }
 
+/// Compares the verdict on each head that differs in one byte with that of a new parser.
+#[test]
+fn a_cached_head_gives_the_verdict_of_a_new_parser() {
+    let trace = "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    for headers in [
+        format!("Content-Length: 50\r\n{trace}"),
+        format!("{trace}\r\nX: a\r\ncontent-length:\t50 \r\nUcall-Timeout-Ms: 5"),
+        "Expect: 100-continue\r\nContent-Length: 1".to_owned(),
+        "Content-Length: 0".to_owned(),
+        format!("{trace}\r\n{trace}"),
+    ] {
+        let mut head = with(&headers);
+        let mut parser = HeadParser::default();
+        (0..2).for_each(|_| assert!(parser.parse(&head, &LIMITS).is_ok()));
+        assert!(parser.match_cached_head(&head).is_some());
+        for at in 0..head.len() {
+            let before = head[at];
+            for byte in 0..=u8::MAX {
+                head[at] = byte;
+                let read = parser.clone().parse(&head, &LIMITS);
+                assert_eq!(read, parse_head(&head, &LIMITS), "{}", head.escape_ascii());
+            }
+            head[at] = before;
+        }
+    }
+}
+
+#[test]
+fn a_cached_head_matches_other_lengths_and_traces() {
+    let head = |length, trace| with(&format!("Content-Length: {length}\r\nTraceparent: {trace}"));
+    let mut parser = HeadParser::default();
+    for _ in 0..2 {
+        parser.parse(&head(64, "00-1-2-01"), &LIMITS).unwrap();
+    }
+    let other = head(65, "00-3-4-00");
+    let matched = parser.match_cached_head(&other);
+    assert_eq!(matched, parse_head(&other, &LIMITS).unwrap());
+    assert_eq!(matched.unwrap().body(), BodyLength::Length(65));
+    assert_eq!(parser.match_cached_head(&head(640, "00-3-4-00")), None);
+}
+
 #[test]
 fn reads_pipelined_heads_with_one_parser() {
     let mut input = with("Content-Length: 0\r\nOrigin: null");

@@ -158,6 +158,7 @@ fn every_status_has_a_reason_phrase() {
         (HttpError::TooManyHeaders { limit: 1 }, "431 Request Header Fields Too Large"),
         (HttpError::TransferCodingUnknown, "501 Not Implemented"),
         (HttpError::Overloaded, "503 Service Unavailable"),
+        (HttpError::Draining, "503 Service Unavailable"),
         (HttpError::VersionUnsupported, "505 HTTP Version Not Supported"),
     ] {
         assert_eq!(format!("{} {}", error.status(), error.reason()), line);

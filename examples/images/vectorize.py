@@ -1,6 +1,6 @@
 """Turns a product's description and image into a vector; similar products have near vectors.
 
-    python examples/python/vectorize.py
+    python examples/images/vectorize.py
     ucall vectorize description='Product description' -i image=./local/path.png
 
 The vector has 192 numbers and the length 1. The first 64 tell the words: each word of the

@@ -1,5 +1,5 @@
-//! Parses the head of an HTTP reply: its status, the length of its body (RFC 9112, section 6.3),
-//! and the headers of an upgrade.
+//! Parses the head of a response to a client: its status, the length of its body (RFC 9112,
+//! section 6.3), and the headers of an upgrade.
 //!
 //! `httparse` splits the lines. A head that two parsers could read differently is rejected.
 
@@ -7,47 +7,62 @@ use std::mem::MaybeUninit;
 
 use httparse::{Header, ParserConfig, Response, Status};
 
-use super::error::ClientFault;
-use super::limits::HEAD_BYTES_MAX;
-
 const HEADERS_MAX: usize = 100;
 
 /// A parsed head.
 #[derive(Debug)]
-pub(super) struct Head {
+pub struct ResponseHead {
     /// Its own length in bytes.
-    pub(super) len: usize,
-    pub(super) status: u16,
+    pub len: usize,
+    /// The status code.
+    pub status: u16,
     /// The reason phrase, kept for statuses other than success.
-    pub(super) reason: String,
-    pub(super) body: Body,
+    pub reason: String,
+    /// The length of the body.
+    pub body: ResponseBodyLength,
     /// Whether another request may be sent on the connection.
-    pub(super) keeps_alive: bool,
+    pub keeps_alive: bool,
     /// Whether the body is a stream of server-sent events.
-    pub(super) has_events: bool,
+    pub has_events: bool,
     /// The proof of a server that it speaks WebSocket (RFC 6455, section 4.2.2).
-    pub(super) websocket_accept: Option<Vec<u8>>,
+    pub websocket_accept: Option<Vec<u8>>,
 }
 
-/// The length of the body.
+/// The length of a response's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub enum ResponseBodyLength {
+    /// The number of bytes.
     Sized(u64),
+    /// In chunks, see [`ChunkedDecoder`](super::ChunkedDecoder).
     Chunked,
+    /// All bytes until the connection is closed.
     UntilClose,
 }
 
+/// Why a head is rejected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResponseHeadError {
+    /// It is longer than the limit.
+    TooLarge,
+    /// It violates HTTP, or has what the request does not allow. The text is a clause.
+    Invalid(String),
+}
+
 /// Parses the head at the front of `text`; `None` while it is incomplete.
-pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
+///
+/// # Errors
+/// See [`ResponseHeadError`]. More bytes do not change the error.
+pub fn parse_response_head(
+    text: &[u8],
+    bytes_max: usize,
+) -> Result<Option<ResponseHead>, ResponseHeadError> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = Response::new(&mut []);
     let config = ParserConfig::default();
     let len = match config.parse_response_with_uninit_headers(&mut response, text, &mut headers) {
-        Ok(Status::Complete(len)) if len > HEAD_BYTES_MAX => return Err(ClientFault::HeadTooLarge),
+        Ok(Status::Complete(len)) if len > bytes_max => return Err(ResponseHeadError::TooLarge),
         Ok(Status::Complete(len)) => len,
-        Ok(Status::Partial) if text.len() > HEAD_BYTES_MAX => {
-            return Err(ClientFault::HeadTooLarge);
-        }
+        Ok(Status::Partial) if text.len() > bytes_max => return Err(ResponseHeadError::TooLarge),
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(not_http(&error.to_string())),
     };
@@ -56,7 +71,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
     let fields = Fields::of(response.headers)?;
     let body = match status {
         // These statuses have no body, whatever the headers say.
-        100..200 | 204 | 304 => Body::Sized(0),
+        100..200 | 204 | 304 => ResponseBodyLength::Sized(0),
         _ => fields.body(version)?,
     };
     let keeps_alive = match version {
@@ -67,8 +82,8 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<Head>, ClientFault> {
         200..300 => String::new(),
         _ => response.reason.unwrap_or_default().to_owned(),
     };
-    let keeps_alive = keeps_alive && body != Body::UntilClose;
-    Ok(Some(Head {
+    let keeps_alive = keeps_alive && body != ResponseBodyLength::UntilClose;
+    Ok(Some(ResponseHead {
         len,
         status,
         reason,
@@ -91,7 +106,7 @@ struct Fields {
 }
 
 impl Fields {
-    fn of(headers: &[Header<'_>]) -> Result<Self, ClientFault> {
+    fn of(headers: &[Header<'_>]) -> Result<Self, ResponseHeadError> {
         let mut fields = Self::default();
         for header in headers {
             fields.take(header)?;
@@ -99,7 +114,7 @@ impl Fields {
         Ok(fields)
     }
 
-    fn take(&mut self, header: &Header<'_>) -> Result<(), ClientFault> {
+    fn take(&mut self, header: &Header<'_>) -> Result<(), ResponseHeadError> {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
             let length = decimal(header.value).ok_or_else(|| not_http("a bad Content-Length"))?;
@@ -134,13 +149,13 @@ impl Fields {
         Ok(())
     }
 
-    fn body(&self, version: u8) -> Result<Body, ClientFault> {
+    fn body(&self, version: u8) -> Result<ResponseBodyLength, ResponseHeadError> {
         match (self.transfer_encoding, self.content_length) {
             (true, Some(_)) => Err(not_http("both a length and a transfer coding")),
             (true, None) if version == 0 => Err(not_http("chunks in HTTP/1.0")),
-            (true, None) => Ok(Body::Chunked),
-            (false, Some(length)) => Ok(Body::Sized(length)),
-            (false, None) => Ok(Body::UntilClose),
+            (true, None) => Ok(ResponseBodyLength::Chunked),
+            (false, Some(length)) => Ok(ResponseBodyLength::Sized(length)),
+            (false, None) => Ok(ResponseBodyLength::UntilClose),
         }
     }
 }
@@ -154,6 +169,6 @@ fn decimal(text: &[u8]) -> Option<u64> {
 }
 
 #[cold]
-fn not_http(what: &str) -> ClientFault {
-    ClientFault::Protocol(format!("HTTP with {what}"))
+fn not_http(what: &str) -> ResponseHeadError {
+    ResponseHeadError::Invalid(format!("HTTP with {what}"))
 }

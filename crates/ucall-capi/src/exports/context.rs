@@ -1,0 +1,125 @@
+//! What a call knows: its method, its caller and its request.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use ucall_proto::http1::Head;
+
+use super::params::{write_output, write_text_output};
+use crate::auth::AuthRequest;
+use crate::boundary::{catch_panic, string};
+use crate::call::Call;
+use crate::peer::PeerAddress;
+
+type CallPointer = *const Call<'static, 'static>;
+
+/// The name by which a call was registered.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone; the outputs are NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_method(
+    call: CallPointer,
+    output: *mut *const c_char,
+    output_length: *mut usize,
+) -> bool {
+    // SAFETY: our caller says that it is alive and ours alone.
+    let name = catch_panic(None, || Some(unsafe { call.as_ref() }?.procedure().as_bytes()));
+    // SAFETY: our caller says that they are NULL or writable.
+    name.is_some() && unsafe { write_text_output(name, output, output_length) }
+}
+
+/// Whether the caller of a call gets no reply.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_is_notification(call: CallPointer) -> bool {
+    // SAFETY: our caller says that it is alive and ours alone.
+    catch_panic(false, || unsafe { call.as_ref() }.is_some_and(Call::is_notification))
+}
+
+/// What the program's authentication has said of the caller of a call.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_user(call: CallPointer) -> *mut c_void {
+    // SAFETY: our caller says that it is alive and ours alone.
+    catch_panic(ptr::null_mut(), || unsafe { call.as_ref() }.map_or(ptr::null_mut(), Call::user))
+}
+
+/// The other end of the connection of a call.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone; `output` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_peer(call: CallPointer, output: *mut PeerAddress) -> bool {
+    // SAFETY: our caller says that it is alive and ours alone.
+    let peer = catch_panic(None, || PeerAddress::of(unsafe { call.as_ref() }?.peer()?));
+    // SAFETY: our caller says that it is NULL or writable.
+    unsafe { write_output(peer, output) }
+}
+
+/// A header of the HTTP request of a call.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone; `name` is NULL or ends at its NUL; the
+/// outputs are NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_header(
+    call: CallPointer,
+    name: *const c_char,
+    output: *mut *const c_char,
+    output_length: *mut usize,
+) -> bool {
+    let value = catch_panic(None, || {
+        // SAFETY: our caller says that it is alive and ours alone.
+        let head = unsafe { call.as_ref() }?.head()?;
+        // SAFETY: our caller says that it is NULL or ends at its NUL.
+        unsafe { header(head, name) }
+    });
+    // SAFETY: our caller says that they are NULL or writable.
+    value.is_some() && unsafe { write_text_output(value, output, output_length) }
+}
+
+/// A header of a request that is authenticated.
+///
+/// # Safety
+/// `request` is NULL, or that of a callback that runs; the others as for [`ucall_call_header`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_request_header(
+    request: *const AuthRequest<'static>,
+    name: *const c_char,
+    output: *mut *const c_char,
+    output_length: *mut usize,
+) -> bool {
+    let value = catch_panic(None, || {
+        // SAFETY: our caller says that it is NULL or alive, and that the name ends at its NUL.
+        unsafe { header(request.as_ref()?.head?, name) }
+    });
+    // SAFETY: our caller says that they are NULL or writable.
+    value.is_some() && unsafe { write_text_output(value, output, output_length) }
+}
+
+/// The other end of the connection of a request that is authenticated.
+///
+/// # Safety
+/// `request` is NULL, or that of a callback that runs; `output` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_request_peer(
+    request: *const AuthRequest<'static>,
+    output: *mut PeerAddress,
+) -> bool {
+    // SAFETY: our caller says that it is NULL or alive.
+    let peer = catch_panic(None, || PeerAddress::of(unsafe { request.as_ref() }?.caller.peer?));
+    // SAFETY: our caller says that it is NULL or writable.
+    unsafe { write_output(peer, output) }
+}
+
+/// # Safety
+/// `name` is NULL or ends at its NUL.
+unsafe fn header<'a>(head: &Head<'a>, name: *const c_char) -> Option<&'a [u8]> {
+    // SAFETY: passed on to our caller.
+    head.header(unsafe { string(name, "name") }.ok()?)
+}

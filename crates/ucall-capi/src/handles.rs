@@ -1,0 +1,57 @@
+//! The handles that the program has freed, so that freeing one twice is an error and no crash.
+//!
+//! Freed servers are known in every build. Writers and deferred calls are known in debug builds
+//! alone, because each would cost a lock.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::boundary::{ErrorCode, set_last_error};
+
+static FREED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+fn freed() -> MutexGuard<'static, BTreeSet<usize>> {
+    FREED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The program gets a handle, whose address may be that of one that was freed.
+pub(crate) fn create<T>(handle: *const T) {
+    freed().remove(&handle.addr());
+}
+
+/// Whether a handle is freed for the first time. Reports an error if not.
+pub(crate) fn free<T>(handle: *const T, function: &str) -> bool {
+    let is_first = freed().insert(handle.addr());
+    if !is_first {
+        report(function);
+    }
+    is_first
+}
+
+/// [`create`] in a debug build.
+pub(crate) fn create_checked<T>(handle: *const T) {
+    if cfg!(debug_assertions) {
+        create(handle);
+    }
+}
+
+/// [`free`] in a debug build; `true` in others.
+pub(crate) fn free_checked<T>(handle: *const T, function: &str) -> bool {
+    !cfg!(debug_assertions) || free(handle, function)
+}
+
+/// Whether a handle was freed, in a debug build. Reports an error if it was.
+pub(crate) fn is_freed<T>(handle: *const T, function: &str) -> bool {
+    let is_freed = cfg!(debug_assertions) && freed().contains(&handle.addr());
+    if is_freed {
+        report(function);
+    }
+    is_freed
+}
+
+#[cold]
+fn report(function: &str) {
+    let text = format!("{function}: called twice with one handle; ignored");
+    eprintln!("ucall: {text}");
+    set_last_error(ErrorCode::InvalidArgument, &text);
+}

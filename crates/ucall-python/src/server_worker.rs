@@ -1,0 +1,71 @@
+//! Makes the worker of a server's next run.
+
+use pyo3::prelude::*;
+use ucall_server::{AnyWorker, connections_allowed};
+
+use crate::asyncio::loop_driver::Sockets;
+use crate::asyncio::runner::WorkerRunner;
+use crate::engine;
+use crate::handler::Interpreter;
+use crate::server::Server;
+use crate::worker_peers::WorkerPeers;
+
+impl Server {
+    /// The sockets of the next worker.
+    fn take_sockets(&self) -> PyResult<Option<Sockets>> {
+        let mut state = self.state();
+        let (address, has_tls) = (state.address.clone(), state.tls.is_some());
+        let datagrams = match &mut state.udp {
+            Some(udp) => {
+                udp.check(&address, self.auth.is_some(), has_tls)?;
+                udp.bind(&address)?;
+                udp.socket.take()
+            }
+            None => None,
+        };
+        Ok(state.listener.take().map(|listener| Sockets { listener, datagrams }))
+    }
+
+    /// Makes a worker for this thread. Returns the sockets that it will listen on, too.
+    pub(crate) fn runner(
+        &self,
+        py: Python<'_>,
+        is_embedded: bool,
+    ) -> PyResult<(WorkerRunner, Option<Sockets>)> {
+        self.bind(py)?;
+        let listener = self.take_sockets()?;
+        let (engine, tls, page, sockets, metrics, access_log) = {
+            let state = self.state();
+            let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
+            let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
+            let (engine, tls, metrics) = (state.engine, state.tls.clone(), state.metrics.clone());
+            let access_log = state.access_log.clone();
+            (engine, tls, page, sockets, metrics, access_log)
+        };
+        metrics.as_ref().inspect(|metrics| metrics.count_worker());
+        let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
+        let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
+        let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
+        let mut interpreter =
+            Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes, metrics)?;
+        interpreter.callbacks = self.state().callbacks.clone_ref(py);
+        let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
+        config.access.bind(self.state().address.is_loopback());
+        config.tls = tls;
+        config.access_log.clone_from(&access_log);
+        config.connections_max = config.connections_max.min(connections_allowed());
+        let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)
+            .map_err(|error| engine::failure(py, error))?;
+        if let Some(page) = page {
+            worker.set_counters(page);
+        }
+        if let Some(access_log) = access_log {
+            self.procedures.want_peers();
+            access_log.start(worker.counters())?;
+        }
+        if let Some(sockets) = sockets {
+            worker.publisher().set_sockets(sockets);
+        }
+        Ok((WorkerRunner::new(worker)?, listener))
+    }
+}

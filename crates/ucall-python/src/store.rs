@@ -1,0 +1,211 @@
+//! The key-value store as Python uses it, for `ucall.store`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use ucall_store::{
+    Durability, Entry, OpenStore, Operation, Outcome, Scan, Store, StoreError, StoreOptions, Value,
+};
+
+use crate::ffi::with_buffer;
+
+/// An entry: its version, whether it is JSON text, and its bytes.
+type Item<'py> = (u64, bool, Bound<'py, PyBytes>);
+
+/// A store that each process opens when it first needs it, for `ucall.store.Store`.
+#[pyclass(frozen, name = "Store", module = "ucall._core")]
+pub(crate) struct PyStore {
+    pub(crate) store: Arc<Store>,
+}
+
+#[pymethods]
+impl PyStore {
+    #[new]
+    #[pyo3(signature = (path, *, max_bytes, max_value_bytes, durability))]
+    fn new(
+        path: PathBuf,
+        max_bytes: usize,
+        max_value_bytes: usize,
+        durability: &str,
+    ) -> PyResult<Self> {
+        let durability = match durability {
+            "commit" => Durability::Commit,
+            "none" => Durability::None,
+            other => {
+                let expected = "durability: expected 'commit' or 'none'";
+                return Err(PyValueError::new_err(format!("{expected}, got {other:?}")));
+            }
+        };
+        let options =
+            StoreOptions { bytes_max: max_bytes, value_bytes_max: max_value_bytes, durability };
+        Ok(Self { store: Arc::new(Store::new(path, options)) })
+    }
+
+    /// Opens the store in this process, unless it is open.
+    fn open(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |_| Ok(()))
+    }
+
+    /// Closes the store in this process once its other users are done with it.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.store.close());
+    }
+
+    /// The version of a key, whether its value is JSON text, and its bytes.
+    fn get<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Item<'py>>> {
+        let entry = self.with(py, |store| store.get(key.as_bytes()))?;
+        Ok(entry.map(|entry| item(py, &entry)))
+    }
+
+    /// Sets the value of a key, if it has `version`; 0 if it is absent. Returns the new version.
+    #[pyo3(signature = (key, value, is_json, *, ttl_ms, version))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        value: &Bound<'_, PyAny>,
+        is_json: bool,
+        ttl_ms: Option<u64>,
+        version: Option<u64>,
+    ) -> PyResult<Option<u64>> {
+        let operation = put(key, value, is_json, ttl_ms, version)?;
+        match self.with(py, |store| store.write(operation))? {
+            Outcome::Version(version) => Ok(Some(version)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Removes a key; returns whether there was one.
+    fn delete(&self, py: Python<'_>, key: &str) -> PyResult<bool> {
+        let operation = Operation::Delete { key: key.into() };
+        Ok(self.with(py, |store| store.write(operation))? == Outcome::Deleted(true))
+    }
+
+    /// Adds to the integer of a key; returns the sum.
+    fn increment(&self, py: Python<'_>, key: &str, by: i64) -> PyResult<i64> {
+        let operation = Operation::Increment { key: key.into(), by };
+        match self.with(py, |store| store.write(operation))? {
+            Outcome::Number(number) => Ok(number),
+            _ => Ok(0),
+        }
+    }
+
+    /// Runs all operations or none: tuples of a name and the arguments of its method. Returns their
+    /// results, or `None` if a key has another version.
+    fn batch<'py>(
+        &self,
+        py: Python<'py>,
+        operations: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let operations = operations.iter().map(operation).collect::<PyResult<Vec<_>>>()?;
+        match self.with(py, |store| store.write(Operation::Batch(operations)))? {
+            Outcome::Batch(outcomes) => outcomes
+                .iter()
+                .map(|outcome| result(py, outcome))
+                .collect::<PyResult<_>>()
+                .map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The next entries in the order of their keys, each with its key, and the cursor.
+    #[pyo3(signature = (*, prefix, start, end, limit, cursor))]
+    #[expect(clippy::type_complexity, reason = "they are tuples in Python")]
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: &str,
+        start: Option<&str>,
+        end: Option<&str>,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> PyResult<(Vec<(String, Item<'py>)>, Option<String>)> {
+        let key = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
+        let (start, end, cursor) = (key(start), key(end), key(cursor));
+        let scan = Scan { prefix: prefix.as_bytes().to_vec(), start, end, cursor, limit };
+        let page = self.with(py, |store| store.scan(&scan))?;
+        let name = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        let entries = page.entries.iter().map(|(key, entry)| (name(key), item(py, entry)));
+        Ok((entries.collect(), page.cursor.as_deref().map(name)))
+    }
+
+    /// Copies the store to a new file without its free pages.
+    fn compact(&self, py: Python<'_>, target: PathBuf) -> PyResult<()> {
+        self.with(py, |store| store.copy_compact(&target))
+    }
+
+    /// Waits until the disk has all writes.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, OpenStore::sync)
+    }
+}
+
+impl PyStore {
+    /// Uses the store of this process while other Python threads run.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&OpenStore) -> Result<T, StoreError> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| work(&*self.store.open()?)).map_err(raised)
+    }
+}
+
+/// A caller's fault is a `ValueError`, the system's an `OSError`.
+fn raised(error: StoreError) -> PyErr {
+    match error {
+        StoreError::Invalid(text) => PyValueError::new_err(text),
+        failed => PyOSError::new_err(failed.to_string()),
+    }
+}
+
+fn item<'py>(py: Python<'py>, entry: &Entry) -> Item<'py> {
+    let (is_json, bytes) = match &entry.value {
+        Value::Json(text) => (true, text),
+        Value::Bytes(bytes) => (false, bytes),
+    };
+    (entry.version, is_json, PyBytes::new(py, bytes))
+}
+
+fn put(
+    key: &str,
+    value: &Bound<'_, PyAny>,
+    is_json: bool,
+    ttl_ms: Option<u64>,
+    version: Option<u64>,
+) -> PyResult<Operation> {
+    let bytes = with_buffer(value, <[u8]>::to_vec)?;
+    let value = if is_json { Value::Json(bytes) } else { Value::Bytes(bytes) };
+    Ok(Operation::Put { key: key.into(), value, ttl_ms, version })
+}
+
+fn operation(described: &Bound<'_, PyAny>) -> PyResult<Operation> {
+    let name = described.get_item(0)?.extract::<String>()?;
+    match &*name {
+        "put" => {
+            type Put<'py> = (String, String, Bound<'py, PyAny>, bool, Option<u64>, Option<u64>);
+            let (_, key, value, is_json, ttl_ms, version) = described.extract::<Put<'_>>()?;
+            put(&key, &value, is_json, ttl_ms, version)
+        }
+        "delete" => {
+            let (_, key) = described.extract::<(String, String)>()?;
+            Ok(Operation::Delete { key: key.into() })
+        }
+        _ => {
+            let (_, key, by) = described.extract::<(String, String, i64)>()?;
+            Ok(Operation::Increment { key: key.into(), by })
+        }
+    }
+}
+
+fn result<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match outcome {
+        Outcome::Version(version) => version.into_pyobject(py)?.into_any(),
+        Outcome::Number(number) => number.into_pyobject(py)?.into_any(),
+        Outcome::Deleted(was_present) => was_present.into_pyobject(py)?.to_owned().into_any(),
+        Outcome::OtherVersion | Outcome::Batch(_) => py.None().into_bound(py),
+    })
+}

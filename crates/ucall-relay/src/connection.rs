@@ -1,0 +1,432 @@
+//! One connection to an upstream, without its socket.
+//!
+//! Calls over HTTP follow one another; others are pipelined. A connection over HTTP ends when its
+//! call is given up, which tells the upstream, too.
+
+use std::io;
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ucall_engine::{Id, SockAddr};
+use ucall_proto::tls::TlsError;
+use ucall_proto::{MemoryBudget, Reservation};
+use ucall_server::{NativeContext, Token};
+
+use crate::http::{self, HttpReplyReader, HttpTarget};
+use crate::options::UpstreamAddress;
+use crate::replies::{ReplyReader, UpstreamReply};
+use crate::request::{CallContext, end_call, write_cancel, write_meta};
+use crate::secure::Transport;
+use crate::slots::{Answered, PendingCall, Slots};
+
+/// How long a connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the handshake of TLS may take after that.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Calls under way on one connection. A server of this project reads no further at 128.
+const CALLS_MAX: usize = 100;
+/// Bytes that wait for a send, above which a connection gets no more calls.
+const UNSENT_BYTES_MAX: usize = 1024 * 1024;
+/// A longer call has a connection of its own, so that others do not wait for it.
+const SHARED_BYTES_MAX: usize = 256 * 1024;
+/// An unused connection is closed after this, before the upstream closes it.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// The same over HTTP: common servers close after 5 s, and a call sent meanwhile is lost.
+const HTTP_IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// A call whose connection has failed.
+#[derive(Debug)]
+pub(crate) struct LostCall {
+    pub(crate) call: PendingCall,
+    /// Its text up to the params, if it may be sent again.
+    pub(crate) text: Option<Vec<u8>>,
+    /// Whether the upstream may have run it.
+    pub(crate) was_sent: bool,
+}
+
+/// How a connection has ended, and the calls that it has not answered.
+#[derive(Debug)]
+pub(crate) struct EndedConnection {
+    /// `None` if it has ended as it should.
+    pub(crate) failure: Option<String>,
+    pub(crate) lost: Vec<LostCall>,
+}
+
+#[derive(Debug)]
+enum ConnectionState {
+    New,
+    Connecting { attempt: Id, until: Instant },
+    Open(Id),
+    Closed,
+}
+
+/// How calls are written, and replies are read.
+#[derive(Debug)]
+enum Framing {
+    Raw(ReplyReader),
+    Http(Arc<HttpTarget>, HttpReplyReader),
+}
+
+/// One connection, with the calls that wait for its replies.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    state: ConnectionState,
+    framing: Framing,
+    transport: Transport,
+    /// When the handshake must have ended.
+    handshake_until: Instant,
+    slots: Slots,
+    /// What was not passed to the engine yet.
+    output: Vec<u8>,
+    /// The calls in it: their slots, and their texts up to the params.
+    unsent: Vec<(u32, Range<usize>)>,
+    /// Set once it cannot go on: why, or `Ok` if it has ended as it should.
+    ended: Option<Result<(), String>>,
+    /// When a call began or bytes arrived.
+    last_used: Instant,
+    last_received: Instant,
+    /// Whether it gets no more calls, because it seems to be stuck.
+    is_retired: bool,
+    /// Whether the last call is large.
+    has_large_call: bool,
+    /// When the response to a notification over HTTP must have arrived.
+    notified_until: Option<Instant>,
+    /// For what has arrived of a reply, and what waits to be sent.
+    reserved: Reservation,
+}
+
+impl Connection {
+    /// A connection that is not open yet.
+    pub(crate) fn new(address: &UpstreamAddress, bytes_max: usize, now: Instant) -> Self {
+        let framing = match &address.http {
+            Some(target) => Framing::Http(target.clone(), HttpReplyReader::new(bytes_max)),
+            None => Framing::Raw(ReplyReader::new(bytes_max)),
+        };
+        let transport = address.tls.as_ref().map(Transport::secure).transpose();
+        let (transport, ended) = match transport {
+            Ok(transport) => (transport.unwrap_or_default(), None),
+            Err(error) => (Transport::default(), Some(Err(describe_tls(&error)))),
+        };
+        Self {
+            state: ConnectionState::New,
+            framing,
+            transport,
+            handshake_until: now,
+            slots: Slots::default(),
+            output: Vec::new(),
+            unsent: Vec::new(),
+            ended,
+            last_used: now,
+            last_received: now,
+            is_retired: false,
+            has_large_call: false,
+            notified_until: None,
+            reserved: Reservation::default(),
+        }
+    }
+
+    /// Whether a call with a text of so many bytes neither waits here for a large call nor makes
+    /// others wait.
+    pub(crate) fn is_free_for(&self, text_bytes: usize) -> bool {
+        let is_unused = self.slots.used() == 0 && self.output.is_empty();
+        let is_shared = text_bytes <= SHARED_BYTES_MAX && !self.has_large_call;
+        self.has_room() && (is_shared || is_unused)
+    }
+
+    /// Whether it takes another call.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.is_retired
+            && self.ended.is_none()
+            && self.slots.used() < calls_max(self.is_http())
+            && self.output.len() + self.transport.unsent() < UNSENT_BYTES_MAX
+    }
+
+    /// Calls that the upstream has not answered, given up or not.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.slots.used()
+    }
+
+    /// Whether the id is that of its socket, or of its attempt to connect.
+    pub(crate) fn is(&self, id: Id) -> bool {
+        match self.state {
+            ConnectionState::Connecting { attempt, .. } => attempt == id,
+            ConnectionState::Open(socket) => socket == id,
+            ConnectionState::New | ConnectionState::Closed => false,
+        }
+    }
+
+    /// Enqueues a call, whose text up to the params is `text`.
+    pub(crate) fn call(&mut self, call: PendingCall, text: &[u8]) {
+        let (context, now) = (call.context.clone(), call.started);
+        self.has_large_call = text.len() > SHARED_BYTES_MAX;
+        let slot = self.slots.insert(call);
+        let range = self.write(text, &context, Some(slot), now);
+        self.unsent.push((slot, range));
+    }
+
+    /// Enqueues a notification.
+    pub(crate) fn notify(&mut self, text: &[u8], context: &CallContext, now: Instant) {
+        if self.is_http() {
+            self.slots.insert_discarded();
+            self.notified_until = context.deadline.map(|deadline| deadline.at);
+        }
+        self.write(text, context, None, now);
+    }
+
+    /// Returns where `text` is in the output.
+    fn write(
+        &mut self,
+        text: &[u8],
+        context: &CallContext,
+        id: Option<u32>,
+        now: Instant,
+    ) -> Range<usize> {
+        self.last_used = now;
+        let out = &mut self.output;
+        let Framing::Http(target, reader) = &mut self.framing else {
+            let start = out.len();
+            out.extend_from_slice(text);
+            write_meta(out, context, now);
+            end_call(out, id);
+            return start..start + text.len();
+        };
+        let mut end = Vec::new();
+        if target.takes_meta {
+            write_meta(&mut end, context, now);
+        }
+        end_call(&mut end, id.map(|_| http::ID));
+        target.write_head(out, text.len() + end.len(), context);
+        reader.begin(id.is_none());
+        let start = out.len();
+        out.extend_from_slice(text);
+        out.append(&mut end);
+        start..start + text.len()
+    }
+
+    /// Gives up a call, if it is here; returns whether it is late. A connection on which nothing
+    /// has arrived since a late call was sent gets no more calls, and so does one over HTTP.
+    pub(crate) fn give_up(&mut self, token: Token, now: Instant) -> Option<bool> {
+        let (slot, call) = self.slots.give_up(token)?;
+        let is_late = call.context.deadline.is_some_and(|deadline| deadline.at <= now);
+        if self.is_http() {
+            self.is_retired = true;
+        } else {
+            self.is_retired |= is_late && self.last_received <= call.started;
+            write_cancel(&mut self.output, slot);
+        }
+        Some(is_late)
+    }
+
+    /// An attempt to connect has ended.
+    pub(crate) fn connected(&mut self, socket: io::Result<Id>, now: Instant) {
+        match socket {
+            Ok(socket) => {
+                self.state = ConnectionState::Open(socket);
+                (self.last_used, self.handshake_until) = (now, now + HANDSHAKE_TIMEOUT);
+            }
+            Err(error) => self.disconnected(&error),
+        }
+    }
+
+    /// The socket is closed.
+    pub(crate) fn disconnected(&mut self, error: &io::Error) {
+        let was_open = matches!(self.state, ConnectionState::Open(_));
+        self.state = ConnectionState::Closed;
+        self.end_by_peer(was_open && !self.transport.is_handshaking(), error);
+    }
+
+    fn end_by_peer(&mut self, was_open: bool, error: &io::Error) {
+        // An upstream may close a connection that it has answered all calls on.
+        let is_failure = !was_open || self.slots.waiting() > 0;
+        self.ended.get_or_insert_with(|| match (is_failure, error.kind()) {
+            (false, _) => Ok(()),
+            (true, io::ErrorKind::UnexpectedEof) => Err("it has closed the connection".to_owned()),
+            (true, _) => Err(error.to_string()),
+        });
+    }
+
+    /// Reads replies, and passes those that calls wait for to `reply`.
+    pub(crate) fn received(
+        &mut self,
+        bytes: &mut [u8],
+        now: Instant,
+        mut reply: impl FnMut(PendingCall, UpstreamReply),
+    ) {
+        if self.ended.is_some() {
+            return;
+        }
+        (self.last_used, self.last_received) = (now, now);
+        let Self { transport, framing, slots, is_retired, .. } = self;
+        let mut ended = None;
+        let received = transport.receive(bytes, |plaintext| {
+            if ended.is_none() {
+                ended = read(framing, slots, is_retired, plaintext, &mut reply);
+            }
+        });
+        match received {
+            Ok(true) => self.ended = ended,
+            Ok(false) => {
+                self.ended = ended;
+                self.end_by_peer(true, &io::ErrorKind::UnexpectedEof.into());
+            }
+            Err(error) => self.ended = Some(Err(describe_tls(&error))),
+        }
+    }
+
+    /// Connects, sends or closes, at the end of a turn. Returns how it has ended, if it has.
+    pub(crate) fn advance(
+        &mut self,
+        address: &SockAddr,
+        now: Instant,
+        context: &mut dyn NativeContext,
+    ) -> Option<EndedConnection> {
+        if self.ended.is_none() {
+            self.step(address, now, context);
+            let held = self.held_bytes();
+            let held = if held > MemoryBudget::UNRESERVED_BYTES { held } else { 0 };
+            if !context.reserve(&mut self.reserved, held) {
+                let reason = "the relay has no memory for a reply (max_held_bytes)";
+                self.ended = Some(Err(reason.to_owned()));
+            }
+        }
+        let ended = self.ended.take()?;
+        Some(EndedConnection { failure: ended.err(), lost: self.close(context) })
+    }
+
+    fn step(&mut self, address: &SockAddr, now: Instant, context: &mut dyn NativeContext) {
+        match self.state {
+            ConnectionState::New => match context.connect(address) {
+                Ok(attempt) => {
+                    let until = now + CONNECT_TIMEOUT;
+                    self.state = ConnectionState::Connecting { attempt, until };
+                }
+                Err(error) => self.disconnected(&error),
+            },
+            ConnectionState::Connecting { until, .. } if until <= now => {
+                let millis = CONNECT_TIMEOUT.as_millis();
+                let reason = format!("it has not accepted a connection in {millis} ms");
+                self.ended = Some(Err(reason));
+            }
+            ConnectionState::Open(_) if self.is_done(now) => self.ended = Some(Ok(())),
+            ConnectionState::Open(_) if self.response_until().is_some_and(|until| until <= now) => {
+                self.ended = Some(Err("it has not answered a notification in time".to_owned()));
+            }
+            ConnectionState::Open(_)
+                if self.transport.is_handshaking() && self.handshake_until <= now =>
+            {
+                let millis = HANDSHAKE_TIMEOUT.as_millis();
+                let reason = format!("it has not ended the handshake of TLS in {millis} ms");
+                self.ended = Some(Err(reason));
+            }
+            ConnectionState::Open(socket) => {
+                match self.transport.send(socket, &mut self.output, context) {
+                    Ok(true) => self.unsent.clear(),
+                    Ok(false) => {}
+                    Err(error) => self.ended = Some(Err(describe_tls(&error))),
+                }
+            }
+            ConnectionState::Connecting { .. } | ConnectionState::Closed => {}
+        }
+    }
+
+    /// Whether it is idle for long, or stuck without a call that waits.
+    fn is_done(&self, now: Instant) -> bool {
+        match self.is_retired {
+            true => self.slots.waiting() == 0,
+            false => self.idle_until().is_some_and(|until| until <= now),
+        }
+    }
+
+    fn idle_until(&self) -> Option<Instant> {
+        let idle_max = if self.is_http() { HTTP_IDLE_MAX } else { IDLE_MAX };
+        let is_idle = self.slots.used() == 0 && self.output.is_empty();
+        is_idle.then(|| self.last_used + idle_max)
+    }
+
+    /// When the response to a notification, whose caller has no deadline, is late.
+    fn response_until(&self) -> Option<Instant> {
+        let is_notification = self.slots.waiting() == 0 && self.slots.used() > 0;
+        self.notified_until.filter(|_| is_notification)
+    }
+
+    fn held_bytes(&self) -> usize {
+        let partial = match &self.framing {
+            Framing::Raw(reader) => reader.held_bytes(),
+            Framing::Http(_, reader) => reader.held_bytes(),
+        };
+        partial + self.output.capacity() + self.transport.held_bytes()
+    }
+
+    fn is_http(&self) -> bool {
+        matches!(self.framing, Framing::Http(..))
+    }
+
+    /// When [`Connection::advance`] is due, even without events.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            ConnectionState::Connecting { until, .. } => Some(until),
+            ConnectionState::Open(_) if self.transport.is_handshaking() => {
+                Some(self.handshake_until)
+            }
+            ConnectionState::Open(_) => self.idle_until().or(self.response_until()),
+            ConnectionState::New | ConnectionState::Closed => None,
+        }
+    }
+
+    /// Closes the socket; returns the calls that were not answered.
+    fn close(&mut self, context: &mut dyn NativeContext) -> Vec<LostCall> {
+        match mem::replace(&mut self.state, ConnectionState::Closed) {
+            ConnectionState::Connecting { attempt: id, .. } | ConnectionState::Open(id) => {
+                context.close(id);
+            }
+            ConnectionState::New | ConnectionState::Closed => {}
+        }
+        let unsent = mem::take(&mut self.unsent);
+        let lost = self.slots.take_all().into_iter().map(|(slot, mut call)| {
+            let text = unsent.iter().find(|(unsent, _)| *unsent == slot);
+            let text = text.and_then(|(_, range)| self.output.get(range.clone()));
+            let was_sent = text.is_none();
+            let text = text.map(<[u8]>::to_vec).or_else(|| call.repeatable.take());
+            LostCall { call, text, was_sent }
+        });
+        lost.collect()
+    }
+}
+
+/// Calls under way on one connection.
+pub(crate) fn calls_max(is_http: bool) -> usize {
+    if is_http { 1 } else { CALLS_MAX }
+}
+
+/// Reads replies out of plaintext. Returns how the connection has ended, if it has.
+fn read(
+    framing: &mut Framing,
+    slots: &mut Slots,
+    is_retired: &mut bool,
+    bytes: &[u8],
+    mut reply: impl FnMut(PendingCall, UpstreamReply),
+) -> Option<Result<(), String>> {
+    let handle = |received: UpstreamReply| match slots.answer(received.id) {
+        Some(Answered::Call(call)) => {
+            reply(call, received);
+            true
+        }
+        Some(Answered::GivenUp) => true,
+        None => false,
+    };
+    match framing {
+        Framing::Raw(reader) => reader.read(bytes, handle).err().map(Err),
+        Framing::Http(_, reader) => {
+            let result = reader.read(bytes, handle);
+            *is_retired |= !reader.keeps_alive();
+            // Between calls a server may say that it closes, as by status 408.
+            result.err().map(|reason| if slots.used() == 0 { Ok(()) } else { Err(reason) })
+        }
+    }
+}
+
+fn describe_tls(error: &TlsError) -> String {
+    format!("TLS has failed: {error}")
+}

@@ -1,0 +1,426 @@
+//! Calls over HTTP/1.1: each is a `POST`, and its reply is the body of the response. One call at a
+//! time is under way on a connection.
+//!
+//! | state     | input                 | next                       |
+//! |-----------|-----------------------|----------------------------|
+//! | `Idle`    | any byte              | an error                   |
+//! | `Head`    | a head of status 1xx  | `Head`, up to a limit      |
+//! | `Head`    | a head                | `Sized`, `Chunked`         |
+//! | `Sized`   | the last byte         | `Idle`, with a reply       |
+//! | `Chunked` | the last chunk        | `Idle`, with a reply       |
+//!
+//! [`HttpReplyReader::begin`] leads from `Idle` to `Head`. A response whose length only the end of
+//! the connection tells is an error, because it may have been cut.
+
+use std::mem;
+
+use ucall_proto::http1::{
+    ChunkedDecoder, ChunkedLimits, HttpError, ResponseBodyLength, ResponseHead, ResponseHeadError,
+    parse_response_head,
+};
+
+use crate::replies::{UpstreamReply, read_reply};
+use crate::request::{CallContext, write_number};
+
+/// The head of one response.
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Heads of status 1xx before one response.
+const INFORMATIONAL_MAX: u32 = 100;
+/// Chunk extensions and trailers of one response.
+const CHUNK_OVERHEAD_BYTES_MAX: usize = 64 * 1024;
+/// The id of each call. Some servers take 0 for none.
+pub(crate) const ID: u32 = 1;
+/// Headers that the relay sets itself.
+const RESERVED: [&str; 6] =
+    ["host", "content-length", "transfer-encoding", "connection", "content-type", "accept"];
+
+/// Where calls are posted to, and with which headers.
+#[derive(Debug)]
+pub(crate) struct HttpTarget {
+    /// The head of each request, up to the value of `Content-Length`.
+    head: String,
+    /// Whether the server reads `_meta`.
+    pub(crate) takes_meta: bool,
+}
+
+impl HttpTarget {
+    /// `path` has no spaces, and `headers` were checked.
+    pub(crate) fn new(
+        authority: &str,
+        path: &str,
+        headers: &[(String, String)],
+        takes_meta: bool,
+    ) -> Self {
+        let mut head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n\
+             Accept: application/json\r\n"
+        );
+        for (name, value) in headers {
+            head.extend([name, ": ", value, "\r\n"]);
+        }
+        head.push_str("Content-Length: ");
+        Self { head, takes_meta }
+    }
+
+    /// Appends the head of a request.
+    pub(crate) fn write_head(&self, out: &mut Vec<u8>, body_len: usize, context: &CallContext) {
+        out.extend_from_slice(self.head.as_bytes());
+        write_number(out, body_len as u64);
+        for (name, value) in context.trace.iter().flat_map(|trace| trace.members()) {
+            let line = ["\r\n", name, ": ", value];
+            line.into_iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+        }
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+}
+
+/// Checks a header for upstreams.
+///
+/// # Errors
+/// What was expected. The value is not repeated, because it may be a secret.
+pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err(format!("expected the name of a header, got {name:?}"));
+    }
+    if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+        return Err(format!("expected other headers than {name}, which the relay sets"));
+    }
+    match value.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        true => Ok(()),
+        false => Err(format!("expected a value of visible ASCII characters for {name}")),
+    }
+}
+
+/// Reads the responses of one connection.
+#[derive(Debug)]
+pub struct HttpReplyReader {
+    state: ReaderState,
+    /// An incomplete head, or the part of a body that has arrived.
+    partial: Vec<u8>,
+    /// The head of the response whose body is read.
+    status: u16,
+    reason: String,
+    keeps_alive: bool,
+    informational: u32,
+    is_notification: bool,
+    bytes_max: usize,
+}
+
+#[derive(Debug)]
+enum ReaderState {
+    Idle,
+    Head,
+    Sized(usize),
+    Chunked(ChunkedDecoder),
+}
+
+impl HttpReplyReader {
+    /// A reader of bodies of at most `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            state: ReaderState::Idle,
+            partial: Vec::new(),
+            status: 0,
+            reason: String::new(),
+            keeps_alive: true,
+            informational: 0,
+            is_notification: false,
+            bytes_max,
+        }
+    }
+
+    /// A call was written; of a notification the response has no document.
+    pub fn begin(&mut self, is_notification: bool) {
+        (self.state, self.is_notification, self.informational) =
+            (ReaderState::Head, is_notification, 0);
+    }
+
+    /// Whether another call may be written after this one.
+    pub fn keeps_alive(&self) -> bool {
+        self.keeps_alive
+    }
+
+    /// Memory of an incomplete reply.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.partial.capacity()
+    }
+
+    /// Reads the next bytes, and passes the reply to `handle` once it is complete, with the id 0.
+    ///
+    /// # Errors
+    /// Why the connection cannot be used any more.
+    pub fn read(
+        &mut self,
+        mut bytes: &[u8],
+        mut handle: impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<(), String> {
+        loop {
+            let used = match self.state {
+                ReaderState::Idle if bytes.is_empty() => return Ok(()),
+                ReaderState::Idle => return Err("it has sent more than a reply".to_owned()),
+                ReaderState::Head => self.read_head(bytes)?,
+                ReaderState::Sized(len) => self.read_sized(bytes, len, &mut handle)?,
+                ReaderState::Chunked(_) => self.read_chunks(bytes, &mut handle)?,
+            };
+            let Some(used) = used else { return Ok(()) };
+            bytes = bytes.get(used..).unwrap_or_default();
+        }
+    }
+
+    /// Reads a head; returns how many of the bytes belong to it, `None` while it is incomplete.
+    fn read_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, String> {
+        let before = self.partial.len();
+        let mut text = mem::take(&mut self.partial);
+        // An incomplete head is parsed again only after another line has ended.
+        let is_long = before + bytes.len() > HEAD_BYTES_MAX;
+        let is_worth_it = before == 0 || is_long || bytes.contains(&b'\n');
+        let parse = |text: &[u8]| parse_response_head(text, HEAD_BYTES_MAX).map_err(describe_head);
+        let parsed = match (is_worth_it, before) {
+            (false, _) => None,
+            (true, 0) => parse(bytes)?,
+            (true, _) => {
+                text.extend_from_slice(bytes);
+                parse(&text)?
+            }
+        };
+        let Some(head) = parsed else {
+            text.truncate(before);
+            text.extend_from_slice(bytes);
+            self.partial = text;
+            return Ok(None);
+        };
+        let used = head.len.saturating_sub(before);
+        self.begin_body(head)?;
+        Ok(Some(used))
+    }
+
+    fn begin_body(&mut self, head: ResponseHead) -> Result<(), String> {
+        if (100..200).contains(&head.status) {
+            self.informational += 1;
+            let is_bounded = self.informational <= INFORMATIONAL_MAX && head.status != 101;
+            let refusal = || format!("it has replied with HTTP status {}", head.status);
+            return is_bounded.then_some(()).ok_or_else(refusal);
+        }
+        self.state = match head.body {
+            ResponseBodyLength::Sized(len) if len > self.bytes_max as u64 => {
+                return Err(self.too_long());
+            }
+            ResponseBodyLength::Sized(len) => ReaderState::Sized(len as usize),
+            ResponseBodyLength::Chunked => ReaderState::Chunked(ChunkedDecoder::default()),
+            ResponseBodyLength::UntilClose => {
+                return Err("a reply has neither Content-Length nor chunks".to_owned());
+            }
+        };
+        (self.status, self.reason) = (head.status, head.reason);
+        self.keeps_alive = head.keeps_alive;
+        Ok(())
+    }
+
+    fn read_sized(
+        &mut self,
+        bytes: &[u8],
+        len: usize,
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<Option<usize>, String> {
+        let missing = len - self.partial.len();
+        let Some(rest) = bytes.get(..missing) else {
+            self.partial.extend_from_slice(bytes);
+            return Ok(None);
+        };
+        if self.partial.is_empty() {
+            self.finish(rest, handle)?;
+        } else {
+            self.partial.extend_from_slice(rest);
+            let body = mem::take(&mut self.partial);
+            self.finish(&body, handle)?;
+        }
+        Ok(Some(missing))
+    }
+
+    fn read_chunks(
+        &mut self,
+        bytes: &[u8],
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<Option<usize>, String> {
+        let ReaderState::Chunked(decoder) = &mut self.state else { return Ok(None) };
+        let limits = ChunkedLimits {
+            body_bytes_max: self.bytes_max as u64,
+            overhead_bytes_max: CHUNK_OVERHEAD_BYTES_MAX,
+        };
+        let progress = decoder.decode(bytes, &mut self.partial, &limits);
+        let progress = progress.map_err(|error| match error {
+            HttpError::BodyTooLarge { .. } => self.too_long(),
+            error => format!("it has replied with HTTP where {error}"),
+        })?;
+        if !progress.is_done {
+            return Ok(None);
+        }
+        let body = mem::take(&mut self.partial);
+        self.finish(&body, handle)?;
+        Ok(Some(progress.consumed))
+    }
+
+    /// The body is complete.
+    fn finish(
+        &mut self,
+        body: &[u8],
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<(), String> {
+        self.state = ReaderState::Idle;
+        let mut id = itoa::Buffer::new();
+        let is_success = (200..300).contains(&self.status);
+        let outcome = match (self.is_notification, is_success) {
+            (true, true) => Ok(Ok(Vec::new())),
+            (_, _) => read_reply(body, id.format(ID).as_bytes()),
+        };
+        let outcome = outcome.map_err(|error| match is_success {
+            true => error,
+            false => format!("it has replied with HTTP status {} {}", self.status, self.reason),
+        })?;
+        handle(UpstreamReply { id: 0, outcome });
+        Ok(())
+    }
+
+    fn too_long(&self) -> String {
+        format!("a reply is longer than {} bytes (max_reply_bytes)", self.bytes_max)
+    }
+}
+
+fn describe_head(error: ResponseHeadError) -> String {
+    match error {
+        ResponseHeadError::TooLarge => {
+            format!("the head of a reply is longer than {HEAD_BYTES_MAX} bytes")
+        }
+        ResponseHeadError::Invalid(what) => format!("it has replied with {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ucall_proto::RpcError;
+
+    use super::*;
+
+    fn read_split(text: &[u8], at: usize) -> (Vec<UpstreamReply>, Result<(), String>) {
+        let (mut reader, mut replies) = (HttpReplyReader::new(100), Vec::new());
+        reader.begin(false);
+        let (first, second) = text.split_at(at);
+        let mut handle = |reply: UpstreamReply| {
+            replies.push(reply);
+            true
+        };
+        let result = reader.read(first, &mut handle).and_then(|()| reader.read(second, handle));
+        (replies, result)
+    }
+
+    fn at_each_split(text: &str, check: impl Fn(Vec<UpstreamReply>, Result<(), String>)) {
+        (0..=text.len()).for_each(|at| {
+            let (replies, result) = read_split(text.as_bytes(), at);
+            check(replies, result);
+        });
+    }
+
+    #[test]
+    fn a_reply_is_found_at_every_split() {
+        for text in [
+            "HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\n{\"id\":1,\"result\":7} ",
+            "HTTP/1.1 500 No\r\nContent-Length: 19\r\n\r\n{\"id\":1,\"result\":7}",
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+             5;a=b\r\n{\"id\"\r\ne\r\n:1,\"result\":7}\r\n0\r\nA: b\r\n\r\n",
+        ] {
+            at_each_split(text, |replies, result| {
+                let expected = [UpstreamReply { id: 0, outcome: Ok(b"7".to_vec()) }];
+                assert_eq!((replies.as_slice(), result), (&expected[..], Ok(())), "{text}");
+            });
+        }
+    }
+
+    #[test]
+    fn an_error_may_have_no_id_and_any_status() {
+        let body = r#"{"id":null,"error":{"code":-4,"message":"no"}}"#;
+        for status in ["200 OK", "400 Bad Request"] {
+            let length = body.len();
+            let text = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+            at_each_split(&text, |replies, result| {
+                let outcome = Err(RpcError::new(-4, "no"));
+                assert_eq!((replies, result), (vec![UpstreamReply { id: 0, outcome }], Ok(())));
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_no_reply_ends_the_connection() {
+        for (head, body, reason) in [
+            ("HTTP/1.1 503 Busy\r\nContent-Length: 1", "x", "HTTP status 503 Busy"),
+            ("HTTP/1.1 204 No Content", "", "no JSON"),
+            ("HTTP/1.1 101 Switching Protocols", "", "HTTP status 101"),
+            ("HTTP/1.1 200 OK", "{}", "neither Content-Length nor chunks"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 101", "", "max_reply_bytes"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", "65\r\n", "max_reply_bytes"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", "x", "HTTP where"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 19", r#"{"id":2,"result":7}"#, "of no call"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 22", r#"{"id":null,"result":7}"#, "of no call"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 8", r#"{"id":1}"#, "no result"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 4", "{}{}", "more than one"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: +4", "", "HTTP with a bad Content-Length"),
+            ("HTTX", "", "HTTP with"),
+        ] {
+            let text = format!("{head}\r\n\r\n{body}");
+            at_each_split(&text, |replies, result| {
+                let error = result.expect_err(&text);
+                assert!(error.contains(reason) && replies.is_empty(), "{text}: {error}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_second_response_belongs_to_no_call() {
+        let response = "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"id\":1,\"result\":7}";
+        at_each_split(&response.repeat(2), |replies, result| {
+            assert_eq!((replies.len(), result.is_err()), (1, true));
+        });
+    }
+
+    #[test]
+    fn a_head_without_end_is_not_collected() {
+        let mut reader = HttpReplyReader::new(100);
+        reader.begin(false);
+        let line = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEAD_BYTES_MAX - 22));
+        assert_eq!(reader.read(line.as_bytes(), |_| true), Ok(()));
+        let error = reader.read(b"xxxx", |_| true).expect_err("it is too long");
+        assert!(error.contains("longer than"), "{error}");
+    }
+
+    #[test]
+    fn a_notification_needs_no_document() {
+        let mut reader = HttpReplyReader::new(100);
+        let mut count = 0;
+        for text in
+            ["HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"]
+        {
+            assert!(reader.keeps_alive());
+            reader.begin(true);
+            let mut handle = |_| {
+                count += 1;
+                true
+            };
+            assert_eq!(reader.read(text.as_bytes(), &mut handle), Ok(()));
+        }
+        assert_eq!((count, reader.keeps_alive()), (2, false));
+    }
+
+    #[test]
+    fn headers_that_could_change_the_request_are_refused() {
+        assert_eq!(check_header("Authorization", "Bearer x.y"), Ok(()));
+        for (name, value) in [("", "x"), ("a b", "x"), ("X", "a\r\nY: b"), ("HOST", "x")] {
+            assert!(check_header(name, value).is_err(), "{name}");
+        }
+        let (target, mut out) =
+            (HttpTarget::new("a:1", "/rpc?k=v", &[("X".into(), "y".into())], false), Vec::new());
+        target.write_head(&mut out, 12, &CallContext::default());
+        let expected = "POST /rpc?k=v HTTP/1.1\r\nHost: a:1\r\nContent-Type: application/json\r\n\
+                        Accept: application/json\r\nX: y\r\nContent-Length: 12\r\n\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+}

@@ -1,0 +1,45 @@
+//! Relays calls to other JSON-RPC servers, as native procedures.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `options` | the upstreams of a relay, and its limits |
+//! | `procedures` | the native procedures: a call goes out, its reply comes back |
+//! | `upstream` | one upstream: its connections, and the choice of one |
+//! | `resolver` | resolves the name of an upstream again |
+//! | `connection` | one connection, without its socket |
+//! | `secure` | the TLS of a connection |
+//! | `slots` | the calls that wait on a connection, each by a number |
+//! | `rewrite` | names and params that a relay changes |
+//! | `request` | what is written for a call |
+//! | `http` | calls and replies over HTTP |
+//! | `replies` | finds the replies in what an upstream sends |
+//! | `breaker`, `retry_budget` | when not to call an upstream, and when not to call again |
+//! | `pick` | the choice among upstreams |
+//! | `status` | the state of an upstream, for metrics |
+//!
+//! The params of a call go on byte for byte. Its id becomes the number of a slot, and the worker
+//! replies with the id that the caller has sent. All calls of a turn to one connection leave in one
+//! write, at the end of the turn.
+
+mod breaker;
+mod connection;
+mod http;
+mod options;
+mod pick;
+mod procedures;
+mod replies;
+mod request;
+mod resolver;
+mod retry_budget;
+mod rewrite;
+mod secure;
+mod slots;
+mod status;
+mod upstream;
+
+pub use http::HttpReplyReader;
+pub use options::{RelayOptions, UpstreamAddress, UpstreamOptions};
+pub use procedures::RelayModule;
+pub use replies::{ReplyReader, UpstreamReply};
+pub use rewrite::Rewrite;
+pub use status::UpstreamStatus;

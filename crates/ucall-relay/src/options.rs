@@ -1,0 +1,296 @@
+//! The upstreams of a relay, and its limits.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use ucall_engine::SockAddr;
+use ucall_proto::tls::{ClientConfig, ServerName};
+
+use crate::http::{HttpTarget, check_header};
+use crate::rewrite::Rewrite;
+
+/// What a relay calls, and how.
+#[derive(Clone, Debug)]
+pub struct RelayOptions {
+    /// The methods that it relays; a name that ends in `*` means all that begin with the rest.
+    pub methods: Vec<String>,
+    /// The servers that it calls, at most [`RelayOptions::UPSTREAMS_MAX`].
+    pub upstreams: Vec<UpstreamAddress>,
+    /// The methods that may be called again after they were sent.
+    pub idempotent: Vec<String>,
+    /// The param whose value picks the upstream.
+    pub hash_param: Option<String>,
+    /// What is changed in calls.
+    pub rewrite: Rewrite,
+    /// Calls under way to one upstream, of one worker.
+    pub outstanding_max: usize,
+    /// Failures in a row after which an upstream is not called for a while.
+    pub failures_max: u32,
+    /// Bytes of one reply.
+    pub reply_bytes_max: usize,
+}
+
+impl RelayOptions {
+    /// Upstreams of one relay.
+    pub const UPSTREAMS_MAX: usize = 64;
+
+    /// Whether calls of a method may be repeated.
+    pub(crate) fn is_idempotent(&self, method: &[u8]) -> bool {
+        self.idempotent.iter().any(|known| match known.strip_suffix('*') {
+            Some(prefix) => method.starts_with(prefix.as_bytes()),
+            None => method == known.as_bytes(),
+        })
+    }
+}
+
+/// Where one upstream listens, and what it speaks.
+#[derive(Clone, Debug)]
+pub struct UpstreamAddress {
+    /// The address as it was configured.
+    pub(crate) name: String,
+    /// The same without the path of a URL, which may have a secret.
+    pub(crate) label: String,
+    /// The name and the port, if there is a name to resolve.
+    pub(crate) host: Option<String>,
+    /// Tried in turn.
+    pub(crate) addresses: Vec<SockAddr>,
+    /// Where calls are posted to over HTTP; `None` if they are sent as they are.
+    pub(crate) http: Option<Arc<HttpTarget>>,
+    /// `None` without TLS.
+    pub(crate) tls: Option<UpstreamTls>,
+}
+
+/// How upstreams are called over HTTP and TLS.
+#[derive(Clone, Debug, Default)]
+pub struct UpstreamOptions {
+    headers: Vec<(String, String)>,
+    takes_meta: bool,
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl UpstreamOptions {
+    /// The headers of each HTTP request, whether HTTP servers read `_meta`, as those of this
+    /// project do, and the settings of TLS, which addresses with TLS need.
+    ///
+    /// # Errors
+    /// What is wrong with a header.
+    pub fn new(
+        headers: Vec<(String, String)>,
+        takes_meta: bool,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> Result<Self, String> {
+        headers.iter().try_for_each(|(name, value)| check_header(name, value))?;
+        Ok(Self { headers, takes_meta, tls })
+    }
+}
+
+/// The TLS of an upstream.
+#[derive(Clone, Debug)]
+pub(crate) struct UpstreamTls {
+    pub(crate) config: Arc<ClientConfig>,
+    /// The name that its certificate must have.
+    pub(crate) name: ServerName<'static>,
+}
+
+impl UpstreamAddress {
+    /// Resolves `tcp://host:port`, `unix:///path` or `http://host:port/path`; `tls` and `https`
+    /// are the same under TLS. May block.
+    ///
+    /// # Errors
+    /// What is wrong with the address or a header; the error of the resolver.
+    pub fn resolve(name: &str, options: &UpstreamOptions) -> io::Result<Self> {
+        if let Some(path) = name.strip_prefix("unix://") {
+            if !path.starts_with('/') {
+                return Err(unexpected(name));
+            }
+            let (name, label) = (name.to_owned(), name.to_owned());
+            let addresses = vec![SockAddr::unix(path)?];
+            return Ok(Self { name, label, host: None, addresses, http: None, tls: None });
+        }
+        let url = Url::parse(name).ok_or_else(|| unexpected(name))?;
+        let addresses =
+            Self::resolve_host(&url.host_and_port()).map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidInput => unexpected(name),
+                kind => io::Error::new(kind, format!("{}: {error}", url.label())),
+            })?;
+        let http = url.default_port.is_some().then(|| {
+            Arc::new(HttpTarget::new(url.authority, url.path, &options.headers, options.takes_meta))
+        });
+        let tls = match (url.is_encrypted(), &options.tls) {
+            (false, _) => None,
+            (true, None) => return Err(unexpected(name)),
+            (true, Some(config)) => {
+                let host = ServerName::try_from(url.host().to_owned());
+                let host = host.map_err(|_| unexpected(name))?;
+                Some(UpstreamTls { config: config.clone(), name: host })
+            }
+        };
+        let is_name = url.host().parse::<IpAddr>().is_err();
+        let host = is_name.then(|| url.host_and_port());
+        Ok(Self { name: name.to_owned(), label: url.label(), host, addresses, http, tls })
+    }
+
+    /// Whether the address has a scheme with TLS.
+    pub fn names_tls(name: &str) -> bool {
+        Url::parse(name).is_some_and(|url| url.is_encrypted())
+    }
+
+    /// Resolves `host:port`. May block.
+    pub(crate) fn resolve_host(host: &str) -> io::Result<Vec<SockAddr>> {
+        let mut found: Vec<_> = host.to_socket_addrs()?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        match found.is_empty() {
+            true => Err(io::Error::new(io::ErrorKind::NotFound, "it has no address")),
+            false => Ok(found.into_iter().map(SockAddr::from).collect()),
+        }
+    }
+
+    /// The address without the path of a URL, for metrics and logs.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Whether calls are posted to it over HTTP.
+    pub fn is_http(&self) -> bool {
+        self.http.is_some()
+    }
+}
+
+/// An address with a host.
+struct Url<'a> {
+    scheme: &'a str,
+    authority: &'a str,
+    path: &'a str,
+    /// The port without one in the authority; `None` if it needs one.
+    default_port: Option<u16>,
+}
+
+impl<'a> Url<'a> {
+    fn parse(name: &'a str) -> Option<Self> {
+        let (scheme, rest) = name.split_once("://")?;
+        let default_port = match scheme {
+            "tcp" | "tls" => None,
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => return None,
+        };
+        let path_at = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(path_at);
+        let is_visible = rest.bytes().all(|byte| matches!(byte, b'!'..=b'~'));
+        let has_path = !matches!(path, "" | "/");
+        // A query without a path, a user and a fragment have no meaning here.
+        let is_refused = path.starts_with('?') || rest.contains(['@', '#']) || authority.is_empty();
+        if !is_visible || is_refused || (default_port.is_none() && has_path) {
+            return None;
+        }
+        let path = if has_path { path } else { "/" };
+        Some(Self { scheme, authority, path, default_port })
+    }
+
+    fn label(&self) -> String {
+        format!("{}://{}", self.scheme, self.authority)
+    }
+
+    fn is_encrypted(&self) -> bool {
+        matches!(self.scheme, "tls" | "https")
+    }
+
+    /// Without the brackets of an IPv6 address.
+    fn host(&self) -> &'a str {
+        match self.authority.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => self.authority.split(':').next().unwrap_or_default(),
+        }
+    }
+
+    fn host_and_port(&self) -> String {
+        // The colons of an IPv6 address are in brackets.
+        let after_brackets = self.authority.rsplit(']').next().unwrap_or_default();
+        match self.default_port {
+            Some(port) if !after_brackets.contains(':') => format!("{}:{port}", self.authority),
+            _ => self.authority.to_owned(),
+        }
+    }
+}
+
+fn unexpected(name: &str) -> io::Error {
+    let expected = "expected an upstream such as 'tcp://10.0.0.2:8545', 'unix:///run/app.sock', \
+                    'http://10.0.0.2:8545/path', 'tls://a.example:8545' or 'https://a.example'";
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{expected}, got {name:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ucall_proto::tls::{ClientSettings, Trust};
+
+    use super::*;
+
+    fn resolve(name: &str) -> io::Result<UpstreamAddress> {
+        UpstreamAddress::resolve(name, &UpstreamOptions::default())
+    }
+
+    fn with_tls() -> UpstreamOptions {
+        let settings = ClientSettings { trust: Trust::Anyone, identity: None, alpn: &[] };
+        let tls = settings.build().expect("it is valid");
+        UpstreamOptions::new(Vec::new(), false, Some(tls)).expect("there are no headers")
+    }
+
+    #[test]
+    fn a_certificate_must_have_the_name_of_the_host() {
+        for (name, expected) in [
+            ("tls://127.0.0.1:1", "127.0.0.1"),
+            ("https://[::1]:2/path", "::1"),
+            ("https://localhost", "localhost"),
+        ] {
+            let tls = UpstreamAddress::resolve(name, &with_tls()).expect("it is valid").tls;
+            assert_eq!(tls.expect("it has TLS").name.to_str(), expected);
+            assert!(UpstreamAddress::names_tls(name));
+            resolve(name).expect_err("it needs settings of TLS");
+        }
+        assert!(!UpstreamAddress::names_tls("tcp://127.0.0.1:1"));
+    }
+
+    #[test]
+    fn addresses_of_other_forms_are_refused() {
+        for name in ["tcp://127.0.0.1:1", "tcp://[::1]:8545", "unix:///run/a.sock"] {
+            let upstream = resolve(name).expect("it is valid");
+            assert_eq!((upstream.label(), upstream.addresses.len()), (name, 1));
+            assert!(!upstream.is_http());
+        }
+        for name in [
+            "",
+            "127.0.0.1:1",
+            "ftp://a",
+            "tcp://127.0.0.1",
+            "tcp://a:x",
+            "unix://a",
+            "http://",
+            "tcp://127.0.0.1:1/path",
+            "http://u@127.0.0.1",
+            "http://127.0.0.1/a b",
+            "http://127.0.0.1/a#b",
+            "http://127.0.0.1?a",
+            "http://127.0.0.1:x/",
+        ] {
+            let error = resolve(name).expect_err("it is invalid");
+            assert!(error.to_string().ends_with(&format!("got {name:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_url_has_a_default_port_and_a_label_without_its_path() {
+        for (name, label, address) in [
+            ("http://127.0.0.1", "http://127.0.0.1", "127.0.0.1:80"),
+            ("http://127.0.0.1:81/key?x=y", "http://127.0.0.1:81", "127.0.0.1:81"),
+            ("http://[::1]/", "http://[::1]", "[::1]:80"),
+            ("http://[::1]:82", "http://[::1]:82", "[::1]:82"),
+            ("https://127.0.0.1/key", "https://127.0.0.1", "127.0.0.1:443"),
+        ] {
+            let upstream = UpstreamAddress::resolve(name, &with_tls()).expect("it is valid");
+            let expected = SockAddr::from(address.parse::<SocketAddr>().expect("an address"));
+            assert_eq!((upstream.label(), upstream.is_http()), (label, true));
+            assert_eq!(format!("{:?}", upstream.addresses), format!("{:?}", [expected]));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The calls that wait for replies on one connection, each by a number that is its id there.
+//!
+//! A call that its caller has given up keeps its slot until its reply arrives, so that this reply
+//! is not taken for that of another call.
+
+use std::time::Instant;
+
+use ucall_server::Token;
+
+use crate::request::CallContext;
+
+/// A call that an upstream has to answer.
+#[derive(Debug)]
+pub(crate) struct PendingCall {
+    /// Names the call of the worker.
+    pub(crate) token: Token,
+    pub(crate) context: CallContext,
+    /// When it was passed to the connection.
+    pub(crate) started: Instant,
+    /// A bit for each upstream that it was passed to.
+    pub(crate) tried: u64,
+    /// Whether it was passed to more than one connection.
+    pub(crate) is_repeated: bool,
+    /// Its text up to the params, if it may be sent again.
+    pub(crate) repeatable: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Free,
+    Waiting(PendingCall),
+    /// Nothing waits for the reply: the call was given up, or is a notification over HTTP.
+    GivenUp,
+}
+
+/// What a reply is for.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    /// A call that waits.
+    Call(PendingCall),
+    /// A call that was given up.
+    GivenUp,
+}
+
+/// The slots of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    waiting: usize,
+}
+
+impl Slots {
+    /// Slots with a call that may still be answered.
+    pub(crate) fn used(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Calls that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub(crate) fn insert(&mut self, call: PendingCall) -> u32 {
+        self.waiting += 1;
+        self.insert_slot(Slot::Waiting(call))
+    }
+
+    /// Takes a slot until a reply that is discarded has arrived.
+    pub(crate) fn insert_discarded(&mut self) -> u32 {
+        self.insert_slot(Slot::GivenUp)
+    }
+
+    fn insert_slot(&mut self, slot: Slot) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = slot;
+                index
+            }
+            None => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Frees a slot whose reply has come; `None` if none was wanted.
+    pub(crate) fn answer(&mut self, index: u32) -> Option<Answered> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let answered = match std::mem::replace(slot, Slot::Free) {
+            Slot::Free => return None,
+            Slot::Waiting(call) => {
+                self.waiting -= 1;
+                Answered::Call(call)
+            }
+            Slot::GivenUp => Answered::GivenUp,
+        };
+        self.free.push(index);
+        Some(answered)
+    }
+
+    /// Gives up a call; returns its slot and the call, if it is here.
+    pub(crate) fn give_up(&mut self, token: Token) -> Option<(u32, PendingCall)> {
+        let is_wanted = |slot: &Slot| matches!(slot, Slot::Waiting(call) if call.token == token);
+        let index = self.slots.iter().position(is_wanted)?;
+        match std::mem::replace(&mut self.slots[index], Slot::GivenUp) {
+            Slot::Waiting(call) => {
+                self.waiting -= 1;
+                Some((index as u32, call))
+            }
+            Slot::Free | Slot::GivenUp => None,
+        }
+    }
+
+    /// Removes all calls that wait, with their slots.
+    pub(crate) fn take_all(&mut self) -> Vec<(u32, PendingCall)> {
+        let slots = std::mem::take(self).slots.into_iter().enumerate();
+        let waiting = slots.filter_map(|(index, slot)| match slot {
+            Slot::Waiting(call) => Some((index as u32, call)),
+            Slot::Free | Slot::GivenUp => None,
+        });
+        waiting.collect()
+    }
+}

@@ -1,0 +1,335 @@
+//! Calls over UDP, without their socket.
+//!
+//! A datagram is one document. Its path:
+//!
+//! 1. It is dropped and counted unless it holds valid requests ([`DatagramDocument`]).
+//! 2. A cookie in it proves the address of its sender ([`CookieKey`]).
+//! 3. A repeat gets the reply of the first copy ([`ReplyCache`]).
+//! 4. Its calls run, or begin: then [`DatagramServer::complete`] takes their outcomes.
+//! 5. A reply that is too long becomes an error. One of more than three times the bytes of the
+//!    request goes only to a proven address, so that nobody can aim a flood at another
+//!    (RFC 9000, 8.1).
+
+mod reply_cache;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use hashbrown::HashMap;
+use ucall_engine::{DatagramPath, Id};
+use ucall_proto::{
+    CallNumber, CookieKey, DatagramCalls, DatagramDocument, DatagramOutcome, Environment, Limits,
+    LoadState, RpcError, refuse_datagram, write_datagram_error,
+};
+
+use self::reply_cache::{Found, ReplyCache, RequestKey};
+use crate::config::DatagramConfig;
+use crate::counters::DatagramCounts;
+use crate::dispatch::Dispatch;
+use crate::handler::Handler;
+
+/// The method that a cookie is asked for by.
+const COOKIE_METHOD: &[u8] = b"rpc.cookie";
+/// How many times the bytes of a request its reply may have, without a cookie.
+const AMPLIFICATION_MAX: usize = 3;
+
+/// Where a reply goes.
+#[derive(Clone, Debug)]
+struct Sender {
+    path: DatagramPath,
+    /// The length of its datagram.
+    request_bytes: usize,
+    has_cookie: bool,
+}
+
+/// A datagram whose calls are deferred.
+#[derive(Debug)]
+struct PendingReply {
+    sender: Sender,
+    /// The first id in the datagram.
+    id: Vec<u8>,
+    key: Option<RequestKey>,
+}
+
+/// The datagrams of one worker.
+#[derive(Debug)]
+pub(crate) struct DatagramServer {
+    config: DatagramConfig,
+    cookies: CookieKey,
+    calls: DatagramCalls,
+    cache: ReplyCache,
+    hasher: RandomState,
+    pending: HashMap<u64, PendingReply>,
+    /// The pending replies of each address.
+    pending_by_address: HashMap<IpAddr, usize>,
+    /// The reply to the datagram that was handled last; empty without one.
+    reply: Vec<u8>,
+    pub(crate) sockets: Vec<Id>,
+    pub(crate) counts: DatagramCounts,
+}
+
+impl DatagramServer {
+    /// `None` if the system provides no randomness for cookies.
+    pub(crate) fn new(config: DatagramConfig) -> Option<Self> {
+        let cookies = config.cookie_key.clone().or_else(CookieKey::random)?;
+        let (bytes_max, lifetime) = (config.dedupe_bytes_max, config.dedupe_lifetime);
+        Some(Self {
+            cookies,
+            calls: DatagramCalls::default(),
+            cache: ReplyCache::new(bytes_max, config.datagram_bytes_max, lifetime),
+            hasher: RandomState::new(),
+            pending: HashMap::new(),
+            pending_by_address: HashMap::new(),
+            reply: Vec::new(),
+            sockets: Vec::new(),
+            counts: DatagramCounts::default(),
+            config,
+        })
+    }
+
+    /// Whether it is one of the sockets.
+    pub(crate) fn serves(&self, socket: Id) -> bool {
+        self.sockets.contains(&socket)
+    }
+
+    /// Whether replies are kept that a sweep may drop.
+    pub(crate) fn has_replies(&self) -> bool {
+        !self.cache.is_empty()
+    }
+
+    /// Drops replies that no client asks for any more.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.cache.expire(now);
+    }
+
+    /// Handles a datagram; returns the reply to send, if there is one. `is_rejecting` is whether
+    /// all calls are refused just now.
+    pub(crate) fn handle<H: Handler>(
+        &mut self,
+        bytes: &[u8],
+        path: DatagramPath,
+        unix_time_s: u64,
+        is_rejecting: bool,
+        environment: &mut Environment<'_, Dispatch<'_, H>>,
+    ) -> Option<&[u8]> {
+        self.reply.clear();
+        self.counts.received += 1;
+        let Some(document) = DatagramDocument::parse::<Dispatch<'_, H>>(
+            bytes,
+            environment.limits,
+            environment.scratch,
+        ) else {
+            self.counts.invalid += 1;
+            return None;
+        };
+        let address = path.peer.ip();
+        let is_valid = |cookie: &[u8]| self.cookies.is_valid(cookie, address, unix_time_s);
+        let has_cookie = document.cookie().is_some_and(is_valid);
+        let sender = Sender { path, request_bytes: bytes.len(), has_cookie };
+        if document.method().is_some_and(|method| method.raw() == COOKIE_METHOD) {
+            self.write_cookie(&document, &sender, unix_time_s);
+        } else if let Err(error) = self.check(&document, &sender, environment) {
+            self.refuse(&document, error, unix_time_s, address);
+        } else {
+            let key = self.key_of(&document, &sender, is_rejecting, environment);
+            self.run_once(&document, &sender, key, unix_time_s, environment);
+        }
+        self.limit_amplification(document.id(), &sender, unix_time_s);
+        (!self.reply.is_empty()).then_some(&self.reply)
+    }
+
+    /// Whether the calls of a datagram may begin.
+    fn check<S>(
+        &self,
+        document: &DatagramDocument<'_>,
+        sender: &Sender,
+        environment: &Environment<'_, S>,
+    ) -> Result<(), Refusal> {
+        let pending = self.pending_by_address.get(&sender.path.peer.ip()).copied().unwrap_or(0);
+        if pending >= self.config.source_calls_max {
+            return Err(Refusal::Dropped);
+        }
+        if !sender.has_cookie && environment.load == LoadState::Overloaded {
+            return Err(Refusal::CookieRequired);
+        }
+        if document.takes_items() {
+            return Err(Refusal::ItemsOverUdp);
+        }
+        Ok(())
+    }
+
+    /// What names a datagram in the cache; `None` if it may run twice.
+    fn key_of<H: Handler>(
+        &self,
+        document: &DatagramDocument<'_>,
+        sender: &Sender,
+        is_rejecting: bool,
+        environment: &Environment<'_, Dispatch<'_, H>>,
+    ) -> Option<RequestKey> {
+        if !self.config.dedupe || is_rejecting || document.id().is_none() {
+            return None;
+        }
+        if document.methods().all(|method| environment.service.is_idempotent(method)) {
+            return None;
+        }
+        let mut hasher = self.hasher.build_hasher();
+        document.hash_requests(&mut hasher);
+        Some(RequestKey { source: sender.path.peer, hash: hasher.finish() })
+    }
+
+    fn run_once<H: Handler>(
+        &mut self,
+        document: &DatagramDocument<'_>,
+        sender: &Sender,
+        key: Option<RequestKey>,
+        unix_time_s: u64,
+        environment: &mut Environment<'_, Dispatch<'_, H>>,
+    ) {
+        let now = environment.now;
+        let found = key.map_or(Found::New, |key| self.cache.begin(key, sender.has_cookie, now));
+        let refusal = match found {
+            Found::New => return self.run(document, sender, key, environment),
+            Found::UnderWay => return self.counts.repeated += 1,
+            Found::Replied(reply) => {
+                self.reply.extend_from_slice(reply);
+                self.counts.repeated += 1;
+                return;
+            }
+            Found::Full => Refusal::Overloaded,
+            Found::FullWithoutCookie => Refusal::CookieRequired,
+        };
+        self.refuse(document, refusal, unix_time_s, sender.path.peer.ip());
+    }
+
+    fn run<H: Handler>(
+        &mut self,
+        document: &DatagramDocument<'_>,
+        sender: &Sender,
+        key: Option<RequestKey>,
+        environment: &mut Environment<'_, Dispatch<'_, H>>,
+    ) {
+        let id = document.id().unwrap_or_default();
+        match self.calls.run(document, environment, &mut self.reply) {
+            DatagramOutcome::NoReply => {}
+            DatagramOutcome::Replied => self.limit_length(id),
+            DatagramOutcome::Deferred(number) => {
+                let (sender, id) = (sender.clone(), id.to_vec());
+                *self.pending_by_address.entry(sender.path.peer.ip()).or_insert(0) += 1;
+                self.pending.insert(number, PendingReply { sender, id, key });
+                return;
+            }
+        }
+        if let Some(key) = key {
+            self.cache.finish(key, &self.reply, environment.now);
+        }
+    }
+
+    /// Takes the outcome of a deferred call; returns the reply and where it goes, if it is
+    /// complete.
+    pub(crate) fn complete(
+        &mut self,
+        number: CallNumber,
+        outcome: Result<&[u8], &RpcError>,
+        limits: &Limits,
+        now: Instant,
+        unix_time_s: u64,
+    ) -> Option<(&[u8], DatagramPath)> {
+        self.reply.clear();
+        if !self.calls.complete(number, outcome, limits, &mut self.reply) {
+            return None;
+        }
+        let PendingReply { sender, id, key } = self.pending.remove(&number.request)?;
+        let address = sender.path.peer.ip();
+        if let Some(pending) = self.pending_by_address.get_mut(&address) {
+            *pending -= 1;
+            if *pending == 0 {
+                self.pending_by_address.remove(&address);
+            }
+        }
+        self.limit_length(&id);
+        if let Some(key) = key {
+            self.cache.finish(key, &self.reply, now);
+        }
+        self.limit_amplification(Some(&id), &sender, unix_time_s);
+        (!self.reply.is_empty()).then_some((&self.reply, sender.path))
+    }
+
+    fn write_cookie(&mut self, document: &DatagramDocument<'_>, sender: &Sender, unix_time_s: u64) {
+        let Some(id) = document.id() else { return };
+        let cookie = self.cookies.cookie(sender.path.peer.ip(), unix_time_s);
+        self.reply.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        self.reply.extend_from_slice(id);
+        self.reply.extend_from_slice(format!(r#","result":"{cookie}"}}"#).as_bytes());
+    }
+
+    fn refuse(
+        &mut self,
+        document: &DatagramDocument<'_>,
+        refusal: Refusal,
+        unix_time_s: u64,
+        address: IpAddr,
+    ) {
+        self.counts.refused += 1;
+        let error = match refusal {
+            Refusal::Dropped => return,
+            Refusal::Overloaded => RpcError::overloaded(),
+            Refusal::CookieRequired => self.cookie_required(address, unix_time_s),
+            Refusal::ItemsOverUdp => RpcError::new(RpcError::INVALID_REQUEST, "Invalid Request")
+                .expected("expected no progressToken: the items of a stream need TCP"),
+        };
+        let _ = refuse_datagram(document, &error, &mut self.reply);
+    }
+
+    /// Replaces a reply that is too long for a datagram.
+    fn limit_length(&mut self, id: &[u8]) {
+        let (bytes, max) = (self.reply.len(), self.config.datagram_bytes_max);
+        if bytes > max {
+            let message = "The reply is too long for a datagram";
+            let mut error = RpcError::new(RpcError::INTERNAL_ERROR, message);
+            let data =
+                format!(r#"{{"transport":"tcp","bytes":{bytes},"max_datagram_bytes":{max}}}"#);
+            error.data = Some(data.into_bytes());
+            self.reply.clear();
+            write_datagram_error(id, &error, &mut self.reply);
+        }
+    }
+
+    /// Replaces a reply that is too long for an address that is not proven, or drops it.
+    fn limit_amplification(&mut self, id: Option<&[u8]>, sender: &Sender, unix_time_s: u64) {
+        let max = sender.request_bytes * AMPLIFICATION_MAX;
+        if sender.has_cookie || self.reply.len() <= max {
+            return;
+        }
+        self.counts.refused += 1;
+        let mut error = self.cookie_required(sender.path.peer.ip(), unix_time_s);
+        for _ in 0..2 {
+            self.reply.clear();
+            write_datagram_error(id.unwrap_or(b"null"), &error, &mut self.reply);
+            if self.reply.len() <= max {
+                return;
+            }
+            error.data = None;
+        }
+        self.reply.clear();
+    }
+
+    /// The error has a cookie, so that the client needs no further request for one.
+    fn cookie_required(&self, address: IpAddr, unix_time_s: u64) -> RpcError {
+        let mut error = RpcError::new(RpcError::COOKIE_REQUIRED, "Cookie required");
+        let cookie = self.cookies.cookie(address, unix_time_s);
+        error.data = Some(format!(r#"{{"cookie":"{cookie}"}}"#).into_bytes());
+        error
+    }
+}
+
+/// Why the calls of a datagram do not run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// Without a reply.
+    Dropped,
+    Overloaded,
+    CookieRequired,
+    ItemsOverUdp,
+}

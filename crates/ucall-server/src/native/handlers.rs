@@ -1,0 +1,361 @@
+//! The native procedures of one worker: its handlers, and the calls that they have deferred.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use ucall_engine::{Engine, Id};
+use ucall_proto::{Call, CallOutcome, MemoryBudget, Reply, Reservation, RpcError};
+
+use super::{NativeCall, NativeHandler, NativeModule, NativeSockets};
+use crate::access_log::LoggedCall;
+use crate::caller::{CallId, Caller};
+use crate::deadline::Deadline;
+use crate::deferred_calls::{DeferredCalls, RunLimit, RunPermit, Token};
+use crate::handler::Polled;
+use crate::mailbox::Mailbox;
+use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
+
+/// The deferred calls of native procedures.
+pub(super) type NativeCalls = DeferredCalls<DeferredCall, Result<Vec<u8>, RpcError>>;
+
+/// A deferred call of a native procedure.
+#[derive(Debug)]
+pub(super) struct DeferredCall {
+    pub(super) module: usize,
+    /// If the server has metrics.
+    pub(super) running: Option<RunningCall>,
+    /// If the call is in the access log.
+    pub(super) logged: Option<LoggedCall>,
+    pub(super) _permit: RunPermit,
+    pub(super) _reserved: Reservation,
+}
+
+impl DeferredCall {
+    /// Records and logs the end of the call.
+    fn end(self, outcome: &Result<Vec<u8>, RpcError>) {
+        let error = outcome.as_ref().err().map(|error| error.code);
+        if let Some(running) = self.running {
+            running.record(error);
+        }
+        if let Some(logged) = self.logged {
+            logged.end(error, outcome.as_ref().map_or(0, Vec::len));
+        }
+    }
+}
+
+/// The native procedures in one version of the table of procedures.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NativeTable {
+    /// In the order of their registration. None is ever removed, so an index stays valid.
+    modules: Vec<Module>,
+    indices: HashMap<Box<[u8]>, NativeIndex, FixedState>,
+    /// The names that end in `*`, without that, the longest first.
+    prefixes: Vec<(Box<[u8]>, NativeIndex)>,
+}
+
+#[derive(Clone, Debug)]
+struct Module {
+    module: Arc<dyn NativeModule>,
+    timeout: Option<Duration>,
+}
+
+/// Finds a native procedure.
+#[derive(Clone, Copy, Debug)]
+struct NativeIndex {
+    module: usize,
+    procedure: usize,
+}
+
+impl NativeTable {
+    /// Adds the procedures of a module, in place of others of their names. `timeout` limits the
+    /// duration of its calls.
+    pub(crate) fn insert(&mut self, module: Arc<dyn NativeModule>, timeout: Option<Duration>) {
+        for (procedure, described) in module.procedures().iter().enumerate() {
+            let index = NativeIndex { module: self.modules.len(), procedure };
+            match described.name.strip_suffix('*') {
+                Some(prefix) => self.insert_prefix(prefix.as_bytes(), index),
+                None => drop(self.indices.insert(described.name.as_bytes().into(), index)),
+            }
+        }
+        self.modules.push(Module { module, timeout });
+    }
+
+    fn insert_prefix(&mut self, prefix: &[u8], index: NativeIndex) {
+        self.prefixes.retain(|(known, _)| known.as_ref() != prefix);
+        self.prefixes.push((prefix.into(), index));
+        self.prefixes.sort_by_key(|(known, _)| std::cmp::Reverse(known.len()));
+    }
+
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        self.indices.remove(name);
+    }
+
+    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+        self.find(name).is_some()
+    }
+
+    #[inline]
+    fn find(&self, name: &[u8]) -> Option<NativeIndex> {
+        self.indices.get(name).copied().or_else(|| self.find_prefix(name))
+    }
+
+    /// The methods of the protocol and of the server itself have exact names only.
+    fn find_prefix(&self, name: &[u8]) -> Option<NativeIndex> {
+        if name.starts_with(b"$/") || name.starts_with(b"rpc.") {
+            return None;
+        }
+        let found = self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix));
+        found.map(|(_, index)| *index)
+    }
+}
+
+/// The handlers of one worker, by the index of their modules, and their deferred calls.
+pub(crate) struct NativeHandlers {
+    handlers: Vec<Box<dyn NativeHandler>>,
+    calls: NativeCalls,
+    /// The call that was deferred last.
+    deferred: Option<Token>,
+    metrics: Option<Arc<CallMetrics>>,
+    /// The series of each procedure of each module, if there are metrics.
+    series: Vec<Vec<SeriesIndex>>,
+    sockets: NativeSockets,
+    /// When this turn began.
+    now: Instant,
+}
+
+impl NativeHandlers {
+    /// Without handlers. Their calls count against the limit and the budget of the worker's own
+    /// handler.
+    pub(crate) fn new(
+        limit: RunLimit,
+        budget: MemoryBudget,
+        metrics: Option<Arc<CallMetrics>>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            handlers: Vec::new(),
+            calls: NativeCalls::with_limit(limit, budget),
+            deferred: None,
+            metrics,
+            series: Vec::new(),
+            sockets: NativeSockets::default(),
+            now,
+        }
+    }
+
+    pub(crate) fn set_mailbox(&self, mailbox: Mailbox) {
+        self.calls.outcomes().set_mailbox(mailbox);
+    }
+
+    /// Makes the handlers of new modules.
+    pub(crate) fn update(&mut self, table: &NativeTable) {
+        for Module { module, .. } in table.modules.iter().skip(self.handlers.len()) {
+            self.handlers.push(module.handler(self.calls.outcomes().clone()));
+            if let Some(metrics) = &self.metrics {
+                let procedures = module.procedures().iter();
+                self.series.push(procedures.map(|it| metrics.register(&it.name)).collect());
+            }
+        }
+    }
+
+    /// Whether there are native procedures.
+    #[inline]
+    pub(crate) fn are_used(&self) -> bool {
+        !self.handlers.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Runs a call; `None` if `name` is no native procedure.
+    pub(crate) fn call(
+        &mut self,
+        table: &NativeTable,
+        name: &[u8],
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Option<CallOutcome> {
+        let NativeIndex { module, procedure } = table.find(name)?;
+        let handler = self.handlers.get_mut(module)?;
+        let timeout = table.modules.get(module)?.timeout;
+        let series = self.series.get(module).and_then(|series| series.get(procedure)).copied();
+        let deadline = Deadline::of(call, timeout, self.now);
+        let outcome = match deadline.filter(|it| it.has_passed()) {
+            Some(deadline) => {
+                reply.error(&deadline.error());
+                CallOutcome::Done
+            }
+            None => {
+                let (now, calls, deferred) = (self.now, &mut self.calls, &mut self.deferred);
+                let measured = self.metrics.as_ref().zip(series);
+                let request = call;
+                let call = NativeCall {
+                    request,
+                    caller,
+                    deadline,
+                    now,
+                    module,
+                    calls,
+                    measured,
+                    deferred,
+                };
+                handler.call(procedure, call, reply)
+            }
+        };
+        if let (Some(metrics), Some(series), CallOutcome::Done) = (&self.metrics, series, outcome) {
+            metrics.record(series, self.now.elapsed(), reply.error_code());
+        }
+        Some(outcome)
+    }
+
+    /// Has the call that was deferred last logged at its end.
+    pub(crate) fn set_logged(&mut self, logged: LoggedCall) {
+        if let Some(call) = self.deferred.and_then(|token| self.calls.find(token)) {
+            call.logged = Some(logged);
+        }
+    }
+
+    /// Ends a turn: replies to calls whose deadline has passed, and notifies all handlers.
+    #[inline(never)]
+    pub(crate) fn end_turn(
+        &mut self,
+        now: Instant,
+        engine: &mut impl Engine,
+        held_bytes_max: usize,
+    ) {
+        while let Some((token, deadline)) = self.calls.pop_expired(now) {
+            self.end_early(token, deadline.error());
+        }
+        let memory = (self.calls.budget(), held_bytes_max);
+        for (module, handler) in self.handlers.iter_mut().enumerate() {
+            handler.turn_ended(now, &mut self.sockets.context(module, engine, memory));
+        }
+    }
+
+    /// The lines that handlers have logged in this turn.
+    pub(crate) fn take_warnings(&mut self) -> Vec<String> {
+        self.sockets.take_warnings()
+    }
+
+    /// Whether output of a handler waits for the end of a send. True once.
+    pub(crate) fn take_poll(&mut self) -> bool {
+        self.sockets.take_poll()
+    }
+
+    /// Whether the socket is of a handler.
+    pub(crate) fn owns(&self, socket: Id) -> bool {
+        self.sockets.module_of(socket).is_some()
+    }
+
+    /// Passes what has arrived on a socket to its handler. Returns `false` if the socket has ended.
+    pub(crate) fn received(&mut self, socket: Id, received: io::Result<&mut [u8]>) -> bool {
+        let module = self.sockets.module_of(socket);
+        let Some(handler) = module.and_then(|module| self.handlers.get_mut(module)) else {
+            return true;
+        };
+        match received {
+            Ok([]) => handler.disconnected(socket, io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => {
+                handler.received(socket, bytes, self.now);
+                return true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+            Err(error) => handler.disconnected(socket, error),
+        }
+        self.sockets.remove(socket);
+        false
+    }
+
+    /// A send on a socket has ended.
+    pub(crate) fn sent(&mut self, socket: Id) {
+        if let Some(module) = self.sockets.sent(socket)
+            && let Some(handler) = self.handlers.get_mut(module)
+        {
+            handler.sent(socket);
+        }
+    }
+
+    /// A send on a socket has failed, which ends the socket.
+    pub(crate) fn send_failed(&mut self, socket: Id, error: io::Error) {
+        self.received(socket, Err(error));
+    }
+
+    /// A socket that connects is ready.
+    pub(crate) fn ready(&mut self, attempt: Id, engine: &mut impl Engine) {
+        if let Some((module, socket)) = self.sockets.finish_connect(attempt, engine)
+            && let Some(handler) = self.handlers.get_mut(module)
+        {
+            handler.connected(attempt, socket);
+        }
+    }
+
+    /// When [`NativeHandlers::end_turn`] is due, even without events.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let handlers = self.handlers.iter().filter_map(|handler| handler.deadline());
+        handlers.chain(self.calls.next_deadline()).min()
+    }
+
+    /// Deferred calls that run, of the worker's own handler, too.
+    pub(crate) fn running(&self) -> usize {
+        self.calls.limit().running()
+    }
+
+    /// The next reply to a deferred call, whose result goes to `text`.
+    pub(crate) fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        loop {
+            let (token, outcome) = self.calls.next_outcome()?;
+            let Some((caller, call)) = self.calls.finish(token, self.now) else { continue };
+            call.end(&outcome);
+            if let Some(caller) = caller {
+                return Some((caller, outcome.map(|result| *text = result).into()));
+            }
+        }
+    }
+
+    /// Cancels the calls of a connection that has closed.
+    pub(crate) fn cancel_connection(&mut self, connection: Id) {
+        for token in self.calls.of_connection(connection) {
+            self.cancel_token(token);
+        }
+    }
+
+    /// Cancels a call, if it is a native one.
+    pub(crate) fn cancel_call(&mut self, call: CallId) {
+        if let Some(token) = self.calls.token_of(call) {
+            self.cancel_token(token);
+        }
+    }
+
+    fn cancel_token(&mut self, token: Token) {
+        self.notify_handler(token);
+        self.calls.remove(token);
+    }
+
+    /// Answers all calls with an error.
+    pub(crate) fn abandon(&mut self) {
+        let error = RpcError::new(RpcError::ABORTED, "Aborted").expected("the server stops");
+        for token in self.calls.all() {
+            self.end_early(token, error.clone());
+        }
+    }
+
+    fn end_early(&mut self, token: Token, error: RpcError) {
+        self.notify_handler(token);
+        // In front of an outcome that may have come since.
+        self.calls.push_front(std::iter::once((token, Err(error))));
+        self.calls.outcomes().wake();
+    }
+
+    fn notify_handler(&mut self, token: Token) {
+        let module = self.calls.find(token).map(|call| call.module);
+        if let Some(handler) = module.and_then(|module| self.handlers.get_mut(module)) {
+            handler.cancel(token);
+        }
+    }
+}

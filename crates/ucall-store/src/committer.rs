@@ -1,0 +1,163 @@
+//! The thread that commits the writes of all workers of a process together.
+//!
+//! All writes that wait are one transaction: while it is written to the disk, the next ones
+//! gather. If it fails, each write is tried alone, so that one that is too large fails alone.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::database::{Database, corrupt};
+use crate::error::StoreError;
+use crate::operation::{Operation, Outcome};
+
+/// The outcome of one operation.
+pub(crate) type Written = Result<Outcome, StoreError>;
+/// Takes the outcomes of a request, in the order of its operations.
+pub(crate) type ReplySink = Box<dyn FnOnce(Vec<Written>) + Send>;
+
+/// How often the readers of dead processes and, without writes, expired entries are removed.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
+/// Expired entries that one transaction removes.
+const EXPIRED_MAX: usize = 256;
+
+/// Operations whose outcomes go the same way.
+struct Request {
+    operations: Vec<Operation>,
+    reply: ReplySink,
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    is_closed: bool,
+}
+
+struct Shared {
+    database: Arc<Database>,
+    queue: Mutex<Queue>,
+    has_requests: Condvar,
+}
+
+/// The thread, which ends with its last write when this is dropped.
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Committer {
+    pub(crate) fn start(database: Arc<Database>) -> Result<Self, StoreError> {
+        let (queue, has_requests) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { database, queue, has_requests });
+        let run = shared.clone();
+        let thread = thread::Builder::new().name("ucall-store".to_owned()).spawn(move || run.run());
+        let thread = thread.map_err(|error| StoreError::Failed(error.to_string()))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Has operations run in this order. `reply` is called on the committer's thread after they are
+    /// durable.
+    pub(crate) fn submit(&self, operations: Vec<Operation>, reply: ReplySink) {
+        self.shared.lock().requests.push_back(Request { operations, reply });
+        self.shared.has_requests.notify_one();
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.has_requests.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut maintained = Instant::now();
+        while let Some(requests) = self.next_requests(maintained + MAINTENANCE_INTERVAL) {
+            if !requests.is_empty() {
+                self.commit_all(requests);
+            }
+            if maintained.elapsed() >= MAINTENANCE_INTERVAL {
+                self.maintain();
+                maintained = Instant::now();
+            }
+        }
+    }
+
+    /// All requests that wait; perhaps none, by `until`; `None` at the end.
+    fn next_requests(&self, until: Instant) -> Option<VecDeque<Request>> {
+        let mut queue = self.lock();
+        if queue.requests.is_empty() && !queue.is_closed {
+            let timeout = until.saturating_duration_since(Instant::now());
+            let waited = self.has_requests.wait_timeout(queue, timeout);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        match queue.is_closed && queue.requests.is_empty() {
+            true => None,
+            false => Some(mem::take(&mut queue.requests)),
+        }
+    }
+
+    fn commit_all(&self, requests: VecDeque<Request>) {
+        let (replies, operations): (Vec<_>, Vec<_>) =
+            requests.into_iter().map(|request| (request.reply, request.operations)).unzip();
+        let written = match self.commit(operations.iter().flatten()) {
+            Ok(written) => written,
+            Err(_) => operations.iter().flatten().map(|alone| self.commit_one(alone)).collect(),
+        };
+        let mut written = written.into_iter();
+        for (reply, operations) in replies.into_iter().zip(&operations) {
+            reply(written.by_ref().take(operations.len()).collect());
+        }
+    }
+
+    fn commit_one(&self, operation: &Operation) -> Written {
+        self.commit(std::iter::once(operation))?.pop().unwrap_or_else(|| Err(corrupt()))
+    }
+
+    /// Runs operations in one transaction.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    fn commit<'a>(
+        &self,
+        operations: impl Iterator<Item = &'a Operation>,
+    ) -> Result<Vec<Written>, StoreError> {
+        let mut writer = self.database.write()?;
+        let mut written = Vec::new();
+        for operation in operations {
+            match operation.apply(&mut writer) {
+                Err(failed @ StoreError::Failed(_)) => return Err(failed),
+                outcome => written.push(outcome),
+            }
+        }
+        writer.remove_expired(EXPIRED_MAX)?;
+        writer.commit()?;
+        Ok(written)
+    }
+
+    /// Its errors are those of the next write, whose caller gets them.
+    fn maintain(&self) {
+        let _ = self.database.clear_stale_readers();
+        while let Ok(EXPIRED_MAX) = self.remove_expired() {}
+    }
+
+    fn remove_expired(&self) -> Result<usize, StoreError> {
+        let mut writer = self.database.write()?;
+        let removed = writer.remove_expired(EXPIRED_MAX)?;
+        if removed > 0 {
+            writer.commit()?;
+        }
+        Ok(removed)
+    }
+}

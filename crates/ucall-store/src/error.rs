@@ -1,0 +1,76 @@
+//! Why an operation on a store fails.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+
+use ucall_proto::RpcError;
+
+/// Why an operation on a store fails.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The caller's fault: what was expected, and of which param.
+    Invalid(String),
+    /// The store's or the system's fault. Nothing was written.
+    Failed(String),
+}
+
+impl StoreError {
+    pub(crate) fn invalid(expected: impl Into<String>) -> Self {
+        Self::Invalid(expected.into())
+    }
+
+    /// The error of an operation, as that of its batch.
+    pub(crate) fn within_batch(self, index: usize) -> Self {
+        match self {
+            Self::Invalid(text) => Self::Invalid(format!("operations[{index}].{text}")),
+            failed @ Self::Failed(_) => failed,
+        }
+    }
+
+    /// The error for a caller.
+    pub(crate) fn to_rpc(&self) -> RpcError {
+        match self {
+            Self::Invalid(expected) => {
+                RpcError::new(RpcError::INVALID_PARAMS, "Invalid params").expected(expected)
+            }
+            Self::Failed(reason) => {
+                RpcError::new(RpcError::INTERNAL_ERROR, "The store failed").expected(reason)
+            }
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Invalid(text) | Self::Failed(text)) = self;
+        formatter.write_str(text)
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<heed::Error> for StoreError {
+    fn from(error: heed::Error) -> Self {
+        Self::Failed(match error {
+            // LMDB reports a write that the disk has taken in part as EIO.
+            heed::Error::Io(error) if is_of_disk(&error) => {
+                format!("the disk is full or fails: {error}")
+            }
+            heed::Error::Io(error) => error.to_string(),
+            heed::Error::Mdb(heed::MdbError::MapFull) => {
+                "the store has grown to max_bytes".to_owned()
+            }
+            heed::Error::Mdb(heed::MdbError::ReadersFull) => {
+                "too many threads read the store at once".to_owned()
+            }
+            other => other.to_string(),
+        })
+    }
+}
+
+fn is_of_disk(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+        || error.raw_os_error() == Some(EIO)
+}

@@ -1,0 +1,36 @@
+//! A durable key-value store, called as native procedures or from the process that serves it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `store` | a store of this process: opened once, shared by all that use its path |
+//! | `options` | the options of a store |
+//! | `database` | the LMDB file: its tables, one read or write at a time |
+//! | `entry` | a value as it is stored: its version, its expiry, its kind |
+//! | `operation` | what a write does, in a transaction that its caller commits |
+//! | `committer` | the thread that commits the writes of all workers together |
+//! | `procedures`, `params`, `reply` | the native procedures, their params and their results |
+//! | `descriptions` | what a procedure does, for programs that call it |
+//!
+//! The hard part is durability at speed: a write is answered after an fsync, which takes as long as
+//! thousands of reads. So a worker passes the writes of a turn to the committer, which commits all
+//! writes that wait in one transaction, and then sends their outcomes.
+
+mod committer;
+mod database;
+mod descriptions;
+mod entry;
+mod error;
+mod operation;
+mod options;
+mod params;
+mod procedures;
+mod reply;
+mod store;
+mod write_lock;
+
+pub use entry::Value;
+pub use error::StoreError;
+pub use operation::{Operation, Outcome};
+pub use options::{Durability, StoreOptions};
+pub use procedures::StoreModule;
+pub use store::{Entry, OpenStore, Scan, ScanPage, Store};

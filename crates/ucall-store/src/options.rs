@@ -1,0 +1,38 @@
+//! The options of a store.
+
+/// The size of the map is a multiple of the page size of any system.
+const MAP_STEP: usize = 64 << 10;
+
+/// When a write is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// After the disk has it (`fdatasync`).
+    #[default]
+    Commit,
+    /// After other processes can read it. A crash of the process loses nothing, but one of the
+    /// system may lose writes and damage the file.
+    None,
+}
+
+/// The options of a store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreOptions {
+    /// The size up to which its file grows, which is reserved in the address space.
+    pub bytes_max: usize,
+    /// The bytes of one value.
+    pub value_bytes_max: usize,
+    /// When a write is answered.
+    pub durability: Durability,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { bytes_max: 64 << 30, value_bytes_max: 16 << 20, durability: Durability::Commit }
+    }
+}
+
+impl StoreOptions {
+    pub(crate) fn map_bytes(&self) -> usize {
+        self.bytes_max.max(1 << 20).next_multiple_of(MAP_STEP)
+    }
+}

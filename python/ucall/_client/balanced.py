@@ -1,0 +1,381 @@
+"""The connections of a synchronous client to several addresses.
+
+A call that goes well costs a choice and two counts. Everything else is in `balancer` and `resend`;
+here are the sockets, the pauses and the threads, which exist only while they probe or resolve.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakSet
+
+from ucall import _core
+from ucall._client.balancer import Balancer, Member
+from ucall._client.base import SUBSCRIPTIONS_REFUSED
+from ucall._client.options import BalancedOptions
+from ucall._client.resend import (
+    CONNECT_S,
+    PROBE_S,
+    Attempts,
+    Idempotence,
+    Verdict,
+    is_alive,
+    is_refused,
+    probe_request,
+)
+from ucall._client.resolve import resolve
+from ucall._client.sockets import Deadline, connect_error, not_sent
+from ucall.errors import ConnectionError
+
+if TYPE_CHECKING:
+    from typing import Never
+
+    from ucall._client.address import Address, Addresses
+    from ucall._client.hedge import Hedge
+    from ucall._client.inbox import Message
+    from ucall._client.options import Options
+    from ucall._client.pool import Pool
+    from ucall._client.streams import Source
+
+__all__ = ["BalancedPool"]
+
+Outcome: TypeAlias = "_core.Reply | Exception"
+
+
+class _Servers:
+    """The addresses of a client, which clients with other options share."""
+
+    def __init__(self, addresses: Addresses, make_pool: Callable[[Address], Pool]) -> None:
+        self.addresses = addresses
+        self.balancer = Balancer(make_pool, random.random, resolves=addresses.resolves)
+        self.idempotence = Idempotence()
+        # Guards the balancer, except for what `BalancedPool.exchange` does.
+        self.lock = threading.Lock()
+        if not addresses.resolves:
+            self.balancer.update(addresses.list, time.monotonic())
+        _all_servers.add(self)
+
+    def resolve(self) -> None:
+        """Resolves the name again. Keeps the known addresses if that fails."""
+        found = resolve(self.addresses.first)
+        with self.lock:
+            removed = self.balancer.update(found, time.monotonic())
+        for member in removed:
+            member.pool.close_idle()
+
+    def resolve_in_background(self) -> None:
+        def run() -> None:
+            with suppress(OSError, UnicodeError):
+                self.resolve()
+
+        threading.Thread(target=run, name="ucall-client-resolve", daemon=True).start()
+
+    def abandon(self) -> None:
+        """Forgets what the threads of the parent of this process have begun."""
+        self.lock = threading.Lock()
+        self.balancer.forget_calls()
+
+
+class BalancedPool:
+    """Connections to several servers, with the interface of `ucall._client.pool.Pool`."""
+
+    def __init__(self, servers: _Servers, options: BalancedOptions, hedge: Hedge | None) -> None:
+        self._servers = servers
+        self._balancer = servers.balancer
+        self._options = options
+        self._key = options.key
+        self._is_http = options.address.is_http
+        self._writers: dict[Member[Pool], _core.RequestWriter] = {}
+        self._hedge = hedge
+
+    @classmethod
+    def of(
+        cls,
+        addresses: Addresses,
+        options: Options,
+        make_pool: Callable[[Options, float], Pool],
+        *,
+        hedges: bool,
+    ) -> BalancedPool:
+        """Connections to these addresses, each of which gets a pool."""
+        assert isinstance(options, BalancedOptions)
+
+        def make(address: Address) -> Pool:
+            return make_pool(options.at(address, options.timeout), CONNECT_S)
+
+        hedge = None
+        if hedges:
+            from ucall._client.hedge import Hedge
+
+            hedge = Hedge()
+        return cls(_Servers(addresses, make), options, hedge)
+
+    def for_options(self, options: BalancedOptions) -> BalancedPool:
+        """The pool of a client with other options, with the same connections."""
+        return BalancedPool(self._servers, options, self._hedge)
+
+    def exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """Sends a request to one of the servers, and returns its reply. See `Pool.exchange`."""
+        if self._hedge is not None:
+            return self._exchange_hedged(self._hedge, request, ids, timeout)
+        balancer, began = self._balancer, time.monotonic()
+        if began >= balancer.next_due:
+            self._run_due(began)
+        pairs = balancer.pairs
+        if pairs is not None and self._key is None:
+            # As `Balancer.pick` does, without a call.
+            member, other = next(pairs)
+            if len(other.running) < len(member.running):
+                member = other
+        else:
+            member = self._pick(began)
+        running = member.running
+        running.append(None)
+        try:
+            if self._is_http:
+                writer = self._writers.get(member) or self._writer_of(member)
+                reply = member.pool.exchange(writer.rewrite(request), ids, timeout)
+            else:
+                reply = member.pool.exchange(request, ids, timeout)
+        except OSError as error:
+            outcome: Outcome = error
+        else:
+            if reply.is_result or not is_refused(reply):
+                member.replied_call = began
+                if not member.is_up:
+                    self._succeed(member, began)
+                if (budget := balancer.budget).saved < budget.SAVED_MAX:
+                    budget.earn()
+                return reply
+            outcome = reply
+        finally:
+            running.pop()
+        return self._exchange_again(member, outcome, request, ids, Deadline(timeout, began))
+
+    def close(self) -> None:
+        """Closes the idle connections; those in use close after their exchange."""
+        for member in self._balancer.members:
+            member.pool.close()
+
+    def source(self, begin: Callable[[Pool, Options], Source]) -> Source:
+        """Begins a stream on one of the servers; on another one if it accepts no connection.
+
+        Raises:
+            ucall.ConnectionError, ucall.TimeoutError: See `Pool.exchange`.
+        """
+        attempts, deadline = Attempts(self._balancer, self._key), Deadline(self._options.timeout)
+        member = self._pick(time.monotonic())
+        while True:
+            try:
+                options = self._options.at(member.address, self._options.timeout)
+                return _CountedSource(begin(member.pool, options), member.running)
+            except OSError as error:
+                with self._servers.lock:
+                    verdict = attempts.judge(member, error, time.monotonic())
+                found = self._next_member(attempts, deadline)
+                if verdict is not Verdict.RESEND or found is None:
+                    raise
+                member = found
+
+    def channel(self, *, for_calls: bool = False) -> Never:
+        """Raises ``ValueError``: messages come from the server that was subscribed to."""
+        raise ValueError(SUBSCRIPTIONS_REFUSED)
+
+    def _exchange_hedged(
+        self, hedge: Hedge, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """Sends the request to a second server if the first is slow, and takes the first reply."""
+        began, deadline, delay = time.monotonic(), Deadline(timeout), hedge.latencies.p95
+        tried: list[Member[Pool]] = []
+
+        def attempt() -> _core.Reply:
+            member = self._pick(time.monotonic(), tried)
+            tried.append(member)
+            outcome = self._attempt(member, request, ids, deadline)
+            if isinstance(outcome, Exception) or is_refused(outcome):
+                return self._exchange_again(member, outcome, request, ids, deadline)
+            return outcome
+
+        self._balancer.budget.earn()
+        if delay is None or not self._is_idempotent(request):
+            reply = attempt()
+        else:
+            reply = hedge.run(attempt, delay, self._balancer.budget.spend)
+        hedge.latencies.add(time.monotonic() - began)
+        return reply
+
+    def _pick(self, now: float, tried: Collection[Member[Pool]] = ()) -> Member[Pool]:
+        if now >= self._balancer.next_due:
+            self._run_due(now)
+        member = self._balancer.pick(now, tried, self._key) or self._balancer.pick(now)
+        return self._first_member(now, self._options.timeout) if member is None else member
+
+    def _exchange_again(
+        self,
+        member: Member[Pool],
+        outcome: Outcome,
+        request: _core.Request,
+        ids: Collection[object],
+        deadline: Deadline,
+    ) -> _core.Reply:
+        """Goes on after an attempt that has failed."""
+        attempts = Attempts(self._balancer, self._key)
+        while self._may_resend(attempts, member, outcome, request):
+            found = self._next_member(attempts, deadline)
+            if found is None:
+                break
+            member = found
+            outcome = self._attempt(member, request, ids, deadline)
+        if isinstance(outcome, Exception):
+            raise outcome from None
+        return outcome
+
+    def _may_resend(
+        self,
+        attempts: Attempts[Pool],
+        member: Member[Pool],
+        outcome: Outcome,
+        request: _core.Request,
+    ) -> bool:
+        with self._servers.lock:
+            verdict = attempts.judge(member, outcome, time.monotonic())
+        if verdict is Verdict.RESEND_IF_IDEMPOTENT:
+            return self._is_idempotent(request) and self._balancer.budget.spend()
+        return verdict is Verdict.RESEND
+
+    def _next_member(self, attempts: Attempts[Pool], deadline: Deadline) -> Member[Pool] | None:
+        now = time.monotonic()
+        if now >= self._balancer.next_due:
+            self._run_due(now)
+        with self._servers.lock:
+            member, pause = attempts.next(now)
+        if pause:
+            time.sleep(pause)
+        return None if deadline.is_over() else member
+
+    def _attempt(
+        self,
+        member: Member[Pool],
+        request: _core.Request,
+        ids: Collection[object],
+        deadline: Deadline,
+    ) -> Outcome:
+        """Sends a request with the time that is left."""
+        began = time.monotonic()
+        member.running.append(None)
+        try:
+            left = deadline.left()
+            if self._is_http:
+                request = self._options.at(member.address, left).writer.rewrite(request)
+            reply = member.pool.exchange(request, ids, left)
+        except OSError as error:
+            return error
+        finally:
+            member.running.pop()
+        if not is_refused(reply):
+            self._succeed(member, began)
+        return reply
+
+    def _is_idempotent(self, request: _core.Request) -> bool:
+        if self._options.idempotent:
+            return True
+        idempotence = self._servers.idempotence
+        if idempotence.is_stale(time.monotonic()):
+            self._discover()
+        return idempotence.allows(request)
+
+    def _discover(self) -> None:
+        """Asks the servers which functions are idempotent, until one of them answers."""
+        now = time.monotonic()
+        tried: list[Member[Pool]] = []
+        while (member := self._balancer.pick(now, tried)) is not None:
+            tried.append(member)
+            options = self._options.at(member.address, PROBE_S)
+            request, id = probe_request(options, "rpc.discover")
+            with suppress(OSError):
+                reply = member.pool.exchange(request, (id,), PROBE_S)
+                return self._servers.idempotence.learn(reply, now)
+
+    def _writer_of(self, member: Member[Pool]) -> _core.RequestWriter:
+        made = self._options.at(member.address, self._options.timeout).writer
+        self._writers[member] = made
+        return made
+
+    def _succeed(self, member: Member[Pool], began: float) -> None:
+        with self._servers.lock:
+            self._balancer.succeed(member, began)
+
+    def _first_member(self, now: float, timeout: float | None) -> Member[Pool]:
+        """Resolves the name for the first call."""
+        address = self._options.address
+        try:
+            self._servers.resolve()
+        except (OSError, UnicodeError) as error:
+            raise connect_error(address, error, timeout) from None
+        member = self._balancer.pick(now, (), self._key)
+        if member is None:
+            raise not_sent(ConnectionError(f"cannot connect to {address.name}: it has no address"))
+        return member
+
+    def _run_due(self, now: float) -> None:
+        """Begins the probes and the resolution that are due."""
+        servers = self._servers
+        with servers.lock:
+            due = self._balancer.poll_probes(now)
+            resolves = self._balancer.poll_resolve(now) and bool(self._balancer.members)
+        for member in due:
+            run = self._probe
+            threading.Thread(
+                target=run, args=(member,), name="ucall-client-probe", daemon=True
+            ).start()
+        if resolves:
+            servers.resolve_in_background()
+
+    def _probe(self, member: Member[Pool]) -> None:
+        if not member.is_up:
+            member.pool.close_idle()
+        request, id = probe_request(self._options.at(member.address, PROBE_S))
+        outcome: Outcome
+        try:
+            outcome = member.pool.exchange(request, (id,), PROBE_S)
+        except OSError as error:
+            outcome = error
+        with self._servers.lock:
+            self._balancer.probed(member, time.monotonic(), is_alive=is_alive(outcome))
+
+
+class _CountedSource:
+    """A stream, which counts as a call of its server until it is closed."""
+
+    def __init__(self, source: Source, running: list[None]) -> None:
+        self._source = source
+        self._running = running
+        running.append(None)
+
+    def next(self) -> Message:
+        """See `Source.next`."""
+        return self._source.next()
+
+    def close(self, *, has_ended: bool) -> None:
+        """See `Source.close`."""
+        self._running.pop()
+        self._source.close(has_ended=has_ended)
+
+
+_all_servers: WeakSet[_Servers] = WeakSet()
+
+
+def _abandon_all() -> None:
+    for servers in _all_servers:
+        servers.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,201 @@
+"""A durable key-value store, which a server serves without Python.
+
+    store = ucall.store.open("/var/lib/app/kv")
+    server.store("kv", store)
+    store.put("user:1", {"name": "Ada"})
+    store.get("user:1")
+
+Calls of ``kv.get``, ``kv.put`` and so on read and write the same entries, and so do other processes
+that open the same directory: see docs/store.md. ``python -m ucall.store`` checks, dumps, loads and
+compacts a store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from ucall import _core
+
+__all__ = ["Entry", "Operation", "Store", "open"]
+
+#: ``("put", key, value)``, ``("delete", key)``, ``("cas", key, version, value)`` or
+#: ``("increment", key, by)``.
+Operation: TypeAlias = tuple[Any, ...]
+
+_PAGE: Final = 1_000
+
+
+class Entry(NamedTuple):
+    """What a store has for a key."""
+
+    #: What JSON has, or ``bytes``.
+    value: Any
+    #: Grows with each write of the store, and is never given twice.
+    version: int
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    durability: Literal["commit", "none"] = "commit",
+    max_bytes: int = 64 << 30,
+    max_value_bytes: int = 16 << 20,
+) -> Store:
+    """Opens the store in a directory, and creates it if there is none.
+
+    Args:
+        path: The directory, on a local disk.
+        durability: ``"commit"``: a write ends after the disk has it. ``"none"``: after other
+            processes can read it; if the system crashes, writes are lost, and the file may be
+            damaged.
+        max_bytes: The size up to which the file grows.
+        max_value_bytes: The size of one value.
+
+    Raises:
+        OSError: It cannot be opened, or is open in this process with other options.
+    """
+    core = _core.Store(
+        path, max_bytes=max_bytes, max_value_bytes=max_value_bytes, durability=durability
+    )
+    # Each process opens it again when it first needs it, so that this one may fork before.
+    core.open()
+    core.close()
+    return Store(core)
+
+
+class Store:
+    """A store: the result of `open`. Its methods may be called on any thread.
+
+    Writes wait for the disk, so async functions call them by `asyncio.to_thread`, and plain ones
+    are served by ``@server(threads=True)``. All methods raise ValueError for a key or a value past
+    its limit, and OSError when the system fails.
+    """
+
+    def __init__(self, core: _core.Store) -> None:
+        self._core = core
+
+    def get(self, key: str) -> Entry | None:
+        """The value of a key and its version; ``None`` without such a key."""
+        found = self._core.get(key)
+        return None if found is None else _entry(*found)
+
+    def put(self, key: str, value: Any, *, ttl_ms: int | None = None) -> int:
+        """Sets the value of a key; returns its new version.
+
+        Args:
+            key: 1 to 511 bytes of UTF-8.
+            value: What JSON has, or an object with the buffer protocol, as ``bytes`` or an array.
+            ttl_ms: After so many milliseconds the key is gone.
+        """
+        version = self._core.put(key, *_encode(value), ttl_ms=_ttl(ttl_ms), version=None)
+        assert version is not None
+        return version
+
+    def cas(self, key: str, version: int, value: Any, *, ttl_ms: int | None = None) -> int | None:
+        """Sets the value of a key that has this version; 0: of one that is absent.
+
+        Returns:
+            The new version; ``None`` if the key has another one, and nothing was written.
+        """
+        return self._core.put(key, *_encode(value), ttl_ms=_ttl(ttl_ms), version=version)
+
+    def delete(self, key: str) -> bool:
+        """Removes a key; returns whether there was one."""
+        return self._core.delete(key)
+
+    def increment(self, key: str, by: int = 1) -> int:
+        """Adds to the integer of a key, and returns the sum. An absent key has 0.
+
+        Raises:
+            ValueError: The value is no integer, or the sum has more than 64 bits.
+        """
+        return self._core.increment(key, by)
+
+    def batch(self, operations: Sequence[Operation]) -> list[Any] | None:
+        """Runs all operations or none, in their order.
+
+        Args:
+            operations: Tuples of the name of a method (`put`, `delete`, `cas` or `increment`) and
+                its arguments.
+
+        Returns:
+            Their results; ``None`` if a ``cas`` found another version, and nothing was written.
+        """
+        return self._core.batch([_operation(*operation) for operation in operations])
+
+    def scan(
+        self, prefix: str = "", *, start: str | None = None, end: str | None = None
+    ) -> Iterator[tuple[str, Entry]]:
+        """The keys and their entries, in the order of the keys' UTF-8.
+
+        It reads one page after another, so it may miss writes that are made meanwhile.
+
+        Args:
+            prefix: What the keys begin with.
+            start: The first key.
+            end: The key before which it ends.
+        """
+        for key, stored in scan_stored(self._core, prefix, start, end):
+            yield key, _entry(*stored)
+
+    def sync(self) -> None:
+        """Waits until the disk has all writes; for ``durability="none"``."""
+        self._core.sync()
+
+    def close(self) -> None:
+        """Closes the store in this process, unless a server serves it. The next use opens it."""
+        self._core.close()
+
+
+def scan_stored(
+    core: _core.Store, prefix: str = "", start: str | None = None, end: str | None = None
+) -> Iterator[tuple[str, tuple[int, bool, bytes]]]:
+    """What `Store.scan` reads: versions, whether the values are JSON texts, and their bytes."""
+    cursor: str | None = None
+    while True:
+        found, cursor = core.scan(prefix=prefix, start=start, end=end, limit=_PAGE, cursor=cursor)
+        yield from found
+        if cursor is None:
+            return
+
+
+def _entry(version: int, is_json: bool, stored: bytes) -> Entry:
+    return Entry(json.loads(stored) if is_json else stored, version)
+
+
+def _encode(value: Any) -> tuple[Any, bool]:
+    """A buffer, and whether it is JSON text."""
+    try:
+        memoryview(value)
+    except TypeError:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode(), True
+    return value, False
+
+
+def _ttl(ttl_ms: int | None) -> int | None:
+    if ttl_ms is not None and ttl_ms < 1:
+        raise ValueError(f"ttl_ms: expected a positive number, got {ttl_ms}")
+    return ttl_ms
+
+
+def _operation(name: str, key: str, *arguments: Any) -> tuple[object, ...]:
+    match name, arguments:
+        case "put", (value,):
+            return ("put", key, *_encode(value), None, None)
+        case "put", (value, ttl_ms):
+            return ("put", key, *_encode(value), _ttl(ttl_ms), None)
+        case "cas", (version, value):
+            return ("put", key, *_encode(value), None, version)
+        case "cas", (version, value, ttl_ms):
+            return ("put", key, *_encode(value), _ttl(ttl_ms), version)
+        case "delete", ():
+            return ("delete", key)
+        case "increment", ():
+            return ("increment", key, 1)
+        case "increment", (by,):
+            return ("increment", key, by)
+    raise TypeError(f"operations: expected put, delete, cas or increment, got {name!r}")
