@@ -132,6 +132,10 @@ test: test-bench
 test-bench: $(STAMPS)/test-tools ## Run the tests of the benchmark's harness and report
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/bench
 
+.PHONY: test-many-servers
+test-many-servers: setup ## Kill, drain and restart servers under the load of a client for a minute each
+	UCALL_MANY_SERVERS_SECONDS=60 $(PY) -m pytest -q --numprocesses 2 tests/python/test_many_servers.py
+
 .PHONY: leaks
 leaks: setup ## Make a million calls of every kind on each engine, and count leaks
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest -q -s tests/python/test_leaks.py
@@ -157,6 +161,21 @@ soak: setup ## Ten minutes of good and hostile traffic; plots memory and descrip
 test-python: setup test-programs .bench/tls_client ## Run the Python tests against the built package
 	$(PY) -m pytest $(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS) tests/python
 
+.bench/docs/stamp: docs/site/requirements.txt $(STAMPS)/venv
+	@mkdir -p $(@D)
+	@$(PY) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
+
+# Sphinx has an environment of its own, and reads the docstrings of the package in $(VENV).
+.PHONY: docs
+test: docs
+docs: setup .bench/docs/stamp ## Build the documentation in .site/, and check its links and anchors
+	@UCALL_PACKAGES="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" \
+		.bench/docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --jobs auto \
+		-c docs/site -d .site/doctrees . .site/html
+	@echo "docs: .site/html/index.html"
+
 # In an environment of its own, so that neither build replaces the other.
 test-python3.%: ## Run them on another Python (make test-python3.14 PYTHON=/path/to/python3.14)
 	$(MAKE) VENV=.bench/python3.$* PYTHON=$(or $(PYTHON),python3.$*) \
@@ -176,6 +195,10 @@ test-conformance: setup test-programs ## Run conformance suites: JSONTestSuite, 
 conformance: test-conformance ## Run these and testssl.sh, which takes minutes
 	@tools/install-test-programs.sh conformance
 	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
+
+.PHONY: test-udp-long
+test-udp-long: setup ## Make 100,000 calls over UDP that lose 5% of the datagrams, on each engine
+	UDP_CALLS=100000 $(PY) -m pytest $(PYTEST_FLAGS) --timeout 1800 tests/python/test_udp.py -k bad_network
 
 .PHONY: test-autobahn
 test-autobahn: ## Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/python2.7)
@@ -267,6 +290,13 @@ licences: $(STAMPS)/venv ## Write LICENSE-THIRD-PARTY, after a change of depende
 lint-tidy: $(STAMPS)/venv ## Check the style rules that formatters do not check
 	@$(PY) tools/tidy.py
 	@$(PY) tools/check-cycles.py
+	@$(PY) tools/mutants.py --check
+
+KIND ?=
+ONLY ?=
+.PHONY: mutants
+mutants: setup ## Break the promises of the docs, and see tests fail (KIND=python ONLY=client.md)
+	$(PY) tools/mutants.py $(if $(KIND),--kind $(KIND)) --only "$(ONLY)"
 
 .PHONY: walk
 walk: $(STAMPS)/venv ## Count the functions and files that one call in C passes (needs valgrind)
@@ -283,7 +313,8 @@ format: $(STAMPS)/lint-tools ## Format Rust and Python
 .bench/floor-uring: bench/floor/ring.h
 .bench/floor-sleeper: bench/floor/sleeper.c
 .bench/beside: bench/floor/beside.c
-.bench/floor-sleeper .bench/beside:
+.bench/blocks: bench/floor/blocks.c
+.bench/floor-sleeper .bench/beside .bench/blocks:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $<
 
@@ -313,16 +344,27 @@ bench-echo: setup ## Compare an echo of 1 MiB with C (BENCH_FLAGS="--pairs 200")
 
 # ROWS=headline,peers,… measures some sections; BENCH_FLAGS=--brief runs all once, in a few minutes.
 ROWS ?=
-.PHONY: bench bench-report bench-gate
-bench: setup floor .bench/floor-echo .bench/c-sum .bench/c-echo ## Compare with the floor and other servers: 23 minutes (ROWS=headline,idle)
+.PHONY: bench bench-peers bench-tools bench-compare bench-shapes bench-report bench-gate
+bench: bench-tools ## Compare with the floor and five servers: 20 to 30 minutes (ROWS=headline,idle)
+	$(PY) bench/run.py $(if $(ROWS),--rows $(ROWS)) $(BENCH_FLAGS)
+
+bench-peers: bench-tools ## Compare with all other servers and loads: an hour; goes on where it was ended
+	$(PY) bench/run.py --peers $(BENCH_FLAGS)
+
+bench-tools: setup floor .bench/floor-echo .bench/c-sum .bench/c-echo
 	@tools/install-bench-tools.sh peers
 	@tools/build-bench-peers.sh
-	$(PY) bench/run.py $(if $(ROWS),--rows $(ROWS)) $(BENCH_FLAGS)
+
+bench-compare: $(STAMPS)/venv ## Print two runs side by side (RUNS="bench/results/ONE.json bench/results/OTHER.json")
+	$(PY) bench/compare.py $(RUNS)
+
+bench-shapes: $(STAMPS)/test-tools ## Record again what curl, Go, Chromium and other clients send
+	$(PY) bench/record_shapes.py $(CLIENTS)
 
 bench-report: $(STAMPS)/venv ## Write docs/benchmarks.md and the README's table from the newest results
 	$(PY) bench/report.py
 
-bench-gate: $(STAMPS)/venv .bench/c-sum ## Fail if a call in C takes more instructions or system calls
+bench-gate: setup .bench/c-sum ## Fail if a call takes more instructions or system calls (needs valgrind, strace)
 	$(PY) bench/gate.py $(BENCH_FLAGS)
 
 # trustme names the authority client.pem, because clients need it.
@@ -336,6 +378,16 @@ certs: $(STAMPS)/test-tools ## Make a test authority and a certificate for this 
 bench-tls: setup ## Compare TLS with plain TCP (BENCH_FLAGS="--pairs 5")
 	@tools/install-bench-tools.sh
 	$(PY) bench/tls.py $(BENCH_FLAGS)
+
+.PHONY: bench-relay
+bench-relay: setup ## Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
+	@tools/install-bench-tools.sh
+	$(PY) bench/relay.py $(BENCH_FLAGS)
+
+.PHONY: bench-store
+bench-store: setup .bench/blocks ## Compare the key-value store with Redis (BENCH_FLAGS="--rounds 5")
+	@tools/install-bench-tools.sh store
+	$(PY) bench/store.py $(BENCH_FLAGS)
 
 .bench/fastapi/bin/python:
 	"$$(tools/find-python.sh)" -m venv .bench/fastapi
@@ -378,6 +430,12 @@ test-queue-long: setup ## Test queues with 100,000 messages through cuts and kil
 		--durations=0 --durations-min=1 $(addprefix tests/python/queue/test_queue_, \
 		cuts.py kill.py kill_load.py large.py)
 
+ROUNDS ?= 200
+.PHONY: test-store-kills
+test-store-kills: setup ## Kill the processes of a store in 200 rounds, and check all answers (ROUNDS=50)
+	UCALL_STORE_ROUNDS=$(ROUNDS) $(PY) -m pytest --verbose --capture=no \
+		tests/python/test_store_kills.py
+
 .bench/floor-pair: bench/floor/pair.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $<
@@ -389,11 +447,19 @@ clean: ## Remove all builds, and .venv
 
 # The C library needs cargo and a C compiler, and no .venv.
 PREFIX ?= /usr/local
-.PHONY: test-c install-c
+LIBDIR ?=
+.PHONY: test-c install-c uninstall-c
 test: test-c
 
-install-c: ## Build and install the C library (PREFIX=/usr/local)
-	@crates/ucall-capi/install.sh "$(PREFIX)"
+install-c: ## Build and install the C library (PREFIX=/usr/local LIBDIR=lib64 DESTDIR=…)
+	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)"
+
+uninstall-c: ## Remove the C library that install-c has installed with the same folders
+	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)" --uninstall
+
+.PHONY: c-reference
+c-reference: ## Write docs/c-reference.md, after a change of the C header
+	@$$(tools/find-python.sh) tools/c-reference.py
 
 # Installs pytest without the package, so that testing C builds no Python package.
 $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/venv

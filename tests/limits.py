@@ -409,7 +409,7 @@ LIMITS = [
     ),
     Limit(
         "max_batch_calls",
-        "max_batch_size",
+        "max_batch_calls",
         3,
         _pairs((_batch, OK, "-32600"), (lambda count: post(_batch(count)), HTTP_OK, "200 -32600")),
     ),
@@ -447,8 +447,8 @@ LIMITS = [
     Limit("max_pipeline", "max_pipeline", 4, _pipeline),
     Limit("max_output_bytes", "max_output_bytes", 100_000, _output),
     Limit("max_held_bytes", "max_held_bytes", 200_000, _held),
-    Limit("max_running_calls", "max_deferred_calls", 3, _running),
-    Limit("max_connections", "max_concurrent_connections", 4, _connections),
+    Limit("max_running_calls", "max_running_calls", 3, _running),
+    Limit("max_connections", "max_connections", 4, _connections),
     Limit("max_discarded_bytes", "max_discarded_bytes", 2_000, _discarded),
 ]
 

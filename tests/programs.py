@@ -57,6 +57,14 @@ def skip(program: str, *, allow_module_level: bool = False) -> None:
     pytest.skip(reason, allow_module_level=allow_module_level)
 
 
+def unrun_blocks(passed: Iterable[Any]) -> Iterator[str]:
+    """A line for each page whose examples did not all run, from the reports of passed tests."""
+    for report in passed:
+        for name, value in report.user_properties:
+            if name == "not run":
+                yield value
+
+
 def summary(skipped: Iterable[Any]) -> Iterator[str]:
     """A line for each missing program, from the reports of skipped tests."""
     reasons = (_REASON.search(report.longrepr[2]) for report in skipped)

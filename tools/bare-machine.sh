@@ -89,12 +89,25 @@ run() {
     echo "== $2: passed"
 }
 
+# Ends what the tests left running, which keeps the file systems of the root busy, and names it.
+end_leftovers() {
+    local process
+    for process in /proc/[0-9]*; do
+        if [ "$(readlink "$process/root")" = "$1" ]; then
+            echo "left running: $(tr '\0' ' ' <"$process/cmdline")"
+            kill -KILL "${process#/proc/}"
+        fi
+    done
+    umount --recursive --lazy "$1/proc" "$1/sys" "$1/dev"
+}
+
 # Gives the sources and cargo's builds to the user, in the root without the tests' programs.
 hand_over() {
     rm -rf "$fresh/srv"
     mv "$used/srv" "$fresh/srv"
     find "$fresh/srv/ucall/.bench" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
-    rm -rf "$fresh/srv/ucall/.venv"
+    # Its programs need libraries that the tests have installed for root.
+    rm -rf "$fresh/srv/ucall/.venv" "$fresh/srv/ucall/target/c-tests"
     in_root "$fresh" root "chown -R user:user /srv"
 }
 
@@ -103,7 +116,7 @@ make_root
 echo "Installed by README's line: $(packages_of_readme)"
 cp -a --reflink=auto "$fresh" "$used"
 run "$used" root
-umount --recursive "$used/proc" "$used/sys" "$used/dev"
+end_leftovers "$used"
 hand_over
 run "$fresh" user
 grep -HE '^Missing|calls a second|^[0-9].* (passed|skipped)|^without|^test result' \

@@ -47,7 +47,10 @@ def is_installed(target: str) -> bool:
 def environment() -> dict[str, str]:
     """This one, with the tools of .venv first, and without the interpreter of .venv for PyO3."""
     path = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"
-    return {name: it for name, it in os.environ.items() if name != "PYO3_PYTHON"} | {"PATH": path}
+    # Base64 without AVX2 is by the portable kernel of simdutf.
+    flags = f"{os.environ.get('CXXFLAGS', '')} -DSIMDUTF_IMPLEMENTATION_WESTMERE=0"
+    kept = {name: it for name, it in os.environ.items() if name != "PYO3_PYTHON"}
+    return kept | {"PATH": path, "CXXFLAGS": flags}
 
 
 def unwinder(target: str) -> Path:

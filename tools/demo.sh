@@ -88,7 +88,7 @@ Try next:
     source .venv/bin/activate           puts the package and the command ucall in the PATH
     python examples/python/sum.py       serves until Ctrl-C
     ucall sum a=2 b=3                   calls it, in another terminal
-    ls examples/python examples/c       more examples; README.md explains them
+    ls examples                         more examples, in a folder a use
     make test                           runs every test
 END
 }

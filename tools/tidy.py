@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS_MAX = 100
 LINES_MAX = 600
+#: The suffixes of public interfaces, each of which is one file for its users.
+DECLARATIONS = {".h", ".pyi"}
 SOURCES = {".c", ".h", ".lua", ".py", ".pyi", ".rs", ".sh", ".toml"}
 # The required first line of a file, after `#!`.
 OPENINGS = {
@@ -85,7 +87,7 @@ def file_complaints(path: Path) -> Iterator[str]:
     if text.endswith("\n\n"):
         yield "empty lines at the end"
     # The stubs of an extension module are one file, as the module is.
-    if len(lines) > LINES_MAX + 1 and path.suffix != ".pyi":
+    if len(lines) > LINES_MAX + 1 and path.suffix not in DECLARATIONS:
         yield f"{len(lines) - 1} lines, more than {LINES_MAX}: does it hold two ideas?"
     yield from opening_complaints(path, lines)
     yield from name_complaints(path, lines)

@@ -11,15 +11,18 @@
 pub mod base64;
 pub mod chunked;
 pub mod connection;
+pub mod datagrams;
 pub mod http_head;
 pub mod json_stream;
 pub mod json_values;
+pub mod params;
 pub mod pickle;
 pub mod queue_frames;
 pub mod queue_session;
 pub mod random;
 pub mod raw_documents;
 mod reference;
+pub mod relay_replies;
 pub mod rpc_document;
 pub mod tls;
 pub mod websocket;
@@ -37,6 +40,13 @@ mod tls_harness;
 #[allow(missing_docs, clippy::unwrap_used, reason = "as above")]
 mod websocket_model;
 
+// The C API is a static library, which no other crate can use.
+#[path = "../../crates/ucall-capi/src/items.rs"]
+mod c_items;
+#[path = "../../crates/ucall-capi/src/writer.rs"]
+#[allow(dead_code, clippy::unwrap_used, missing_docs, reason = "the rest is for its exports")]
+mod c_writer;
+
 #[path = "../../crates/ucall-queue/tests/session/pair.rs"]
 #[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "as above")]
 mod queue_pair;
@@ -49,13 +59,16 @@ pub const TARGETS: &[Target] = &[
     ("base64", base64::run),
     ("chunked", chunked::run),
     ("connection", connection::run),
+    ("datagrams", datagrams::run),
     ("http_head", http_head::run),
     ("json_stream", json_stream::run),
     ("json_values", json_values::run),
+    ("params", params::run),
     ("pickle", pickle::run),
     ("queue_frames", queue_frames::run),
     ("queue_session", queue_session::run),
     ("raw_documents", raw_documents::run),
+    ("relay_replies", relay_replies::run),
     ("rpc_document", rpc_document::run),
     ("tls", tls::run),
     ("websocket", websocket::run),

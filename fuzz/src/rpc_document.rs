@@ -49,12 +49,17 @@ pub fn run(input: &[u8]) {
 
 /// A connection with the limits that the reference assumes.
 pub fn driver() -> Driver<Echo> {
+    Driver::serving(Echo, limits())
+}
+
+/// The limits that the reference assumes.
+pub fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.batch_calls_max = reference::BATCH_CALLS_MAX;
     limits.id_bytes_max = reference::ID_BYTES_MAX;
     limits.nesting_max = reference::NESTING_MAX;
     limits.meta_bytes_max = reference::META_BYTES_MAX;
-    Driver::serving(Echo, limits)
+    limits
 }
 
 /// Compares the output with the expected replies.

@@ -1,13 +1,16 @@
 """Parsing of loads, the output of the gate, and the duration of a whole run."""
 
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
+import run
 
 import gate
-from harness import request, usage
-from suite import drivers, plan
+from harness import counters, deterministic, request, usage
+from suite import drivers, plan, rounds
 from suite.rounds import order
 from suite.servers import Load, everyone
 
@@ -60,21 +63,82 @@ def test_every_second_round_runs_backwards():
     assert order(servers, 1) == servers[::-1]
 
 
-def test_a_whole_run_fits_its_time(tmp_path, monkeypatch):
+def groups_of(sections, brief=False):
+    return [group for name in sections for group in plan.groups_of(name, brief)]
+
+
+@pytest.fixture
+def small_payloads(tmp_path, monkeypatch):
     monkeypatch.setattr(drivers, "OUTPUT", tmp_path)
     monkeypatch.setattr(plan, "PAYLOAD_BYTES", (64,) * len(plan.PAYLOAD_BYTES))
-    whole = sum(group.estimate for group in plan.groups_of(list(plan.SECTIONS), brief=False))
-    assert 15 < whole / 60 < 23
-    brief = sum(group.estimate for group in plan.groups_of(list(plan.SECTIONS), brief=True))
+
+
+@pytest.mark.usefixtures("small_payloads")
+def test_a_whole_run_fits_its_time():
+    """Half an hour, with a third of it for pairs that are taken again."""
+    whole = sum(step.seconds for name in run.OURS for step in run.steps(name, brief=False))
+    assert 10 < whole / 60 < 21
+    brief = sum(group.estimate for group in groups_of(plan.SECTIONS, brief=True))
     assert brief / 60 < 6
 
 
-def test_every_server_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(drivers, "OUTPUT", tmp_path)
-    monkeypatch.setattr(plan, "PAYLOAD_BYTES", (64,))
-    groups = plan.groups_of(list(plan.SECTIONS), brief=False)
-    measured = {server.name for group in groups for server in group.servers}
-    assert measured == {server.name for server in everyone()}
+@pytest.mark.usefixtures("small_payloads")
+def test_every_server_is_measured():
+    measured = {server.name for group in groups_of(plan.SECTIONS) for server in group.servers}
+    assert measured - {"twin-ours-c-posix"} == {server.name for server in everyone()}
+    assert {*run.OURS, *run.PEERS} == {*plan.SECTIONS, *run.SPECIAL}
+
+
+class Modes:
+    """A calibration with these results, the last one again and again."""
+
+    def __init__(self, *costs: float) -> None:
+        self.costs = list(costs)
+
+    def measure(self) -> float:
+        return self.costs.pop(0) if len(self.costs) > 1 else self.costs[0]
+
+
+def run_two(monkeypatch, *costs: float, rounds_asked: int = 2) -> rounds.Records:
+    """Runs the floor and ucall in C while the machine's modes are these."""
+    floor, server = everyone()[0], next(it for it in everyone() if it.name == "ours-c-posix")
+    monkeypatch.setattr(rounds, "measured", lambda server, load, seconds: {"errors": 0})
+    group = rounds.Group("s", (floor, server), (LOAD,), rounds_asked, 1)
+    records = rounds.Records()
+    run_ = rounds.Run(Modes(*costs), records, rounds.Progress(0))
+    rounds.run_load(group, LOAD, "s.0", [floor, server], run_)
+    return records
+
+
+def test_a_pair_in_two_modes_is_taken_again(monkeypatch):
+    records = run_two(monkeypatch, 1.8, 1.8, 4.7, 1.8)
+    pairs = [sample["pair"] for sample in records.samples]
+    assert pairs == [f"s.0.{number}" for number in (0, 0, 1, 1, 2, 2, 3, 3)]
+    assert records.rejected == 2 and not records.problems
+
+
+def test_a_machine_that_keeps_its_mode_is_measured_once(monkeypatch):
+    records = run_two(monkeypatch, 1.8)
+    assert len(records.samples) == 4 and records.rejected == 0
+
+
+def test_a_server_without_enough_pairs_is_a_problem(monkeypatch):
+    records = run_two(monkeypatch, *[1.8, 4.7] * 20)
+    assert len(records.samples) == 2 * 2 * rounds.ROUNDS_MAX_RATIO
+    assert "only 0 of 2" in records.problems[0]
+
+
+PERF = """# started on Mon Nov 23 15:00:00 2026
+
+1000,,cycles:u,1002345,100.00,,
+3000,,cycles:k,1002345,100.00,,
+<not counted>,,instructions:u,0,100.00,,
+<not supported>,,cache-misses,0,100.00,,
+"""
+
+
+def test_counters_are_read_where_they_were_counted():
+    assert counters.parsed(PERF) == {"user_cycles": 1000, "system_cycles": 3000}
 
 
 STORED = {"posix": {"instructions by callgrind": 1000.0, "system calls": 3.0}}
@@ -87,11 +151,38 @@ def test_the_gate_accepts_a_small_increase(now, holds):
 
 
 def test_the_gate_reports_missing_counters():
-    lines = list(gate.compared(STORED, {"posix": {"system calls": 3.5}}))
-    assert [holds for holds, _ in lines] == [True, False]
-    assert lines[0][1].startswith("SKIPPED") and lines[1][1].startswith("DEARER")
+    stored = {"posix": {**STORED["posix"], "instructions by perf": 900.0}}
+    lines = list(gate.compared(stored, {"posix": {"system calls": 3.5}}))
+    assert [holds for holds, _ in lines] == [False, False, True]
+    words = [line.split()[0] for _, line in lines]
+    assert words == ["MISSING", "DEARER", "SKIPPED"]
 
 
-def test_the_gate_skips_another_build(monkeypatch):
+def test_the_gate_fails_for_another_build(monkeypatch):
+    monkeypatch.delenv("CARGO_PROFILE_RELEASE_LTO", raising=False)
+    monkeypatch.delenv("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", raising=False)
+    assert gate.reason_to_fail({gate.build(): STORED}) is None
+    assert "BENCH_FLAGS=--write" in gate.reason_to_fail({"rustc 1.0.0": STORED})
     monkeypatch.setenv("CARGO_PROFILE_RELEASE_LTO", "off")
-    assert "not the release build" in gate.reason_to_skip({"rustc": gate.compiler()})
+    assert "not the release build" in gate.reason_to_fail({gate.build(): STORED})
+
+
+def test_requests_are_sent_in_turn_and_their_replies_read(monkeypatch):
+    bodies = [b"1", b"2" * 70_000, b"3"]
+    replies = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(it), it) for it in bodies]
+    asked = [b"first", b"other"]
+    got = []
+
+    def serve(listener):
+        connection, _ = listener.accept()
+        with connection:
+            for reply in replies:
+                got.append(connection.recv(100))
+                connection.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=[listener])
+        server.start()
+        deterministic.exchange_in_turn(listener.getsockname()[1], asked, 3)
+        server.join()
+    assert got == [b"first", b"other", b"first"]

@@ -28,11 +28,13 @@ VARIANTS = {
     "valgrind": (("-O1", "-g"), "release"),
     "sanitized": (tuple(harness.ADDRESS_SANITIZER), "release"),
 }
-MEMORY_CHECKED = {"api", "calls", "deferred", "kv", "later", "login", "stream", "sum"}
+#: Run under valgrind and with AddressSanitizer.
+MEMORY_CHECKED = {"api", "calls", "context", "deferred", "kv", "later", "libuv", "login", "loop"}
+MEMORY_CHECKED |= {"raii", "stream", "sum", "values"}
 USED = {
-    "release": {source.stem for source in SOURCES},
+    "release": {source.stem for source in SOURCES} - {"misuse"},
     "plain": {"calls"},
-    "debug": {"calls"},
+    "debug": {"calls", "misuse"},
     "valgrind": MEMORY_CHECKED,
     "sanitized": MEMORY_CHECKED,
 }
@@ -43,7 +45,7 @@ def program(source: Path, variant: str = "release") -> Path:
     flags, profile = VARIANTS[variant]
     output = harness.TARGET / "c-tests" / variant / source.stem
     library = harness.TARGET / profile / "libucall.a"
-    headers = [harness.INCLUDE / "ucall/ucall.h", *harness.PROGRAMS.glob("*.h")]
+    headers = [*(harness.INCLUDE / "ucall").iterdir(), *harness.PROGRAMS.glob("*.h")]
     inputs = [source, library, *headers, Path(__file__), Path(harness.__file__)]
     changed_at = max(path.stat().st_mtime for path in inputs)
     if not output.exists() or output.stat().st_mtime < changed_at:

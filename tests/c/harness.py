@@ -59,6 +59,9 @@ def build(source: Path, output: Path, library: Path, flags: Sequence[str] = ("-O
     if source.name == "kv.c":
         require_header("lmdb.h")
         more = ["-llmdb"]
+    if source.name == "libuv.c":
+        require_header("uv.h")
+        more = ["-luv"]
     command = [*compiler_for(source), *STRICT, *flags, "-I", INCLUDE, source, library]
     run([*command, *more, *SYSTEM_LIBRARIES, "-o", output])
     return output

@@ -216,6 +216,7 @@ ABSURD = {
     "content, NUL": "invalid JSON",
     "content, cut": "invalid JSON",
     "content, empty": "invalid JSON",
+    "content, none": "invalid JSON",
     "content, blank": "invalid JSON",
     "str": "longer than any object in memory",
     "str, NULL": "a string that is NULL",
@@ -241,9 +242,15 @@ def test_a_reply_that_cannot_be_sent_is_a_whole_error(absurd, method):
         assert error["code"] == -32603 and why in error["message"], (how, error)
         if method == "reply":
             assert absurd.call("reason") == error["message"]
-    assert absurd.error_of(method, {"how": "error, NULL"}) == {"code": 7, "message": ""}
+    for how in ("error, NULL", "error, none"):
+        assert absurd.error_of(method, {"how": how}) == {"code": 7, "message": ""}
     absurd.server.stop()
     assert "panicked" not in absurd.server.errors
+
+
+def test_the_length_of_a_text_says_whether_it_ends_at_its_nul(absurd):
+    assert absurd.call("reply", {"how": "content, all"}) == 17
+    assert absurd.call("reply", {"how": "str, none"}) == ""
 
 
 def test_an_absurd_second_reply_changes_nothing(absurd):

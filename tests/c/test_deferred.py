@@ -145,6 +145,14 @@ def test_too_many_are_refused(built, engine):
         assert client.receive()["result"] == "again"
 
 
+def test_freeing_twice_is_an_error_in_a_debug_build(built):
+    program = built(harness.PROGRAMS / "misuse.c", "debug")
+    with serving([program]) as server, Client(server.port) as client:
+        for method in ("call", "writer"):
+            assert client.call(method) == "freed"
+            assert client.call(method) == "freed"
+
+
 def test_deadlines(built, engine):
     with serving([built(LATER), engine, 400]) as server, Client(server.port) as client:
         wait_until(lambda: 350 < client.call("time_left") <= 400)

@@ -1,6 +1,7 @@
 """The examples of docs/c.md, the README and the header compile, and those with a `main` run."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_the_guide_names_every_function():
     guide = GUIDES[0].read_text()
     missing = [name for name in set(names) if name not in guide]
     assert not missing
+
+
+def test_the_reference_is_that_of_the_header():
+    harness.run([sys.executable, harness.ROOT / "tools/c-reference.py", "--check"])
+    titles = re.findall(r"^## (.*)$", (harness.ROOT / "docs/c-reference.md").read_text(), re.M)
+    listed = re.findall(r"`(\w+)`", " ".join(titles))
+    header = (harness.INCLUDE / "ucall/ucall.h").read_text()
+    functions = set(re.findall(r"^\w[\w *]*\b(ucall_[a-z0-9_]+)\(", header, re.M))
+    assert len(listed) == len(set(listed)) and functions <= set(listed)
 
 
 def test_the_header_s_example_serves(library, tmp_path):

@@ -91,6 +91,50 @@ def test_calls(instrumented, watched_engine):
         assert client.call("late") == "late"
 
 
+def test_a_server_in_an_event_loop(instrumented, watched_engine):
+    command = [*instrumented(PROGRAMS / "loop.c"), watched_engine, 60_000]
+    with serving(command) as server, Client(server.port) as client:
+        for number in range(50):
+            assert client.call("echo", [number]) == number
+            assert client.call("thread") is True
+
+
+def test_a_server_in_libuv(instrumented, watched_engine):
+    command = [*instrumented(EXAMPLES / "libuv.c"), "--port", 0, "--engine", watched_engine]
+    with serving(command) as server, Client(server.port) as client:
+        ticks = [client.call("ticks") for _ in range(50)]
+        assert ticks == sorted(ticks)
+
+
+def test_what_calls_know(instrumented, watched_engine):
+    command = [*instrumented(PROGRAMS / "context.c"), watched_engine, "peers"]
+    with serving(command) as server, Client(server.port) as client:
+        for method in ("live", "later", "live"):
+            assert client.call(method)["method"] == method
+        client.error_of("never")
+        assert client.call("remove", {"name": "live"}) is True
+        assert "did not reply" in client.call("log")
+
+
+def test_classes_of_cpp(instrumented, watched_engine):
+    command = [*instrumented(EXAMPLES / "raii.cpp"), "--port", 0, "--engine", watched_engine]
+    with serving(command) as server, Client(server.port) as client:
+        assert client.call("greet", {"name": "Ada"}) == "Hello Ada"
+        for method in ("fail", "divide"):
+            client.error_of(method, {"a": 1, "b": 0})
+
+
+def test_values(instrumented, watched_engine):
+    command = [*instrumented(PROGRAMS / "values.c"), watched_engine]
+    with serving(command) as server, Client(server.port) as client:
+        params = {"a\n": ["é\n" * 3000, 2**64 - 1, {}, None, True], "b": [[]] * 300}
+        for method in ("copy", "later"):
+            assert client.call(method, params) == params
+        assert client.call("types", [params]) == 7002
+        assert client.error_of("fail", {"data": "[1]"})["data"] == [1]
+        assert client.error_of("unfinished")["code"] == -32603
+
+
 def test_a_callback_that_frees_its_server(instrumented, watched_engine):
     server = harness.Server([*instrumented(PROGRAMS / "calls.c"), watched_engine])
     with Client(server.port) as client:

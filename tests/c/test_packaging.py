@@ -21,7 +21,13 @@ MAJOR = VERSION.partition(".")[0]
 
 # A tarball of `make dist-c`, to test instead of what `make install-c` installs.
 TARBALL = os.environ.get("UCALL_C_TARBALL")
+needs_build = pytest.mark.skipif(bool(TARBALL), reason="tests what make install-c installs")
 needs_tarball = pytest.mark.skipif(not TARBALL, reason="tests what make dist-c packs")
+
+
+def installing() -> dict[str, str]:
+    """Variables with which `make install-c` takes the library that the tests have built."""
+    return {**os.environ, "CARGO_TARGET_DIR": str(harness.TARGET), "RUSTFLAGS": ""}
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +43,7 @@ def prefix(request, tmp_path_factory) -> Path:
     harness.run(
         ["make", "--no-print-directory", "install-c", f"PREFIX={prefix}"],
         cwd=harness.ROOT,
-        env={**os.environ, "CARGO_TARGET_DIR": str(harness.TARGET)},
+        env=installing(),
     )
     return prefix
 
@@ -59,6 +65,40 @@ def test_the_shared_library_exports_the_header_and_nothing_else(prefix):
     assert symbols == {f"{name}@@UCALL_{MAJOR}" for name in declared()}
 
 
+def test_the_static_library_shows_the_header_and_nothing_else(prefix):
+    names = harness.run(["nm", "--defined-only", "--extern-only", prefix / "lib/libucall.a"])
+    assert {line.split()[2] for line in names.splitlines() if len(line.split()) == 3} == declared()
+
+
+def test_the_libraries_have_no_debug_information(prefix):
+    for name in ("libucall.a", "libucall.so"):
+        assert ".debug_info" not in harness.run(["readelf", "--sections", prefix / "lib" / name])
+
+
+@needs_build
+@pytest.mark.parametrize("libdir", ["lib64", "lib/x86_64-linux-gnu"])
+def test_the_folder_of_libraries_is_chosen_and_moved(prefix, cmake, tmp_path, libdir):
+    """Installed under DESTDIR, moved, and found there by pkg-config and CMake."""
+    require("pkg-config")
+    folders = [f"PREFIX={tmp_path}/usr", f"LIBDIR={libdir}", f"DESTDIR={tmp_path}/staging"]
+    environment = installing()
+    make = ["make", "--no-print-directory", "-C", harness.ROOT]
+    harness.run([*make, "install-c", *folders], env=environment)
+    moved = tmp_path / "moved"
+    shutil.copytree(f"{tmp_path}/staging{tmp_path}/usr", moved, symlinks=True)
+    for path in [path for path in moved.rglob("*") if path.is_file()]:
+        assert bytes(tmp_path) not in path.read_bytes()
+    environment["PKG_CONFIG_PATH"] = str(moved / libdir / "pkgconfig")
+    command = f"cc -O2 {SUM} $(pkg-config --cflags --libs ucall) -o {tmp_path}/sum"
+    harness.run(["sh", "-c", command], env=environment)
+    serves([tmp_path / "sum"], env={**environment, "LD_LIBRARY_PATH": str(moved / libdir)})
+    project(tmp_path, FIND.format(version=VERSION))
+    build = configure_and_build(cmake, tmp_path, f"-Ducall_DIR={moved / libdir}/cmake/ucall")
+    serves([build / "sum"])
+    harness.run([*make, "uninstall-c", *folders], env=environment)
+    assert [path for path in (tmp_path / "staging").rglob("*") if not path.is_dir()] == []
+
+
 def test_the_static_library_defines_every_declared_function(library):
     ours = {name for name in exported(library) if name.startswith("ucall_")}
     assert ours == declared()
@@ -70,14 +110,21 @@ def test_the_licences_are_installed(prefix):
         assert installed == (harness.ROOT / name).read_bytes()
 
 
-def test_uninstalling_by_the_guide_removes_every_file(prefix, tmp_path):
+def test_uninstalling_removes_every_file(prefix, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(prefix, copy, symlinks=True)
     neighbour = copy / "lib/libother.so"
     neighbour.touch()
+    harness.run(["make", "--no-print-directory", "uninstall-c", f"PREFIX={copy}"], cwd=harness.ROOT)
+    assert [path for path in copy.rglob("*") if not path.is_dir()] == [neighbour]
+
+
+def test_uninstalling_by_the_guide_removes_every_file_of_a_tarball(prefix, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(prefix, copy, symlinks=True)
     command = re.search(r"^\$ (rm -r .*)$", (harness.ROOT / "docs/c.md").read_text(), re.M)[1]
     harness.run(["sh", "-c", command], cwd=copy)
-    assert [path for path in copy.rglob("*") if not path.is_dir()] == [neighbour]
+    assert [path for path in copy.rglob("*") if not path.is_dir()] == []
 
 
 def test_the_shared_library_is_named_by_its_major_version(prefix):
@@ -88,6 +135,19 @@ def test_the_shared_library_is_named_by_its_major_version(prefix):
     assert not any("ucall" in name for name in needed)
     # The unwinder by which glibc ends threads: two on one stack crash.
     assert "libgcc_s.so.1" in needed
+
+
+@needs_build
+def test_the_build_leaves_out_the_folder_of_the_crates(tmp_path):
+    """Another build of all crates would take minutes; that of the tarball is examined."""
+    cargo = tmp_path / "cargo"
+    cargo.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{tmp_path}/words"\nexit 1\n')
+    cargo.chmod(0o755)
+    command = [harness.ROOT / "crates/ucall-capi/install.sh", tmp_path / "prefix"]
+    environment = {**os.environ, "CARGO": str(cargo), "CARGO_HOME": "/a b/crates"}
+    assert subprocess.run(command, env=environment).returncode == 1
+    words = (tmp_path / "words").read_text().splitlines()
+    assert "build.rustflags=['--remap-path-prefix=/a b/crates=/cargo']" in words
 
 
 @needs_tarball
@@ -113,10 +173,12 @@ def test_the_header_is_clean_in_c(standard, tmp_path):
                  tmp_path / "alone.o"])  # fmt: skip
 
 
-@pytest.mark.parametrize("standard", ["c++98", "c++11", "c++17", "c++20"])
+@pytest.mark.parametrize("standard", ["c++98", "c++11", "c++17", "c++20", "c++2b"])
 def test_the_header_is_clean_in_cpp(standard, tmp_path):
     alone = tmp_path / "alone.cpp"
-    alone.write_text("#include <ucall/ucall.h>\nint main() { return 0; }\n")
+    headers = ["ucall.h"] if standard == "c++98" else ["ucall.h", "ucall.hpp"]
+    includes = "".join(f"#include <ucall/{name}>\n" for name in headers)
+    alone.write_text(includes + "int main() { return ucall_init(NULL, NULL); }\n")
     flags = [*harness.STRICT, "-Wshadow", "-Wconversion", "-Wold-style-cast"]
     harness.run(["c++", f"-std={standard}", *flags, "-I", harness.INCLUDE, "-c", alone, "-o",
                  tmp_path / "alone.o"])  # fmt: skip
@@ -125,7 +187,7 @@ def test_the_header_is_clean_in_cpp(standard, tmp_path):
 def test_each_function_is_explained_above_its_declaration():
     lines = HEADER.read_text().splitlines()
     for name in declared():
-        at = next(n for n, line in enumerate(lines) if re.match(rf"\w[^#*]*\b{name}\(", line))
+        at = next(n for n, line in enumerate(lines) if re.match(rf"\w[^#]*\b{name}\(", line))
         # Adjacent declarations share one comment.
         block = at
         while lines[block - 1] and not lines[block - 1].endswith("*/"):
@@ -149,8 +211,7 @@ def test_pkg_config(prefix, tmp_path, source, kind):
     program = tmp_path / source.stem
     flags = "$(pkg-config --cflags --libs ucall)"
     if kind == "static":
-        library = "'\"$(pkg-config --variable=libdir ucall)/libucall.a\"'"
-        flags = f"$(pkg-config --cflags ucall) {library}"
+        flags = "$(pkg-config --cflags --libs-only-L ucall) -l:libucall.a"
         flags += " -lpthread -lm -ldl"
     compiler = "c++" if source.suffix == ".cpp" else "cc"
     # The output is quoted for a shell, because the prefix has spaces.

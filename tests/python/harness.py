@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 HOST = "127.0.0.1"
+_DRAIN = b'{"jsonrpc":"2.0","method":"$/drain"'
 
 
 def request(method: str, params: Any = None, id: Any = 1) -> bytes:
@@ -48,6 +49,8 @@ class Wire:
         self.socket = socket.create_connection((HOST, port), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = b""
+        #: The notifications of a drain, which `line` and `rest` leave out.
+        self.drain_notices: list[bytes] = []
 
     def __enter__(self) -> Wire:
         return self
@@ -69,10 +72,13 @@ class Wire:
 
     def line(self) -> bytes:
         """The next raw reply, without its newline; empty at the end."""
-        while b"\n" not in self.received and self._more():
-            pass
-        line, _, self.received = self.received.partition(b"\n")
-        return line
+        while True:
+            while b"\n" not in self.received and self._more():
+                pass
+            line, _, self.received = self.received.partition(b"\n")
+            if not line.startswith(_DRAIN):
+                return line
+            self.drain_notices.append(line)
 
     def reply(self, has_body: bool = True) -> tuple[int, bytes, bytes]:
         """The next HTTP reply: status, head without its date, body. Status 0 at the end."""
@@ -91,8 +97,9 @@ class Wire:
         """All bytes until the server closes."""
         while self._more():
             pass
-        rest, self.received = self.received, b""
-        return rest
+        lines, self.received = self.received.splitlines(keepends=True), b""
+        self.drain_notices += [line.rstrip() for line in lines if line.startswith(_DRAIN)]
+        return b"".join(line for line in lines if not line.startswith(_DRAIN))
 
     def call(self, method: str, params: Any = None) -> Any:
         """The whole reply object of one raw call."""

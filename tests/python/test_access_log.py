@@ -29,7 +29,10 @@ options = json.loads(sys.argv[1])
 workers = options.pop("workers", None)
 port = options.pop("port", 0)
 auth = {"auth": lambda ctx: "ada"} if options.pop("auth", False) else {}
+store = options.pop("store", None)
 server = ucall.Server(port=port, **auth, **options)
+if store is not None:
+    server.store("kv", store)
 
 @server
 def sum(a: int, b: int) -> int:

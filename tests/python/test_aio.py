@@ -164,6 +164,24 @@ async def test_a_cancelled_call_affects_no_other(
             assert (await client.echo(number)).json == number
 
 
+@run
+async def test_a_cancelled_call_over_http_closes_its_connection() -> None:
+    has_come = threading.Event()
+
+    def silent(peer: Peer) -> None:
+        peer.http_request()
+        has_come.set()
+        peer.http_request()
+
+    with scripted(silent) as server:
+        client = Client(port=server.port)
+        call = asyncio.create_task(client.echo(1))
+        await asyncio.to_thread(has_come.wait, 60)
+        call.cancel()
+        await asyncio.wait([call])
+        assert await asyncio.to_thread(eventually, lambda: server.ended == 1)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @run
 async def test_a_timed_out_call_affects_no_other(
@@ -227,6 +245,8 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
         has_come.set()
         may_reply.wait(60)
         peer.send(result(1, "x"))
+        peer.raw_request()
+        peer.send(result(2, "x"))
 
     with scripted(late) as server:
         client = Client("tcp://127.0.0.1", server.port).with_options(id="x")
@@ -236,6 +256,7 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
             await client.echo(2)
         may_reply.set()
         assert (await first).json == 1
+        assert (await client.echo(2)).json == 2
         await client.close()
 
 
@@ -354,6 +375,27 @@ async def test_calls_past_max_connections_wait() -> None:
         assert [response.json for response in responses] == [[number] for number in range(50)]
         assert server.accepted <= 2
         await client.close()
+
+
+@run
+async def test_a_hundred_connections_are_the_default() -> None:
+    all_called = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    barrier = threading.Barrier(100, lambda: loop.call_soon_threadsafe(all_called.set))
+
+    def answer(peer: Peer) -> None:
+        request = json.loads(peer.http_request())
+        barrier.wait(60)
+        peer.send(http_reply(result(request["params"], request["id"])))
+
+    with scripted(answer) as server:
+        client = Client(port=server.port)
+        calls = [asyncio.ensure_future(client.echo(number)) for number in range(200)]
+        await all_called.wait()
+        assert server.accepted == 100
+        await client.close()
+        for call in calls:
+            call.cancel()
 
 
 def test_max_connections_must_be_positive() -> None:

@@ -113,7 +113,7 @@ def test_exceptions(serve: Serve) -> None:
             assert wire.error("fail", [late, 5]) == {"code": 5, "message": "no", "data": [1]}
             assert wire.error("fail", [late, 0])["code"] == -32603
             assert "object" in wire.error("unwritable", [late])["data"]
-        assert wire.error("cancelled")["code"] == -32002
+        assert wire.error("cancelled")["code"] == -32007
         assert wire.error("fail", [1, 2])["code"] == -32602
         assert wire.error("fail", [True])["code"] == -32602
 
@@ -296,12 +296,16 @@ def test_startup_and_shutdown(serve_once: Serve) -> None:
         await asyncio.sleep(0.001)
         seen.append("last")
 
+    @server.on_shutdown
+    def earlier() -> None:
+        seen.append("earlier")
+
     server.add(lambda: list(seen), name="seen")
     for _ in range(2):
         seen.clear()
         with server, Wire(server.port) as wire:
             assert wire.result("seen") == ["enter", "first", "second"]
-        assert seen == ["enter", "first", "second", "last", "leave"]
+        assert seen == ["enter", "first", "second", "earlier", "last", "leave"]
 
 
 def test_a_failing_startup_hook_is_reported() -> None:
@@ -420,6 +424,7 @@ def test_serve_drains_when_cancelled(engine: str) -> None:
         writer.write(request("pause", [0.2, "drained"]))
         await asyncio.to_thread(eventually, lambda: server.stats()["bytes_received"] > 0)
         serving.cancel()
+        assert json.loads(await reader.readline())["method"] == "$/drain"
         line = await reader.readline()
         with pytest.raises(asyncio.CancelledError):
             await serving

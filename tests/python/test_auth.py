@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +74,22 @@ def test_unauthorized_requests_are_refused_before_their_body(
         status, head, _ = wire.reply()
         assert status == 401 and b"\r\nWWW-Authenticate: Bearer\r\n" in head
         assert wire.rest() == b""
+
+
+@pytest.mark.parametrize("token", ["first", "second", "third", "wrong"])
+def test_the_digests_of_all_keys_are_compared(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    compared: list[bytes] = []
+
+    def compare_digest(expected: bytes, given: bytes) -> bool:
+        compared.append(expected)
+        assert len(expected) == len(given) == 32
+        return expected == given
+
+    monkeypatch.setattr(ucall.auth.hmac, "compare_digest", compare_digest)
+    users = {"first": 1, "second": 2, "third": 3}
+    context: Any = SimpleNamespace(headers={"authorization": f"Bearer {token}"})
+    assert ucall.auth.bearer(users)(context) == users.get(token)
+    assert len(set(compared)) == 3
 
 
 def test_users_are_not_shared_between_requests(serve: Serve) -> None:

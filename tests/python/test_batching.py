@@ -138,19 +138,25 @@ def test_an_exception_fails_its_own_call_alone(serve: Serve, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wrong", ["short", "none", "text", "raises"])
+@pytest.mark.parametrize("wrong", ["short", "long", "none", "text", "raises"])
 def test_an_error_of_the_batch_fails_all_its_calls(serve: Serve, kind: str, wrong: str) -> None:
     def fail(texts: list[str]) -> Any:
         if wrong == "raises":
             raise ucall.RPCError(9, "all")
-        return {"short": texts[1:], "none": None, "text": "ab"}[wrong]
+        results = {"short": texts[1:], "long": [*texts, ""], "none": None, "text": "ab"}
+        return results[wrong]
 
+    got = {"short": 1, "long": 3}.get(wrong)
+    expected = "result: expected a list of 2 results"
+    if got:
+        expected = f"result: expected 2 results for a batch of 2, got {got}"
     server = _serve(serve, kind, fail)
     with Wire(server.port) as wire:
         wire.send(_calls(["a", "b"]))
         for error in _replies(wire, 2).values():
             assert error["code"] == (9 if wrong == "raises" else -32603)
-            assert wrong == "raises" or "expected" in error["data"]
+            if wrong != "raises":
+                assert error["data"] == expected
         wire.send(_calls(["c"]))
         assert "c" in _replies(wire, 1)
 
@@ -232,25 +238,51 @@ def test_arrays_are_stacked(serve: Serve) -> None:
     shapes: list[Any] = []
 
     def norms(vectors):  # type: ignore[no-untyped-def]
-        shapes.append(vectors.shape)
+        shapes.append((vectors.dtype.str, *vectors.shape))
         return numpy.abs(vectors).sum(axis=1).tolist()
 
     norms.__annotations__["vectors"] = numpy.ndarray
     server = serve()
     server.batch(norms)
 
-    def encoded(length: int) -> str:
+    def encoded(length: int, dtype: str = "f8") -> str:
         file = io.BytesIO()
-        numpy.save(file, numpy.arange(length, dtype="f8"))
+        numpy.save(file, numpy.arange(length, dtype=dtype))
         return base64.b64encode(file.getvalue()).decode()
 
     with Wire(server.port) as wire:
         lengths = [3, 4, 3, 3]
         calls = [request("norms", [encoded(length)], n) for n, length in enumerate(lengths)]
+        calls.append(request("norms", [encoded(3, "f4")], len(lengths)))
         wire.send(b"[" + b",".join(calls) + b"]")
         results = [reply["result"] for reply in json.loads(wire.line())]
-        assert results == [3.0, 6.0, 3.0, 3.0]
-    assert sorted(shapes) == [(1, 4), (3, 3)]
+        assert results == [3.0, 6.0, 3.0, 3.0, 3.0]
+    assert sorted(shapes) == [("<f4", 1, 3), ("<f8", 1, 4), ("<f8", 3, 3)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_wrong_number_of_results_for_arrays_fails_all_calls(
+    serve: Serve, caplog: pytest.LogCaptureFixture, kind: str, count: int
+) -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def plain(vectors):  # type: ignore[no-untyped-def]
+        return [1] * count
+
+    async def coroutine(vectors):  # type: ignore[no-untyped-def]
+        return [1] * count
+
+    function = coroutine if kind == "async" else plain
+    function.__annotations__["vectors"] = numpy.ndarray
+    server = serve()
+    server.batch(function, name="call")
+    with Wire(server.port) as wire:
+        wire.send(b"[" + b",".join(request("call", [[1.0]], id) for id in (1, 2)) + b"]")
+        data = f"result: expected 2 results for a batch of 2, got {count}"
+        error = {"code": -32603, "message": "Internal error", "data": data}
+        assert [reply["error"] for reply in json.loads(wire.line())] == [error] * 2
+    assert [record.getMessage() for record in caplog.records] == [f"call: {data}"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -90,6 +91,7 @@ def test_the_server_is_asked_once(complete, cache: Path) -> None:
         assert peer.asked == 1
         (kept,) = (cache / "ucall").iterdir()
         assert kept.stat().st_mode & 0o777 == 0o600
+        assert json.loads(kept.read_text())["expires"] <= time.time() + 60
         assert complete(*server, "-H", "Authorization: x", "su") == ["sum"]
         assert peer.asked == 2  # Another caller may see other methods.
         kept.write_text(json.dumps(json.loads(kept.read_text()) | {"expires": 0}))

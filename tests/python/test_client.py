@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import pickle
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 import ucall
 from harness import eventually
+from ucall import aio
 from ucall.client import Client
 
 Make = Callable[..., Client]
@@ -258,6 +260,14 @@ def test_options_make_another_client_on_the_same_connections(
         client.with_options(id=1.5)  # type: ignore[arg-type]
 
 
+def test_documented_defaults_are_the_defaults() -> None:
+    parameters = inspect.signature(Client).parameters
+    names = ["timeout", "max_reply_bytes", "max_waiting_bytes", "max_image_pixels"]
+    assert [parameters[name].default for name in names] == [60, 64 << 20, 1 << 20, 64 << 20]
+    for name in names:
+        assert inspect.signature(aio.Client).parameters[name].default == parameters[name].default
+
+
 def test_repr_and_private_names(client: Client) -> None:
     assert "127.0.0.1" in repr(client)
     assert repr(client.math.sum) == "<ucall method math.sum>"
@@ -310,6 +320,7 @@ def test_a_forked_child_opens_new_connections(server: ucall.Server, client: Clie
     assert client.sum(1, 2).json == 3
     source = f"""
 import os
+from ucall import aio
 from ucall.client import Client
 client = Client({str(client._options.address)!r})
 assert client.echo("a").json == "a"
@@ -325,6 +336,7 @@ if child:
 def test_ctrl_c_ends_a_call(server: ucall.Server) -> None:
     source = f"""
 import os, signal, threading
+from ucall import aio
 from ucall.client import Client
 client = Client(port={server.port}, timeout=None)
 client.sum(1, 2)
@@ -341,6 +353,7 @@ except KeyboardInterrupt:
 def test_a_signal_whose_handler_returns_does_not_end_a_call(server: ucall.Server) -> None:
     source = f"""
 import signal
+from ucall import aio
 from ucall.client import Client
 heard = []
 signal.signal(signal.SIGALRM, lambda *_: heard.append(1))

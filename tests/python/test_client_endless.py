@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from certificates import Authority, Files, authority, files
-from scripted import Peer, Script, Scripted, http_reply, result, scripted
+from scripted import Peer, Script, Scripted, answering, http_reply, result, scripted
 
 import ucall
 from ucall import _core, aio
@@ -251,6 +251,18 @@ def test_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch, full_port: in
     with pytest.raises(ucall.TimeoutError, match=r"within 0\.1 s"):
         Client(port=full_port, timeout=0.1).sum(1, 2)
     assert asked and time.monotonic() - began < END_S
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, full_port: int
+) -> None:
+    with scripted(answering()) as server:
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+            for port in (full_port, server.port)
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert Client(port=full_port, timeout=4).echo(1).json == [1]
 
 
 def test_connections_that_turn_out_to_be_closed_share_the_time(

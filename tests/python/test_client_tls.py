@@ -127,10 +127,12 @@ def test_another_name_is_refused(authority: trustme.CA, trusted: Path) -> None:
     with Server(context) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        with pytest.raises(ucall.ConnectionError, match="certificate"):
-            Client(uri(server), verify=trusted).echo(1)
-        server.shutdown()
-        thread.join()
+        try:
+            with pytest.raises(ucall.ConnectionError, match="certificate"):
+                Client(uri(server), verify=trusted).echo(1)
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_clients_certificate(

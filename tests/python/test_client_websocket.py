@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import struct
 import threading
@@ -119,6 +120,21 @@ def test_headers_are_those_of_the_upgrade(serve_once: Serve, call: Call) -> None
         Client(uri).with_options(headers=headers)
     with pytest.raises(ValueError, match="Sec-WebSocket-Key is set by the client"):
         Client(uri, headers={"Sec-WebSocket-Key": "x"})
+
+
+def test_the_upgrade_offers_jsonrpc_and_no_extensions(call: Call) -> None:
+    heads = []
+
+    def script(peer: Peer) -> None:
+        upgrade(peer)
+        heads.append(peer.head.lower())
+        peer.send(frame(result(1, read_call(peer)["id"])))
+
+    with scripted(script) as server:
+        assert call(f"ws://{HOST}:{server.port}", 1) == 1
+    [head] = heads
+    assert b"\r\nsec-websocket-protocol: jsonrpc\r\n" in head
+    assert b"sec-websocket-extensions" not in head
 
 
 def test_threads_share_one_connection(serve: Serve) -> None:
@@ -444,6 +460,18 @@ def test_a_subscription_reconnects() -> None:
     with scripted(*scripts) as server:
         assert asyncio.run(read()) == [("news", None)] * 2
         assert server.accepted == 3
+
+
+def test_without_reconnect_a_call_connects_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "backoff", lambda: itertools.repeat(0.0))
+
+    def refuse(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(b"full", status="503 Service Unavailable"))
+
+    with scripted(refuse) as server, pytest.raises(ucall.HTTPError):
+        Client(f"ws://{HOST}:{server.port}", timeout=1).same(1)
+    assert server.accepted == 1
 
 
 def test_without_reconnect_a_subscription_ends_with_its_connection() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from scripted import Peer, Script, Scripted, answering, http_reply, result, scripted
@@ -204,14 +205,15 @@ def test_errors_of_any_shape_are_rpc_errors(error: bytes) -> None:
 def test_a_batch_is_answered_by_ids_whatever_else_is_in_it() -> None:
     odd = [b'{"id":%s,"result":0}' % id for id in (b"[1]", b'{"a":1}', b"null", b'"1"', b"7")]
 
-    def batch(calls: list[dict[str, object]]) -> bytes:
-        return b"[" + b",".join([*odd, *(result(8, id=call["id"]) for call in calls), *odd]) + b"]"
+    def batch(calls: list[dict[str, Any]]) -> bytes:
+        replies = [result(call["params"][0], id=call["id"]) for call in reversed(calls)]
+        return b"[" + b",".join([*odd, *replies, *odd]) + b"]"
 
     with scripted(answering(batch)) as server:
         client = Client(port=server.port)
         with client.batch() as calls:
             responses = [calls.sum(1, 2), calls.sum(3, 4)]
-        assert [response.json for response in responses] == [8, 8]
+        assert [response.json for response in responses] == [1, 3]
     with scripted(answering(lambda _: b"[" + b",".join(odd) + b"]")) as server:
         calls = Client(port=server.port).batch()
         calls.sum(1, 2)

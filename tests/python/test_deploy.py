@@ -98,8 +98,13 @@ def test_the_container_serves_and_its_health_check_calls() -> None:
             server.communicate(timeout=60)
 
 
-def test_the_probes_of_kubernetes_are_answered(serve: Serve) -> None:
-    text, server = block("yaml"), serve()
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+
+
+@pytest.mark.parametrize("source", ["the page", "the manifest"])
+def test_the_probes_of_kubernetes_are_answered(serve: Serve, source: str) -> None:
+    manifest = (KUBERNETES / "deployment.yml").read_text(encoding="utf-8")
+    text, server = block("yaml") if source == "the page" else manifest, serve()
     probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: rpc\}", text)
     assert dict(probes) == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
     for _, path in probes:
@@ -109,6 +114,16 @@ def test_the_probes_of_kubernetes_are_answered(serve: Serve) -> None:
     [grace] = re.findall(r"terminationGracePeriodSeconds: (\d+)", text)
     [delay] = re.findall(r'name: UCALL_SHUTDOWN_DELAY_S, value: "(\d+)"', text)
     assert int(grace) > int(delay) + _core.Server.default_limits()["drain_timeout_s"]
+
+
+def test_the_manifests_select_the_pods_that_clients_resolve() -> None:
+    files = {path.stem: path.read_text(encoding="utf-8") for path in KUBERNETES.iterdir()}
+    assert files.keys() == {"deployment", "service", "disruption-budget"}
+    for text in files.values():
+        assert re.search(r"^  name: models$", text, re.MULTILINE) and "app: models" in text
+    assert "clusterIP: None" in files["service"] and "port: 8545" in files["service"]
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert 'Client("dns://models:8545")' in page
 
 
 def test_the_health_check_of_compose_is_that_of_the_command() -> None:
@@ -121,7 +136,7 @@ def test_the_container_serves_the_example_of_the_page() -> None:
     assert (ROOT / "deploy" / "app.py").read_text(encoding="utf-8") == block("python")
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md", "docs/scale.md"])
 def test_links_resolve(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):

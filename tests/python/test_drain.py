@@ -116,6 +116,71 @@ def test_calls_during_a_drain_are_refused(engine: str) -> None:
         _ended(process)
 
 
+ANNOUNCED = b'{"jsonrpc":"2.0","method":"$/drain"}'
+
+
+def test_clients_over_raw_tcp_learn_of_a_drain(engine: str) -> None:
+    """At once, and at the end with the number of requests that were read."""
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire, Wire(port) as idle, Wire(port) as over_http:
+            over_http.send(http(request("sum", [1, 2])))
+            assert over_http.reply()[0] == 200
+            assert wire.result("sum", [1, 2]) == idle.result("sum", [1, 2]) == 3
+            wire.send(request("hold"))
+            let_read(port)
+            process.send_signal(signal.SIGTERM)
+            count = 2
+            while not _refuses(wire):
+                assert wire.drain_notices in ([], [ANNOUNCED])
+                count += 1
+            send_line(process)
+            assert json.loads(wire.line())["result"] == "held"
+            assert wire.rest() == b""
+            read = b'{"jsonrpc":"2.0","method":"$/drain","params":{"read":%d}}' % (count + 1)
+            assert wire.drain_notices == [ANNOUNCED, read]
+            assert (idle.rest(), idle.drain_notices) == (b"", [ANNOUNCED])
+            # HTTP has no messages that answer no request.
+            assert over_http.rest() == b""
+        _ended(process)
+
+
+def test_idle_connections_stay_open_for_two_seconds_after_sigterm(engine: str) -> None:
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as witness, Wire(port) as wire:
+            assert witness.result("sum", [1, 2]) == wire.result("sum", [1, 2]) == 3
+            before = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert witness.rest() == b""
+            assert time.monotonic() - before >= 2
+            assert wire.rest() == b""
+        _ended(process)
+
+
+def test_a_draining_server_accepts_no_connection(engine: str) -> None:
+    """A client that could connect would wait in vain, and not try another server."""
+    with program(SOURCE, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as busy:
+            busy.send(request("hold"))
+            let_read(port)
+            process.send_signal(signal.SIGTERM)
+
+            def is_refused() -> bool:
+                try:
+                    Wire(port).socket.close()
+                except ConnectionRefusedError:
+                    return True
+                return False
+
+            assert eventually(is_refused)
+            assert process.poll() is None
+            send_line(process)
+            assert json.loads(busy.line())["result"] == "held"
+        _ended(process)
+
+
 def test_a_drain_ends_at_its_timeout(engine: str) -> None:
     with program(SOURCE, engine, "0.5") as process:
         port = int(process.stdout.readline())
@@ -125,8 +190,8 @@ def test_a_drain_ends_at_its_timeout(engine: str) -> None:
             let_read(port)
             start = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            assert json.loads(raw.line())["error"]["code"] == -32002
-            assert json.loads(over_http.reply()[2])["error"]["code"] == -32002
+            assert json.loads(raw.line())["error"]["code"] == -32007
+            assert json.loads(over_http.reply()[2])["error"]["code"] == -32007
             assert time.monotonic() - start > 0.4
         _ended(process)
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness import Wire, eventually, free_port, request
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/embeddings.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/embeddings/embeddings.py"
 
 
 @pytest.mark.timeout(300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -84,3 +85,39 @@ def test_both_engines_serve_one_program() -> None:
         with Wire(server.port) as wire:
             assert wire.result("one") == 1
         server.stop()
+
+
+LITTLE_MEMORY = """
+import os, resource, ucall
+from ucall.uring import Server
+
+servers = [Server(port=0) for _ in range(100)]
+with servers.pop():
+    pass  # Imports what root's files have, which the user below cannot read.
+if os.getuid() == 0:
+    os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (256 * 1024, 256 * 1024))
+started = []
+try:
+    for server in servers:
+        server.start()
+        started.append(server)
+    print("the kernel does not count")
+except ucall.EngineError as error:
+    print(len(started), error)
+for server in started:
+    server.stop()
+"""
+
+
+@pytest.mark.skipif(NO_URING, reason="io_uring is refused here")
+def test_a_start_without_memory_names_the_limit() -> None:
+    command = [sys.executable, "-c", LITTLE_MEMORY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    if "does not count" in done.stdout:
+        pytest.skip("this kernel does not count io_uring as locked memory")
+    started, _, error = done.stdout.partition(" ")
+    # Other tests of an ordinary user use up the same limit.
+    assert int(started) >= (4 if os.getuid() == 0 else 0)
+    assert error.startswith("io_uring cannot be used here: no memory") and "ulimit -l" in error

@@ -113,7 +113,7 @@ BREAKS: dict[str, Callable[[], object]] = {
 }
 
 #: Exceptions with another code than -32603.
-CODES = {"CancelledError": -32002}
+CODES = {"CancelledError": -32007}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""examples/python/openai_server.py, called with OpenAI's own client."""
+"""examples/openai/openai_server.py, called with OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import ucall
 
 openai = pytest.importorskip("openai")
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/python/openai_server.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/openai/openai_server.py"
 MESSAGES = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": [{"type": "text", "text": "one two three"}]},

@@ -312,7 +312,11 @@ def test_large_arrays_go_through_shared_memory() -> None:
     assert (_processes._unpack(packed) == large).all()
     with pytest.raises(FileNotFoundError):
         _processes._unpack(packed)
-    small = numpy.arange(3)
+    least = numpy.zeros(256 * 1024, "u1")
+    packed = _processes._pack(least)
+    assert isinstance(packed, _processes._SharedArray)
+    assert (_processes._unpack(packed) == least).all()
+    small = least[1:]
     assert _processes._pack(small) is small
     assert _processes._pack("text") == "text"
 

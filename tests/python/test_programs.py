@@ -44,6 +44,15 @@ def test_the_summary_has_a_line_for_each_missing_program() -> None:
     ]
 
 
+def test_the_summary_names_examples_that_did_not_run() -> None:
+    line = "docs/c.md: blocks that do not run: 31 (console)"
+    reports = [
+        SimpleNamespace(user_properties=properties)
+        for properties in ([], [("not run", line)], [("other", 1)])
+    ]
+    assert list(programs.unrun_blocks(reports)) == [line]
+
+
 def test_the_installer_names_each_program_that_it_cannot_install(tmp_path: Path) -> None:
     for name in COMMANDS:
         found = shutil.which(name)

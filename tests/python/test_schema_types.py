@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ucall
+import ucall.posix
 from ucall.client import Client
 from ucall.schema import describe
 
@@ -172,7 +173,7 @@ class Judged(NamedTuple):
 
 
 def _judged(annotation: Any) -> Judged:
-    server = ucall.Server(port=0)
+    server = ucall.posix.Server(port=0)
 
     def take(value):
         return value

@@ -260,6 +260,7 @@ def test_documented_defaults_are_the_defaults() -> None:
         "port",
         "uds",
         "uds_mode",
+        "xdp",
         "auth",
         "debug",
         "allowed_hosts",
@@ -277,8 +278,24 @@ def test_documented_defaults_are_the_defaults() -> None:
         "ssl_keyfile_password",
         "ssl_ca_certs",
         "ssl_client_auth",
+        "udp",
+        "udp_port",
+        "udp_auth",
+        "dedupe",
     }
     assert set(parameters) - set(limits) == others
+    documented = {
+        "host": "127.0.0.1",
+        "port": 8545,
+        "uds_mode": 0o600,
+        "debug": False,
+        "max_image_pixels": 67_108_864,
+        "max_held_image_pixels": 268_435_456,
+        "ready_timeout_s": 1,
+        "metrics": False,
+        "describe": True,
+    }
+    assert {name: parameters[name].default for name in documented} == documented
     for name in parameters:
         assert f"\n    {name}: " in inspect.cleandoc(ucall.Server.__doc__ or "")
 

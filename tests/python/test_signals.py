@@ -88,7 +88,7 @@ def test_ctrl_c_interrupts_the_function_that_runs(engine: str) -> None:
         wire.send(request("sleep", [3000]))
         assert process.stdout.readline() == "sleeps\n"
         process.send_signal(signal.SIGINT)
-        assert json.loads(wire.line())["error"]["code"] == -32002
+        assert json.loads(wire.line())["error"]["code"] == -32007
         assert _ended(process) == (0, "")
 
 

@@ -16,6 +16,7 @@ import pytest
 from test_workers import Supervised
 
 from harness import Wire, eventually
+from ucall import _systemd
 
 APP = """
 import os, signal, sys, time, ucall
@@ -146,6 +147,15 @@ def test_the_watchdog_is_fed_only_while_the_server_takes_turns(
             wire.send(b'{"jsonrpc":"2.0","method":"block"}')
             assert eventually(manager.is_silent)
         assert it.process.poll() is None
+
+
+def test_signs_of_life_are_sent_at_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    notifier = _systemd.Notifier("@nobody", 2.0)
+    sent = []
+    for now in (10.0, 10.9, 11.0, 11.5, 12.0):
+        monkeypatch.setattr(notifier, "beat", lambda now=now: sent.append(now))
+        notifier.beat_for([now], now)
+    assert sent == [10.0, 11.0, 12.0]
 
 
 def test_no_watchdog_without_its_variable(tmp_path: Path, manager: Manager) -> None:

@@ -82,7 +82,7 @@ def test_a_call_may_cancel_itself(hosted: Serve) -> None:
     server = hosted(cancel, regret, plain)
     with Wire(server.port) as wire:
         for wait in (False, True, False, True, True):
-            assert wire.error("cancel", [wait])["code"] == -32002
+            assert wire.error("cancel", [wait])["code"] == -32007
             assert wire.result("plain") == 0
         assert all(future.cancelled() for future in waited)
         assert "error" in wire.call("regret") or sys.version_info >= (3, 13)

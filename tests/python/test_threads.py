@@ -80,14 +80,24 @@ def test_a_server_may_run_all_in_threads(serve: Serve) -> None:
     async def where_async() -> str:
         return threading.current_thread().name
 
+    all_meet = threading.Barrier(3)
+
+    def meet() -> str:
+        all_meet.wait(60)
+        return where()
+
     server = serve(threads=3)
     server.add(where)
+    server.add(meet)
     server.add(where_async)
     server.add(where, name="inline", threads=False)
     with Wire(server.port) as wire:
         assert wire.result("where").startswith("ucall-thread-")
         assert not wire.result("where_async").startswith("ucall-thread-")
         assert not wire.result("inline").startswith("ucall-thread-")
+        wire.send(b"".join(request("meet", id=n) for n in range(9)))
+        names = {json.loads(wire.line())["result"] for _ in range(9)}
+        assert len(names) == 3
 
 
 def test_failures(serve: Serve) -> None:
@@ -160,7 +170,7 @@ def test_the_server_stops_while_a_thread_runs(serve: Serve) -> None:
         wire.send(request("hold"))
         assert began.wait(60)
         server.stop()
-        assert json.loads(wire.line())["error"]["code"] == -32002
+        assert json.loads(wire.line())["error"]["code"] == -32007
     may_end.set()
     server.start()
     with Wire(server.port) as wire:

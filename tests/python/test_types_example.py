@@ -1,4 +1,4 @@
-"""examples/python/vectorize.py, called with the client and the command line."""
+"""examples/images/vectorize.py, called with the client and the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from PIL import Image
 from harness import Wire
 from ucall.client import Client
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "python" / "vectorize.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "images" / "vectorize.py"
 
 
 @pytest.fixture

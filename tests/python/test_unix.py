@@ -273,7 +273,9 @@ def _serving(folder: Path, path: Path, *arguments: str) -> Iterator[subprocess.P
 
 def _pid(path: Path) -> int:
     try:
-        return int(json.loads(_exchange(path, request("pid")))["result"])
+        # A worker that drains may send a notification, too.
+        messages = map(json.loads, _exchange(path, request("pid")).splitlines())
+        return next((int(it["result"]) for it in messages if "result" in it), 0)
     except (OSError, ValueError):
         return 0
 

@@ -251,7 +251,9 @@ def test_a_drain_closes_with_1001_after_the_replies(engine: str) -> None:
             busy.send(request("hold", []).decode())
             busy.ping().wait(60)
             process.send_signal(signal.SIGTERM)
+            assert json.loads(idle.recv()) == {"jsonrpc": "2.0", "method": "$/drain"}
             assert _close_code(idle) == 1001
+            assert json.loads(busy.recv())["method"] == "$/drain"
             process.stdin.write("\n")
             process.stdin.flush()
             assert json.loads(busy.recv())["result"] == "held"

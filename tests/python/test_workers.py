@@ -230,6 +230,13 @@ def test_a_rolling_restart_loads_the_new_source(tmp_path: Path) -> None:
         it.process.send_signal(signal.SIGHUP)
         assert eventually(lambda: "no worker is replaced" in it.text())
         assert it.call("version") == 22
+        # No worker but the failed successor has ended when a later one is ready.
+        (tmp_path / "app.py").write_text(APP.replace("return 1", "return 333"))
+        it.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: it.call("version") == 333)
+        assert re.findall("worker . .*(?:ended|killed).*", it.text()) == [
+            "worker 1 ended with status 1; no worker is replaced"
+        ]
         it.stop()
 
 
@@ -328,7 +335,10 @@ def test_running_calls_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--workers", "1") as it, Wire(it.port) as wire:
+    # The drain would last longer than the test waits.
+    source = APP.replace("(port=0)", "(port=0, drain_timeout_s=3000)")
+    supervisor = supervised(tmp_path, "--workers", "1", source=source)
+    with supervisor as it, Wire(it.port) as wire:
         [pid] = it.wait_for(1)
         wire.send(request("pause", [3000]))
         assert wire.result("sum", [1, 2]) == 3

@@ -20,8 +20,8 @@ static bool is(ucall_str_t text, size_t length, char const *what) {
     return strlen(what) == length && !memcmp(text, what, length);
 }
 
-/* The -1 that snprintf returns for an unknown format, as a size_t. */
-static size_t const negative = (size_t)-1;
+/* A negative length, as a size_t. -1 is UCALL_NUL_TERMINATED. */
+static size_t const negative = (size_t)-2;
 
 static void reply_absurdly(ucall_call_t call, ucall_str_t how, size_t length) {
     if (is(how, length, "content")) ucall_call_reply_content(call, "17", negative);
@@ -32,7 +32,11 @@ static void reply_absurdly(ucall_call_t call, ucall_str_t how, size_t length) {
     if (is(how, length, "content, NUL")) ucall_call_reply_content(call, "1\0", 2);
     if (is(how, length, "content, cut")) ucall_call_reply_content(call, "{\"a\":1}", 6);
     if (is(how, length, "content, empty")) ucall_call_reply_content(call, "", 0);
+    if (is(how, length, "content, none")) ucall_call_reply_content(call, "17", 0);
     if (is(how, length, "content, blank")) ucall_call_reply_content(call, " \n", 2);
+    if (is(how, length, "content, all")) ucall_call_reply_content(call, "17", (size_t)-1);
+    if (is(how, length, "str, none")) ucall_call_reply_str(call, "x", 0);
+    if (is(how, length, "error, none")) ucall_call_reply_error(call, 7, "x", 0);
     if (is(how, length, "str")) ucall_call_reply_str(call, "x", negative);
     if (is(how, length, "str, NULL")) ucall_call_reply_str(call, NULL, negative);
     if (is(how, length, "str, bytes")) ucall_call_reply_str(call, "\xc3", 1);
@@ -68,13 +72,13 @@ static void later(ucall_call_t call, ucall_callback_tag_t tag) {
 /* reason(): the library's error; "stale" if it is still set in this callback. */
 static void reason(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
-    ucall_call_reply_str(call, *ucall_last_error() ? "stale" : why, 0);
+    ucall_call_reply_str(call, *ucall_last_error() ? "stale" : why, UCALL_NUL_TERMINATED);
 }
 
 /* params(…): the number of getters that return true for names of invalid lengths. */
 static void params(ucall_call_t call, ucall_callback_tag_t tag) {
     static char const *const names[] = {"a", "/a", "/0", "", "/", NULL};
-    static size_t const lengths[] = {(size_t)-1, (size_t)-2, (size_t)-1 / 2 + 1};
+    static size_t const lengths[] = {(size_t)-3, (size_t)-2, (size_t)-1 / 2 + 1};
     int found = 0;
     (void)tag;
     for (size_t name = 0; name < sizeof names / sizeof *names; ++name)

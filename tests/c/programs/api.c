@@ -24,7 +24,7 @@ static uint32_t engine;
 
 static void ignore(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
-    ucall_call_reply_content(call, "null", 0);
+    ucall_call_reply_content(call, "null", UCALL_NUL_TERMINATED);
 }
 
 static ucall_server_t make_server(ucall_config_t *config) {
@@ -37,6 +37,11 @@ static ucall_server_t make_server(ucall_config_t *config) {
 
 static bool last_error_contains(char const *word) {
     return strstr(ucall_last_error(), word) != NULL;
+}
+
+/* Whether the last function has failed for that reason. */
+static bool failed_by(ucall_error_t code) {
+    return ucall_last_error_code() == code && *ucall_last_error();
 }
 
 /* On a port below the ephemeral ones, so that it is still free after it is closed. */
@@ -57,12 +62,13 @@ static void nulls_do_nothing(void) {
     ucall_str_t text = "kept";
     size_t length = 4;
 
-    CHECK(!ucall_init_sized(&config, sizeof config, NULL) && last_error_contains("server is NULL"));
+    CHECK(!ucall_init(&config, NULL) && last_error_contains("server is NULL"));
     CHECK(!ucall_add_procedure(NULL, "a", ignore, NULL) && last_error_contains("server is NULL"));
     CHECK(!ucall_add_procedure(server, NULL, ignore, NULL) && last_error_contains("name is NULL"));
     CHECK(!ucall_add_procedure(server, "a", NULL, NULL) && last_error_contains("callback is NULL"));
     CHECK(!ucall_add_procedure(server, "\xff", ignore, NULL) && last_error_contains("UTF-8"));
     CHECK(!ucall_take_call(NULL, 0) && last_error_contains("server is NULL"));
+    CHECK(failed_by(UCALL_ERROR_INVALID_ARGUMENT));
     CHECK(!ucall_take_calls(NULL, 0) && last_error_contains("server is NULL"));
     ucall_stop(NULL);
     ucall_free(NULL);
@@ -77,19 +83,19 @@ static void nulls_do_nothing(void) {
     CHECK(!ucall_param_positional_f64(NULL, 0, &number));
     CHECK(!ucall_param_positional_str(NULL, 0, &text, &length));
     CHECK(!ucall_param_positional_json(NULL, 0, &text, &length));
-    ucall_call_reply_content(NULL, "1", 0);
+    ucall_call_reply_content(NULL, "1", UCALL_NUL_TERMINATED);
     ucall_call_reply_bool(NULL, true);
     ucall_call_reply_i64(NULL, 1);
     ucall_call_reply_f64(NULL, 1);
-    ucall_call_reply_str(NULL, "a", 0);
-    ucall_call_reply_error(NULL, 1, "a", 0);
+    ucall_call_reply_str(NULL, "a", UCALL_NUL_TERMINATED);
+    ucall_call_reply_error(NULL, 1, "a", UCALL_NUL_TERMINATED);
     ucall_call_reply_error_invalid_params(NULL);
     ucall_call_reply_error_out_of_memory(NULL);
     ucall_call_reply_error_unknown(NULL);
     CHECK(!ucall_call_defer(NULL));
     ucall_call_release(NULL);
     CHECK(ucall_call_is_cancelled(NULL));
-    CHECK(!ucall_call_deadline(NULL, &integer));
+    CHECK(!ucall_call_deadline_ms(NULL, &integer));
     ucall_free(server);
 }
 
@@ -97,21 +103,26 @@ static void defaults_are_written_back(void) {
     ucall_config_t config = {0};
     ucall_server_t server = make_server(&config);
     CHECK(!strcmp(config.hostname, "127.0.0.1") && config.port != 0);
-    CHECK(config.queue_depth == 512 && config.max_callbacks == 1024 && config.max_threads == 1);
+    CHECK(config.queue_depth == 512 && config.max_procedures == 1024);
+    CHECK(config.serving_threads == 1);
     CHECK(config.logs_file_descriptor == -1 && !strcmp(config.logs_format, "human"));
-    CHECK(config.max_batch_size == 1000 && config.max_concurrent_connections > 0);
-    CHECK(config.max_concurrent_connections <= 16384);
+    CHECK(config.max_batch_calls == 1000 && config.max_connections > 0);
+    CHECK(config.max_connections <= 16384);
     CHECK(config.engine == engine && config.max_head_bytes == 16 << 10);
     CHECK(config.max_headers == 100 && config.max_body_bytes == 16 << 20);
     CHECK(config.max_nesting == 128 && config.max_reply_bytes == 64 << 20);
     CHECK(config.max_id_bytes == 1024 && config.max_pipeline == 128);
-    CHECK(config.max_output_bytes == 1 << 20 && config.max_deferred_calls == 10000);
+    CHECK(config.max_output_bytes == 1 << 20 && config.max_running_calls == 10000);
     CHECK(config.max_held_bytes == 1 << 30 && config.max_chunk_overhead_bytes == 16 << 10);
     CHECK(config.max_discarded_bytes == 256 << 10 && config.discard_timeout_ms == 1000);
     CHECK(config.max_frame_bytes == 16 << 20 && config.max_message_frames == 1024);
     CHECK(config.max_unanswered_pings == 2 && config.ping_interval_ms == 20000);
     CHECK(config.max_meta_bytes == 4 << 10 && config.max_stream_bytes == 64 << 10);
     CHECK(config.max_subscriptions == 128 && config.max_topic_bytes == 256);
+    CHECK(config.udp == 0 && config.udp_port == 0 && config.max_source_calls == 64);
+    CHECK(config.max_datagram_bytes == 1232 && config.max_dedupe_bytes == 64 << 20);
+    CHECK(config.dedupe_ms == 10000);
+    CHECK(config.xdp == NULL);
     CHECK(config.head_timeout_ms == 10000 && config.body_timeout_ms == 30000);
     CHECK(config.idle_timeout_ms == 75000 && config.send_timeout_ms == 30000);
     ucall_free(server);
@@ -136,7 +147,7 @@ static void invalid_configurations_are_refused(void) {
     char const *certificates = "no-such-certificate.pem";
     config.ssl_certificates_paths = &certificates;
     config.ssl_certificates_count = 1;
-    CHECK(is_refused(config, "no-such-certificate.pem"));
+    CHECK(is_refused(config, "no-such-certificate.pem") && failed_by(UCALL_ERROR_TLS));
     config.ssl_client_auth = 4;
     CHECK(is_refused(config, "ssl_client_auth"));
     config.ssl_client_auth = UCALL_CLIENT_AUTH_DEFAULT;
@@ -144,7 +155,7 @@ static void invalid_configurations_are_refused(void) {
     config.ssl_certificates_count = 0;
     config.use_ssl = false;
     config.engine = 9;
-    CHECK(is_refused(config, "engine"));
+    CHECK(is_refused(config, "engine") && failed_by(UCALL_ERROR_INVALID_ARGUMENT));
     config.engine = engine;
     config.logs_format = "xml";
     CHECK(is_refused(config, "logs_format"));
@@ -163,7 +174,7 @@ static void invalid_configurations_are_refused(void) {
     config.hostname = "\xff";
     CHECK(is_refused(config, "UTF-8"));
     config.hostname = "192.0.2.1"; /* reserved (RFC 5737) */
-    CHECK(is_refused(config, "192.0.2.1"));
+    CHECK(is_refused(config, "192.0.2.1") && failed_by(UCALL_ERROR_ADDRESS));
     config.hostname = NULL;
     char const *hosts[] = {"good.example", "not/a/host"};
     config.allowed_hosts = hosts;
@@ -174,12 +185,13 @@ static void invalid_configurations_are_refused(void) {
 static void a_port_is_bound_once(void) {
     for (uint16_t threads = 1; threads <= 2; ++threads) {
         ucall_config_t config = {0};
-        config.max_threads = threads;
+        config.serving_threads = threads;
         ucall_server_t server = make_server_on_a_reusable_port(&config), second = NULL;
         ucall_config_t same = {0};
         same.port = config.port;
-        same.max_threads = threads;
+        same.serving_threads = threads;
         CHECK(!ucall_init(&same, &second) && !second && last_error_contains("in use"));
+        CHECK(failed_by(UCALL_ERROR_ADDRESS_IN_USE));
         ucall_free(server);
         CHECK(ucall_init(&same, &second));
         ucall_free(second);
@@ -187,41 +199,55 @@ static void a_port_is_bound_once(void) {
 }
 
 static void programs_built_against_other_headers_work(void) {
-    /* An older header ended before `engine`; the program has other data after it. */
     struct {
         ucall_config_t config;
         char behind[64];
-    } now = {{0}, {0}};
+    } now;
     ucall_server_t server = NULL;
-    memset(&now.config.engine, 0x5a, sizeof now - offsetof(ucall_config_t, engine));
-    now.config.port = 0;
-    /* The port is the default one here, which may be in use; that error is accepted. */
-    if (ucall_init_sized(&now.config, offsetof(ucall_config_t, engine), &server)) {
-        CHECK(now.config.port == 8545 && now.config.max_batch_size == 1000);
+    /* The program has other data after the fields that its size names; 0 names those of 0.1. */
+    for (size_t size = 0; size <= sizeof now.config; size += sizeof now.config) {
+        memset(&now, 0x5a, sizeof now);
+        memset(&now.config, 0, sizeof now.config);
+        now.config.size = size;
+        now.config.pick_port = true;
+        CHECK(ucall_init(&now.config, &server) && now.config.max_batch_calls == 1000);
+        CHECK(now.config.size == sizeof now.config && now.behind[0] == 0x5a);
         ucall_free(server);
-    } else {
-        CHECK(last_error_contains("8545"));
     }
-    CHECK(now.config.engine == 0x5a5a5a5a && now.behind[0] == 0x5a);
     /* A newer header has more fields, which matter only if they are set. */
     memset(&now, 0, sizeof now);
+    now.config.size = sizeof now;
     now.config.pick_port = true;
-    CHECK(ucall_init_sized(&now.config, sizeof now, &server));
+    CHECK(ucall_init(&now.config, &server));
     ucall_free(server);
     memset(&now, 0, sizeof now);
+    now.config.size = sizeof now;
     now.behind[63] = 1;
-    CHECK(!ucall_init_sized(&now.config, sizeof now, &server) && last_error_contains("newer"));
-    CHECK(!ucall_init_sized(&now.config, SIZE_MAX, &server) && last_error_contains("no version"));
+    CHECK(!ucall_init(&now.config, &server) && last_error_contains("newer"));
+    now.config.size = sizeof(ucall_config_t) - 1;
+    CHECK(!ucall_init(&now.config, &server) && last_error_contains("size: no version"));
+    now.config.size = SIZE_MAX;
+    CHECK(!ucall_init(&now.config, &server) && last_error_contains("size: no version"));
+}
+
+static void without_a_configuration_all_are_defaults(void) {
+    ucall_server_t server = NULL;
+    /* The default port may be in use. */
+    if (ucall_init(NULL, &server)) ucall_free(server);
+    else CHECK(last_error_contains("8545"));
 }
 
 static void procedures_are_counted_by_name(void) {
     ucall_config_t config = {0};
-    config.max_callbacks = 2;
+    config.max_procedures = 2;
     ucall_server_t server = make_server(&config);
     CHECK(ucall_add_procedure(server, "a", ignore, NULL));
     CHECK(ucall_add_procedure(server, "b", ignore, NULL));
     CHECK(ucall_add_procedure(server, "b", ignore, NULL));
-    CHECK(!ucall_add_procedure(server, "c", ignore, NULL) && last_error_contains("max_callbacks"));
+    CHECK(!ucall_add_procedure(server, "c", ignore, NULL) && last_error_contains("max_procedures"));
+    CHECK(failed_by(UCALL_ERROR_LIMIT));
+    CHECK(ucall_add_procedure(server, "a", ignore, NULL));
+    CHECK(ucall_last_error_code() == UCALL_ERROR_NONE);
     ucall_free(server);
 }
 
@@ -233,7 +259,24 @@ static void a_stop_before_serving_is_kept(void) {
     CHECK(errno == 77);
     CHECK(ucall_take_calls(server, 0) && !*ucall_last_error());
     CHECK(!ucall_take_call(server, 0) && !*ucall_last_error());
-    CHECK(!ucall_take_calls(server, 1) && last_error_contains("max_threads"));
+    CHECK(!ucall_take_calls(server, 1) && last_error_contains("serving_threads"));
+    ucall_free(server);
+}
+
+static void a_wake_before_serving_is_kept(void) {
+    ucall_config_t config = {0};
+    ucall_server_t server = make_server(&config);
+    ucall_wake(server, 0);
+    CHECK(ucall_take_call(server, 0));
+    CHECK(ucall_take_call_for(server, 0, 1));
+    /* On io_uring a thread that has served cannot wait by a descriptor. */
+    if (engine == UCALL_ENGINE_URING)
+        CHECK(ucall_poll_fd(server, 0) == -1 && last_error_contains("before the thread serves"));
+    else
+        CHECK(ucall_poll_fd(server, 0) >= 0);
+    ucall_stop(server);
+    CHECK(!ucall_take_call_for(server, 0, UINT64_MAX) && !*ucall_last_error());
+    CHECK(ucall_poll_fd(server, 0) == -1 && failed_by(UCALL_ERROR_THREAD));
     ucall_free(server);
 }
 
@@ -268,6 +311,33 @@ static void wait_until_served(uint16_t port) {
     close(peer);
 }
 
+static void limits_have_no_largest_value(void) {
+    ucall_config_t config = {0};
+    config.max_body_bytes = config.max_reply_bytes = config.max_held_bytes = SIZE_MAX;
+    config.max_connections = config.max_running_calls = config.max_procedures = SIZE_MAX;
+    config.max_batch_calls = config.max_pipeline = config.max_output_bytes = SIZE_MAX;
+    config.idle_timeout_ms = config.timeout_ms = config.max_lifetime_ms = UINT64_MAX;
+    config.head_timeout_ms = config.body_timeout_ms = config.send_timeout_ms = UINT64_MAX;
+    ucall_server_t server = make_server(&config);
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, drive, server));
+    wait_until_served(config.port);
+    ucall_free(server);
+    CHECK(!pthread_join(thread, NULL));
+}
+
+static void a_server_is_freed_once(void) {
+    ucall_config_t config = {0};
+    ucall_server_t server = make_server(&config);
+    ucall_free(server);
+    ucall_free(server);
+    CHECK(last_error_contains("ucall_free: called twice") && failed_by(UCALL_ERROR_INVALID_ARGUMENT));
+    server = make_server(&config);
+    CHECK(ucall_last_error_code() == UCALL_ERROR_NONE);
+    ucall_free(server);
+    CHECK(ucall_last_error_code() == UCALL_ERROR_NONE);
+}
+
 static void another_thread_stops_and_frees(void) {
     ucall_config_t config = {0};
     ucall_server_t server = make_server(&config);
@@ -275,6 +345,7 @@ static void another_thread_stops_and_frees(void) {
     CHECK(!pthread_create(&thread, NULL, drive, server));
     wait_until_served(config.port);
     CHECK(!ucall_take_call(server, 0) && last_error_contains("already"));
+    CHECK(failed_by(UCALL_ERROR_THREAD));
     ucall_stop(server);
     CHECK(!pthread_join(thread, NULL));
     ucall_free(server);
@@ -294,6 +365,12 @@ static void *stop_it(void *unused) {
     return unused;
 }
 
+static void *wake_it(void *unused) {
+    sleep_briefly();
+    ucall_wake(woken, 0);
+    return unused;
+}
+
 static void *drive_once(void *server) {
     pthread_t thread;
     /* A worker is made, and the stop ends its turn. */
@@ -303,13 +380,28 @@ static void *drive_once(void *server) {
     return NULL;
 }
 
-static void turns_end_with_a_stop(void) {
-    ucall_config_t config = {0};
+/* The same within a time limit, after a wake has ended a wait without one. */
+static void *drive_twice(void *server) {
     pthread_t thread;
-    woken = make_server(&config);
-    CHECK(!pthread_create(&thread, NULL, drive_once, woken));
+    CHECK(!pthread_create(&thread, NULL, wake_it, NULL));
+    CHECK(ucall_take_call(server, 0));
     CHECK(!pthread_join(thread, NULL));
-    ucall_free(woken);
+    CHECK(!pthread_create(&thread, NULL, stop_it, NULL));
+    CHECK(!ucall_take_call_for(server, 0, UINT64_MAX));
+    CHECK(!pthread_join(thread, NULL));
+    return NULL;
+}
+
+static void turns_end_with_a_wake_or_a_stop(void) {
+    void *(*const drives[])(void *) = {drive_once, drive_twice};
+    for (size_t at = 0; at < sizeof drives / sizeof *drives; ++at) {
+        ucall_config_t config = {0};
+        pthread_t thread;
+        woken = make_server(&config);
+        CHECK(!pthread_create(&thread, NULL, drives[at], woken));
+        CHECK(!pthread_join(thread, NULL));
+        ucall_free(woken);
+    }
 }
 
 static void *drive_one_turn(void *server) {
@@ -363,10 +455,14 @@ int main(int argc, char **argv) {
     invalid_configurations_are_refused();
     a_port_is_bound_once();
     programs_built_against_other_headers_work();
+    without_a_configuration_all_are_defaults();
+    limits_have_no_largest_value();
     procedures_are_counted_by_name();
     a_stop_before_serving_is_kept();
+    a_wake_before_serving_is_kept();
+    a_server_is_freed_once();
     another_thread_stops_and_frees();
-    turns_end_with_a_stop();
+    turns_end_with_a_wake_or_a_stop();
     errors_belong_to_their_thread();
     return 0;
 }

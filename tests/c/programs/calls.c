@@ -71,7 +71,7 @@ static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, p
     else if (is(how, how_length, "json") && read_json(call, at, &text, &length))
         ucall_call_reply_content(call, text, length);
     else
-        ucall_call_reply_error(call, 404, "absent", 0);
+        ucall_call_reply_error(call, 404, "absent", UCALL_NUL_TERMINATED);
 }
 
 /* named(how, name, …): the param of that name, which may be empty. */
@@ -175,7 +175,7 @@ static void quit(ucall_call_t call, ucall_callback_tag_t tag) {
 
 /* Replies with the tag of its registration. */
 static void tagged(ucall_call_t call, ucall_callback_tag_t tag) {
-    ucall_call_reply_str(call, tag, 0);
+    ucall_call_reply_str(call, tag, UCALL_NUL_TERMINATED);
 }
 
 /* add(name): registers `tagged` under that name while the server runs. */
@@ -198,7 +198,7 @@ static void add(ucall_call_t call, ucall_callback_tag_t tag) {
 static void inside(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     bool driven = ucall_take_call(server, 0);
-    ucall_call_reply_str(call, driven ? "driven" : ucall_last_error(), 0);
+    ucall_call_reply_str(call, driven ? "driven" : ucall_last_error(), UCALL_NUL_TERMINATED);
 }
 
 /* The number of descriptors, without the standard ones, that a program would inherit. */
@@ -313,10 +313,10 @@ int main(int argc, char **argv) {
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
                                                           : UCALL_ENGINE_POSIX;
     /* Room for seven that are added. */
-    config.max_callbacks = sizeof procedures / sizeof *procedures + 7;
+    config.max_procedures = sizeof procedures / sizeof *procedures + 7;
     if (argc > 2 && !strcmp(argv[2], "deep")) config.max_nesting = 1024;
     if (argc > 2 && !strcmp(argv[2], "three")) config.max_lifetime_exchanges = 3;
-    if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_micro_seconds = 200 * 1000;
+    if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_ms = 200;
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;

@@ -27,12 +27,12 @@ static void open_stream(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_param_named_i64(call, "overflow", 0, &overflow);
     ucall_param_named_bool(call, "collect", 0, &collect);
     if (collect && !ucall_call_takes_items(call)) {
-        ucall_call_reply_content(call, "[1,2]", 0);
+        ucall_call_reply_content(call, "[1,2]", UCALL_NUL_TERMINATED);
         return;
     }
     kept = ucall_call_stream(call, (uint32_t)overflow, has_room, &rooms);
     if (kept && !ucall_call_takes_items(kept)) abort();
-    if (ucall_call_send_item(call, "1", 0) != UCALL_ITEM_ENDED) abort();
+    if (ucall_call_send_item(call, "1", UCALL_NUL_TERMINATED) != UCALL_ITEM_ENDED) abort();
 }
 
 /* send(item, times): how the last of the equal items was received. */
@@ -63,7 +63,7 @@ static void finish(ucall_call_t call, ucall_callback_tag_t tag) {
     int64_t reply;
     (void)tag;
     if (ucall_param_named_i64(call, "reply", 0, &reply)) ucall_call_reply_i64(kept, reply);
-    ucall_item_t late = ucall_call_send_item(kept, "1", 0);
+    ucall_item_t late = ucall_call_send_item(kept, "1", UCALL_NUL_TERMINATED);
     ucall_call_release(kept);
     kept = NULL;
     ucall_call_reply_i64(call, late);
@@ -81,7 +81,7 @@ static void meta(ucall_call_t call, ucall_callback_tag_t tag) {
         memcpy(copy, name, length);
     ucall_call_t used = later ? ucall_call_defer(call) : call;
     if (ucall_call_meta(used, copy, &value, &length)) ucall_call_reply_str(used, value, length);
-    else ucall_call_reply_content(used, "null", 0);
+    else ucall_call_reply_content(used, "null", UCALL_NUL_TERMINATED);
     if (later) ucall_call_release(used);
 }
 
@@ -90,7 +90,7 @@ static void nulls(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_reply_bool(
         call, ucall_call_takes_items(NULL) || ucall_call_stream(NULL, 0, NULL, NULL) ||
-                  ucall_call_send_item(NULL, "1", 0) != UCALL_ITEM_ENDED ||
+                  ucall_call_send_item(NULL, "1", UCALL_NUL_TERMINATED) != UCALL_ITEM_ENDED ||
                   ucall_call_meta(NULL, "a", NULL, NULL) ||
                   ucall_call_meta(call, NULL, NULL, NULL));
 }
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
     ucall_config_t config = {0};
     config.pick_port = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.max_stream_bytes = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
+    config.max_stream_bytes = argc > 2 ? (size_t)atoi(argv[2]) : 0;
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;

@@ -74,9 +74,9 @@ static void time_left(ucall_call_t call, ucall_callback_tag_t tag) {
     struct timespec now;
     (void)tag;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    if (ucall_call_deadline(call, &deadline) && ucall_call_deadline(call, NULL))
+    if (ucall_call_deadline_ms(call, &deadline) && ucall_call_deadline_ms(call, NULL))
         ucall_call_reply_i64(
-            call, deadline / 1000 - ((int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000));
+            call, deadline - ((int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000));
     else
         ucall_call_reply_i64(call, -1);
 }
@@ -87,8 +87,8 @@ int main(int argc, char **argv) {
     config.pick_port = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
                                                           : UCALL_ENGINE_POSIX;
-    config.call_timeout_ms = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
-    config.max_deferred_calls = argc > 3 ? (uint32_t)atoi(argv[3]) : KEPT_MAX;
+    config.timeout_ms = argc > 2 ? (uint64_t)atoi(argv[2]) : 0;
+    config.max_running_calls = argc > 3 ? (size_t)atoi(argv[3]) : KEPT_MAX;
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;

@@ -71,36 +71,37 @@ static void served(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, texts);
 }
 
-/* The field of the configuration with the name after two dashes; NULL for an unknown name. */
-static uint32_t *field(ucall_config_t *config, char const *name) {
-#define FIELD(known) \
-    if (!strcmp(name, "--" #known)) return &config->known
-    FIELD(max_concurrent_connections);
-    FIELD(max_head_bytes);
-    FIELD(max_headers);
-    FIELD(max_body_bytes);
-    FIELD(max_frame_bytes);
-    FIELD(max_message_frames);
-    FIELD(max_unanswered_pings);
-    FIELD(max_chunk_overhead_bytes);
-    FIELD(max_nesting);
-    FIELD(max_reply_bytes);
-    FIELD(max_id_bytes);
-    FIELD(max_meta_bytes);
-    FIELD(max_pipeline);
-    FIELD(max_output_bytes);
-    FIELD(max_held_bytes);
-    FIELD(max_deferred_calls);
-    FIELD(max_discarded_bytes);
-    FIELD(handshake_timeout_ms);
-    FIELD(head_timeout_ms);
-    FIELD(body_timeout_ms);
-    FIELD(idle_timeout_ms);
-    FIELD(ping_interval_ms);
-    FIELD(send_timeout_ms);
-    FIELD(discard_timeout_ms);
+/* Sets the field of the configuration with the name after two dashes; false for an unknown name. */
+static bool set_field(ucall_config_t *config, char const *name, long value) {
+#define FIELD(known, type) \
+    if (!strcmp(name, "--" #known)) return config->known = (type)value, true
+    FIELD(max_batch_calls, size_t);
+    FIELD(max_connections, size_t);
+    FIELD(max_head_bytes, size_t);
+    FIELD(max_headers, size_t);
+    FIELD(max_body_bytes, size_t);
+    FIELD(max_frame_bytes, size_t);
+    FIELD(max_message_frames, size_t);
+    FIELD(max_unanswered_pings, size_t);
+    FIELD(max_chunk_overhead_bytes, size_t);
+    FIELD(max_nesting, size_t);
+    FIELD(max_reply_bytes, size_t);
+    FIELD(max_id_bytes, size_t);
+    FIELD(max_meta_bytes, size_t);
+    FIELD(max_pipeline, size_t);
+    FIELD(max_output_bytes, size_t);
+    FIELD(max_held_bytes, size_t);
+    FIELD(max_running_calls, size_t);
+    FIELD(max_discarded_bytes, size_t);
+    FIELD(handshake_timeout_ms, uint64_t);
+    FIELD(head_timeout_ms, uint64_t);
+    FIELD(body_timeout_ms, uint64_t);
+    FIELD(idle_timeout_ms, uint64_t);
+    FIELD(ping_interval_ms, uint64_t);
+    FIELD(send_timeout_ms, uint64_t);
+    FIELD(discard_timeout_ms, uint64_t);
 #undef FIELD
-    return NULL;
+    return false;
 }
 
 int main(int words_count, char **words) {
@@ -111,12 +112,8 @@ int main(int words_count, char **words) {
     config.ssl_certificates_paths = &certificate;
     for (int i = 1; i + 1 < words_count; i += 2) {
         char const *value = words[i + 1];
-        uint32_t *number = field(&config, words[i]);
-        if (number)
-            *number = (uint32_t)atol(value);
-        else if (!strcmp(words[i], "--max_batch_size"))
-            config.max_batch_size = (uint16_t)atoi(value);
-        else if (!strcmp(words[i], "--engine"))
+        if (set_field(&config, words[i], atol(value))) continue;
+        if (!strcmp(words[i], "--engine"))
             config.engine = !strcmp(value, "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
         else if (!strcmp(words[i], "--certificate")) {
             certificate = value;

@@ -55,7 +55,7 @@ static void publish(ucall_call_t call, ucall_callback_tag_t tag) {
 
 static void notify(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
-    ucall_call_reply_bool(call, ucall_call_notify(call, "m", "{\n\"a\":\r[1]}", 0));
+    ucall_call_reply_bool(call, ucall_call_notify(call, "m", "{\n\"a\":\r[1]}", UCALL_NUL_TERMINATED));
 }
 
 /* keep(): defers the call, whose client `finish` then notifies before it replies. */
@@ -78,14 +78,15 @@ static void refused(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_unsubscribe(call, NULL);
     ucall_call_unsubscribe(NULL, "t");
     ucall_call_reply_bool(
-        call, ucall_publish(NULL, "t", "m", NULL, 0) || ucall_publish(server, NULL, "m", NULL, 0) ||
-                  ucall_publish(server, "t", NULL, NULL, 0) ||
-                  ucall_publish(server, "t", "m", "5", 0) ||
-                  ucall_publish(server, "t", "m", "[", 0) ||
-                  ucall_publish(server, "\xff", "m", "[]", 0) ||
-                  ucall_call_notify(call, "m", "\"text\"", 0) ||
-                  ucall_call_notify(NULL, "m", NULL, 0) ||
-                  ucall_call_notify(call, NULL, NULL, 0) || ucall_call_subscribe(call, NULL, 0) ||
+        call, ucall_publish(NULL, "t", "m", NULL, UCALL_NUL_TERMINATED) || ucall_publish(server, NULL, "m", NULL, UCALL_NUL_TERMINATED) ||
+                  ucall_publish(server, "t", NULL, NULL, UCALL_NUL_TERMINATED) ||
+                  ucall_publish(server, "t", "m", "5", UCALL_NUL_TERMINATED) ||
+                  ucall_publish(server, "t", "m", "[", UCALL_NUL_TERMINATED) ||
+                  ucall_publish(server, "\xff", "m", "[]", UCALL_NUL_TERMINATED) ||
+                  ucall_call_notify(call, "m", "\"text\"", UCALL_NUL_TERMINATED) ||
+                  ucall_call_notify(NULL, "m", NULL, UCALL_NUL_TERMINATED) ||
+                  ucall_call_notify(call, NULL, NULL, UCALL_NUL_TERMINATED) ||
+                  ucall_call_subscribe(call, NULL, 0) ||
                   ucall_call_subscribe(NULL, "t", 0) || ucall_call_subscribe(call, "\xff", 0) ||
                   ucall_call_subscribe(call, "t", 3));
 }
@@ -98,10 +99,10 @@ static void *serve(void *thread) {
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
     config.pick_port = true;
-    config.max_threads = 2;
+    config.serving_threads = 2;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.max_subscriptions = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
-    config.max_topic_bytes = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
+    config.max_subscriptions = argc > 2 ? (size_t)atoi(argv[2]) : 0;
+    config.max_topic_bytes = argc > 3 ? (size_t)atoi(argv[3]) : 0;
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;

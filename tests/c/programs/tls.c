@@ -26,7 +26,7 @@ int main(int count, char **words) {
         if (is(words[i], "--key")) config.ssl_private_key_path = value;
         if (is(words[i], "--password")) config.ssl_private_key_password = value;
         if (is(words[i], "--authorities")) config.ssl_client_authorities_path = value;
-        if (is(words[i], "--handshake-ms")) config.handshake_timeout_ms = (uint32_t)atoi(value);
+        if (is(words[i], "--handshake-ms")) config.handshake_timeout_ms = (uint64_t)atoi(value);
     }
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());

@@ -26,7 +26,7 @@ int main(int count, char **words) {
         if (is(words[i], "--engine"))
             config.engine = is(value, "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
         if (is(words[i], "--mode")) config.unix_mode = (uint32_t)strtoul(value, NULL, 8);
-        if (is(words[i], "--threads")) config.max_threads = (uint16_t)atoi(value);
+        if (is(words[i], "--threads")) config.serving_threads = (uint16_t)atoi(value);
     }
     config.hostname = host;
     if (!ucall_init(&config, &server)) {
@@ -39,12 +39,12 @@ int main(int count, char **words) {
     signal(SIGTERM, on_signal);
     uint16_t numbers[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     pthread_t threads[8];
-    for (uint16_t i = 1; i < config.max_threads; ++i)
+    for (uint16_t i = 1; i < config.serving_threads; ++i)
         pthread_create(&threads[i], NULL, serve, &numbers[i]);
     printf("listening on %d mode %o\n", config.port, (unsigned)config.unix_mode);
     fflush(stdout);
     ucall_take_calls(server, 0);
-    for (uint16_t i = 1; i < config.max_threads; ++i) pthread_join(threads[i], NULL);
+    for (uint16_t i = 1; i < config.serving_threads; ++i) pthread_join(threads[i], NULL);
     ucall_free(server);
     return 0;
 }

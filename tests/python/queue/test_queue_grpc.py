@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -103,6 +105,29 @@ def test_connections_without_a_link_are_closed_in_time() -> None:
                 other_ca.close()
             client.put("after").result(WAIT_S)
             assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["before", "after"]
+
+
+def test_two_mebibytes_wait_between_a_link_and_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    open_link = nq.Communicator._open_link
+
+    def opened(
+        self: nq.Communicator,
+        dialed: bool,
+        wake: Callable[[], None],
+        in_flight_size: int,
+        certificate: bytes | None,
+    ) -> Any:
+        sizes.append(in_flight_size)
+        return open_link(self, dialed, wake, in_flight_size, certificate)
+
+    monkeypatch.setattr(nq.Communicator, "_open_link", opened)
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+    with nq.new("grpc", "server", options) as server:
+        options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
+        with nq.new("grpc", "client", options) as client:
+            client.put("a").result(WAIT_S)
+    assert set(sizes) == {2 << 20}
 
 
 def test_reading_pauses_while_the_communicator_is_full() -> None:

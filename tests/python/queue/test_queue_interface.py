@@ -41,6 +41,9 @@ def test_names_and_defaults() -> None:
     connection = options.connection
     assert (connection.get_merge, connection.put_merge) == (True, True)
     assert connection.transport_size == 16 * MiB
+    assert connection.queue_size == connection.message_size == 1024 * MiB
+    assert (connection.expire_s, connection.handshake_s, connection.handshakes) == (30, 10, 1024)
+    assert not connection.trusted
     assert (connection.full, connection.ack) == ("error", "received")
 
 

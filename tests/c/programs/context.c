@@ -1,0 +1,172 @@
+/* Procedures that reply with what their call knows. With the word "auth", callers need a key. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ucall/ucall.h>
+
+static ucall_server_t server;
+static char log_lines[4096];
+static int notifications;
+
+static void stop(int signal_number) {
+    (void)signal_number;
+    ucall_stop(server);
+}
+
+static void write_text(ucall_writer_t writer, char const *key, bool found, ucall_str_t text,
+                       size_t length) {
+    ucall_writer_key(writer, key, UCALL_NUL_TERMINATED);
+    if (found) ucall_writer_str(writer, text, length);
+    else ucall_writer_null(writer);
+}
+
+static void describe(ucall_call_t call) {
+    ucall_writer_t writer = ucall_writer_new();
+    ucall_str_t text = NULL;
+    size_t length = 0;
+    ucall_peer_t peer;
+    ucall_writer_begin_object(writer);
+    bool found = ucall_call_method(call, &text, &length);
+    write_text(writer, "method", found, text, length);
+    found = ucall_call_header(call, "x-WORD", &text, &length);
+    write_text(writer, "word", found, text, length);
+    found = ucall_call_peer(call, &peer);
+    write_text(writer, "address", found, peer.address, UCALL_NUL_TERMINATED);
+    ucall_writer_key(writer, "port", 4);
+    ucall_writer_i64(writer, found ? peer.port : -1);
+    char const *user = ucall_call_user(call);
+    write_text(writer, "user", user, user, UCALL_NUL_TERMINATED);
+    ucall_writer_key(writer, "notification", UCALL_NUL_TERMINATED);
+    ucall_writer_bool(writer, ucall_call_is_notification(call));
+    ucall_writer_end_object(writer);
+    ucall_call_reply_writer(call, writer);
+    ucall_writer_free(writer);
+}
+
+static void live(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    describe(call);
+}
+
+static void later(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_call_t deferred = ucall_call_defer(call);
+    (void)tag;
+    describe(deferred);
+    ucall_call_release(deferred);
+}
+
+/* note(): counts the notifications; replies with the count. */
+static void note(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    notifications += ucall_call_is_notification(call);
+    ucall_call_reply_i64(call, notifications);
+}
+
+/* remove(name): whether it was removed. */
+static void remove_procedure(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t name;
+    size_t length;
+    char copy[32] = {0};
+    (void)tag;
+    if (ucall_param_named_str(call, "name", 0, &name, &length) && length < sizeof copy)
+        memcpy(copy, name, length);
+    ucall_call_reply_bool(call, ucall_remove_procedure(server, copy));
+}
+
+/* stats(): calls, accepted and open connections, bytes received. */
+static void stats(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_stats_t now;
+    uint64_t calls = 7;
+    char text[128];
+    (void)tag;
+    /* A program that knows the first counter alone. */
+    if (!ucall_stats(server, &now, sizeof now) ||
+        !ucall_stats(server, (ucall_stats_t *)&calls, sizeof calls) || calls != now.calls ||
+        ucall_stats(NULL, &now, sizeof now) || ucall_stats(server, NULL, 8))
+        abort();
+    snprintf(text, sizeof text, "[%d,%d,%d,%d]", (int)now.calls, (int)now.accepted_connections,
+             (int)now.open_connections, (int)now.bytes_received);
+    ucall_call_reply_content(call, text, UCALL_NUL_TERMINATED);
+}
+
+static void never(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)call;
+    (void)tag;
+}
+
+/* log(): the lines so far. */
+static void read_log(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_str(call, log_lines, UCALL_NUL_TERMINATED);
+}
+
+static void on_log(ucall_str_t line, size_t length, ucall_callback_tag_t tag) {
+    if (strlen(line) != length || strcmp(tag, "log")) abort();
+    if (strlen(log_lines) + length + 2 < sizeof log_lines) {
+        strcat(log_lines, line);
+        strcat(log_lines, "\n");
+    }
+}
+
+/* Accepts the key "secret" of the user ada, which callers of raw TCP cannot send. */
+static bool authenticate(ucall_request_t request, ucall_callback_tag_t tag, void **user) {
+    ucall_str_t key;
+    size_t length;
+    ucall_peer_t peer;
+    *user = NULL;
+    if (strcmp(tag, "auth") || !ucall_request_peer(request, &peer)) abort();
+    if (ucall_request_header(NULL, "x-key", &key, &length) || ucall_request_peer(NULL, &peer))
+        abort();
+    if (ucall_request_header(request, "x-key", &key, &length) && length == 6 &&
+        !memcmp(key, "secret", 6)) {
+        *user = "ada";
+        return true;
+    }
+    return false;
+}
+
+/* NULL everywhere. */
+static void ask_nothing(void) {
+    ucall_str_t text;
+    size_t length;
+    if (ucall_call_method(NULL, &text, &length) || ucall_call_is_notification(NULL) ||
+        ucall_call_user(NULL) || ucall_call_peer(NULL, NULL) ||
+        ucall_call_header(NULL, "a", &text, &length) || ucall_remove_procedure(NULL, "a") ||
+        ucall_remove_procedure(server, NULL) || ucall_remove_procedure(server, "none"))
+        abort();
+}
+
+int main(int argc, char **argv) {
+    static char log_tag[] = "log", auth_tag[] = "auth";
+    ucall_config_t config = {0};
+    config.pick_port = true;
+    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
+                                                          : UCALL_ENGINE_POSIX;
+    config.logs_callback = on_log;
+    config.logs_tag = log_tag;
+    if (argc > 2) {
+        config.with_peers = true;
+        if (!strcmp(argv[2], "auth")) config.auth = authenticate, config.auth_tag = auth_tag;
+        if (!strncmp(argv[2], "unix:", 5)) config.hostname = argv[2];
+    }
+    if (!ucall_init(&config, &server)) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    ask_nothing();
+    ucall_add_procedure(server, "live", live, NULL);
+    ucall_add_procedure(server, "later", later, NULL);
+    ucall_add_procedure(server, "note", note, NULL);
+    ucall_add_procedure(server, "remove", remove_procedure, NULL);
+    ucall_add_procedure(server, "stats", stats, NULL);
+    ucall_add_procedure(server, "never", never, NULL);
+    ucall_add_procedure(server, "log", read_log, NULL);
+    signal(SIGTERM, stop);
+    printf("listening on %d\n", config.port);
+    fflush(stdout);
+    if (!ucall_take_calls(server, 0)) return 1;
+    ucall_free(server);
+    return 0;
+}

@@ -1,0 +1,116 @@
+/* Serves one thread from poll(2), and replies to deferred calls from another thread. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ucall/ucall.h>
+
+static ucall_server_t server;
+static int64_t polls;
+
+static void stop(int signal_number) {
+    (void)signal_number;
+    ucall_stop(server);
+}
+
+static void wake(int signal_number) {
+    int const before = errno;
+    (void)signal_number;
+    errno = 77;
+    ucall_wake(server, 0);
+    if (errno != 77) abort();
+    errno = before;
+}
+
+static void echo(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t text;
+    size_t length;
+    (void)tag;
+    if (ucall_param_positional_json(call, 0, &text, &length))
+        ucall_call_reply_content(call, text, length);
+    else
+        ucall_call_reply_error_invalid_params(call);
+}
+
+static void *reply(void *call) {
+    ucall_call_reply_bool(call, true);
+    ucall_call_release(call);
+    return NULL;
+}
+
+/* thread(): replied to on another thread, while this one waits in poll(2). */
+static void thread(ucall_call_t call, ucall_callback_tag_t tag) {
+    pthread_t other;
+    (void)tag;
+    if (pthread_create(&other, NULL, reply, ucall_call_defer(call))) abort();
+    pthread_detach(other);
+}
+
+/* never(): deferred, without a reply until its deadline. */
+static void never(ucall_call_t call, ucall_callback_tag_t tag) {
+    static ucall_call_t kept;
+    (void)tag;
+    if (kept) ucall_call_release(kept);
+    kept = ucall_call_defer(call);
+}
+
+/* polls(): how often poll(2) has returned. */
+static void count(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_i64(call, polls);
+}
+
+/* Wakes of a wait with and without a time limit, and by a signal. */
+static void check_waits(void) {
+    ucall_wake(NULL, 0);
+    ucall_wake(server, 1);
+    ucall_wake(server, 0);
+    if (!ucall_take_call(server, 0)) abort();
+    if (!ucall_take_call_for(server, 0, 1) || !ucall_take_call_for(server, 0, 0)) abort();
+    ucall_wake(server, 0);
+    if (!ucall_take_call_for(server, 0, UINT64_MAX)) abort();
+    raise(SIGUSR1);
+    if (!ucall_take_call(server, 0)) abort();
+    if (ucall_take_call_for(server, 1, 0) || ucall_take_call_for(NULL, 0, 0)) abort();
+    if (ucall_poll_fd(NULL, 0) != -1 || ucall_poll_fd(server, 1) != -1) abort();
+}
+
+int main(int argc, char **argv) {
+    ucall_config_t config = {0};
+    bool uring = argc > 1 && !strcmp(argv[1], "uring");
+    config.pick_port = true;
+    config.engine = uring ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
+    config.timeout_ms = argc > 2 ? (uint64_t)atoi(argv[2]) : 0;
+    if (!ucall_init(&config, &server)) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    ucall_add_procedure(server, "echo", echo, NULL);
+    ucall_add_procedure(server, "thread", thread, NULL);
+    ucall_add_procedure(server, "never", never, NULL);
+    ucall_add_procedure(server, "polls", count, NULL);
+    signal(SIGTERM, stop);
+    struct sigaction waking = {0};
+    waking.sa_handler = wake;
+    sigaction(SIGUSR1, &waking, NULL);
+    struct pollfd work = {ucall_poll_fd(server, 0), POLLIN, 0};
+    if (work.fd < 0 || ucall_poll_fd(server, 0) != work.fd) {
+        fprintf(stderr, "%s\n", ucall_last_error());
+        return 1;
+    }
+    check_waits();
+    printf("listening on %d\n", config.port);
+    fflush(stdout);
+    do {
+        if (poll(&work, 1, -1) < 0 && errno != EINTR) return 1;
+        ++polls;
+    } while (ucall_take_call_for(server, 0, 0));
+    signal(SIGUSR1, SIG_DFL);
+    ucall_free(server);
+    return 0;
+}

@@ -1,0 +1,56 @@
+/* Serves the store in the directory of the second argument, on two threads. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ucall/ucall.h>
+
+static ucall_server_t server;
+
+static void on_signal(int number) {
+    (void)number;
+    ucall_stop(server);
+}
+
+static void one(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_i64(call, 1);
+}
+
+static void *serve(void *unused) {
+    (void)unused;
+    ucall_take_calls(server, 1);
+    return NULL;
+}
+
+static int check(bool holds, char const *what) {
+    if (!holds) fprintf(stderr, "%s: %s\n", what, ucall_last_error());
+    return holds ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    ucall_config_t config = {0};
+    pthread_t thread;
+    if (argc < 3) return 2;
+    config.engine = strcmp(argv[1], "posix") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
+    config.pick_port = true;
+    config.serving_threads = 2;
+    if (check(ucall_init(&config, &server), "init")) return 1;
+    if (check(ucall_add_procedure(server, "one", one, NULL), "one")) return 1;
+    if (check(ucall_add_store(server, "kv", argv[2]), "kv")) return 1;
+    if (check(!ucall_add_store(NULL, "kv", argv[2]), "no server")) return 1;
+    if (check(!ucall_add_store(server, NULL, argv[2]), "no name")) return 1;
+    if (check(!ucall_add_store(server, "kv", NULL), "no path")) return 1;
+    if (check(!ucall_add_store(server, "kv", "/dev/null/kv"), "wrong path")) return 1;
+    if (!strstr(ucall_last_error(), "cannot open the store /dev/null/kv: ")) return 1;
+    signal(SIGTERM, on_signal);
+    if (pthread_create(&thread, NULL, serve, NULL)) return 1;
+    printf("listening on %d\n", config.port);
+    fflush(stdout);
+    ucall_take_calls(server, 0);
+    pthread_join(thread, NULL);
+    ucall_free(server);
+    return 0;
+}

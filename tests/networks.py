@@ -1,0 +1,87 @@
+"""Two network namespaces, joined by veth, that a test makes and removes. Needs root on Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+class Network:
+    """Two namespaces and the Ethernet between them."""
+
+    def __init__(self) -> None:
+        self.server, self.client = f"ucall-{os.getpid()}-s", f"ucall-{os.getpid()}-c"
+
+    def connect(self, mtu: int) -> None:
+        for name in (self.server, self.client):
+            _ip("netns", "add", name)
+        queues = ["numrxqueues", "2", "numtxqueues", "2"]
+        peer = ["peer", "name", "eth0", "netns", self.client, *queues]
+        _ip("link", "add", "eth0", "netns", self.server, *queues, "type", "veth", *peer)
+        for name, number in ((self.client, 1), (self.server, 2)):
+            inside = ["-n", name]
+            _ip(*inside, "link", "set", "eth0", "mtu", str(mtu))
+            _ip(*inside, "address", "add", f"192.0.2.{number}/24", "dev", "eth0")
+            _ip(*inside, "address", "add", f"2001:db8::{number}/64", "dev", "eth0", "nodad")
+            _ip(*inside, "link", "set", "eth0", "up")
+
+    def remove(self) -> None:
+        for name in (self.server, self.client):
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+    def has_program(self) -> bool:
+        shown = subprocess.run(
+            ["ip", "-n", self.server, "link", "show", "eth0"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return "xdp" in shown.stdout
+
+    @contextmanager
+    def on_client(self) -> Iterator[None]:
+        """Lets this thread make sockets in the client's namespace."""
+        with open("/proc/thread-self/ns/net") as own:
+            _enter(f"/run/netns/{self.client}")
+            try:
+                yield
+            finally:
+                assert not _LIBC.setns(own.fileno(), _CLONE_NEWNET)
+
+
+def _enter(path: str) -> None:
+    with open(path) as namespace:
+        assert not _LIBC.setns(namespace.fileno(), _CLONE_NEWNET), os.strerror(ctypes.get_errno())
+
+
+def why_no_network() -> str | None:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "needs root on Linux"
+    name = f"ucall-{os.getpid()}-probe"
+    try:
+        _ip("netns", "add", name)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"cannot make a network namespace: {error}"
+    _ip("netns", "delete", name)
+    return None
+
+
+@contextmanager
+def network(mtu: int) -> Iterator[Network]:
+    made = Network()
+    try:
+        made.connect(mtu)
+        yield made
+    finally:
+        made.remove()

@@ -1,0 +1,362 @@
+"""The choice of a server, its rests and probes, and which calls are sent again; without sockets."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import ucall
+from ucall import _core, aio
+from ucall._client.address import Address, Addresses
+from ucall._client.balancer import Balancer, Member, RetryBudget
+from ucall._client.hedge import Latencies
+from ucall._client.options import BalancedOptions
+from ucall._client.resend import Attempts, Idempotence, Verdict, is_alive, is_refused
+from ucall._client.sockets import not_sent
+from ucall.client import Client
+
+Made = Balancer[str]
+
+
+def balancer(count: int = 4, *, resolves: bool = False) -> Made:
+    made = Made(
+        lambda address: f"pool of {address.name}", random.Random(1).random, resolves=resolves
+    )
+    made.update([Address(f"host{number}") for number in range(count)], 0.0)
+    made.poll_probes(0.0)
+    return made
+
+
+def picked(made: Made, now: float, count: int = 1000, **options: Any) -> Counter[str]:
+    found = (made.pick(now, **options) for _ in range(count))
+    return Counter(member.address.host for member in found if member)
+
+
+def reply(body: dict[str, Any] | list[Any]) -> _core.Reply:
+    reader = _core.ReplyReader(http=False, reply_bytes_max=10_000)
+    [message] = reader.feed(json.dumps(body).encode() + b"\n")
+    assert isinstance(message, _core.Reply)
+    return message
+
+
+def error(code: int, data: object = None) -> _core.Reply:
+    return reply({"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": "m", "data": data}})
+
+
+def request(methods: list[str]) -> _core.Request:
+    writer = BalancedOptions(Address("host"), 1, {}).writer
+    return writer.batch([{"jsonrpc": "2.0", "method": it, "id": 1} for it in methods], True)
+
+
+def test_calls_go_to_all_alike() -> None:
+    counts = picked(balancer(), 0)
+    assert len(counts) == 4 and min(counts.values()) > 200
+
+
+def test_of_two_the_one_with_fewer_calls_gets_the_next() -> None:
+    made = balancer()
+    busy, *others = made.members
+    busy.running.extend([None] * 5)
+    # It is never the better one of two.
+    assert busy.address.host not in picked(made, 0)
+    for member in others:
+        member.running.extend([None] * 9)
+    assert picked(made, 0)[busy.address.host] > 400
+
+
+def test_a_member_that_fails_rests_and_is_probed_after_growing_pauses() -> None:
+    made, now, pauses = balancer(2), 100.0, []
+    member = made.members[0]
+    made.fail(member, now)
+    for _ in range(12):
+        assert picked(made, now).keys() == {"host1"}
+        pauses.append(member.rests_until - now)
+        assert made.poll_probes(now + pauses[-1] / 2) == []
+        assert made.next_due <= member.rests_until
+        now = member.rests_until
+        assert made.poll_probes(now) == [member]
+        assert made.poll_probes(now + 1) == [], "one probe at a time"
+        made.probed(member, now, is_alive=False)
+    assert all(0.05 * 2**it <= pauses[it] <= 0.1 * 2**it for it in range(6))
+    assert min(pauses[7:]) >= 5 and max(pauses) <= 10
+    made.probed(member, now, is_alive=True)
+    assert member.is_up
+
+
+def test_many_calls_that_fail_at_once_are_one_failure() -> None:
+    made = balancer(2)
+    for _ in range(50):
+        made.fail(made.members[0], 0.0)
+    assert made.members[0].rests_until <= 0.1
+
+
+def test_a_slow_start() -> None:
+    made = balancer()
+    member = made.members[0]
+    made.fail(member, 0.0)
+    made.poll_probes(1.0)
+    made.probed(member, 1.0, is_alive=True)
+    shares = [picked(made, 1.0 + seconds)["host0"] / 1000 for seconds in (0, 5, 9.9)]
+    assert shares[0] < 0.06 < shares[1] < 0.2 < shares[2]
+    made.poll_probes(11.1)
+    assert made.pairs is not None and picked(made, 11.1)["host0"] > 200
+
+
+def test_a_new_address_starts_slowly_and_the_first_ones_do_not() -> None:
+    made = balancer(2)
+    assert made.pairs is not None
+    made.update([Address(f"host{number}") for number in range(3)], 5.0)
+    assert made.pairs is None and picked(made, 5.0)["host2"] < 100
+
+
+def test_a_removed_address_gets_no_calls() -> None:
+    made = balancer(3)
+    member = made.members[0]
+    assert made.update([Address("host1"), Address("host2")], 1.0) == [member]
+    assert picked(made, 1.0).keys() == {"host1", "host2"}
+    made.probed(member, 2.0, is_alive=True)
+    made.succeed(member, 2.0)
+    assert not member.is_up
+
+
+def test_without_any_that_is_up_resting_ones_are_tried() -> None:
+    made = balancer(2)
+    for member in made.members:
+        made.fail(member, 0.0)
+    assert picked(made, 0.0).keys() <= {"host0", "host1"}
+    made.succeed(made.members[0], 0.05)
+    assert picked(made, 0.06).keys() == {"host0"}
+
+
+def test_a_call_from_before_a_rest_ends_no_rest() -> None:
+    made = balancer(2)
+    made.fail(made.members[0], 10.0)
+    made.succeed(made.members[0], 9.0)
+    assert not made.members[0].is_up
+
+
+def test_a_silent_member_is_probed() -> None:
+    made = balancer(2)
+    member = made.members[0]
+    member.running.append(None)
+    assert made.poll_probes(1.0) == [] and made.poll_probes(1.9) == []
+    assert made.poll_probes(2.0) == [member]
+    made.probed(member, 3.0, is_alive=False)
+    assert not member.is_up
+
+
+def test_a_member_that_replies_is_not_silent() -> None:
+    made = balancer(2)
+    member = made.members[0]
+    member.running.append(None)
+    for second in range(1, 20):
+        assert made.poll_probes(float(second)) == []
+        made.succeed(member, float(second))
+    member.running.clear()
+    assert not any(made.poll_probes(float(second)) for second in range(20, 30))
+
+
+def test_a_late_call_has_its_server_probed() -> None:
+    made = balancer(2)
+    made.suspect(made.members[1])
+    assert made.next_due == 0 and made.poll_probes(0.5) == [made.members[1]]
+
+
+def test_an_overloaded_member_rests_as_long_as_it_asks() -> None:
+    made = balancer(2)
+    made.overload(made.members[0], 0.0, 3.0)
+    assert made.poll_probes(2.9) == [] and picked(made, 2.9).keys() == {"host1"}
+    made.poll_probes(3.0)
+    assert picked(made, 3.0).keys() == {"host0", "host1"}
+
+
+def test_names_are_resolved_again_in_time_and_after_failures() -> None:
+    made = balancer(2, resolves=True)
+    assert made.poll_resolve(0.0) and not made.poll_resolve(29.9) and made.poll_resolve(30.0)
+    made.fail(made.members[0], 30.5)
+    assert not made.poll_resolve(30.9) and made.poll_resolve(31.0)
+    lists = balancer(2)
+    lists.fail(lists.members[0], 1.0)
+    assert not lists.poll_resolve(1e9)
+
+
+def test_a_key_stays_at_its_server() -> None:
+    made = balancer()
+    keys = [b"user %d" % number for number in range(200)]
+    before = {key: made.pick(0.0, key=key) for key in keys}
+    assert Counter(it.address.host for it in before.values() if it).keys() == {
+        "host0",
+        "host1",
+        "host2",
+        "host3",
+    }
+    gone = made.members[0]
+    made.fail(gone, 0.0)
+    after = {key: made.pick(0.0, key=key) for key in keys}
+    assert all(after[key] is before[key] or before[key] is gone for key in keys)
+    assert gone not in after.values()
+
+
+def test_the_budget_allows_one_call_in_ten() -> None:
+    budget = RetryBudget()
+    assert sum(budget.spend() for _ in range(200)) == 100
+    for _ in range(1001):
+        budget.earn()
+    assert sum(budget.spend() for _ in range(200)) == 100
+
+
+def judge(outcome: _core.Reply | Exception) -> tuple[Verdict, Made, Member[str]]:
+    made = balancer(2)
+    return Attempts(made, None).judge(made.members[0], outcome, 0.0), made, made.members[0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict", "is_up"),
+    [
+        (not_sent(ucall.ConnectionError("refused")), Verdict.RESEND, False),
+        (not_sent(ucall.TimeoutError("no connection")), Verdict.RESEND, False),
+        (error(-32002), Verdict.RESEND, False),
+        (error(-32003, {"retry_after_ms": 5000}), Verdict.RESEND, False),
+        (reply([error(-32002).data(), error(-32003).data()]), Verdict.RESEND, False),
+        (ucall.ConnectionError("cut"), Verdict.RESEND_IF_IDEMPOTENT, False),
+        (ucall.HTTPError(502), Verdict.RESEND_IF_IDEMPOTENT, False),
+        (ucall.HTTPError(503), Verdict.RESEND_IF_IDEMPOTENT, False),
+        (not_sent(ucall.HTTPError(503)), Verdict.RESEND, False),
+        (error(-32007), Verdict.RESEND_IF_IDEMPOTENT, True),
+        (ucall.TimeoutError("late"), Verdict.DONE, True),
+        (ucall.HTTPError(401), Verdict.DONE, True),
+        (error(-32603), Verdict.DONE, True),
+        (reply([error(-32002).data(), {"id": 1, "result": "-32003"}]), Verdict.DONE, True),
+        (ValueError("another call has the id"), Verdict.DONE, True),
+    ],
+)
+def test_which_outcomes_allow_another_attempt(
+    outcome: _core.Reply | Exception, verdict: Verdict, is_up: bool
+) -> None:
+    found, made, member = judge(outcome)
+    assert (found, member.is_up) == (verdict, is_up)
+    if verdict is Verdict.RESEND:
+        assert made.pick(0.0) is made.members[1]
+
+
+def test_retry_after_is_honoured() -> None:
+    assert judge(error(-32003, {"retry_after_ms": 5000}))[2].rests_until == 5
+    assert judge(error(-32003, {"retry_after_ms": 10**9}))[2].rests_until == 30
+    assert judge(error(-32003, "?"))[2].rests_until == 1
+    assert judge(ucall.HTTPError(503))[2].rests_until == 1
+
+
+def test_a_server_that_refuses_websockets_may_be_back_soon() -> None:
+    assert judge(not_sent(ucall.HTTPError(503)))[2].rests_until < 0.5
+
+
+def test_refused_calls_are_not_resent_beyond_the_budget() -> None:
+    made = balancer(2)
+    made.budget.saved = 0.5
+    refused = Attempts(made, None).judge(made.members[0], error(-32003), 0.0)
+    # What was not sent costs no server anything.
+    unsent = not_sent(ucall.ConnectionError("refused"))
+    assert refused is Verdict.DONE
+    assert Attempts(made, None).judge(made.members[0], unsent, 0.0) is Verdict.RESEND
+
+
+def test_each_address_is_tried_in_each_of_three_rounds() -> None:
+    made = balancer(3)
+    attempts, found, pauses = Attempts(made, None), [], []
+    member: Member[str] | None = made.members[0]
+    while member is not None:
+        found.append(member)
+        attempts.judge(member, not_sent(ucall.ConnectionError("refused")), 0.0)
+        member, pause = attempts.next(0.0)
+        pauses.append(pause)
+    assert Counter(it.address.host for it in found) == {"host0": 3, "host1": 3, "host2": 3}
+    assert [pause for pause in pauses if pause] == [0.1, 0.3]
+
+
+def test_a_refused_call_does_not_go_to_another_overloaded_server() -> None:
+    made = balancer(2)
+    made.overload(made.members[1], 0.0, 5.0)
+    attempts = Attempts(made, None)
+    attempts.judge(made.members[0], error(-32003), 0.0)
+    assert attempts.next(0.0) == (None, 0.0)
+
+
+def test_which_replies_mean_that_a_server_takes_calls() -> None:
+    assert is_alive(error(-32601)) and is_alive(ucall.HTTPError(401))
+    assert not is_alive(error(-32002)) and not is_alive(ucall.ConnectionError("refused"))
+    assert not is_alive(ucall.HTTPError(502)) and not is_alive(ucall.TimeoutError("late"))
+    assert is_refused(error(-32007)) and not is_refused(reply({"id": 1, "result": 1}))
+
+
+def test_idempotent_functions_are_known_by_the_description() -> None:
+    known = Idempotence()
+    assert known.is_stale(0.0) and not known.allows(request(["get"]))
+    methods = [{"name": "get", "x-idempotent": True}, {"name": "put"}, {"x-idempotent": True}, 5]
+    known.learn(reply({"id": 1, "result": {"methods": methods}}), 0.0)
+    assert known.allows(request(["get", "get"])) and not known.allows(request(["get", "put"]))
+    assert not known.is_stale(60.0) and known.is_stale(60.1)
+    known.learn(error(-32601), 61.0)
+    assert not known.allows(request(["get"])) and not known.is_stale(62.0)
+
+
+def test_the_95th_percentile() -> None:
+    latencies = Latencies()
+    for number in range(31):
+        latencies.add(number)
+        assert latencies.p95 is None
+    latencies.add(31)
+    assert latencies.p95 == 30
+    for _ in range(512):
+        latencies.add(7)
+    assert latencies.p95 == 7
+
+
+@pytest.mark.parametrize(
+    ("uris", "message"),
+    [
+        ([], "at least one"),
+        (["http://a", "tcp://b"], "one protocol"),
+        (["http://a", "https://b"], "one protocol"),
+        ("dns+unix:///path", "has no host"),
+        ("dns://a:b", "port"),
+    ],
+)
+def test_addresses_that_are_refused(uris: str | list[str], message: str) -> None:
+    for kind in (Client, aio.Client):
+        with pytest.raises(ValueError, match=message):
+            kind(uris)
+
+
+def test_names_of_several_addresses() -> None:
+    for uri, name, port in [
+        ("dns://a", "http", 8545),
+        ("dns://a:9", "http", 9),
+        ("dns+tcps://a", "tcps", 8545),
+        ("DNS+wss://a/path", "wss", 443),
+    ]:
+        assert Addresses.is_several(uri)
+        address = Addresses(uri).first
+        assert (address.scheme, address.port, address.host) == (name, port, "a")
+        at = address.at("::1")
+        assert (at.host, at.connect_host, at.host_header) == ("a", "::1", address.host_header)
+    assert not Addresses.is_several("dns.example:80")
+
+
+@pytest.mark.parametrize("kind", [Client, aio.Client])
+def test_options_that_do_not_fit(kind: Any) -> None:
+    for options in ({"idempotent": True}, {"key": "a"}):
+        with pytest.raises(ValueError, match="several addresses"):
+            kind("127.0.0.1").with_options(**options)
+    for client, options in (("127.0.0.1", {"hedge": True}), (["127.0.0.1"], {"reconnect": True})):
+        with pytest.raises(ValueError, match="several addresses"):
+            kind(client, **options)
+    with pytest.raises(TypeError, match="key: expected str or int, got bool"):
+        kind(["127.0.0.1"]).with_options(key=True)
+    with pytest.raises(ValueError, match="not a valid name"):
+        kind(["127.0.0.1"], headers={"a b": "c"})
+    with pytest.raises(ValueError, match="no subscriptions"):
+        kind(["tcp://127.0.0.1"]).subscribe()

@@ -1,0 +1,323 @@
+"""A client of several servers: what it sends, and what it does with their replies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority, Files, authority, files
+from scripted import Peer, scripted
+from serving import Serve
+
+import ucall
+from harness import HOST, free_port
+from ucall import aio
+from ucall.client import Client
+from ucall.schema.description import describe
+
+# The fixtures, for pytest.
+__all__ = ["authority", "files"]
+
+KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
+SCHEMES = pytest.mark.parametrize("scheme", ["http://", "tcp://", "ws://"])
+
+
+def call(uris: str | list[str], kind: str, method: str, *args: object, **options: Any) -> Any:
+    """One call of a new client."""
+    of_client = {name: options.pop(name) for name in ("timeout", "verify") if name in options}
+    if kind == "threads":
+        with Client(uris, **of_client) as client:
+            return client.with_options(**options).call(method, *args).json
+
+    async def main() -> Any:
+        async with aio.Client(uris, **of_client) as client:
+            return (await client.with_options(**options).call(method, *args)).json
+
+    return asyncio.run(main())
+
+
+def replies(*bodies: dict[str, Any]) -> Callable[[Peer], None]:
+    """Replies over HTTP with these members, and the id of the request; `{}` closes instead."""
+
+    def script(peer: Peer) -> None:
+        for body in bodies:
+            request = json.loads(peer.http_request())
+            if not body:
+                return
+            text = json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}).encode()
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text), text)
+
+    return script
+
+
+def error(code: int, data: object = None) -> dict[str, Any]:
+    return {"error": {"code": code, "message": "refused", "data": data}}
+
+
+@pytest.fixture
+def fine() -> Iterator[ucall.Server]:
+    """A server that takes calls."""
+    server = ucall.Server(port=0)
+
+    @server
+    def count(number: int) -> int:
+        return number + 1
+
+    @server
+    def generate(number: int) -> Iterator[int]:
+        yield from range(number)
+
+    with server:
+        yield server
+
+
+@KINDS
+@pytest.mark.parametrize("code", [-32002, -32003])
+def test_a_refused_call_goes_to_another_server(fine: ucall.Server, kind: str, code: int) -> None:
+    with scripted(replies(error(code, {"retry_after_ms": 5000}))) as refuses:
+        uris = [f"{HOST}:{refuses.port}", f"{HOST}:{fine.port}"]
+        assert all(call(uris, kind, "count", 1) == 2 for _ in range(10))
+        assert refuses.accepted > 0
+
+
+@KINDS
+def test_an_overloaded_server_is_left_alone_as_long_as_it_asks(
+    fine: ucall.Server, kind: str
+) -> None:
+    with scripted(replies(error(-32003, {"retry_after_ms": 30_000}))) as refuses:
+        uris = [f"{HOST}:{refuses.port}", f"{HOST}:{fine.port}"]
+        with Client(uris) as client:
+            assert [client.count(number).json for number in range(50)] == list(range(1, 51))
+        assert refuses.accepted == 1
+
+
+@KINDS
+def test_without_another_server_the_caller_gets_the_refusal(kind: str) -> None:
+    with scripted(replies(error(-32003, {"retry_after_ms": 30_000}))) as refuses:
+        uris = [f"{HOST}:{refuses.port}"]
+        with pytest.raises(ucall.RPCError) as caught:
+            call(uris, kind, "count", 1)
+        assert caught.value.code == -32003 and refuses.accepted == 1
+
+
+@KINDS
+def test_a_call_that_may_have_run_is_repeated_only_if_it_is_idempotent(
+    fine: ucall.Server, kind: str
+) -> None:
+    with scripted(replies({})) as cuts:
+        uris = [f"{HOST}:{cuts.port}", f"{HOST}:{fine.port}"]
+
+        def failures(**options: Any) -> int:
+            failed = 0
+            for _ in range(20):
+                try:
+                    assert call(uris, kind, "count", 1, **options) == 2
+                except ucall.ConnectionError as error:
+                    assert error.may_have_run
+                    failed += 1
+            return failed
+
+        assert 0 < failures() < 20
+        accepted = cuts.accepted
+        assert failures(idempotent=True) == 0 and cuts.accepted > accepted
+
+
+@KINDS
+def test_each_server_gets_its_own_host_and_the_time_that_is_left(kind: str) -> None:
+    heads: list[bytes] = []
+    seen = threading.Event()
+
+    def slow_refusal(peer: Peer) -> None:
+        body = json.loads(peer.http_request())
+        if body["method"] == "count":  # Not a probe.
+            heads.append(peer.head)
+        seen.wait(0.2)
+        text = json.dumps({"jsonrpc": "2.0", "id": body["id"], **error(-32002)}).encode()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text), text)
+
+    with scripted(slow_refusal) as one, scripted(slow_refusal) as other:
+        uris = [f"{HOST}:{one.port}", f"{HOST}:{other.port}"]
+        with pytest.raises(ucall.RPCError):
+            call(uris, kind, "count", 1, timeout=30)
+    hosts = {re.search(rb"Host: (\S+)", head)[1] for head in heads}  # type: ignore[index]
+    assert hosts == {b"%s:%d" % (HOST.encode(), it.port) for it in (one, other)}
+    times = [int(re.search(rb"Ucall-Timeout-Ms: (\d+)", head)[1]) for head in heads]  # type: ignore[index]
+    assert times[0] == 30_000 and times[1] <= 29_800
+    assert times == sorted(times, reverse=True)
+
+
+@KINDS
+def test_each_server_gets_its_own_host(kind: str) -> None:
+    hosts: dict[int, set[bytes]] = {}
+
+    def answer(peer: Peer) -> None:
+        port = peer.socket.getsockname()[1]
+        while True:
+            id = json.loads(peer.http_request())["id"]
+            found = re.search(rb"Host: (\S+)", peer.head)
+            hosts.setdefault(port, set()).add(found[1] if found else b"")
+            text = json.dumps({"jsonrpc": "2.0", "id": id, "result": 1}).encode()
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text), text)
+
+    async def main(uris: list[str]) -> None:
+        async with aio.Client(uris) as client:
+            for number in range(20):
+                await client.count(number)
+
+    with scripted(answer) as one, scripted(answer) as other:
+        uris = [f"{HOST}:{it.port}" for it in (one, other)]
+        if kind == "threads":
+            with Client(uris) as client:
+                for number in range(20):
+                    client.count(number)
+        else:
+            asyncio.run(main(uris))
+    assert hosts == {it.port: {f"{HOST}:{it.port}".encode()} for it in (one, other)}
+
+
+@KINDS
+def test_requests_that_a_drain_has_not_read_are_sent_again(fine: ucall.Server, kind: str) -> None:
+    """The server reads one request of two, and says so."""
+
+    def drain(peer: Peer) -> None:
+        peer.raw_request()
+        peer.raw_request()
+        peer.send(b'{"jsonrpc":"2.0","method":"$/drain","params":{"read":1}}\n')
+
+    async def main() -> list[Any]:
+        async with aio.Client([f"tcp://{HOST}:{port}"]) as client:
+            # Both calls are on the connection before the other server is known.
+            calls = [asyncio.ensure_future(client.count(number)) for number in range(2)]
+            while len(client._pool._balancer.members[0].running) < 2:
+                await asyncio.sleep(0)
+            others = ucall_addresses([f"tcp://{HOST}:{port}", f"tcp://{HOST}:{fine.port}"])
+            client._pool._balancer.update(others, 0.0)
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    with scripted(drain) as drains:
+        port = drains.port
+        first, second = asyncio.run(main())
+    assert isinstance(first, ucall.ConnectionError) and first.may_have_run
+    assert second.json == 2
+
+
+def ucall_addresses(uris: list[str]) -> Any:
+    from ucall._client.address import Addresses
+
+    return Addresses(uris).list
+
+
+def test_a_raw_connection_says_that_its_request_was_not_read() -> None:
+    def drain(peer: Peer) -> None:
+        peer.raw_request()
+        peer.send(b'{"jsonrpc":"2.0","method":"$/drain","params":{"read":0}}\n')
+
+    with scripted(drain) as drains, Client(f"tcp://{HOST}:{drains.port}") as client:
+        with pytest.raises(ucall.ConnectionError) as caught:
+            client.count(1)
+        assert not caught.value.may_have_run
+
+
+@KINDS
+@SCHEMES
+def test_streams_skip_a_server_that_is_down(fine: ucall.Server, kind: str, scheme: str) -> None:
+    uris = [f"{scheme}{HOST}:{free_port()}", f"{scheme}{HOST}:{fine.port}"]
+
+    def items() -> list[Any]:
+        with Client(uris) as client:
+            return list(client.stream.generate(3))
+
+    async def main() -> list[Any]:
+        async with aio.Client(uris) as client:
+            return [item async for item in client.stream.generate(3)]
+
+    for _ in range(5):
+        assert (items() if kind == "threads" else asyncio.run(main())) == [0, 1, 2]
+
+
+@KINDS
+def test_batches_and_notifications(fine: ucall.Server, kind: str) -> None:
+    uris = [f"{HOST}:{free_port()}", f"{HOST}:{fine.port}"]
+    with Client(uris) as client:
+        for _ in range(5):
+            client.notify("count", 1)
+            with client.batch() as batch:
+                found = [batch.count(number) for number in range(3)]
+            assert [it.json for it in found] == [1, 2, 3]
+            assert client({"method": "count", "params": [4]}).json == 5
+
+
+@KINDS
+@pytest.mark.parametrize("scheme", ["unix://", "tcp+unix://", "ws+unix://"])
+def test_unix_sockets(tmp_path: Path, kind: str, scheme: str) -> None:
+    with ExitStack() as stack:
+        for name in "ab":
+            server = ucall.Server(uds=str(tmp_path / name))
+            server.add(lambda number: number + 1, "count")
+            stack.enter_context(server)
+        uris = [f"{scheme}{tmp_path / name}" for name in "abc"]
+        assert all(call(uris, kind, "count", 1) == 2 for _ in range(5))
+
+
+@KINDS
+@pytest.mark.parametrize("scheme", ["https", "tcps", "wss"])
+def test_tls_checks_the_name_that_was_resolved(
+    serve_once: Serve, kind: str, scheme: str, authority: Authority, files: Files
+) -> None:
+    server = serve_once(ssl_certfile=files.both)
+    server.add(lambda number: number + 1, "count")
+    verify = str(authority.path)
+    uri = f"dns+{scheme}://localhost:{server.port}"
+    assert call(uri, kind, "count", 1, verify=verify) == 2
+    with pytest.raises(ucall.ConnectionError, match=r"cannot connect to 127\.0\.0\.2"):
+        call(f"dns+{scheme}://127.0.0.2:{server.port}", kind, "count", 1, verify=verify)
+
+
+@KINDS
+def test_a_name_that_is_not_known(kind: str) -> None:
+    with pytest.raises(ucall.ConnectionError, match=r"cannot connect to nobody\.invalid") as caught:
+        call("dns://nobody.invalid:80", kind, "count", 1)
+    assert not caught.value.may_have_run
+
+
+@KINDS
+def test_keys_pick_servers(kind: str) -> None:
+    with ExitStack() as stack:
+        servers = [ucall.Server(port=0) for _ in range(3)]
+        for number, server in enumerate(servers):
+            server.add(lambda number=number: number, "who")
+            stack.enter_context(server)
+        uris = [f"{HOST}:{server.port}" for server in servers]
+        with Client(uris) as client:
+            found = [
+                {client.with_options(key=key).who().json for _ in range(5)} for key in range(20)
+            ]
+        assert all(len(it) == 1 for it in found) and len(set.union(*found)) == 3
+        assert call(uris, kind, "who", key=7) == next(iter(found[7]))
+
+
+@KINDS
+def test_functions_declare_that_they_are_idempotent(kind: str) -> None:
+    """Which the client learns from a server that works."""
+    with scripted(replies({})) as cuts:
+        server = ucall.Server(port=0)
+        server.add(lambda: "got", "get", idempotent=True)
+        server.add(lambda: "put", "put")
+        described = describe(server).openrpc()["methods"]
+        assert {it["name"]: it.get("x-idempotent") for it in described} == {
+            "get": True,
+            "put": None,
+        }
+        with server:
+            uris = [f"{HOST}:{cuts.port}", f"{HOST}:{server.port}"]
+            assert all(call(uris, kind, "get") == "got" for _ in range(10))
+            with pytest.raises(ucall.ConnectionError):
+                for _ in range(50):
+                    call(uris, kind, "put")

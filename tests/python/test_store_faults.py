@@ -1,0 +1,183 @@
+"""What a store keeps when its disk is full or read-only, or its file is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import programs
+import pytest
+
+import ucall
+from harness import Wire, program
+
+SERVES = """
+import sys, ucall
+server = ucall.Server(port=0)
+server.store("kv", sys.argv[1])
+server.start()
+print(server.port)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def serving(path: Path, count: int) -> Iterator[list[tuple[Any, int]]]:
+    """Processes that serve one store, and their ports."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(program(SERVES, str(path))) for _ in range(count)]
+        yield [(process, int(process.stdout.readline())) for process in processes]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    try:
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+            pytest.skip("only root may mount a file system")
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_refuses_writes_and_keeps_what_it_has(small_disk: Path) -> None:
+    with serving(small_disk / "kv", 1) as [(_, port)], Wire(port) as wire:
+        written = 0
+        while "result" in (reply := wire.call("kv.put", [f"{written:04}", "x" * 50_000])):
+            written += 1
+        error = reply["error"]
+        assert (error["code"], error["message"]) == (-32603, "The store failed")
+        assert error["data"].startswith("the disk is full or fails: ")
+        assert written > 10
+        for number in range(written):
+            assert wire.result("kv.get", [f"{number:04}"])["value"] == "x" * 50_000
+        assert wire.result("kv.get", [f"{written:04}"]) is None
+    kept = [key for key, _ in ucall.store.open(small_disk / "kv").scan()]
+    assert kept == [f"{number:04}" for number in range(written)]
+
+
+def test_a_file_at_its_size_limit_refuses_writes_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """Without root, the system's limit of file sizes is a full disk."""
+    limited = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+    with ExitStack() as stack:
+        process = stack.enter_context(program(limited + SERVES, str(tmp_path / "kv")))
+        wire = stack.enter_context(Wire(int(process.stdout.readline())))
+        versions = {}
+        while "result" in (reply := wire.call("kv.put", [f"{len(versions):04}", "x" * 5_000])):
+            versions[f"{len(versions):04}"] = reply["result"]
+        assert reply["error"]["code"] == -32603
+        assert reply["error"]["data"].startswith("File too large")
+        assert len(versions) > 50
+        batch = [{"method": "put", "params": [key, "y" * 5_000]} for key in versions]
+        assert wire.error("kv.batch", [batch])["code"] == -32603
+        # Deleted entries make room.
+        for key in [*versions][:20]:
+            assert wire.result("kv.delete", [key]) is True
+            del versions[key]
+        versions["new"] = wire.result("kv.put", ["new", "x" * 5_000])
+    kept = dict(ucall.store.open(tmp_path / "kv").scan())
+    assert kept == {key: ("x" * 5_000, version) for key, version in versions.items()}
+
+
+def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
+    ucall.store.open(tmp_path / "kv").put("a", 1)
+    (tmp_path / "kv/data.mdb").chmod(0o400)
+    (tmp_path / "kv").chmod(0o500)
+    opens = "import sys, ucall\nucall.store.open(sys.argv[1])"
+    refused = as_user([sys.executable, "-c", opens, str(tmp_path / "kv")])
+    assert "cannot open the store" in refused.stderr and "Permission denied" in refused.stderr
+    (tmp_path / "kv").chmod(0o700)
+    (tmp_path / "kv/data.mdb").chmod(0o600)
+    assert ucall.store.open(tmp_path / "kv").get("a") == (1, 1)
+
+
+def as_user(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a program without root's right to write everywhere."""
+    drop: list[str] = []
+    if os.geteuid() == 0:
+        drop = [programs.require("setpriv"), "--bounding-set=-all", "--inh-caps=-all"]
+    return subprocess.run([*drop, *command], capture_output=True, text=True)
+
+
+def test_a_disk_that_is_read_only_is_refused(small_disk: Path) -> None:
+    ucall.store.open(small_disk / "kv").put("a", 1)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(OSError, match=r"cannot open the store .*: Read-only file system"):
+        ucall.store.open(small_disk / "kv", max_value_bytes=1)
+
+
+def tool(command: str, path: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "ucall.store", command, str(path)]
+    return subprocess.run(arguments, input=text, capture_output=True, text=True)
+
+
+def test_a_store_is_dumped_loaded_and_compacted(tmp_path: Path) -> None:
+    store = ucall.store.open(tmp_path / "kv")
+    for number in range(700):
+        store.put(f"k{number:03}", {"number": number})
+    store.put("bytes", b"\0\xff")
+    for number in range(100, 700):
+        store.delete(f"k{number:03}")
+    store.close()
+    before = (tmp_path / "kv/data.mdb").stat().st_size
+    dumped = tool("dump", tmp_path / "kv")
+    assert len(dumped.stdout.splitlines()) == 101
+    assert json.loads(dumped.stdout.splitlines()[0]) == {"key": "bytes", "bytes": "AP8="}
+    loaded = tool("load", tmp_path / "copy", dumped.stdout)
+    assert (loaded.returncode, loaded.stderr) == (0, "")
+    assert tool("dump", tmp_path / "copy").stdout == dumped.stdout
+    compacted = tool("compact", tmp_path / "kv")
+    after = (tmp_path / "kv/data.mdb").stat().st_size
+    assert compacted.stdout == f"{before} bytes before, {after} after\n", compacted.stderr
+    assert after < before
+    assert tool("dump", tmp_path / "kv").stdout == dumped.stdout
+    assert tool("check", tmp_path / "kv").stdout == "101 entries\n"
+    assert store.put("new", 1) == 702
+
+
+def test_the_tool_refuses_what_is_no_store(tmp_path: Path) -> None:
+    for command in ["check", "dump", "compact"]:
+        refused = tool(command, tmp_path / "none")
+        assert (refused.returncode, refused.stderr.splitlines()[-1]) == (
+            1,
+            f"{tmp_path / 'none'}: there is no store",
+        )
+    refused = tool("load", tmp_path / "kv", '{"key":"a","value":1}\n{"key":"a"}\n')
+    assert refused.returncode == 1 and "line 2: expected an entry of dump" in refused.stderr
+
+
+def test_a_store_in_use_is_not_compacted(tmp_path: Path) -> None:
+    with serving(tmp_path / "kv", 1) as [(_, port)], Wire(port) as wire:
+        wire.result("kv.put", ["a", 1])
+        refused = tool("compact", tmp_path / "kv")
+        assert refused.returncode == 1 and "another process has it open" in refused.stderr
+        assert wire.result("kv.put", ["a", 2]) == 2
+    assert tool("compact", tmp_path / "kv").returncode == 0
+
+
+def test_damage_is_reported(tmp_path: Path) -> None:
+    store = ucall.store.open(tmp_path / "kv")
+    store.put("a", {"a": "x" * 100})
+    store.close()
+    file = tmp_path / "kv/data.mdb"
+    whole = file.read_bytes()
+    assert whole.count(b"xxxx") == 25
+    file.write_bytes(whole.replace(b'{"a":"xxxx', b'?"a":"xxxx'))
+    damaged = tool("check", tmp_path / "kv")
+    assert damaged.returncode == 1 and "a: " in damaged.stderr
+    shutil.rmtree(tmp_path / "kv")
+    (tmp_path / "kv").mkdir()
+    file.write_bytes(bytes(100_000))
+    refused = tool("check", tmp_path / "kv")
+    assert refused.returncode == 1 and "cannot open the store" in refused.stderr

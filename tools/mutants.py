@@ -1,0 +1,227 @@
+"""Breaks the promises of the docs one at a time, and checks that a test sees each break.
+
+    python tools/mutants.py --check
+    python tools/mutants.py --kind python --only client
+
+tests/mutants/*.toml list the mutants: a promise; a change of one file that breaks it, by a text
+that the file has once (`before`) and its replacement (`after`); and the test that must fail, a node
+of pytest or `cargo test -p CRATE … NAME`. Each change is made alone, in a copy of the tree in
+target/mutants, which is kept so that Rust builds only what a change affects. First every test runs
+once without a change, because one that fails anyway sees nothing. With `--check` nothing is built
+and run: each mutant must still apply, and its test exist. Standard library only.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = ROOT / "tests" / "mutants"
+FOLDER = ROOT / "target" / "mutants"
+TREE = FOLDER / "tree"
+#: In the order in which they run: mutants of Python need the extension module without a change.
+KINDS = ["python", "extension", "rust", "library"]
+#: A test that hangs has seen its mutant. pytest's own limit is lower.
+HANGS_S = 900
+FAILED = {"pytest": 1, "cargo": 101}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    promise: str
+    file: str
+    before: str
+    after: str
+    test: str
+
+    @property
+    def runner(self) -> str:
+        return self.test.split()[0]
+
+    @property
+    def kind(self) -> str:
+        """What has to be built: nothing, the extension module, tests of Rust, or the C library
+        with the programs of its tests."""
+        if not self.file.endswith(".rs"):
+            return "python"
+        if self.runner == "cargo":
+            return "rust"
+        return "library" if " tests/c/" in self.test else "extension"
+
+    def complaints(self) -> Iterator[str]:
+        """Why this mutant cannot run."""
+        path = ROOT / self.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if (count := text.count(self.before)) != 1:
+            yield f"`before` is {count} times in {self.file}, not once"
+        if self.before == self.after:
+            yield "`after` equals `before`"
+        if self.runner not in FAILED:
+            yield f"`test` begins with {self.runner}, not with {' or '.join(FAILED)}"
+        elif not self._has_test():
+            yield f"no such test: {self.test}"
+
+    def _has_test(self) -> bool:
+        if self.runner == "pytest":
+            path, _, name = self.test.split(maxsplit=1)[1].partition("::")
+            sources, name = [ROOT / path], name.partition("[")[0]
+        else:
+            package, *_, name = re.sub(r".* -p ", "", self.test).split()
+            sources = [*(ROOT / "crates" / package).rglob("*.rs")]
+        defined = re.compile(rf"\b(?:def|fn) {re.escape(name.rpartition('::')[2])}\(")
+        return any(it.is_file() and defined.search(it.read_text("utf-8")) for it in sources)
+
+
+def read_table() -> list[Mutant]:
+    tables = [tomllib.loads(path.read_text("utf-8")) for path in sorted(TABLES.glob("*.toml"))]
+    mutants = [Mutant(**entry) for table in tables for entry in table["mutant"]]
+    return sorted(mutants, key=lambda mutant: KINDS.index(mutant.kind))
+
+
+def check(mutants: list[Mutant]) -> None:
+    found = [f"{it.promise}: {complaint}" for it in mutants for complaint in it.complaints()]
+    if found:
+        sys.exit("\n".join(["tests/mutants:", *found]))
+    print(f"mutants: {len(mutants)} apply")
+
+
+def copy_tree() -> None:
+    """Copies the files that git tracks or would add. A file without a change keeps its time."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    names = {name for name in listed.splitlines() if (ROOT / name).is_file()}
+    copied = {str(it.relative_to(TREE)) for it in TREE.rglob("*") if it.is_file()}
+    for name in copied - names:
+        (TREE / name).unlink()
+    for name in names:
+        source, target = ROOT / name, TREE / name
+        if not target.is_file() or source.read_bytes() != target.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+            os.utime(target)
+    _copy_extension()
+
+
+def _copy_extension() -> None:
+    """Takes the extension module of the virtual environment that runs this program."""
+    import ucall
+
+    for module in Path(ucall.__file__).parent.glob("_core*.so"):
+        shutil.copy2(module, TREE / "python" / "ucall")
+
+
+def run(*command: str, output: int | None = subprocess.DEVNULL) -> int:
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(TREE / "python"), str(TREE / "tests")]),
+        "PYO3_PYTHON": sys.executable,
+        "CARGO_TARGET_DIR": str(FOLDER / "build"),
+    }
+    # In a group of its own, which ends with it.
+    process = subprocess.Popen(
+        command, cwd=TREE, env=environment, stdout=output, stderr=output, start_new_session=True
+    )
+    try:
+        return process.wait(HANGS_S)
+    except subprocess.TimeoutExpired:
+        return FAILED["cargo"] if command[0] == "cargo" else FAILED["pytest"]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def build(mutant: Mutant) -> None:
+    """Builds what the test runs; ends the program if that fails."""
+    if mutant.kind == "extension":
+        wheels = FOLDER / "wheels"
+        shutil.rmtree(wheels, ignore_errors=True)
+        options = ["--quiet", "--release", "--locked", "--interpreter", sys.executable]
+        status = run(sys.executable, "-m", "maturin", "build", *options, "--out", str(wheels))
+        for wheel in wheels.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as file:
+                names = [name for name in file.namelist() if name.startswith("ucall/_core.c")]
+                file.extractall(TREE / "python", names)
+    elif mutant.runner == "cargo":
+        status = run(*mutant.test.split(), "--no-run", "--quiet")
+    elif mutant.kind == "library":
+        library = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi"]
+        programs = [sys.executable, "tests/c/build.py"]
+        commands = [library, [*library, "--release"], programs]
+        status = next(filter(None, (run(*command) for command in commands)), 0)
+    else:
+        status = 0
+    if status:
+        sys.exit(f"{mutant.promise}: does not compile")
+
+
+def is_seen(mutant: Mutant, output: int | None = subprocess.DEVNULL) -> bool:
+    """Whether the test fails; ends the program if it cannot run."""
+    command = mutant.test.split()
+    if mutant.runner == "pytest":
+        command = [sys.executable, "-m", *command, "-q", "-x", "--timeout", "120"]
+        command += ["-p", "no:cacheprovider"]
+    status = run(*command, output=output)
+    if status not in (0, FAILED[mutant.runner]):
+        sys.exit(f"{mutant.promise}: the test cannot run, status {status}: {mutant.test}")
+    return status != 0
+
+
+def check_tests(mutants: list[Mutant]) -> None:
+    """Runs each test without a change; ends the program if one fails."""
+    tests = {mutant.test: mutant for mutant in mutants}
+    for number, mutant in enumerate(tests.values(), start=1):
+        print(f"{number}/{len(tests)} without a change: {mutant.test}", flush=True)
+        if mutant.kind in ("rust", "library"):
+            build(mutant)
+        if is_seen(mutant, output=None):
+            sys.exit(f"fails without a change: {mutant.test}")
+
+
+def try_mutant(mutant: Mutant) -> bool:
+    """Whether the test sees the mutant."""
+    path = TREE / mutant.file
+    text = path.read_text(encoding="utf-8")
+    try:
+        path.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
+        build(mutant)
+        return is_seen(mutant)
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true", help="whether all mutants still apply")
+    parser.add_argument("--kind", choices=KINDS, help="what has to be built")
+    parser.add_argument("--only", default="", metavar="TEXT", help="in the promise or the file")
+    options = parser.parse_args()
+    mutants = read_table()
+    check(mutants)
+    if options.check:
+        return
+    mutants = [it for it in mutants if options.kind in (None, it.kind)]
+    mutants = [it for it in mutants if options.only in f"{it.promise} {it.file}"]
+    copy_tree()
+    check_tests(mutants)
+    survivors = []
+    for number, mutant in enumerate(mutants, start=1):
+        seen = try_mutant(mutant)
+        verdict = "seen" if seen else "SURVIVED"
+        print(f"{number}/{len(mutants)} {verdict}: {mutant.promise}", flush=True)
+        survivors += [] if seen else [mutant]
+    print(f"mutants: {len(mutants)} tried, {len(mutants) - len(survivors)} seen")
+    if survivors:
+        sys.exit("\n".join(f"survived: {it.promise} ({it.test})" for it in survivors))
+
+
+main()
