@@ -1,22 +1,25 @@
-"""Fails if a call of the C library takes more instructions or system calls: `make bench-gate`.
+"""Fails if a call takes more instructions or system calls than stored: `make bench-gate`.
 
     python bench/gate.py [--write]
 
-Compares user instructions and system calls a call, on both engines, with those in `gate.json`. They
-hardly vary, however busy the machine is. Figures that no installed tool can count are named and
-skipped. `--write` stores new figures; a commit that raises them says why.
+Compares user instructions and system calls a call, in C and in Python, for three shapes of
+requests, with those in `gate.json`. They hardly vary, however busy the machine is. It also fails
+where a tool is missing, and where `gate.json` has no figures for this compiler and this Python:
+`--write` adds them. A commit that raises figures says why. Instructions by perf are named and
+skipped where the machine does not grant its counters.
 """
 
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness import deterministic
-from harness.rows import OUTPUT, ROWS, Contender, contenders
+from harness import deterministic, shapes
+from harness.rows import OUTPUT, ROWS, Contender, contenders, sum_server
 
 STORED = Path(__file__).parent / "gate.json"
 #: Compilers and C libraries of one version differ by less.
@@ -24,46 +27,63 @@ INSTRUCTIONS_TOLERANCE = 0.03
 SYSTEM_CALLS_TOLERANCE = 0.02
 ENGINES = ("posix", "uring")
 OTHER_BUILDS = ("CARGO_PROFILE_RELEASE_LTO", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS")
+COUNTED_BY_HARDWARE = "instructions by perf"
+
+#: Figures by what is counted, for each server and shape.
+Figures = dict[str, dict[str, float]]
 
 
-def ours() -> Iterator[tuple[str, Contender]]:
-    for contender in contenders(ENGINES, [str(OUTPUT / "c-sum")]):
-        if contender.baselines and contender.name.startswith("ours-"):
-            yield contender.name.removeprefix("ours-"), contender
+def requests() -> dict[str, list[bytes]]:
+    """What is sent in turn, by the shape's name."""
+    wrk = shapes.requests("wrk")
+    others = (request for request in wrk if len(request) != len(wrk[0]))
+    other = min(others, key=lambda request: abs(len(request) - len(wrk[0])))
+    return {
+        "the same request": wrk[:1],
+        "lengths that alternate": [wrk[0], other],
+        "Chromium": shapes.requests("chromium"),
+    }
 
 
-def figures_of(contender: Contender) -> tuple[dict[str, float], list[str]]:
-    """The figures by name, and the reasons for missing ones."""
-    found = deterministic.figures(contender, ROWS["single"])
-    named = {f"instructions by {tool}": count for tool, count in found.instructions.items()}
-    if found.system_calls:
-        named["system calls"] = sum(found.system_calls.values())
-    return {name: round(count, 2) for name, count in named.items()}, found.notes
+def ours(language: str, command: Sequence[str]) -> Iterator[tuple[str, Contender]]:
+    for contender in contenders(ENGINES, command):
+        if contender.name.startswith("ours-"):
+            yield f"{language}, {contender.name.removeprefix('ours-')}", contender
 
 
-def measured() -> tuple[dict[str, dict[str, float]], list[str]]:
-    found: dict[str, dict[str, float]] = {}
+def measured() -> tuple[Figures, list[str]]:
+    """The figures, and the reasons for missing ones."""
+    found: Figures = {}
     notes: list[str] = []
-    for engine, contender in ours():
-        found[engine], why = figures_of(contender)
-        notes += why
+    for language, command in (("C", [str(OUTPUT / "c-sum")]), ("Python", sum_server())):
+        for server, contender in ours(language, command):
+            for shape, sent in requests().items():
+                figures = deterministic.figures(contender, ROWS["single"], sent)
+                found[f"{server}, {shape}"] = named(figures)
+                notes += figures.notes
     return found, notes
+
+
+def named(figures: deterministic.Figures) -> dict[str, float]:
+    counts = {f"instructions by {tool}": count for tool, count in figures.instructions.items()}
+    if figures.system_calls:
+        counts["system calls"] = sum(figures.system_calls.values())
+    return {name: round(count, 2) for name, count in counts.items()}
 
 
 def tolerance(name: str) -> float:
     return SYSTEM_CALLS_TOLERANCE if name == "system calls" else INSTRUCTIONS_TOLERANCE
 
 
-def compared(
-    stored: dict[str, dict[str, float]], found: dict[str, dict[str, float]]
-) -> Iterator[tuple[bool, str]]:
+def compared(stored: Figures, found: Figures) -> Iterator[tuple[bool, str]]:
     """Yields for each stored figure whether it holds, and a line of output."""
-    for engine, figures in stored.items():
+    for server, figures in stored.items():
         for name, most in figures.items():
-            now = found.get(engine, {}).get(name)
-            what = f"C, {engine}, {name} a call"
+            now = found.get(server, {}).get(name)
+            what = f"{server}: {name} a call"
             if now is None:
-                yield True, f"SKIPPED  {what}: not counted here"
+                may_lack = name == COUNTED_BY_HARDWARE
+                yield may_lack, f"{'SKIPPED ' if may_lack else 'MISSING '} {what}: not counted here"
                 continue
             holds = now <= most * (1 + tolerance(name))
             word = "ok      " if holds else "DEARER  "
@@ -71,39 +91,40 @@ def compared(
             yield holds, f"{word} {what}: {now:,.2f}, stored {most:,.2f} ({change})"
 
 
-def compiler() -> str:
+def build() -> str:
+    """The versions on which the figures depend."""
     done = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True)
-    return done.stdout.split()[1]
+    rust, python = done.stdout.split()[1], platform.python_version()
+    return f"rustc {rust}, CPython {python}, {platform.machine()}"
 
 
-def reason_to_skip(stored: dict) -> str | None:
+def reason_to_fail(stored: dict[str, Figures]) -> str | None:
     if os.environ.keys() & set(OTHER_BUILDS):
         return f"{' or '.join(OTHER_BUILDS)} is set: this is not the release build"
-    if compiler() != stored["rustc"]:
-        return f"gate.json is of rustc {stored['rustc']}, this is {compiler()}: use --write"
+    if build() not in stored:
+        known = "; ".join(stored)
+        return f"gate.json has figures of {known}; this is {build()}: BENCH_FLAGS=--write adds them"
     return None
 
 
-def write(found: dict[str, dict[str, float]]) -> None:
-    content = {"rustc": compiler(), "figures": found}
-    STORED.write_text(json.dumps(content, indent=2) + "\n")
+def write(stored: dict[str, Figures], found: Figures) -> None:
+    STORED.write_text(json.dumps(stored | {build(): found}, indent=2) + "\n")
     print(f"Written to {STORED.name}.")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fails if a call in C costs more than before.")
+    parser = argparse.ArgumentParser(description="Fails if a call costs more than before.")
     parser.add_argument("--write", action="store_true", help="store what is found")
     options = parser.parse_args()
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    if not options.write and (reason := reason_to_skip(stored)):
-        print(f"bench-gate SKIPPED: {reason}")
-        return
+    if not options.write and (reason := reason_to_fail(stored)):
+        sys.exit(f"bench-gate: {reason}")
     OUTPUT.mkdir(exist_ok=True)
     found, notes = measured()
     if options.write:
-        write(found)
+        write(stored, found)
         return
-    lines = list(compared(stored["figures"], found))
+    lines = list(compared(stored[build()], found))
     print(*(text for _, text in lines), *(f"note: {note}" for note in notes), sep="\n")
     if not all(holds for holds, _ in lines):
         sys.exit("bench-gate: a call costs more than before. See bench/README.md.")

@@ -1,9 +1,10 @@
-"""Writes docs/benchmarks.md, its charts and the README's section from a run's results.
+"""Writes docs/benchmarks.md, its charts and the README's section from the results of runs.
 
     python bench/report.py [RESULTS.json]
 
-`make bench-report` runs it on the newest of bench/results. It measures nothing. The pages of a
-partial run go to .bench/report, and change no page of the project.
+`make bench-report` runs it on the newest of bench/results: of `make bench`, and of `make
+bench-peers` if there is one. It measures nothing. The pages of a partial run go to .bench/report,
+and change no page of the project.
 """
 
 import sys
@@ -17,17 +18,19 @@ from suite.servers import everyone
 RESULTS = ROOT / "bench/results"
 
 
-def newest() -> Path:
-    found = sorted(RESULTS.glob("*.json"))
+def newest() -> tuple[Path, Path | None]:
+    peers = sorted(RESULTS.glob("*-peers.json"))
+    found = sorted(set(RESULTS.glob("*.json")) - set(peers))
     if not found:
         sys.exit("no results: make bench measures them")
-    return found[-1]
+    return found[-1], peers[-1] if peers else None
 
 
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else newest()
-    results, servers = load_results(path), everyone()
-    is_whole = path.resolve().parent == RESULTS
+    given = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else RESULTS
+    is_whole = RESULTS in (given, given.parent)
+    path, peers = newest() if is_whole else (given, None)
+    results, servers = load_results(path, peers), everyone()
     docs = ROOT / "docs" if is_whole else OUTPUT / "report"
     docs.mkdir(exist_ok=True)
     charts = page.chart_files(results, servers)

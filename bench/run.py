@@ -1,44 +1,79 @@
-"""Measures ucall, the floor and other projects' servers: `make bench`.
+"""Measures ucall, the floor and other projects' servers: `make bench` and `make bench-peers`.
 
-    python bench/run.py [--rows headline,peers,idle,…] [--brief]
+    python bench/run.py [--peers] [--rows headline,peers,idle,…] [--brief]
 
-Writes `bench/results/DATE.json`, from which `bench/report.py` writes docs/benchmarks.md, its charts
-and the README's section. With `--rows` or `--brief` it writes `.bench/part.json` instead, so a
-partial run never replaces the results of a whole one.
+Writes `bench/results/DATE.json`, or `DATE-peers.json`, from which `bench/report.py` writes
+docs/benchmarks.md, its charts and the README's section. With `--rows` or `--brief` it writes
+`.bench/part.json` instead, so a partial run never replaces the results of a whole one.
+
+`--peers` saves what it has after each step, and goes on from there when it is started again at the
+same commit.
 """
 
 import argparse
+import functools
 import json
 import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness import processes
 from harness.rows import OUTPUT, ROOT
-from suite import documents, exact, idle, machine, plan, rounds
+from suite import calibration, documents, exact, idle, machine, plan, rounds, tails
 
-SPECIAL = {
-    "idle": idle.estimate,
-    "json": lambda: documents.ESTIMATE_SECONDS,
-    "exact": exact.estimate,
-}
-ROWS = (*plan.SECTIONS, *SPECIAL)
-PART = OUTPUT / "part.json"
+OURS = ("headline", "same", "clients", "quoted", "tails", "exact")
+#: Sections that do not consist of groups.
+SPECIAL = ("tails", "idle", "json", "exact")
+PEERS = tuple(name for name in (*plan.SECTIONS, *SPECIAL) if name not in OURS)
+PART, UNFINISHED = OUTPUT / "part.json", OUTPUT / "peers.json"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a run, which is not interrupted. It returns what it measured, if that is not
+    samples."""
+
+    name: str
+    seconds: float
+    measure: Callable[[rounds.Run], list[dict] | None]
+
+
+def steps(name: str, brief: bool) -> Iterator[Step]:
+    """The steps of a section."""
+    if name == "tails":
+        measure = functools.partial(tails.measure_all, brief)
+        yield Step(name, tails.estimate(brief), measure)
+    elif name == "idle":
+        yield Step(name, idle.estimate(), lambda run: idle.measure_all(run.records, run.progress))
+    elif name == "json":
+        seconds = documents.ESTIMATE_SECONDS
+        yield Step(name, seconds, lambda run: documents.measure_all(run.records, run.progress))
+    elif name == "exact":
+        yield Step(name, exact.estimate(), lambda run: exact.measure_all(run.progress))
+    else:
+        for number, group in enumerate(plan.groups_of(name, brief)):
+            measure = functools.partial(rounds.run_group, group, f"{name}.{number}")
+            yield Step(f"{name}.{number}", group.estimate, measure)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures ucall, the floor and other servers.")
-    parser.add_argument("--rows", default="", help=f"some of {','.join(ROWS)} (all)")
+    names = (*OURS, *PEERS)
+    parser.add_argument("--rows", default="", help=f"some of {','.join(names)}")
+    parser.add_argument("--peers", action="store_true", help="what is not in the README's table")
     parser.add_argument(
         "--brief", action="store_true", help="each once, to check that all servers run"
     )
     options = parser.parse_args()
-    options.chosen = options.rows.split(",") if options.rows else list(ROWS)
-    if unknown := set(options.chosen) - set(ROWS):
-        parser.error(f"{', '.join(unknown)}: not among {', '.join(ROWS)}")
+    whole = PEERS if options.peers else OURS
+    options.chosen = options.rows.split(",") if options.rows else list(whole)
+    if unknown := set(options.chosen) - set(names):
+        parser.error(f"{', '.join(unknown)}: not among {', '.join(names)}")
     return options
 
 
@@ -48,31 +83,65 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def new_results(options: argparse.Namespace) -> dict:
+    return {
+        "machine": machine.describe(),
+        "is_brief": options.brief,
+        "rows": options.chosen,
+        "done": [],
+        "minutes": 0.0,
+        "rejected": 0,
+        "idle": [],
+        "json": [],
+        "exact": [],
+        "problems": [],
+        "samples": [],
+    }
+
+
+def unfinished(options: argparse.Namespace) -> dict | None:
+    """The results of an interrupted run of the same commit."""
+    if not options.peers or options.rows or options.brief or not UNFINISHED.exists():
+        return None
+    found = json.loads(UNFINISHED.read_text())
+    return found if found["machine"]["commit"] == machine.commit() else None
+
+
 def measure(options: argparse.Namespace) -> dict:
-    chosen = options.chosen
-    groups = plan.groups_of(chosen, options.brief)
-    total = sum(group.estimate for group in groups)
-    total += sum(estimate() for name, estimate in SPECIAL.items() if name in chosen)
-    progress, records = rounds.Progress(total), rounds.Records()
-    results = {"machine": machine.describe(), "is_brief": options.brief, "rows": chosen}
-    start = time.monotonic()
-    for number, group in enumerate(groups):
-        rounds.run_group(group, number, records, progress)
-    results["idle"] = idle.measure_all(records, progress) if "idle" in chosen else []
-    results["json"] = documents.measure_all(records, progress) if "json" in chosen else []
-    results["exact"] = exact.measure_all(progress) if "exact" in chosen else []
-    results["minutes"] = round((time.monotonic() - start) / 60, 1)
-    return {**results, "samples": records.samples, "problems": records.problems}
+    results = unfinished(options) or new_results(options)
+    found = [step for name in options.chosen for step in steps(name, options.brief)]
+    left = [step for step in found if step.name not in results["done"]]
+    if len(left) < len(found):
+        print(f"goes on after {len(found) - len(left)} of {len(found)} steps", file=sys.stderr)
+    records = rounds.Records(results["samples"], results["problems"], results["rejected"])
+    progress = rounds.Progress(sum(step.seconds for step in left))
+    with calibration.running() as floor:
+        for step in left:
+            start = time.monotonic()
+            measured = step.measure(rounds.Run(floor, records, progress))
+            if measured is not None:
+                results[step.name] = measured
+            results["minutes"] = round(results["minutes"] + (time.monotonic() - start) / 60, 1)
+            results["rejected"] = records.rejected
+            results["done"].append(step.name)
+            if options.peers:
+                write(results, UNFINISHED)
+    return results
 
 
-def written(results: dict, options: argparse.Namespace) -> Path:
-    is_whole = not options.rows and not options.brief
-    path = ROOT / f"bench/results/{results['machine']['date']}.json" if is_whole else PART
+def write(results: dict, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
-    samples = ",\n".join(json.dumps(sample) for sample in results.pop("samples"))
-    head = json.dumps(results, indent=1).rstrip("}\n ")
+    samples = ",\n".join(json.dumps(sample) for sample in results["samples"])
+    others = {name: value for name, value in results.items() if name != "samples"}
+    head = json.dumps(others, indent=1).rstrip("}\n ")
     path.write_text(f'{head},\n "samples": [\n{samples}\n]}}\n')
-    return path
+
+
+def path_of(results: dict, options: argparse.Namespace) -> Path:
+    if options.rows or options.brief:
+        return PART
+    suffix = "-peers" if options.peers else ""
+    return ROOT / f"bench/results/{results['machine']['date']}{suffix}.json"
 
 
 def end_on_sigterm(*_) -> None:
@@ -87,10 +156,14 @@ def main() -> None:
     OUTPUT.mkdir(exist_ok=True)
     processes.pin_to(processes.cores()[1])
     results = measure(options)
+    path = path_of(results, options)
+    write(results, path)
+    if options.peers:
+        UNFINISHED.unlink(missing_ok=True)
     minutes, problems = results["minutes"], results["problems"]
-    path = written(results, options)
     print(f"{minutes} minutes, {len(problems)} problems. Written to {path.relative_to(ROOT)}.")
     subprocess.run([sys.executable, str(ROOT / "bench/report.py"), str(path)], check=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ waits in a ring, so the server could not be ended. perf counts on both engines i
 it the counters, and varies a little between runs.
 """
 
+import itertools
 import re
 import shutil
 import socket
@@ -24,6 +25,9 @@ FEW, MANY = 1000, 11000
 STEPS = MANY - FEW
 READ_SECONDS_MAX = 30
 REPORT_SECONDS_MAX = 10
+
+
+REPLY_HEAD = re.compile(rb"(?is)HTTP/1.1 200 .*?\r\ncontent-length: (\d+)(?=\r\n).*?\r\n\r\n")
 
 
 class ToolError(Exception):
@@ -92,9 +96,10 @@ PERF = Tool("perf", ("perf", "stat", "-x,", "-e", "instructions:u"), "--output={
 STRACE = Tool("strace", ("strace", "-f", "-c"), "--output={}", strace_totals)
 
 
-def figures(contender: Contender, row: Row) -> Figures:
+def figures(contender: Contender, row: Row, sent: Sequence[bytes] = ()) -> Figures:
+    """What a call of `row` costs. With `sent`, these requests of one call each are sent in turn."""
     notes: list[str] = []
-    costs = {tool: try_tool(tool, contender, row, notes) for tool in tools_for(contender)}
+    costs = {tool: try_tool(tool, contender, row, sent, notes) for tool in tools_for(contender)}
     system_calls = costs.pop(STRACE)
     instructions = {tool.name: cost["instructions"] for tool, cost in costs.items() if cost}
     return Figures(instructions, system_calls, notes)
@@ -104,25 +109,29 @@ def tools_for(contender: Contender) -> tuple[Tool, ...]:
     return (PERF, STRACE) if contender.name.endswith("uring") else (CALLGRIND, PERF, STRACE)
 
 
-def try_tool(tool: Tool, contender: Contender, row: Row, notes: list[str]) -> dict[str, float]:
+def try_tool(
+    tool: Tool, contender: Contender, row: Row, sent: Sequence[bytes], notes: list[str]
+) -> dict[str, float]:
     try:
-        return a_call(tool, contender, row)
+        return a_call(tool, contender, row, sent)
     except FAILURES as error:
         notes.append(f"{contender.label} under {tool.name}: {error}")
         return {}
 
 
-def a_call(tool: Tool, contender: Contender, row: Row) -> dict[str, float]:
+def a_call(tool: Tool, contender: Contender, row: Row, sent: Sequence[bytes]) -> dict[str, float]:
     """The difference of two runs, divided by the calls between them."""
     if not shutil.which(tool.prefix[0]):
         raise ToolError(f"{tool.prefix[0]} is not installed")
-    few, many = (totals(tool, contender, row, requests) for requests in (FEW, MANY))
+    few, many = (totals(tool, contender, row, sent, requests) for requests in (FEW, MANY))
     calls = STEPS * row.calls_a_request
     costs = {name: (count - few.get(name, 0)) / calls for name, count in many.items()}
     return {name: cost for name, cost in costs.items() if abs(cost) >= 0.001}
 
 
-def totals(tool: Tool, contender: Contender, row: Row, requests: int) -> Totals:
+def totals(
+    tool: Tool, contender: Contender, row: Row, sent: Sequence[bytes], requests: int
+) -> Totals:
     report = OUTPUT / f"{tool.name}.{contender.name}"
     report.unlink(missing_ok=True)
     command = [*same_each_time(), *tool.wrap(contender.command_for(row), report)]
@@ -130,7 +139,10 @@ def totals(tool: Tool, contender: Contender, row: Row, requests: int) -> Totals:
     log = OUTPUT / f"{contender.name}.{tool.name}.log"
     with processes.serving(command, log, core) as server:
         request.probe_until_ready(server.port, row.batch, 30)
-        exchange(server.port, row, requests)
+        if sent:
+            exchange_in_turn(server.port, sent, requests)
+        else:
+            exchange(server.port, row, requests)
     return tool.parse(complete_report(report))
 
 
@@ -152,18 +164,41 @@ def complete_report(report: Path) -> str:
 def exchange(port: int, row: Row, requests: int) -> None:
     """Sends the requests, `depth` at a time, and waits for their replies before the next ones."""
     asked = request.http_request(row.batch) * row.depth
-    address = ("127.0.0.1", port)
-    with socket.create_connection(address, timeout=READ_SECONDS_MAX) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connect(port) as connection:
         reply_bytes = request.probe(port, row.batch).whole_bytes * row.depth
         for _ in range(requests // row.depth):
             connection.sendall(asked)
             receive_exactly(connection, reply_bytes)
 
 
+def exchange_in_turn(port: int, sent: Sequence[bytes], requests: int) -> None:
+    """Sends the requests in turn, as often as needed, one at a time."""
+    with connect(port) as connection:
+        for asked in itertools.islice(itertools.cycle(sent), requests):
+            connection.sendall(asked)
+            receive_reply(connection)
+
+
+def connect(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=READ_SECONDS_MAX)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def receive_reply(connection: socket.socket) -> None:
+    reply = b""
+    while not (head := REPLY_HEAD.match(reply)):
+        reply += receive_some(connection)
+    receive_exactly(connection, head.end() + int(head[1]) - len(reply))
+
+
+def receive_some(connection: socket.socket) -> bytes:
+    received = connection.recv(65536)
+    if not received:
+        raise ToolError("the server closed the connection")
+    return received
+
+
 def receive_exactly(connection: socket.socket, count: int) -> None:
     while count > 0:
-        received = len(connection.recv(count))
-        if received == 0:
-            raise ToolError("the server closed the connection")
-        count -= received
+        count -= len(receive_some(connection))

@@ -48,7 +48,7 @@ def _serving(engine: str) -> Iterator[int]:
             stdout=log,
             stderr=log,
             env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            cwd=ROOT / "examples/python",
+            cwd=ROOT / "examples/embeddings",
         )
     try:
         _wait_until_ready(port)

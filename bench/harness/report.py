@@ -37,7 +37,7 @@ RATIO = "{:.3f}"
 
 @dataclass(frozen=True)
 class Spread:
-    """The median and the two quartiles."""
+    """The median, and a range around it: the quartiles, or a confidence interval."""
 
     median: float
     lower: float

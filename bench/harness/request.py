@@ -79,6 +79,18 @@ def probe(port: int, batch: int) -> Reply:
         return Reply(content, head_bytes(response) + len(content))
 
 
+def check_sum(port: int, sent: bytes, call: dict) -> None:
+    """Sends this request, and raises if its reply is not the call's sum."""
+    expected = {"jsonrpc": "2.0", "id": call["id"], "result": sum(call["params"].values())}
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(sent)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        content = response.read()
+    if response.status != http.client.OK or json.loads(content) != expected:
+        raise WrongReplyError(f"{call}: status {response.status}, {content[:200]!r}")
+
+
 def probe_until_ready(port: int, batch: int, deadline_seconds: float) -> Reply:
     """Like `probe`, and retries while the connection is refused."""
     deadline = time.monotonic() + deadline_seconds

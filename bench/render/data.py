@@ -1,11 +1,15 @@
 """The samples of a run, by server, load and pair, and comparisons between them."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.report import Spread, spread
+from harness.report import Spread
+from render.interval import interval
+from suite import calibration
+from suite.servers import floors_of
 
 Sample = dict
 Compare = Callable[[float, float], float]
@@ -48,29 +52,80 @@ class Results:
         return max(sections, key=lambda name: len(self.rounds(name, load, server)), default="")
 
     def values(self, server: str, load: str, metric: str) -> Spread | None:
+        """Of the samples in the machine's usual mode, if there are any."""
         section = self.section_for(server, load)
-        found = [pair[server][metric] for pair in self.rounds(section, load, server)]
-        return spread([value for value in found if value is not None])
+        found = [pair[server] for pair in self.rounds(section, load, server)]
+        usual = [sample for sample in found if self.is_in_usual_mode(sample)]
+        values = [sample.get(metric) for sample in usual or found]
+        return interval([value for value in values if value is not None])
+
+    @functools.cached_property
+    def calibrations(self) -> list[float]:
+        """What a call of the floor cost around each sample, the cheapest first."""
+        return sorted(cost for sample in self.raw["samples"] for cost in calibrations_of(sample))
+
+    @functools.cached_property
+    def usual_mode(self) -> tuple[float, float]:
+        """The cheapest and the dearest calibration of the mode in which most samples were taken."""
+        costs = self.calibrations or [1.0]
+        modes = [[costs[0]]]
+        for cost in costs[1:]:
+            if calibration.is_one_mode([modes[-1][0], cost]):
+                modes[-1].append(cost)
+            else:
+                modes.append([cost])
+        usual = max(modes, key=len)
+        return usual[0], usual[-1]
+
+    def is_in_usual_mode(self, sample: Sample) -> bool:
+        low, high = self.usual_mode
+        return all(low <= cost <= high for cost in calibrations_of(sample))
 
     def compared(
         self, server: str, other: str, load: str, metric: str, compare: Compare = ratio
     ) -> Spread | None:
-        """Compares two servers within pairs, so drift of the machine affects both."""
-        sections = self.sections_of(load)
-        rounds = {name: self.rounds(name, load, server, other) for name in sections}
-        most = max(rounds.values(), key=len, default=[])
-        both = [(pair[server][metric], pair[other][metric]) for pair in most]
-        return spread([compare(a, b) for a, b in both if a is not None and b])
+        """Compares two servers within the pairs that were taken in one mode of the machine."""
+        both = [
+            (pair[server].get(metric), pair[other].get(metric))
+            for pair in self.accepted(server, other, load)
+        ]
+        return interval([compare(a, b) for a, b in both if a is not None and b])
+
+    def accepted(self, server: str, other: str, load: str) -> list[dict[str, Sample]]:
+        """The pairs of both in one mode, of the section that has most of them."""
+        found = [
+            [
+                pair
+                for pair in self.rounds(section, load, server, other)
+                if in_one_mode(pair[server], pair[other])
+            ]
+            for section in self.sections_of(load)
+        ]
+        return max(found, key=len, default=[])
+
+    @functools.cached_property
+    def cost(self) -> str:
+        """The metric of costs: cycles if the machine counts them, else CPU time."""
+        own = [sample for sample in self.raw["samples"] if sample.get("tool") == "own"]
+        is_counted = bool(own) and all(sample.get("cycles_per_call") for sample in own)
+        return "cycles_per_call" if is_counted else "cpu_us_per_call"
 
     def to_floor(
         self, server: str, load: str, metric: str, compare: Compare = ratio
     ) -> Spread | None:
         """Compares a server with the floor on the same engine, other projects' with epoll's."""
-        for floor in floors_of(server):
-            found = self.compared(server, floor, load, metric, compare)
-            if found and floor != server:
-                return found
-        return None
+        floor = self.nearest_floor(server, load)
+        return self.compared(server, floor, load, metric, compare) if floor != server else None
+
+    def nearest_floor(self, server: str, load: str) -> str:
+        """The floor to compare with: the first of which there are pairs."""
+        names = floors_of(server)
+        return next((name for name in names if self.accepted(server, name, load)), names[-1])
+
+    def floor_of(self, server: str, load: str, metric: str) -> Spread | None:
+        """The floor's own figure, in the pairs with the server."""
+        floor = self.nearest_floor(server, load)
+        return interval([pair[floor][metric] for pair in self.accepted(server, floor, load)])
 
     def errors(self, server: str, load: str) -> int:
         section = self.section_for(server, load)
@@ -80,17 +135,23 @@ class Results:
         return any(server in pair for key, pair in self.pairs.items() if key[1] == load)
 
 
-def floors_of(server: str) -> tuple[str, ...]:
-    suffix = "-raw" if server.endswith("-raw") else ""
-    if server.startswith("payload"):
-        return ("floor-echo",)
-    if server.startswith("ours-") and "uring" in server:
-        return (f"floor-uring{suffix}", f"floor-epoll{suffix}")
-    return (f"floor-epoll{suffix}",)
+def calibrations_of(sample: Sample) -> list[float]:
+    """Before and after it."""
+    return sample.get("calibration_us", [])
 
 
-def load_results(path: Path) -> Results:
-    return Results(json.loads(path.read_text()))
+def in_one_mode(sample: Sample, other: Sample) -> bool:
+    return calibration.is_one_mode([*calibrations_of(sample), *calibrations_of(other)])
+
+
+def load_results(path: Path, peers: Path | None = None) -> Results:
+    """A run's results, with those of a run of the other peers."""
+    found = json.loads(path.read_text())
+    if peers:
+        others = json.loads(peers.read_text())
+        for name in ("samples", "problems", "idle", "json", "exact"):
+            found[name] = found[name] + others[name]
+    return Results(found)
 
 
 def nearest(results: Results, own: str, names: Iterable[str], load: str) -> str | None:

@@ -20,6 +20,12 @@ ORIGINAL = (
 )
 
 
+COSTS = {
+    "cycles_per_call": "cycles, of user and kernel, as perf counts them",
+    "cpu_us_per_call": "CPU time, because this machine counts no cycles",
+}
+
+
 def machine_line(results: Results) -> str:
     machine = results.raw["machine"]
     virtual = "virtual machine" if machine["is_virtual"] else "machine"
@@ -32,6 +38,20 @@ def machine_line(results: Results) -> str:
     )
 
 
+def modes_line(results: Results) -> str:
+    """In which modes of the machine the samples were taken."""
+    costs = results.calibrations
+    if not costs:
+        return "The machine's mode was not recorded."
+    low, high = results.usual_mode
+    share = sum(low <= cost <= high for cost in costs) / len(costs)
+    return (
+        f"A call of the floor cost {low:.2f} to {high:.2f} µs in the machine's usual mode, in "
+        f"which {share:.0%} of the samples were taken ({costs[0]:.2f} to {costs[-1]:.2f} in all); "
+        "rates and times are those of that mode."
+    )
+
+
 def readme_section(results: Results, servers: Sequence[Server]) -> str:
     return "\n".join(
         [
@@ -40,13 +60,15 @@ def readme_section(results: Results, servers: Sequence[Server]) -> str:
             "",
             tables.headline(results, servers),
             "",
-            "`sum(55, 21)` as JSON-RPC over HTTP with keep-alive, and over gRPC and WebSocket in "
-            f"their own formats; one process on one core. {machine_line(results)}. The floor is "
-            "the cheapest C program that can answer. The machine's speed drifts, so compare the "
-            "ratios to the floor's CPU time, which are computed within one turn (for ucall with "
-            "the floor on the same engine). Above 150,000 calls a second the load generator uses "
-            "its whole core, and rates converge. [docs/benchmarks.md](docs/benchmarks.md) has all "
-            "figures, charts and versions; `make bench` measures them again.",
+            "`sum` as JSON-RPC over HTTP with keep-alive, in the requests that curl, requests, "
+            "httpx, aiohttp, Go, Node, Chromium and wrk send, by [bench/load](bench/load); gRPC in "
+            "its own format, by h2load. One process on one core. The floor is the cheapest C "
+            "program that can answer, on the same engine. Compare the ratios: each is the median "
+            "of pairs within one mode of the machine, with its 95% interval. "
+            f"{machine_line(results)}. {modes_line(results)} "
+            "Above 150,000 calls a second the load uses its whole core, and rates converge. "
+            "[docs/benchmarks.md](docs/benchmarks.md) has all figures; `make bench` measures them "
+            "again.",
             "",
             ORIGINAL,
             END,
@@ -143,6 +165,9 @@ def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Se
     problems = results.raw["problems"]
     parts = {
         "machine": machine_line(results),
+        "modes": modes_line(results),
+        "cost": COSTS[results.cost],
+        "rejected": f"{results.raw.get('rejected', 0):,}",
         "minutes": f"{results.raw['minutes']:g}",
         "date": results.raw["machine"]["date"],
         "verdicts": tables.verdicts(all_verdicts(results, servers)),
@@ -150,8 +175,11 @@ def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Se
         "calls_1": tables.calls(results, servers, "c1"),
         "calls_32": tables.calls(results, servers, "c32"),
         "calls_256": tables.calls(results, servers, "c256"),
+        "calls_constant": tables.calls(results, servers, "constant"),
+        "tails": tables.tails(results, servers),
         "open_loop": tables.open_loop(results, servers),
         "pipelined": tables.rates(results, servers, {"depth-16": "16 deep"}),
+        "multiplexed": tables.calls(results, servers, "streams-32"),
         "batches": tables.batches(results, servers),
         "payloads": tables.payloads(results, servers),
         "reconnect": tables.calls(results, servers, "reconnect"),

@@ -7,6 +7,7 @@ from render.data import Results, difference
 from render.verdicts import Verdict
 from suite.plan import BATCHES, PAYLOAD_BYTES, RATES
 from suite.servers import Server
+from suite.tails import SHARES
 
 NONE = "-"
 RATE, TIME, CPU, RATIO = "{:,.0f}", "{:,.0f}", "{:.2f}", "{:.2f}"
@@ -18,6 +19,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([row_of(header), line, *map(row_of, rows)])
 
 
+def cost_name(results: Results) -> str:
+    return "cycles" if results.cost == "cycles_per_call" else "CPU"
+
+
 def row_of(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -27,13 +32,21 @@ def one(found: Spread | None, form: str) -> str:
 
 
 def full(found: Spread | None, form: str) -> str:
-    """The median, and the quartiles in brackets."""
+    """The median, and the confidence interval in brackets."""
     return found.text(form) if found else NONE
 
 
 def calls(results: Results, servers: Sequence[Server], load: str) -> str:
     """Calls a second, latency, CPU and memory under one load."""
-    header = ["", "calls/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/call", "CPU / floor"]
+    header = [
+        "",
+        "calls/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "CPU µs/call",
+        f"{cost_name(results)} / floor",
+    ]
     rows = []
     for server in present(results, servers, load):
         cells = [
@@ -46,7 +59,7 @@ def calls(results: Results, servers: Sequence[Server], load: str) -> str:
                 ("cpu_us_per_call", CPU),
             )
         ]
-        to_floor = results.to_floor(server.name, load, "cpu_us_per_call")
+        to_floor = results.to_floor(server.name, load, results.cost)
         memory = one(results.values(server.name, load, "rss_mb"), "{:.0f}")
         errors = results.errors(server.name, load)
         rows.append(
@@ -67,8 +80,8 @@ def present(results: Results, servers: Sequence[Server], load: str) -> list[Serv
 
 def headline(results: Results, servers: Sequence[Server]) -> str:
     """The README's table: the main figures of each server."""
-    header = ["", "calls/s, 32 clients", "p99 µs", "CPU µs/call", "CPU / floor"]
-    header += ["p50 µs, 1 client", "RSS MB"]
+    header = ["", "calls/s, 32 clients", "errors", "CPU µs/call", "the floor's"]
+    header += [f"{cost_name(results)} / floor", "p99 µs", "p50 µs, 1 client", "RSS MB"]
     rows = []
     for server in present(results, servers, "c32"):
         name = server.name
@@ -79,9 +92,11 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
             [
                 label,
                 one(results.values(name, "c32", "calls_per_second"), RATE),
-                one(results.values(name, "c32", "p99_us"), TIME),
+                f"{results.errors(name, 'c32'):,}",
                 one(results.values(name, "c32", "cpu_us_per_call"), CPU),
-                one(results.to_floor(name, "c32", "cpu_us_per_call"), RATIO),
+                one(results.floor_of(name, "c32", "cpu_us_per_call"), CPU),
+                full(results.to_floor(name, "c32", results.cost), RATIO),
+                one(results.values(name, "c32", "p99_us"), TIME),
                 one(results.values(name, "c1", "p50_us"), TIME),
                 one(results.values(name, "c32", "rss_mb"), "{:.0f}"),
             ]
@@ -90,9 +105,9 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
 
 
 def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
-    """ucall and the floor, with quartiles."""
-    header = ["", "calls/s, ratio", "CPU a call, ratio", "CPU a call, difference, µs"]
-    header += ["p50 with 1 client, difference, µs", "p99 with 1 client, difference, µs"]
+    """ucall and the floor, with confidence intervals."""
+    header = ["", "pairs", f"{cost_name(results)} a call, ratio", "one request: ratio"]
+    header += ["CPU a call, difference, µs", "p50 with 1 client, difference, µs"]
     rows = []
     for server in servers:
         name = server.name
@@ -100,13 +115,32 @@ def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
             rows.append(
                 [
                     server.label,
-                    full(results.to_floor(name, "c32", "calls_per_second"), RATIO),
-                    full(results.to_floor(name, "c32", "cpu_us_per_call"), RATIO),
+                    f"{len(results.accepted(name, results.nearest_floor(name, 'c32'), 'c32'))}",
+                    full(results.to_floor(name, "c32", results.cost), RATIO),
+                    full(results.to_floor(name, "constant", results.cost), RATIO),
                     full(results.to_floor(name, "c32", "cpu_us_per_call", difference), "{:+.2f}"),
                     full(results.to_floor(name, "c1", "p50_us", difference), "{:+.1f}"),
-                    full(results.to_floor(name, "c1", "p99_us", difference), "{:+.1f}"),
                 ]
             )
+    return table(header, rows)
+
+
+def tails(results: Results, servers: Sequence[Server]) -> str:
+    """Latency of ucall at shares of its capacity, and its ratio to the floor's at that rate."""
+    header = [""]
+    for share in SHARES:
+        header += [f"{share}%: p50 µs", "p99", "p99.9", "p99.9, ratio"]
+    rows = []
+    for server in servers:
+        loads = [f"share-{share}" for share in SHARES]
+        if server.family != "ours" or not any(results.has(server.name, load) for load in loads):
+            continue
+        cells = [server.label]
+        for load in loads:
+            for metric in ("p50_us", "p99_us", "p999_us"):
+                cells.append(one(results.values(server.name, load, metric), TIME))
+            cells.append(full(results.to_floor(server.name, load, "p999_us"), RATIO))
+        rows.append(cells)
     return table(header, rows)
 
 
@@ -149,7 +183,7 @@ def rates(results: Results, servers: Sequence[Server], loads: dict[str, str]) ->
 
 def cpu_cell(results: Results, server: str, load: str, factor: float, form: str) -> str:
     cpu = results.values(server, load, "cpu_us_per_call")
-    to_floor = results.to_floor(server, load, "cpu_us_per_call")
+    to_floor = results.to_floor(server, load, results.cost)
     if not cpu:
         return NONE
     text = form.format(cpu.median * factor)
@@ -265,4 +299,4 @@ def tools(results: Results, servers: Sequence[Server]) -> str:
 
 def verdicts(found: Sequence[Verdict]) -> str:
     rows = [[each.claim, each.asked, each.found, each.outcome] for each in found]
-    return table(["figure", "target", "median (quartiles)", ""], rows)
+    return table(["figure", "target", "median (95% interval)", ""], rows)

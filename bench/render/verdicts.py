@@ -1,7 +1,6 @@
 """The targets of ucall's performance, and whether a run meets them.
 
-A target is met if the median of its pairs meets it. If only the better quartile does (the lower one
-of a cost, the upper one of a rate), the outcome says so.
+A target is met, or missed, if the whole confidence interval is on that side of it; else undecided.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,15 +32,15 @@ def evaluated(claim: str, found: Spread | None, form: str, *, most: float = 0, l
 
 
 def outcome(found: Spread, *, most: float, least: float) -> str:
-    if found.median <= most if most else found.median >= least:
-        return "met"
-    if found.lower <= most if most else found.upper >= least:
-        return f"**by the {'lower' if most else 'upper'} quartile only**"
-    return "**missed**"
+    """Of the whole interval."""
+    is_met = found.upper <= most if most else found.lower >= least
+    is_missed = found.lower > most if most else found.upper < least
+    return "met" if is_met else "**missed**" if is_missed else "undecided"
 
 
 def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:
     return [
+        *same_verdicts(results),
         *python_verdicts(results, servers),
         *c_verdicts(results, servers),
         *idle_verdicts(results),
@@ -49,12 +48,27 @@ def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:
     ]
 
 
+def same_verdicts(results: Results) -> Iterator[Verdict]:
+    """Whether equal servers come out as equal."""
+    within = 0.01 if results.cost == "cycles_per_call" else 0.03
+    found = results.to_floor("twin-ours-c-posix", "c32", results.cost)
+    claim = "The same program on both sides: cost a call, ratio"
+    asked = f"{1 - within:.2f} to {1 + within:.2f}"
+    if not found:
+        yield Verdict(claim, asked, "-", "not measured")
+        return
+    is_met = 1 - within <= found.lower and found.upper <= 1 + within
+    is_missed = found.lower > 1 + within or found.upper < 1 - within
+    outcome = "met" if is_met else "**missed**" if is_missed else "undecided"
+    yield Verdict(claim, asked, found.text("{:.3f}"), outcome)
+
+
 def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:
     peers = [s.name for s in servers if s.family == "python" and not s.name.startswith("ucall")]
     labels = {server.name: server.label for server in servers}
     for engine, label in ENGINES.items():
         name = f"ours-python-{engine}"
-        cpu = results.to_floor(name, "c32", "cpu_us_per_call")
+        cpu = results.to_floor(name, "c32", results.cost)
         claim = f"Python, {label}, 32 clients: CPU a call, of the floor's"
         yield evaluated(claim, cpu, "{:.2f}", most=1.2)
         p50 = results.to_floor(name, "c1", "p50_us", difference)
@@ -66,6 +80,7 @@ def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Ver
                 found = results.compared(name, peer, "c32", "calls_per_second")
                 claim = f"Python, {label}, 32 clients: calls a second, times {labels[peer]}'s"
                 yield evaluated(claim, found, "{:.1f}", least=times)
+        yield tail_verdict(results, name, f"Python, {label}")
         batch = results.values(name, "batch-100", "calls_per_second")
         claim = f"Python, {label}: batches of 100, calls a second"
         yield evaluated(claim, batch, "{:,.0f}", least=3e6)
@@ -78,14 +93,22 @@ def c_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]
     natives = [server for server in servers if server.family == "native"]
     for engine, label in ENGINES.items():
         name = f"ours-c-{engine}"
-        cpu = results.to_floor(name, "c32", "cpu_us_per_call")
+        cpu = results.to_floor(name, "c32", results.cost)
         yield evaluated(
             f"C, {label}, 32 clients: CPU a call, of the floor's", cpu, "{:.2f}", most=1.1
         )
+        yield tail_verdict(results, name, f"C, {label}")
         for native in natives:
-            found = results.compared(name, native.name, "c32", "cpu_us_per_call")
+            found = results.compared(name, native.name, "c32", results.cost)
             claim = f"C, {label}, 32 clients: CPU a call, of {native.label}'s"
             yield evaluated(claim, found, "{:.2f}", most=1.0)
+
+
+def tail_verdict(results: Results, name: str, label: str) -> Verdict:
+    found = results.to_floor(name, "share-50", "p999_us")
+    return evaluated(
+        f"{label}, half of its capacity: p99.9, of the floor's", found, "{:.2f}", most=1.2
+    )
 
 
 def idle_verdicts(results: Results) -> Iterator[Verdict]:
@@ -114,4 +137,4 @@ def websocket_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[
 
 
 def _websocket_cpu(results: Results, own: str, other: str, task: str) -> Spread | None:
-    return results.compared(own, other, f"websocket-{task}-32", "cpu_us_per_call")
+    return results.compared(own, other, f"websocket-{task}-32", results.cost)

@@ -39,25 +39,25 @@ int main(int argc, char **argv) {
     pthread_t threads[THREADS_MAX];
     for (int at = 1; at + 1 < argc; at += 2) {
         char const *value = argv[at + 1];
-        if (!strcmp(argv[at], "--threads")) config.max_threads = (uint16_t)atoi(value);
+        if (!strcmp(argv[at], "--threads")) config.serving_threads = (uint16_t)atoi(value);
         if (!strcmp(argv[at], "--port")) config.port = (uint16_t)atoi(value);
         if (!strcmp(argv[at], "--engine"))
             config.engine = strcmp(value, "uring") ? UCALL_ENGINE_POSIX : UCALL_ENGINE_URING;
     }
     config.pick_port = config.port == 0;
-    if (config.max_threads > THREADS_MAX || !ucall_init(&config, &server) ||
+    if (config.serving_threads > THREADS_MAX || !ucall_init(&config, &server) ||
         !ucall_add_procedure(server, "sum", sum, NULL)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
     }
     signal(SIGINT, stop);
     signal(SIGTERM, stop);
-    for (size_t at = 1; at < config.max_threads; ++at)
+    for (size_t at = 1; at < config.serving_threads; ++at)
         if (pthread_create(&threads[at], NULL, serve, (void *)at)) return 1;
     printf("listening on %d\n", config.port);
     fflush(stdout);
     serve(NULL);
-    for (size_t at = 1; at < config.max_threads; ++at) pthread_join(threads[at], NULL);
+    for (size_t at = 1; at < config.serving_threads; ++at) pthread_join(threads[at], NULL);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     ucall_free(server);

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy
 
+from harness import counters, processes, request, shapes, usage
 from harness import load as wrk_load
-from harness import processes, request, usage
 from harness.rows import OUTPUT, Row
 from suite.servers import PEERS, PYTHON, Load, Server
 
@@ -40,7 +40,8 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one load. Latencies are those of a request, which may be a batch."""
+    """The figures of one load. Latencies are those of a request, which may be a batch. Cycles and
+    what follows are None where the machine does not count them."""
 
     calls_per_second: float
     p50_us: float | None
@@ -49,6 +50,9 @@ class Sample:
     cpu_us_per_call: float
     rss_mb: float
     errors: int
+    cycles_per_call: float | None
+    instructions_per_call: float | None
+    cache_misses_per_call: float | None
 
 
 def run_command(command: Sequence[str], seconds: float) -> str:
@@ -65,7 +69,7 @@ def run_command(command: Sequence[str], seconds: float) -> str:
     return output.decode(errors="replace")
 
 
-def by_wrk(server: Server, port: int, load: Load, seconds: int) -> dict:
+def by_wrk(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
     row = Row(load.name, load.label, load.connections, load.batch, load.depth)
     found = wrk_load.wrk(row, port, seconds, None)
     if load.depth > 1:
@@ -74,12 +78,12 @@ def by_wrk(server: Server, port: int, load: Load, seconds: int) -> dict:
     return {**found, "errors": found["status_errors"] + found["socket_errors"]}
 
 
-def by_h2load(server: Server, port: int, load: Load, seconds: int) -> dict:
+def by_h2load(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
     """Latencies come from h2load's log, one line a request: start, status, microseconds."""
     body, log = OUTPUT / "grpc.body", OUTPUT / "h2load.log"
     body.write_bytes(GRPC_BODY)
     log.unlink(missing_ok=True)
-    command = ["h2load", "-t1", f"-c{load.connections}", "-m1", f"-D{seconds}"]
+    command = ["h2load", "-t1", f"-c{load.connections}", f"-m{load.depth}", f"-D{seconds}"]
     command += ["--warm-up-time=0", f"--log-file={log}", f"--data={body}"]
     command += ["-Hcontent-type: application/grpc", "-Hte: trailers"]
     output = run_command([*command, f"http://127.0.0.1:{port}/bench.Calls/Sum"], seconds)
@@ -108,18 +112,34 @@ def h2load_figures(output: str, micros: list[int]) -> dict:
 
 
 def own_command(server: Server, load: Load) -> list[str]:
-    body = load.body or OUTPUT / f"request-{load.batch}.json"
-    if not load.body:
-        body.write_bytes(request.body(load.batch))
-    command = [str(PROGRAM), "--protocol", server.protocol, "--body", str(body)]
+    command = [str(PROGRAM), "--protocol", server.protocol, *requests_of(server, load)]
     command += ["--connections", str(load.connections), "--depth", str(load.depth)]
     command += ["--rate", str(load.rate)] if load.rate else []
     return command + (["--reconnect"] if load.reconnect else [])
 
 
-def by_own(server: Server, port: int, load: Load, seconds: int) -> dict:
+def requests_of(server: Server, load: Load) -> list[str]:
+    """The load's options that say what it sends."""
+    if load.clients and server.protocol != "websocket":
+        return [
+            word
+            for path in shapes.files(load.clients, server.protocol)
+            for word in ("--requests", str(path))
+        ]
+    body = load.body or OUTPUT / f"request-{load.batch}.json"
+    if not load.body:
+        body.write_bytes(request.body(load.batch))
+    return ["--body", str(body)]
+
+
+def by_own(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
     command = [*own_command(server, load), "--seconds", str(seconds), f"127.0.0.1:{port}"]
-    return own_figures(run_command(command, seconds), load)
+    report = OUTPUT / "counters.txt"
+    report.unlink(missing_ok=True)
+    if pids and counters.are_there():
+        command = counters.around(command, pids, report)
+    found = own_figures(run_command(command, seconds), load)
+    return found | (counters.parsed(report.read_text()) if report.exists() else {})
 
 
 def own_figures(output: str, load: Load) -> dict:
@@ -135,7 +155,7 @@ def own_figures(output: str, load: Load) -> dict:
     return {**found, "errors": found["errors"] + found["unanswered"]}
 
 
-DRIVERS: dict[str, Callable[[Server, int, Load, int], dict]] = {
+DRIVERS: dict[str, Callable[[Server, int, Load, int, Sequence[int]], dict]] = {
     "wrk": by_wrk,
     "h2load": by_h2load,
     "own": by_own,
@@ -143,22 +163,27 @@ DRIVERS: dict[str, Callable[[Server, int, Load, int], dict]] = {
 
 
 def tool_for(server: Server, load: Load) -> str:
-    """The load generator of a load: another project's if it supports the protocol."""
-    if load.tool:
-        return load.tool
-    if server.protocol == "grpc":
-        return "h2load"
-    needs_own_load = load.rate or load.reconnect or load.body or server.protocol != "http"
-    return "own" if needs_own_load else "wrk"
+    """The load generator of a load: ours, but for gRPC and where the load names another."""
+    return load.tool or ("h2load" if server.protocol == "grpc" else "own")
 
 
 def check(server: Server, port: int, load: Load) -> None:
-    """Calls once and checks the reply; `bench/load` checks replies itself."""
+    """Calls and checks the replies. `bench/load` compares all later ones with its first ones, and
+    the floor has the same reply to all."""
     tool = tool_for(server, load)
     if tool == "h2load":
         check_grpc(port)
     elif tool == "wrk":
         request.probe_until_ready(port, load.batch, 10)
+    elif load.clients and server.protocol == "http" and server.family != "floor":
+        check_clients(port, load.clients)
+
+
+def check_clients(port: int, clients: Sequence[str]) -> None:
+    request.probe_until_ready(port, 0, 10)
+    for client in clients:
+        for sent, call in zip(shapes.requests(client), shapes.calls(), strict=True):
+            request.check_sum(port, sent, call)
 
 
 def check_grpc(port: int) -> None:
@@ -177,11 +202,16 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
     """Runs a load on a running server, and returns the fields of a sample."""
     pids = usage.family(running.pid)
     before = cpu_nanoseconds(pids)
-    found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds)
+    found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds, pids)
     cpu = cpu_nanoseconds(pids) - before
     if not found["requests"]:
         raise LoadError(f"no request got a reply ({found['errors']} errors)")
     calls = found["requests"] * load.calls_a_request
+
+    def counted(*events: str) -> float | None:
+        counts = [found[event] for event in events if event in found]
+        return sum(counts) / calls if len(counts) == len(events) else None
+
     return asdict(
         Sample(
             calls_per_second=calls / found["duration"],
@@ -191,6 +221,9 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
             cpu_us_per_call=cpu / 1e3 / calls,
             rss_mb=sum(usage.memory(pid).now_mb for pid in pids),
             errors=found["errors"],
+            cycles_per_call=counted("user_cycles", "system_cycles"),
+            instructions_per_call=counted("user_instructions", "system_instructions"),
+            cache_misses_per_call=counted("cache_misses"),
         )
     )
 

@@ -40,7 +40,7 @@ def resident_kib(pid: int) -> float:
 def measure(server: Server, running: processes.Server) -> dict:
     """Measures one server. The base is its memory after a load, because the memory that it keeps
     from a load is no cost of idle connections."""
-    drivers.by_own(server, running.port, BUSY, 1)
+    drivers.by_own(server, running.port, BUSY, 1, ())
     base = resident_kib(running.pid)
     _, core = processes.cores()
     command = [*drivers.own_command(server, BUSY), "--seconds", "1", "--idle", str(CONNECTIONS)]

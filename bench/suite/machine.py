@@ -21,6 +21,7 @@ PYTHON_PACKAGES = (
     "pydantic",
     "grpcio",
     "litestar",
+    "litserve",
     "blacksheep",
     "aiohttp",
     "granian",
@@ -28,7 +29,7 @@ PYTHON_PACKAGES = (
     "socketify",
     "msgspec",
 )
-RUST_PACKAGES = ("actix-web", "ntex", "may_minihttp", "serde_json")
+RUST_PACKAGES = ("actix-web", "jsonrpsee", "ntex", "may_minihttp", "serde_json")
 DEBIAN_PACKAGES = ("libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
 #: Commands that print a version, and a pattern that finds the version in their output.
 TOOLS = {"wrk": ["wrk", "-v"], "h2load": ["h2load", "--version"], "gcc": ["gcc", "-dumpversion"]}
@@ -47,7 +48,7 @@ def describe() -> dict:
     server_core, load_core = processes.cores()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": output_of(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]).strip(),
+        "commit": commit(),
         "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
@@ -58,6 +59,10 @@ def describe() -> dict:
         "load_core": load_core,
         "versions": versions(),
     }
+
+
+def commit() -> str:
+    return output_of(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]).strip()
 
 
 def cpu_model() -> str:

@@ -1,24 +1,33 @@
-"""The servers, loads, rounds and durations of a run, which takes about 23 minutes.
+"""The servers, loads, rounds and durations of a run.
 
-`make bench ROWS=…` chooses sections. The headline takes most of the time, because its differences
-are small; servers that are many times slower need fewer rounds.
+`make bench` measures ucall, the floor and the peers that the README quotes, in at most 30 minutes;
+`make bench-peers` everything else. `ROWS=…` chooses sections. The headline takes most of the time,
+because its differences are small; servers that are many times slower need fewer rounds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from harness.shapes import CLIENTS
 from suite import servers
 from suite.drivers import echo_request, payload_request
 from suite.rounds import Group
 from suite.servers import Load, Server
 
-ONE = Load("c1", "1 client", 1)
-MANY = Load("c32", "32 clients", 32)
-MANY_CONNECTIONS = Load("c256", "256 clients", 256)
+ONE = Load("c1", "1 client", 1, CLIENTS)
+MANY = Load("c32", "32 clients", 32, CLIENTS)
+MANY_CONNECTIONS = Load("c256", "256 clients", 256, CLIENTS)
+#: The best case of a parser: all requests are equal, byte for byte.
+CONSTANT = Load("constant", "32 clients, one request", 32)
+#: The peers of the README's table.
+QUOTED = ("fastapi-def", "grpc-asyncio", "grpc-cpp", "h2o", "actix")
 PEERS_A_GROUP = 5
 RATES = (2_000, 20_000)
 #: Servers that cannot reach the higher rate run only at the lower one.
-FAST = ("granian", "robyn", "socketify", "protocol", "h2o", "actix", "ntex", "may")
+FAST = (
+    *("granian", "robyn", "socketify", "protocol"),
+    *("h2o", "uwebsockets", "actix", "jsonrpsee", "ntex", "may"),
+)
 BATCHES = (10, 100, 1000)
 PAYLOAD_BYTES = (64, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
 ECHO_TEXT = "x" * 64
@@ -36,7 +45,13 @@ def with_floors(protocol: str) -> tuple[Server, ...]:
 
 
 def headline() -> Groups:
-    return [Group("headline", with_floors("http"), (MANY,), 15, 2)]
+    return [Group("headline", with_floors("http"), (MANY, CONSTANT), 15, 1)]
+
+
+def same() -> Groups:
+    """One program on both sides, to see how far apart equal servers come out."""
+    server = next(server for server in servers.ours("http") if server.name == "ours-c-posix")
+    return [Group("same", (servers.twin(server), server), (MANY,), 15, 1)]
 
 
 def clients() -> Groups:
@@ -48,20 +63,34 @@ def clients() -> Groups:
     ]
 
 
+def quoted() -> Groups:
+    return [*beside_ours(lambda server: server.name in QUOTED, (ONE, MANY))]
+
+
 def peers() -> Groups:
-    """Groups of servers with a floor and one or two of ucall's, so that they run close in time."""
+    loads = (ONE, MANY, MANY_CONNECTIONS)
+    return [*beside_ours(lambda server: server.name not in QUOTED, loads)]
+
+
+def beside_ours(is_chosen: Callable[[Server], bool], loads: tuple[Load, ...]) -> Iterator[Group]:
+    """Groups of servers with a floor and two of ucall's, so that they run close in time."""
     floor = servers.floors("http")[0]
     ours = {server.name: server for server in servers.ours("http")}
-    by_python = [server for server in servers.peers() if server.family == "python"]
-    native = [server for server in servers.peers() if server.family == "native"]
+    chosen = [server for server in servers.peers() if is_chosen(server)]
+    by_python = [server for server in chosen if server.family == "python"]
+    native = [server for server in chosen if server.family == "native"]
     python_sides = (ours["ours-python-posix"], ours["ours-python-uring"])
     c_sides = (ours["ours-c-posix"], ours["ours-c-uring"])
-    loads = (ONE, MANY, MANY_CONNECTIONS)
     chunks = [by_python[at : at + PEERS_A_GROUP] for at in range(0, len(by_python), PEERS_A_GROUP)]
-    return [
-        Group("calls", (floor, *sides, *chunk), loads, 3, 1, fresh=False)
-        for sides, chunk in [(c_sides, native), *((python_sides, chunk) for chunk in chunks)]
-    ]
+    for sides, chunk in [(c_sides, native), *((python_sides, chunk) for chunk in chunks)]:
+        yield Group("calls", (floor, *sides, *chunk), loads, 7, 1)
+
+
+def multiplexed() -> Groups:
+    """gRPC as its clients use it: many calls at a time on one connection."""
+    chosen = tuple(server for server in servers.peers() if server.protocol == "grpc")
+    load = Load("streams-32", "1 connection, 32 streams", 1, depth=32)
+    return [Group("multiplexed", chosen, (load,), 3, 1)]
 
 
 def open_loop() -> Groups:
@@ -69,12 +98,12 @@ def open_loop() -> Groups:
     everyone = [server for server in everyone if not server.name.startswith("ucall-0.5.4")]
     fast = [server for server in everyone if server.name in FAST]
     slow_load, fast_load = (
-        Load(f"rate-{rate}", f"{rate:,} calls a second", 32, rate=rate) for rate in RATES
+        Load(f"rate-{rate}", f"{rate:,} calls a second", 32, CLIENTS, rate=rate) for rate in RATES
     )
     our_servers = with_floors("http")
     return [
-        Group("open-loop", (*our_servers, *everyone), (slow_load,), 2, 1, fresh=False),
-        Group("open-loop", (*our_servers, *fast), (fast_load,), 2, 1, fresh=False),
+        Group("open-loop", (*our_servers, *everyone), (slow_load,), 2, 1),
+        Group("open-loop", (*our_servers, *fast), (fast_load,), 2, 1),
     ]
 
 
@@ -104,7 +133,7 @@ def reconnecting() -> Groups:
 def tools() -> Groups:
     """The same servers under wrk and under `bench/load`."""
     chosen = tuple(server for server in with_floors("http") if "-c-" not in server.name)
-    loads = tuple(replace(MANY, name=f"tool-{tool}", tool=tool) for tool in ("wrk", "own"))
+    loads = tuple(replace(CONSTANT, name=f"tool-{tool}", tool=tool) for tool in ("wrk", "own"))
     return [Group("tools", chosen, loads, 3, 1)]
 
 
@@ -118,7 +147,7 @@ def payloads() -> Groups:
         for kind in ("bytes", "array")
         for size in PAYLOAD_BYTES
     )
-    return [Group("payloads", chosen, loads, 3, 1, fresh=False)]
+    return [Group("payloads", chosen, loads, 3, 1)]
 
 
 def websocket() -> Groups:
@@ -126,7 +155,7 @@ def websocket() -> Groups:
     calls = [*servers.ours("http"), *servers.ours("websocket"), *servers.websocket_peers("sum")]
     echo = [*servers.echo_servers(), *servers.websocket_peers("echo")]
     return [
-        Group("websocket", tuple(chosen), websocket_loads(task), 3, 1, fresh=False)
+        Group("websocket", tuple(chosen), websocket_loads(task), 3, 1)
         for task, chosen in (("sum", calls), ("echo", echo))
     ]
 
@@ -137,7 +166,7 @@ def websocket_loads(task: str) -> tuple[Load, ...]:
             load,
             name=f"websocket-{task}-{load.connections}",
             label=f"{task}, {load.label}",
-            tool="own",
+            clients=(),
         )
         for load in (ONE, MANY)
     )
@@ -149,8 +178,11 @@ def websocket_loads(task: str) -> tuple[Load, ...]:
 
 SECTIONS: dict[str, Callable[[], Groups]] = {
     "headline": headline,
+    "same": same,
     "clients": clients,
+    "quoted": quoted,
     "peers": peers,
+    "multiplexed": multiplexed,
     "open-loop": open_loop,
     "pipelined": pipelined,
     "batches": batches,
@@ -161,15 +193,14 @@ SECTIONS: dict[str, Callable[[], Groups]] = {
 }
 
 
-def groups_of(chosen: Sequence[str], brief: bool) -> Groups:
-    """The groups of a run. With `brief` each runs once, under one load, to check that it works."""
-    groups = [group for name in chosen if name in SECTIONS for group in SECTIONS[name]()]
-    if brief:
-        return [brief_form(group) for group in groups]
-    return groups
+def groups_of(section: str, brief: bool) -> Groups:
+    """The groups of a section. With `brief` each runs once, under one load, to check that it
+    works."""
+    groups = SECTIONS[section]()
+    return [brief_form(group) for group in groups] if brief else groups
 
 
 def brief_form(group: Group) -> Group:
     middle = len(group.loads) // 2
     loads = group.loads[middle : middle + 1]
-    return replace(group, loads=loads, rounds=1, seconds=1, fresh=False)
+    return replace(group, loads=loads, rounds=1, seconds=1)

@@ -1,42 +1,44 @@
 """Interleaved rounds: each server of a group runs once a round, including the floors.
 
 A machine's speed drifts, so the servers of a group run in turns, and a ratio is computed within a
-round. Every second round runs in reverse order.
+round. Every second round runs in reverse order. Where the machine changed its mode between a server
+and its floor, both run again.
 """
 
 import contextlib
-import itertools
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from suite import drivers
-from suite.servers import Load, Server
+from suite.calibration import SECONDS as CALIBRATION_SECONDS
+from suite.calibration import Calibration, is_one_mode
+from suite.servers import Load, Server, floors_of
 
-#: The time to start and check a server, for the estimate of the time left.
-START_SECONDS = 0.35
-RUN_SECONDS = 0.1
+#: The time to start and check a server and to calibrate, for the estimate of the time left.
+RUN_SECONDS = 0.6 + CALIBRATION_SECONDS
+#: A group makes up to this many times its rounds, until each server has its pairs in one mode.
+ROUNDS_MAX_RATIO = 3
 
 
 @dataclass(frozen=True)
 class Group:
-    """Servers that run in turns under the same loads."""
+    """Servers that run in turns under the same loads, until each of them has been compared with its
+    floor in `rounds` pairs of one mode."""
 
     section: str
     servers: tuple[Server, ...]
     loads: tuple[Load, ...]
     rounds: int
     seconds: int
-    # Whether each round and load gets a new server, because starts differ by chance.
-    fresh: bool = True
 
     @property
     def estimate(self) -> float:
-        """The duration of the group in seconds."""
+        """The duration of the group in seconds, if the machine keeps its mode."""
         runs = self.rounds * len(self.servers) * len(self.loads)
-        starts = runs if self.fresh else len(self.servers) * 3
-        return runs * (self.seconds + RUN_SECONDS) + starts * START_SECONDS
+        return runs * (self.seconds + RUN_SECONDS)
 
 
 class Progress:
@@ -59,97 +61,105 @@ class Progress:
 
 @dataclass
 class Records:
-    """All samples, in order, and all problems."""
+    """All samples, in order, and all problems. `rejected` counts the servers' samples that were
+    taken while the machine changed its mode, or in another one than their floor's."""
 
     samples: list[dict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    rejected: int = 0
 
     def problem(self, text: str) -> None:
         print(f"       PROBLEM: {text}", file=sys.stderr, flush=True)
         self.problems.append(text)
 
 
-def run_group(group: Group, number: int, records: Records, progress: Progress) -> None:
-    """Runs the rounds of a group. `number` distinguishes groups of the same section."""
-    progress_at_start = progress.done
+@dataclass(frozen=True)
+class Run:
+    """What all groups of a run share."""
+
+    calibration: Calibration
+    records: Records
+    progress: Progress
+
+
+def run_group(group: Group, name: str, run: Run) -> None:
+    """Runs the rounds of a group. No other group has the same name."""
+    progress_at_start = run.progress.done
     there = [server for server in group.servers if server.is_there]
     for server in (server for server in group.servers if not server.is_there):
-        records.problem(f"{group.section}: {server.label}: not installed")
-    runs = rounds_fresh if group.fresh else rounds_kept
-    step = group.estimate / (group.rounds * (1 if group.fresh else len(group.loads)))
-    for round_number, found in enumerate(runs(group, there, records, progress)):
-        for load, server, sample in found:
-            records.samples.append(
-                {
-                    "section": group.section,
-                    "load": load.name,
-                    "server": server.name,
-                    "tool": drivers.tool_for(server, load),
-                    "pair": f"{number}.{round_number}",
-                    **sample,
-                }
-            )
-        progress.advance(step)
-    progress.done = progress_at_start + group.estimate
+        run.records.problem(f"{group.section}: {server.label}: not installed")
+    for load in group.loads:
+        run_load(group, load, name, list(there), run)
+    run.progress.done = progress_at_start + group.estimate
 
 
-Found = list[tuple[Load, Server, dict]]
+def run_load(group: Group, load: Load, name: str, servers: list[Server], run: Run) -> None:
+    accepted: Counter[str] = Counter()
+    before = run.calibration.measure()
+    for round_number in range(group.rounds * ROUNDS_MAX_RATIO):
+        chosen = order(lacking(group, servers, accepted), round_number)
+        if not chosen:
+            return
+        text = f"{group.section}, {load.label}: round {round_number + 1} of {group.rounds}"
+        run.progress.print_line(text)
+        found: dict[str, dict] = {}
+        for server in chosen:
+            with noted(group, server, load, run.records, servers):
+                found[server.name] = measured(server, load, group.seconds)
+            after = run.calibration.measure()
+            if server.name in found:
+                found[server.name]["calibration_us"] = [before, after]
+            before = after
+            run.progress.advance(group.seconds + RUN_SECONDS)
+        record(group, load, f"{name}.{round_number}", found, run.records)
+        good = [server for server in found if is_accepted(server, found)]
+        run.records.rejected += len(found) - len(good)
+        accepted.update(good)
+    for server in lacking(group, servers, accepted):
+        run.records.problem(
+            f"{group.section}, {load.label}: {server.label}: only {accepted[server.name]} of "
+            f"{group.rounds} samples in the mode of their floor"
+        )
+
+
+def measured(server: Server, load: Load, seconds: int) -> dict:
+    with server.running(load) as running:
+        drivers.check(server, running.port, load)
+        return drivers.measure(server, running, load, seconds)
+
+
+def record(group: Group, load: Load, pair: str, found: dict[str, dict], records: Records) -> None:
+    tools = {server.name: drivers.tool_for(server, load) for server in group.servers}
+    for name, sample in found.items():
+        where = {"section": group.section, "load": load.name, "server": name}
+        records.samples.append({**where, "tool": tools[name], "pair": pair, **sample})
+
+
+def is_accepted(name: str, found: dict[str, dict]) -> bool:
+    """Whether the sample and that of its floor, if there is one, were taken in one mode."""
+    own = found[name]["calibration_us"]
+    floor = next((floor for floor in floors_of(name) if floor in found), name)
+    return is_one_mode([*own, *found[floor]["calibration_us"]])
+
+
+def lacking(group: Group, servers: Sequence[Server], accepted: Counter[str]) -> list[Server]:
+    """The servers that need more rounds, with their floors."""
+    names = {server.name for server in servers if accepted[server.name] < group.rounds}
+    names |= {floor for name in names for floor in floors_of(name)}
+    return [server for server in servers if server.name in names]
 
 
 def order(servers: Sequence[Server], round_number: int) -> list[Server]:
     return list(servers) if round_number % 2 == 0 else list(reversed(servers))
 
 
-def describe(group: Group, load: Load, round_number: int) -> str:
-    return f"{group.section}, {load.label}: round {round_number + 1} of {group.rounds}"
-
-
-def rounds_fresh(
-    group: Group, servers: list[Server], records: Records, progress: Progress
-) -> Iterator[Found]:
-    for round_number in range(group.rounds):
-        found: Found = []
-        for load in group.loads:
-            progress.print_line(describe(group, load, round_number))
-            for server in order(servers, round_number):
-                with noted(group, server, load, records, servers), server.running(load) as running:
-                    drivers.check(server, running.port, load)
-                    found.append(
-                        (load, server, drivers.measure(server, running, load, group.seconds))
-                    )
-        yield found
-
-
-def rounds_kept(
-    group: Group, servers: list[Server], records: Records, progress: Progress
-) -> Iterator[Found]:
-    """Starts the servers that stay for all rounds because they start slowly; they idle
-    meanwhile."""
-    with contextlib.ExitStack() as stack:
-        running = {}
-        for server in list(servers):
-            progress.print_line(f"{group.section}: starting {server.label}")
-            with noted(group, server, group.loads[0], records, servers):
-                running[server.name] = stack.enter_context(server.running(group.loads[0]))
-                drivers.check(server, running[server.name].port, group.loads[0])
-        for round_number, load in itertools.product(range(group.rounds), group.loads):
-            progress.print_line(describe(group, load, round_number))
-            found: Found = []
-            for server in order(servers, round_number):
-                with noted(group, server, load, records, servers):
-                    sample = drivers.measure(server, running[server.name], load, group.seconds)
-                    found.append((load, server, sample))
-            yield found
-
-
 @contextlib.contextmanager
 def noted(
     group: Group, server: Server, load: Load, records: Records, servers: list[Server]
 ) -> Iterator[None]:
-    """Runs one load, and records a failure as a problem. A server that stays is not retried."""
+    """Runs one load. Records a failure as a problem, and leaves that server out from then on."""
     try:
         yield
     except drivers.FAILURES as error:
         records.problem(f"{group.section}, {load.label}: {server.label}: {error}")
-        if not group.fresh and server in servers:
-            servers.remove(server)
+        servers.remove(server)

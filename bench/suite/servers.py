@@ -4,7 +4,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,12 +20,14 @@ ENGINES = {"posix": "posix", "uring": "io_uring"}
 
 @dataclass(frozen=True)
 class Load:
-    """A load. `rate` makes it an open loop; `depth` requests are pipelined. `body` is a
-    request other than `sum`, whose reply contains `expected`."""
+    """A load. `clients` are those whose requests it sends, one client on each connection; without
+    them it repeats one request. `rate` makes it an open loop; `depth` requests are pipelined.
+    `body` is a request other than `sum`, whose reply contains `expected`."""
 
     name: str
     label: str
     connections: int = 32
+    clients: tuple[str, ...] = ()
     batch: int = 0
     depth: int = 1
     rate: int | None = None
@@ -67,8 +69,9 @@ class Server:
             return [*self.command, "--port", "0"]
         content = request.body(load.batch)
         raw = self.protocol == "raw"
-        length = len(content if raw else request.http_request(load.batch))
         options = ["--raw"] if raw else []
+        # At 0, each read of the floor holds one request, of any length.
+        length = 0 if load.clients else len(content if raw else request.http_request(load.batch))
         options += ["--batch", str(load.batch)] if load.batch else []
         return [*self.command, "--port", "0", "--pipeline", str(length), *options]
 
@@ -122,6 +125,11 @@ def ours(protocol: str) -> list[Server]:
     ]
 
 
+def twin(server: Server) -> Server:
+    """The same program under another name, which is compared with it."""
+    return replace(server, name=f"twin-{server.name}", label=f"{server.label}, again")
+
+
 def python_peer(
     name: str, label: str, script: str, *options: str, protocol: str = "http"
 ) -> Server:
@@ -146,6 +154,7 @@ def peers() -> tuple[Server, ...]:
         python_peer("grpc-threads", "gRPC Python, threads", "grpc_threads.py", protocol="grpc"),
         python_peer("grpc-asyncio", "gRPC Python, asyncio", "grpc_asyncio.py", protocol="grpc"),
         python_peer("litestar", "Litestar", "litestar_http.py"),
+        python_peer("litserve", "LitServe", "litserve_http.py"),
         python_peer("blacksheep", "BlackSheep", "blacksheep_http.py"),
         python_peer("aiohttp", "aiohttp", "aiohttp_http.py"),
         python_peer("granian", "Granian, RSGI", "granian_rsgi.py"),
@@ -154,7 +163,11 @@ def peers() -> tuple[Server, ...]:
         python_peer("protocol", "asyncio protocol on uvloop", "protocol_http.py"),
         native_peer("grpc-cpp", "gRPC C++", OUTPUT / "peer-grpc", "grpc"),
         native_peer("h2o", "H2O (C) with simdjson", OUTPUT / "peer-h2o"),
+        native_peer(
+            "uwebsockets", "uWebSockets (C++)", OUTPUT / "peer-uwebsockets", options=("http",)
+        ),
         native_peer("actix", "actix-web (Rust)", NATIVE / "actix"),
+        native_peer("jsonrpsee", "jsonrpsee (Rust)", NATIVE / "jsonrpsee"),
         native_peer("ntex", "ntex (Rust, io_uring)", NATIVE / "ntex"),
         native_peer("may", "may_minihttp (Rust)", NATIVE / "may"),
         old_ucall("posix", "posix"),
@@ -225,6 +238,18 @@ def payload_floor() -> Server:
     """The floor of payloads, which receives and sends the same bytes without reading them."""
     command = (str(OUTPUT / "floor-echo"),)
     return Server("floor-echo", "floor: C, the same bytes", "floor", command, start="picks")
+
+
+def floors_of(server: str) -> tuple[str, ...]:
+    """The names of the floors to compare a server with, the nearest first."""
+    suffix = "-raw" if server.endswith("-raw") else ""
+    if server.startswith("twin-"):
+        return (server.removeprefix("twin-"),)
+    if server.startswith("payload"):
+        return ("floor-echo",)
+    if server.startswith("ours-") and "uring" in server:
+        return (f"floor-uring{suffix}", f"floor-epoll{suffix}")
+    return (f"floor-epoll{suffix}",)
 
 
 def everyone() -> list[Server]:

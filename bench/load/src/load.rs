@@ -12,7 +12,10 @@ use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::{Error, options::Options, pace::Pace, wire::Wire};
+use crate::Error;
+use crate::options::Options;
+use crate::pace::Pace;
+use crate::wire::{Exchange, Wire};
 
 const EVENTS_MAX: usize = 1024;
 const READ_BYTES: usize = 1 << 20;
@@ -42,6 +45,10 @@ struct Connection {
     sent: usize,
     received: usize,
     is_busy: bool,
+    /// The kind of client that it belongs to, and which of that client's requests is the current
+    /// one.
+    client: usize,
+    turn: usize,
 }
 
 enum Step {
@@ -54,7 +61,8 @@ enum Step {
 pub struct Load<'a> {
     wire: &'a Wire,
     options: &'a Options,
-    requests: Vec<u8>,
+    /// Each client's requests, pipelined.
+    requests: Vec<Vec<Vec<u8>>>,
     poll: Poll,
     connections: Vec<Connection>,
     /// Free connections, used in turn, so that all are used.
@@ -67,10 +75,13 @@ pub struct Load<'a> {
 impl<'a> Load<'a> {
     /// Opens the connections.
     pub fn new(wire: &'a Wire, options: &'a Options) -> Result<Self, Error> {
+        let pipelined = |exchanges: &Vec<Exchange>| {
+            exchanges.iter().map(|it| it.request.repeat(options.depth)).collect()
+        };
         let mut load = Self {
             wire,
             options,
-            requests: wire.request.repeat(options.depth),
+            requests: wire.clients.iter().map(pipelined).collect(),
             poll: Poll::new()?,
             connections: Vec::new(),
             free: (0..options.connections).collect(),
@@ -180,7 +191,12 @@ impl<'a> Load<'a> {
         let mut stream = TcpStream::from_std(stream);
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut stream, Token(at), both)?;
-        Ok(Connection { stream, since: Instant::now(), sent: 0, received: 0, is_busy: false })
+        let client = at % self.requests.len();
+        // Connections start at different requests, so that the server does not get the same ones
+        // in a row.
+        let turn = at / self.requests.len() % self.requests[client].len();
+        let since = Instant::now();
+        Ok(Connection { stream, since, sent: 0, received: 0, is_busy: false, client, turn })
     }
 
     /// Sends the next requests on a free connection. `since` is when they should have been sent.
@@ -188,6 +204,7 @@ impl<'a> Load<'a> {
         let connection = &mut self.connections[at];
         (connection.since, connection.is_busy) = (since, true);
         (connection.sent, connection.received) = (0, 0);
+        connection.turn = (connection.turn + 1) % self.requests[connection.client].len();
         let step = self.step(at);
         self.conclude(at, step)
     }
@@ -225,8 +242,9 @@ impl<'a> Load<'a> {
 
     fn send(&mut self, at: usize) -> io::Result<()> {
         let connection = &mut self.connections[at];
-        while connection.sent < self.requests.len() {
-            match connection.stream.write(&self.requests[connection.sent..]) {
+        let requests = &self.requests[connection.client][connection.turn];
+        while connection.sent < requests.len() {
+            match connection.stream.write(&requests[connection.sent..]) {
                 Ok(sent) => connection.sent += sent,
                 // Bytes that have arrived are still read.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -238,7 +256,10 @@ impl<'a> Load<'a> {
 
     /// Returns whether all current requests have replies.
     fn receive(&mut self, at: usize) -> io::Result<bool> {
-        let whole = self.wire.reply_bytes * self.options.depth;
+        let wire = self.wire;
+        let connection = &self.connections[at];
+        let exchange = &wire.clients[connection.client][connection.turn];
+        let whole = exchange.reply_bytes * self.options.depth;
         loop {
             let connection = &mut self.connections[at];
             let received = connection.stream.read(&mut self.buffer)?;
@@ -248,7 +269,7 @@ impl<'a> Load<'a> {
                 return Err(ErrorKind::InvalidData.into());
             }
             let since = connection.since;
-            self.count(from, received, since)?;
+            self.count(exchange, from, received, since)?;
             if from + received == whole {
                 return Ok(true);
             }
@@ -256,16 +277,22 @@ impl<'a> Load<'a> {
     }
 
     /// Compares received bytes, and counts the replies that end in them.
-    fn count(&mut self, from: usize, received: usize, since: Instant) -> io::Result<()> {
+    fn count(
+        &mut self,
+        exchange: &Exchange,
+        from: usize,
+        received: usize,
+        since: Instant,
+    ) -> io::Result<()> {
         let (mut place, end) = (from, from + received);
         while place < end {
-            let at = place % self.wire.reply_bytes;
-            let piece = (self.wire.reply_bytes - at).min(end - place);
-            if !self.wire.is_expected(at, &self.buffer[place - from..place - from + piece]) {
+            let at = place % exchange.reply_bytes;
+            let piece = (exchange.reply_bytes - at).min(end - place);
+            if !exchange.is_expected(at, &self.buffer[place - from..place - from + piece]) {
                 return Err(ErrorKind::InvalidData.into());
             }
             place += piece;
-            if place % self.wire.reply_bytes == 0 {
+            if place % exchange.reply_bytes == 0 {
                 self.outcome.latency.saturating_record(since.elapsed().as_nanos() as u64);
             }
         }

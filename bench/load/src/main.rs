@@ -1,4 +1,4 @@
-//! A load over raw TCP, WebSocket or HTTP, which repeats one request and compares every reply.
+//! A load over raw TCP, WebSocket or HTTP, which repeats its requests and compares every reply.
 //!
 //! It is a wrk for WebSocket and raw TCP; it supports HTTP so that the two can be compared. It has
 //! one thread, and prints one line of JSON at the end. `--help` lists the options.
@@ -29,6 +29,7 @@ fn open_idle(wire: &Wire, count: usize) -> Result<Vec<std::net::TcpStream>, Erro
 }
 
 fn report(wire: &Wire, outcome: &Outcome) -> serde_json::Value {
+    let first = &wire.clients[0][0];
     let percentile = |share| outcome.latency.value_at_quantile(share) as f64 / 1e3;
     serde_json::json!({
         "requests": outcome.latency.len(),
@@ -39,8 +40,8 @@ fn report(wire: &Wire, outcome: &Outcome) -> serde_json::Value {
         "p99": percentile(0.99),
         "p999": percentile(0.999),
         "mean": outcome.latency.mean() / 1e3,
-        "reply": String::from_utf8_lossy(&wire.body[..wire.body.len().min(4096)]),
-        "reply_bytes": wire.reply_bytes,
+        "reply": String::from_utf8_lossy(&first.body[..first.body.len().min(4096)]),
+        "reply_bytes": first.reply_bytes,
     })
 }
 
@@ -49,7 +50,7 @@ fn run() -> Result<(), Error> {
         print!("{}", options::USAGE);
         return Ok(());
     };
-    let wire = Wire::learn(options.address, options.protocol, &options.body)?;
+    let wire = Wire::learn(options.address, options.protocol, &options.asked)?;
     let _idle = open_idle(&wire, options.idle)?;
     let outcome = Load::new(&wire, &options)?.run()?;
     println!("{}", report(&wire, &outcome));

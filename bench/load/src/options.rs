@@ -12,6 +12,8 @@ pub const USAGE: &str = "\
 load [options] ADDRESS:PORT
   --protocol http|raw|websocket  the protocol (http)
   --body FILE                    the JSON-RPC request
+  --requests FILE                whole requests instead, each after a line with its length, sent in
+                                 turn; repeated, each connection takes the next FILE
   --connections N                (1)
   --depth N                      requests pipelined on each connection (1)
   --seconds S                    (1)
@@ -23,14 +25,22 @@ load [options] ADDRESS:PORT
                                  a line before the load
 ";
 
+/// What the load sends.
+pub enum Asked {
+    /// The JSON of its one request.
+    Body(Vec<u8>),
+    /// The bytes of the requests of each kind of client.
+    Whole(Vec<Vec<Vec<u8>>>),
+}
+
 /// The options.
 pub struct Options {
     /// The server.
     pub address: SocketAddr,
     /// The protocol.
     pub protocol: Protocol,
-    /// The request's JSON.
-    pub body: Vec<u8>,
+    /// The requests.
+    pub asked: Asked,
     /// The number of connections with requests.
     pub connections: usize,
     /// The number of requests that each pipelines.
@@ -52,10 +62,11 @@ impl Options {
     pub fn parse() -> Result<Option<Self>, Error> {
         let mut address = None;
         let mut body = None;
+        let mut clients = Vec::new();
         let mut options = Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             protocol: Protocol::Http,
-            body: Vec::new(),
+            asked: Asked::Body(Vec::new()),
             connections: 1,
             depth: 1,
             duration: Duration::from_secs(1),
@@ -68,7 +79,8 @@ impl Options {
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("protocol") => options.protocol = parser.value()?.parse()?,
-                Long("body") => body = Some(parser.value()?),
+                Long("body") => body = Some(std::fs::read(parser.value()?)?),
+                Long("requests") => clients.push(split(&std::fs::read(parser.value()?)?)?),
                 Long("connections") => options.connections = parser.value()?.parse()?,
                 Long("depth") => options.depth = parser.value()?.parse()?,
                 Long("seconds") => {
@@ -84,7 +96,11 @@ impl Options {
             }
         }
         options.address = address.ok_or("no address")?;
-        options.body = std::fs::read(body.ok_or("no --body")?)?;
+        options.asked = match (body, clients.is_empty()) {
+            (Some(body), true) => Asked::Body(body),
+            (None, false) => Asked::Whole(clients),
+            _ => return Err("either --body or --requests".into()),
+        };
         options.validate()?;
         Ok(Some(options))
     }
@@ -93,11 +109,45 @@ impl Options {
         if self.connections == 0 || self.depth == 0 || self.rate.is_some_and(|rate| rate <= 0.0) {
             return Err("--connections, --depth and --rate are above 0".into());
         }
+        let is_body = matches!(self.asked, Asked::Body(_));
+        if !is_body && (self.depth > 1 || self.protocol == Protocol::WebSocket) {
+            return Err("--requests goes with neither --depth nor --protocol websocket".into());
+        }
         if self.depth > 1 && (self.reconnect || self.rate.is_some()) {
             return Err("--depth goes with neither --rate nor --reconnect".into());
         }
         if self.sleep && self.rate.is_none() {
             return Err("--sleep goes with --rate".into());
+        }
+        Ok(())
+    }
+}
+
+/// The requests of a file, each after a line with its length.
+fn split(mut file: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    let mut requests = Vec::new();
+    while !file.is_empty() {
+        let end = file.iter().position(|&byte| byte == b'\n').ok_or("no length")?;
+        let length: usize = std::str::from_utf8(&file[..end])?.parse()?;
+        let request = file.get(end + 1..end + 1 + length).ok_or("a request is cut off")?;
+        requests.push(request.to_vec());
+        file = &file[end + 1 + length..];
+    }
+    if requests.is_empty() {
+        return Err("a file without requests".into());
+    }
+    Ok(requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_split_by_their_lengths() -> Result<(), Error> {
+        assert_eq!(split(b"2\na\n3\nbcd")?, [b"a\n".to_vec(), b"bcd".to_vec()]);
+        for wrong in [&b""[..], b"2", b"x\nab", b"3\nab"] {
+            assert!(split(wrong).is_err(), "{wrong:?}");
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! The request's bytes, and the length and bytes of its reply.
+//! The bytes of each request, and the length and bytes of its reply.
 //!
-//! All requests of a load are equal, so all replies have the same length and body. `httparse` or
-//! `tungstenite` parses the first reply; the length and body of the others are compared with it,
-//! but not the head, which contains the date.
+//! Requests repeat, so each has the same reply every time. `httparse` or `tungstenite` parses the
+//! first reply; the length and body of the others are compared with it, but not the head, which
+//! contains the date.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use tungstenite::Message;
 use tungstenite::protocol::frame::Frame;
 use tungstenite::protocol::frame::coding::{Data, OpCode};
 
-use crate::Error;
+use crate::{Error, options::Asked};
 
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: usize = 64;
@@ -44,9 +44,7 @@ impl FromStr for Protocol {
 }
 
 /// The bytes of a request and of the reply to it.
-pub struct Wire {
-    address: SocketAddr,
-    protocol: Protocol,
+pub struct Exchange {
     /// The request as it is sent.
     pub request: Vec<u8>,
     /// The length of the reply, including its head.
@@ -55,21 +53,60 @@ pub struct Wire {
     pub body: Vec<u8>,
 }
 
+impl Exchange {
+    /// Whether these bytes match the reply at this offset.
+    pub fn is_expected(&self, at: usize, bytes: &[u8]) -> bool {
+        let head_bytes = self.reply_bytes - self.body.len();
+        let skipped = head_bytes.saturating_sub(at).min(bytes.len());
+        let from = (at + skipped).saturating_sub(head_bytes);
+        let compared = &bytes[skipped..];
+        self.body.get(from..from + compared.len()) == Some(compared)
+    }
+}
+
+/// The server, and what each kind of client exchanges with it in turn.
+pub struct Wire {
+    address: SocketAddr,
+    protocol: Protocol,
+    pub clients: Vec<Vec<Exchange>>,
+}
+
 impl Wire {
-    /// Calls the server once, and records its reply.
-    pub fn learn(address: SocketAddr, protocol: Protocol, body: &[u8]) -> Result<Self, Error> {
-        let request = match protocol {
-            Protocol::Http => http_request(body),
-            Protocol::Raw => body.to_vec(),
-            Protocol::WebSocket => masked_frame(body)?,
-        };
-        let mut wire = Self { address, protocol, request, reply_bytes: 0, body: Vec::new() };
-        (wire.reply_bytes, wire.body) = match protocol {
-            Protocol::Http => http_reply(&mut wire.asked()?)?,
-            Protocol::Raw => raw_reply(&mut wire.asked()?)?,
-            Protocol::WebSocket => websocket_reply(wire.connect()?, address, body)?,
+    /// Sends each request once, and records its reply.
+    pub fn learn(address: SocketAddr, protocol: Protocol, asked: &Asked) -> Result<Self, Error> {
+        let mut wire = Self { address, protocol, clients: Vec::new() };
+        wire.clients = match asked {
+            Asked::Body(body) => vec![vec![wire.exchange_of(body)?]],
+            Asked::Whole(clients) => {
+                let learn = |requests: &Vec<Vec<u8>>| {
+                    requests.iter().map(|it| wire.exchange(it.clone())).collect()
+                };
+                clients.iter().map(learn).collect::<Result<_, _>>()?
+            }
         };
         Ok(wire)
+    }
+
+    fn exchange_of(&self, body: &[u8]) -> Result<Exchange, Error> {
+        match self.protocol {
+            Protocol::Http => self.exchange(http_request(body)),
+            Protocol::Raw => self.exchange(body.to_vec()),
+            Protocol::WebSocket => {
+                let request = masked_frame(body)?;
+                let (reply_bytes, body) = websocket_reply(self.connect()?, self.address, body)?;
+                Ok(Exchange { request, reply_bytes, body })
+            }
+        }
+    }
+
+    fn exchange(&self, request: Vec<u8>) -> Result<Exchange, Error> {
+        let mut stream = self.connect()?;
+        stream.write_all(&request)?;
+        let (reply_bytes, body) = match self.protocol {
+            Protocol::Http => http_reply(&mut stream)?,
+            _ => raw_reply(&mut stream)?,
+        };
+        Ok(Exchange { request, reply_bytes, body })
     }
 
     /// A connection on which the server waits for requests.
@@ -85,10 +122,11 @@ impl Wire {
     /// A connection that has had one call.
     pub fn call_once(&self) -> Result<TcpStream, Error> {
         let mut stream = self.open()?;
-        stream.write_all(&self.request)?;
-        let mut reply = vec![0; self.reply_bytes];
+        let exchange = &self.clients[0][0];
+        stream.write_all(&exchange.request)?;
+        let mut reply = vec![0; exchange.reply_bytes];
         stream.read_exact(&mut reply)?;
-        if !self.is_expected(0, &reply) {
+        if !exchange.is_expected(0, &reply) {
             return Err("an unexpected reply".into());
         }
         Ok(stream)
@@ -110,26 +148,11 @@ impl Wire {
         }
     }
 
-    /// Whether these bytes match the reply at this offset.
-    pub fn is_expected(&self, at: usize, bytes: &[u8]) -> bool {
-        let head_bytes = self.reply_bytes - self.body.len();
-        let skipped = head_bytes.saturating_sub(at).min(bytes.len());
-        let from = (at + skipped).saturating_sub(head_bytes);
-        let compared = &bytes[skipped..];
-        self.body.get(from..from + compared.len()) == Some(compared)
-    }
-
     fn connect(&self) -> Result<TcpStream, Error> {
         let stream = TcpStream::connect_timeout(&self.address, WAIT_MAX)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;
-        Ok(stream)
-    }
-
-    fn asked(&self) -> Result<TcpStream, Error> {
-        let mut stream = self.connect()?;
-        stream.write_all(&self.request)?;
         Ok(stream)
     }
 }
@@ -228,35 +251,30 @@ fn websocket_reply(
 mod tests {
     use super::*;
 
-    fn wire(head_bytes: usize, body: &[u8]) -> Wire {
-        Wire {
-            address: SocketAddr::from(([127, 0, 0, 1], 1)),
-            protocol: Protocol::Http,
-            request: Vec::new(),
-            reply_bytes: head_bytes + body.len(),
-            body: body.to_vec(),
-        }
+    fn exchange(head_bytes: usize, body: &[u8]) -> Exchange {
+        let reply_bytes = head_bytes + body.len();
+        Exchange { request: Vec::new(), reply_bytes, body: body.to_vec() }
     }
 
     #[test]
     fn a_reply_is_compared_wherever_it_is_cut() {
-        let wire = wire(3, b"body");
+        let exchange = exchange(3, b"body");
         let reply = b"xyzbody";
         for from in 0..reply.len() {
             for to in from..=reply.len() {
-                assert!(wire.is_expected(from, &reply[from..to]), "{from}..{to}");
+                assert!(exchange.is_expected(from, &reply[from..to]), "{from}..{to}");
             }
         }
     }
 
     #[test]
     fn another_body_is_seen_at_each_of_its_bytes() {
-        let wire = wire(3, b"body");
+        let exchange = exchange(3, b"body");
         for at in 3..7 {
             let mut reply = *b"xyzbody";
             reply[at] ^= 1;
-            assert!(!wire.is_expected(0, &reply), "{at}");
-            assert!(!wire.is_expected(at, &reply[at..=at]), "{at}");
+            assert!(!exchange.is_expected(0, &reply), "{at}");
+            assert!(!exchange.is_expected(at, &reply[at..=at]), "{at}");
         }
     }
 

@@ -7,7 +7,10 @@
 
 #include "sum.grpc.pb.h"
 
-/* One call after another: asks for the next one as soon as this one has come. */
+/* Calls that the server accepts at the same time. */
+constexpr int accepts = 128;
+
+/* Asks for another call as soon as this one has come. */
 class Call {
   public:
     Call(bench::Calls::AsyncService &service, grpc::ServerCompletionQueue &queue)
@@ -46,7 +49,7 @@ int main(int argc, char **argv) {
     auto queue = builder.AddCompletionQueue();
     auto server = builder.BuildAndStart();
     if (!server) return 1;
-    new Call(service, *queue);
+    for (int i = 0; i < accepts; i++) new Call(service, *queue);
     void *tag;
     bool ok;
     while (queue->Next(&tag, &ok)) static_cast<Call *>(tag)->proceed(ok);

@@ -1,6 +1,6 @@
-/* uWebSockets: `echo` returns each message, `sum` parses it with simdjson.
+/* uWebSockets: `echo` returns each message, `sum` parses it with simdjson, `http` does so over HTTP.
  *
- * uwebsockets echo|sum PORT */
+ * uwebsockets echo|sum|http PORT */
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -27,6 +27,20 @@ void sum(Socket *socket, std::string_view message, uWS::OpCode opcode) {
     socket->send({reply, answer(body, reply, sizeof reply)}, opcode);
 }
 
+/* The body comes in one piece, because its requests are small. */
+void post(auto *response, uWS::HttpRequest *) {
+    response->onAborted([] {});
+    response->onData([response](std::string_view body, bool is_last) {
+        static char padded[1 << 16];
+        char reply[512];
+        if (!is_last || body.size() + simdjson::SIMDJSON_PADDING > sizeof padded) return;
+        memcpy(padded, body.data(), body.size());
+        simdjson::padded_string_view view(padded, body.size(), sizeof padded);
+        size_t bytes = answer(view, reply, sizeof reply);
+        response->writeHeader("Content-Type", "application/json")->end({reply, bytes});
+    });
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -34,6 +48,7 @@ int main(int argc, char **argv) {
     uWS::App::WebSocketBehavior<Nothing> behavior;
     behavior.message = strcmp(argv[1], "echo") ? sum : echo;
     uWS::App()
+        .post("/", [](auto *response, auto *request) { post(response, request); })
         .ws<Nothing>("/*", std::move(behavior))
         .listen("127.0.0.1", std::stoi(argv[2]), [](auto *listener) { if (!listener) exit(1); })
         .run();

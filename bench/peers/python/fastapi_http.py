@@ -44,4 +44,11 @@ else:
         return Reply(id=request.id, result=request.params.a + request.params.b)
 
 
-uvicorn.run(app, port=int(sys.argv[2]), loop="uvloop", http="httptools", log_level="error")
+uvicorn.run(
+    app,
+    port=int(sys.argv[2]),
+    loop="uvloop",
+    http="httptools",
+    log_level="error",
+    access_log=False,
+)

@@ -13,7 +13,7 @@ HEADERS = {"content-type": "application/json"}
 
 @app.post("/")
 def call(request):
-    return Response(status_code=200, headers=HEADERS, description=answer(request.body).decode())
+    return Response(status_code=200, headers=HEADERS, description=answer(request.body))
 
 
 app.start(host="127.0.0.1", port=port, _check_port=False)

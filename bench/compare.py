@@ -1,0 +1,52 @@
+"""Prints the targets of two runs side by side, and whether their intervals overlap: `make
+bench-compare`.
+
+    python bench/compare.py ONE.json OTHER.json
+"""
+
+import sys
+from pathlib import Path
+
+from render import tables
+from render.data import load_results
+from render.verdicts import Verdict, all_verdicts
+from suite.servers import everyone
+
+
+def interval(verdict: Verdict) -> tuple[float, float] | None:
+    low, found, high = verdict.found.rstrip(")").partition("(")[2].partition("..")
+    return (number(low), number(high)) if found else None
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def overlap(one: Verdict, other: Verdict) -> str:
+    first, second = interval(one), interval(other)
+    if not first or not second:
+        return "-"
+    return "yes" if first[0] <= second[1] and second[0] <= first[1] else "**no**"
+
+
+def compared(one: Path, other: Path) -> list[list[str]]:
+    both = [all_verdicts(load_results(path), everyone()) for path in (one, other)]
+    return [
+        [
+            *(first.claim, first.asked),
+            *(first.found, first.outcome, second.found, second.outcome),
+            overlap(first, second),
+        ]
+        for first, second in zip(*both, strict=True)
+        if "not measured" not in (first.outcome, second.outcome)
+    ]
+
+
+def main() -> None:
+    one, other = map(Path, sys.argv[1:])
+    header = ["figure", "target", one.stem, "", other.stem, "", "overlap"]
+    print(tables.table(header, compared(one, other)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""LitServe, one API server and one worker, as its guide shows it. The argument is the port."""
+
+import sys
+
+import litserve
+
+
+class Calls(litserve.LitAPI):
+    def setup(self, device):
+        pass
+
+    def decode_request(self, request):
+        return request
+
+    def predict(self, request):
+        params = request["params"]
+        return {"jsonrpc": "2.0", "id": request["id"], "result": params["a"] + params["b"]}
+
+    def encode_response(self, output):
+        return output
+
+
+if __name__ == "__main__":
+    server = litserve.LitServer(Calls(api_path="/"), accelerator="cpu")
+    server.run(
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        log_level="error",
+        access_log=False,
+        generate_client_file=False,
+    )

@@ -1,0 +1,44 @@
+"""Tail latency at shares of the capacity that was found, beside the floor at the same rate."""
+
+from suite import drivers, rounds, servers
+from suite.plan import MANY
+from suite.rounds import Group, Run
+from suite.servers import Load, Server
+
+SHARES = (10, 50, 80)
+ROUNDS, SECONDS = 5, 2
+#: Of a run that only checks that all servers work.
+BRIEF_ROUNDS = 1
+
+
+def load_at(share: int, capacity: float) -> Load:
+    rate = max(round(capacity * share / 100), 1)
+    label = f"{rate:,} calls a second, {share}% of the capacity"
+    return Load(f"share-{share}", label, MANY.connections, MANY.clients, rate=rate)
+
+
+def capacity(server: Server) -> float:
+    """Calls a second that the server reaches in a closed loop."""
+    with server.running(MANY) as running:
+        return drivers.measure(server, running, MANY, 1)["calls_per_second"]
+
+
+def estimate(brief: bool) -> float:
+    rounds_made = BRIEF_ROUNDS if brief else ROUNDS
+    each = Group("tails", tuple(servers.ours("http")[:2]), (MANY,), rounds_made, SECONDS)
+    return each.estimate * len(SHARES) * len(servers.ours("http"))
+
+
+def measure_all(brief: bool, run: Run) -> None:
+    rounds_made = BRIEF_ROUNDS if brief else ROUNDS
+    floors = {floor.name: floor for floor in servers.floors("http")}
+    for number, server in enumerate(servers.ours("http")):
+        floor = floors[servers.floors_of(server.name)[0]]
+        try:
+            found = capacity(server)
+        except drivers.FAILURES as error:
+            run.records.problem(f"tails: {server.label}: {error}")
+            continue
+        loads = tuple(load_at(share, found) for share in SHARES)
+        group = Group("tails", (floor, server), loads, rounds_made, SECONDS)
+        rounds.run_group(group, f"tails.{number}", run)
