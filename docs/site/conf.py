@@ -1,0 +1,86 @@
+"""The site of the documentation: `make docs` builds it with Sphinx from the pages in git.
+
+The source folder is the repository's, so that each relative link works here and where the files are
+read in place.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+# Where `make docs` finds the package, whose docstrings are the reference.
+sys.path.append(os.environ["UCALL_PACKAGES"])
+
+project = "ucall"
+author = "The authors of ucall"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/index"
+include_patterns = [
+    "docs/*.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "bench/README.md",
+    "examples/*/README.md",
+]
+# Folders that Sphinx must not search.
+exclude_patterns = [".*", "target", "dist", "crates", "fuzz", "explorer", "python", "tests"]
+
+html_theme = "furo"
+html_title = "ucall"
+html_extra_path = ["index.html"]
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_copyright = False
+highlight_language = "text"
+
+myst_heading_anchors = 4
+suppress_warnings = ["misc.highlighting_failure"]
+default_role = "code"
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True, "inherited-members": True, "show-inheritance": False}
+
+# The commands to tests in pages, and folders, which only a file browser can show.
+_COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
+_FOLDER = re.compile(r"\]\((?P<path>[\w./-]+)\)")
+
+
+def prepare_page(app: Sphinx, name: str, source: list[str]) -> None:
+    """Leaves out what tests read, and replaces a link to a folder by one to the nearest README."""
+    here = Path(app.srcdir, name).parent
+
+    def resolve(link: re.Match[str]) -> str:
+        folder = here / link["path"]
+        if not folder.is_dir():
+            return link[0]
+        while not (folder / "README.md").is_file():
+            folder = folder.parent
+        return f"]({os.path.relpath(folder / 'README.md', here)})"
+
+    source[0] = _FOLDER.sub(resolve, _COMMENT.sub("", source[0]))
+
+
+def add_accessibility(
+    app: Sphinx, name: str, template: str, context: dict[str, Any], page: object
+) -> None:
+    """Lets the keyboard scroll code and tables, and gives the captions of the menu their level."""
+    body = context.get("body", "").replace("<pre", '<pre tabindex="0"')
+    context["body"] = body.replace('<table class="docutils', '<table tabindex="0" class="docutils')
+    menu = context["furo_navigation_tree"]
+    level = 'role="heading" aria-level="2"'
+    context["furo_navigation_tree"] = menu.replace('role="heading"', level)
+
+
+def setup(app: Sphinx) -> None:
+    # After the theme, which makes the menu.
+    app.connect("html-page-context", add_accessibility, priority=900)
+    app.connect("source-read", prepare_page)
