@@ -509,10 +509,11 @@ class Server(Decorators):
             return None
         if group is None:
             raise ValueError("group: expected the name of the servers with these functions")
+        if _process_role.number > 1:
+            return None
         from ucall._broker.registration import Registration
 
-        made = Registration(self, broker, group, advertise, options)
-        return made if _process_role.number <= 1 else None
+        return Registration(self, broker, group, advertise, options)
 
     def _set_on_drain(self, registration: Registration | None) -> None:
         self._core.set_callbacks(registration.deregister if registration else None, None, None)
