@@ -79,6 +79,7 @@ def parse_brokers(text: str) -> list[str]:
         try:
             split = urlsplit(url)
             is_valid = bool(split.scheme in _SCHEMES and split.hostname and split.port != 0)
+            is_valid &= "/" not in part or "://" in part
         except ValueError:
             is_valid = False
         if not is_valid or split.path not in ("", "/") or split.query:
