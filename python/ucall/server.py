@@ -16,6 +16,7 @@ from ucall._functions import Functions
 from ucall._health import ReadyChecks
 
 if TYPE_CHECKING:
+    from ucall._broker.publisher import Publisher
     from ucall._broker.registration import Registration
     from ucall._core import Context
 
@@ -278,6 +279,7 @@ class Server(Decorators):
         self.description = _checks.text("description", description)
         if describe:
             self._functions.describe(title, version, description)
+        self._publisher: Publisher | None = None
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -429,8 +431,8 @@ class Server(Decorators):
         """Sends a notification to all clients that have subscribed to a topic.
 
         A client subscribes by a function that calls `Context.subscribe`. `publish` may be called
-        from any thread, and from any worker process: it reaches the clients of all of them. It
-        never waits. Messages are dropped for a client that reads too slowly, as its subscription
+        from any thread, and from any worker process: it reaches the clients of all of them, and
+        with a ``broker`` those of all servers of the group. It never waits. Messages are dropped for a client that reads too slowly, as its subscription
         says, and for a worker that does not take them; ``stats()["dropped_messages"]`` counts them.
 
         Args:
@@ -445,6 +447,8 @@ class Server(Decorators):
                 or the topic is longer than ``max_topic_bytes``.
         """
         self._core.publish(topic, method, params, self._functions.types.encode)
+        if self._publisher is not None:
+            self._publisher.publish(topic, method, params)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the server was made; with ``workers``, of all workers together.
@@ -458,7 +462,10 @@ class Server(Decorators):
             cookie), ``dropped`` (by the kernel); ``batches``: by function and size, the number of
             batches in this process.
         """
-        return self._core.stats()
+        stats = self._core.stats()
+        if self._publisher is not None:
+            stats["dropped_messages"] += self._publisher.dropped
+        return stats
 
     def __enter__(self) -> Self:
         """Calls `start`."""
@@ -501,7 +508,7 @@ class Server(Decorators):
         advertise: str | None,
         options: Mapping[str, Any] | None,
     ) -> Registration | None:
-        """The registration with a broker. Of several workers only the first has one."""
+        """The registration with a broker."""
         if broker is None:
             given = {"group": group, "advertise": advertise, "broker_options": options}
             for name in (name for name, value in given.items() if value is not None):
@@ -509,8 +516,6 @@ class Server(Decorators):
             return None
         if group is None:
             raise ValueError("group: expected the name of the servers with these functions")
-        if _process_role.number > 1:
-            return None
         from ucall._broker.registration import Registration
 
         return Registration(self, broker, group, advertise, options)

@@ -177,35 +177,27 @@ class Group:
                 await connection.publish(subject, params, headers=headers)
                 return None
             message = await self._request(connection, subject, params, headers)
+            if message is None:
+                await self._check_for_server(connection)
+                # The server may have come in between, and has all of its functions now.
+                message = await self._request(connection, subject, params, headers)
         except asyncio.CancelledError:
             await connection.publish(cancel_subject(self._name), id.encode())
             raise
         except Exception as error:
-            if not _has_no_responder(error):
-                self._fail(error)
-            message = await self._missing(connection)
+            self._fail(error)
         return _reply_object(call["id"], message)
 
-    async def _missing(self, connection: Any) -> Any:
-        """The reply to a call of a function that no server has.
-
-        Raises:
-            ucall.ConnectionError: There is no server at all.
-        """
-        try:
-            message = await connection.request(f"$SRV.PING.{self._name}", timeout=_FIRST_ANSWER_S)
-        except Exception as error:
-            if not _has_no_responder(error):
-                self._fail(error)
-            text = f"no server of the group {self._name} answers"
-            raise not_sent(ConnectionError(text)) from None
-        message.data, message.headers = _NOT_FOUND, {ERROR_CODE: "-32601"}
-        return message
+    async def _check_for_server(self, connection: Any) -> None:
+        """Raises ``ucall.ConnectionError`` if there is no server."""
+        if await self._request(connection, f"$SRV.PING.{self._name}", b"", {}) is None:
+            raise not_sent(ConnectionError(f"no server of the group {self._name} answers"))
 
     async def _request(
         self, connection: Any, subject: str, params: bytes, headers: dict[str, str]
     ) -> Any:
-        """nats-py's request, which ends when the connection does."""
+        """The reply to a request; ``None`` if nobody has subscribed to its subject. Unlike that of
+        nats-py, it ends with the connection."""
         assert self._lost is not None
         request = asyncio.ensure_future(
             connection.request(subject, params, timeout=None, headers=headers)
@@ -215,6 +207,10 @@ class Group:
             if not request.done():
                 raise ConnectionError("the connection to NATS has ended; the call may have run")
             return request.result()
+        except Exception as error:
+            if type(error).__name__ == "NoRespondersError":
+                return None
+            raise
         finally:
             request.cancel()
 
@@ -290,10 +286,6 @@ class AsyncBrokerPool:
         """Does nothing: the connection has a loop of its own."""
 
 
-def _has_no_responder(error: Exception) -> bool:
-    return type(error).__name__ == "NoRespondersError"
-
-
 def _no_streams() -> ConnectionError:
     return not_sent(ConnectionError("no server can be reached directly, as streams need"))
 
@@ -309,6 +301,8 @@ def _headers_of(request: _core.Request) -> dict[str, str]:
 def _reply_object(id: object, message: Any) -> bytes:
     """The JSON-RPC reply in a message, with the id of the call."""
     ending = b',"id":%s}' % json.dumps(id).encode()
+    if message is None:
+        return b'{"jsonrpc":"2.0","error":' + _NOT_FOUND + ending
     headers = message.headers or {}
     if ERROR_CODE not in headers:
         return b'{"jsonrpc":"2.0","result":' + (message.data or b"null") + ending

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 from ucall import _process_role
 from ucall._broker.calls import LocalCalls
 from ucall._broker.connection import BrokerOptions, check_options, connect, start
+from ucall._broker.publisher import Publisher
 from ucall._broker.subjects import (
     cancel_subject,
     check_group,
@@ -128,7 +129,10 @@ class Registration:
         self._server = server
         self._brokers = parse_brokers(broker)
         self._group = check_group(group)
-        self._options = check_options(options)
+        #: Of several workers only the first registers.
+        self._registers = _process_role.number <= 1
+        self._options = check_options(options) if self._registers else {}
+        self._publisher = Publisher(server, broker, group, options)
         self._advertise = advertise
         if advertise:
             Address(advertise)
@@ -143,6 +147,9 @@ class Registration:
 
     def start(self) -> None:
         """Registers the server, which accepts connections, without waiting."""
+        self._server._publisher = self._publisher
+        if not self._registers:
+            return
         self._identity = {
             "name": self._group,
             "id": self._id,
@@ -164,6 +171,7 @@ class Registration:
 
     def close(self) -> None:
         """Disconnects, after the replies to the last calls."""
+        self._server._publisher = None
         self._wait(self._close(), _CLOSE_S)
 
     def _wait(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
@@ -179,6 +187,7 @@ class Registration:
         for endpoint in self._endpoints:
             await self._subscribe(endpoint.subject, self._receiver(endpoint), queue=_QUEUE)
         await self._subscribe(cancel_subject(self._group), self._cancel)
+        self._subscriptions.append(await self._publisher.register(connection))
         # A server that answers these has all of its functions.
         for verb in ("PING", "INFO", "STATS"):
             for name in ("", f".{self._group}", f".{self._group}.{self._id}"):
@@ -202,6 +211,7 @@ class Registration:
         await self._deregister()
         if self._calls is not None:
             await self._calls.finish()
+        await self._publisher.close()
         if self._connection is not None:
             if self._connection.is_connected:
                 await self._connection.flush()
