@@ -432,8 +432,10 @@ class Server(Decorators):
 
         A client subscribes by a function that calls `Context.subscribe`. `publish` may be called
         from any thread, and from any worker process: it reaches the clients of all of them, and
-        with a ``broker`` those of all servers of the group. It never waits. Messages are dropped for a client that reads too slowly, as its subscription
-        says, and for a worker that does not take them; ``stats()["dropped_messages"]`` counts them.
+        with a ``broker`` those of all servers of the group. It never waits. Messages are dropped
+        for a client that reads too slowly, as its subscription says, for a worker that does not
+        take them, and for other servers while 8 MiB wait for the broker;
+        ``stats()["dropped_messages"]`` counts them.
 
         Args:
             topic: The topic's name.
@@ -490,7 +492,7 @@ class Server(Decorators):
     ) -> None:
         self._idle.clear()
         _threads.running.add(self)
-        callbacks = [registration.start] if registration else []
+        callbacks: list[Callable[[], object]] = [registration.start] if registration else []
         callbacks += [on_start] if on_start else []
         try:
             run = functools.partial(run_server, self, _in_turn(*callbacks))

@@ -182,9 +182,7 @@ def test_a_deadline_holds_through_nats(module_broker: NatsServer, group: str, ki
         assert server.cancelled.wait(60)
 
 
-def test_a_cancelled_call_is_cancelled_at_the_server(
-    module_broker: NatsServer, group: str
-) -> None:
+def test_a_cancelled_call_is_cancelled_at_the_server(module_broker: NatsServer, group: str) -> None:
     async def main(server: Any) -> None:
         async with aio.Client(module_broker.uri(group)) as client:
             await client.add(1, 2)
@@ -337,9 +335,7 @@ def test_an_address_is_called_directly_again_when_it_can_be_reached(
         assert server.stats()["calls"] > 0
 
 
-def test_a_forked_child_has_a_connection_of_its_own(
-    module_broker: NatsServer, group: str
-) -> None:
+def test_a_forked_child_has_a_connection_of_its_own(module_broker: NatsServer, group: str) -> None:
     with (
         serving(module_broker, group, advertise=""),
         Client(module_broker.uri(group)) as client,

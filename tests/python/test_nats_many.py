@@ -1,4 +1,4 @@
-"""Servers that clients find by NATS, killed, drained and restarted under load, and nodes of NATS."""
+"""Servers that clients find by NATS, and its nodes, killed, drained and restarted under load."""
 
 from __future__ import annotations
 

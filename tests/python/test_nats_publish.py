@@ -41,9 +41,7 @@ def new_server(**options: Any) -> ucall.Server:
 def serving(broker: NatsServer, count: int, group: str = "models") -> Iterator[list[ucall.Server]]:
     servers = [new_server() for _ in range(count)]
     for server in servers:
-        server.start(
-            broker=broker.url, group=group, broker_options={"reconnect_time_wait": 0.05}
-        )
+        server.start(broker=broker.url, group=group, broker_options={"reconnect_time_wait": 0.05})
     try:
         assert registered(broker, count, group)
         yield servers

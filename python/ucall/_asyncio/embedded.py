@@ -68,9 +68,7 @@ class EmbeddedLoop:
         self._driver.detach()
 
 
-async def serve(
-    server: Server, core: _core.Server, on_start: Callable[[], object] | None
-) -> None:
+async def serve(server: Server, core: _core.Server, on_start: Callable[[], object] | None) -> None:
     """Serves until stopped. Cancelled, it drains first; cancelled again, it ends at once."""
     driver = core.start_embedded()
     if driver is None:

@@ -53,7 +53,7 @@ class LocalCalls:
         url = _process_role.url(scheme, host, port)
         self._address = Address(url)
         # The connection does not leave this machine.
-        tls = context_for(self._address, False if self._address.is_secure else True, None)
+        tls = context_for(self._address, not self._address.is_secure, None)
         options = Options(self._address, None, {})
         self._pool = HttpPool(options, REPLY_BYTES_MAX, tls, _RUNNING_MAX, WAITING_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,9 +97,14 @@ class LocalCalls:
         self, connection: Any, method: str, message: Any, count: Count, is_refused: bool
     ) -> None:
         began = time.perf_counter_ns()
+        headers: dict[str, str] | None
         try:
             if is_refused:
-                error = {"code": _OVERLOADED, "message": "overloaded", "data": {"retry_after_ms": 100}}
+                error = {
+                    "code": _OVERLOADED,
+                    "message": "overloaded",
+                    "data": {"retry_after_ms": 100},
+                }
                 payload, headers = _error_reply(error)
             else:
                 payload, headers = await self._call(method, message)

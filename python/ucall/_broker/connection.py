@@ -171,5 +171,6 @@ def _nats() -> Any:
     try:
         return importlib.import_module("nats")
     except ImportError as missing:
-        raise ImportError("NATS needs nats-py: pip install ucall[nats]", name=missing.name) from None
-
+        raise ImportError(
+            "NATS needs nats-py: pip install ucall[nats]", name=missing.name
+        ) from None

@@ -57,7 +57,9 @@ _DEREGISTER_S = 1.0
 _SETTLE_S = 0.05
 #: How long the end of the server waits for the broker.
 _CLOSE_S = 2.0
-_SEMANTIC_VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
+_SEMANTIC_VERSION = re.compile(
+    r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
+)
 
 
 class Endpoint:
@@ -283,7 +285,9 @@ class Registration:
 
     def _direct_address(self) -> str:
         host, port = self._server.host, self._server.port
-        if self._advertise == "" or (self._advertise is None and host.startswith(_process_role.UNIX)):
+        if self._advertise == "" or (
+            self._advertise is None and host.startswith(_process_role.UNIX)
+        ):
             return ""
         if self._advertise is not None:
             return Address(self._advertise if port == 0 else _with_port(self._advertise, port)).name
