@@ -497,3 +497,27 @@ def test_urls_of_brokers() -> None:
         "tls://u:p@b:4223",
         "nats://[::1]:4222",
     ]
+
+
+def test_the_permissions_of_the_documentation_are_enough(tmp_path: Path) -> None:
+    page = Path(__file__, "../../../docs/scale.md").resolve().read_text()
+    [found] = re.findall(r"```\n(authorization \{.*?)```", page, re.DOTALL)
+    configuration = tmp_path / "nats.conf"
+    configuration.write_text(found)
+    as_server, as_client = ({"user": it, "password": "…"} for it in ("server", "client"))
+    with NatsServer("--config", str(configuration)) as broker:
+        servers = [served() for _ in range(2)]
+        for it in servers:
+            it.start(broker=broker.url, group="models", broker_options=as_server)
+        try:
+            with Client(broker.uri(), broker_options=as_client) as client:
+                assert eventually(lambda: client.call("math.add", 1).json == 2)
+
+                def finds_both() -> bool:
+                    client._pool._servers.resolve()  # type: ignore[union-attr]
+                    return len(client._pool._balancer.members) == 2  # type: ignore[union-attr]
+
+                assert eventually(finds_both)
+        finally:
+            for it in servers:
+                it.stop()

@@ -252,6 +252,25 @@ def _count(wire: Wire) -> dict[int, int]:
     return counts
 
 
+def test_messages_wait_for_a_broker_that_comes_late() -> None:
+    away = NatsServer()
+    servers = [new_server(), new_server()]
+    options = {"reconnect_time_wait": 0.05}
+    servers[0].start(broker=away.url, group="models", broker_options=options)
+    servers[0].publish("news", "early")
+    with away:
+        servers[1].start(broker=away.url, group="models")
+        with followers([servers[1].port]) as [wire]:
+            assert registered(away, 2)
+            servers[0].publish("news", "last")
+            lines = [json.loads(wire.line())["method"]]
+            if lines == ["early"]:
+                lines.append(json.loads(wire.line())["method"])
+            assert lines[-1] == "last"
+    for server in servers:
+        server.stop()
+
+
 def test_nothing_waits_for_a_broker_that_is_away() -> None:
     server = new_server()
     server.start(broker=f"nats://{HOST}:1", group="models")

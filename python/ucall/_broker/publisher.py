@@ -14,6 +14,7 @@ import json
 import logging
 import secrets
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core, _process_role
@@ -39,13 +40,20 @@ class Publisher:
         broker: URLs of brokers, with commas between them.
         group: The name of the servers.
         options: Options of nats-py.
+        connects: Whether it has a connection of its own, as no registration gives it one.
 
     Raises:
         ValueError: An argument is invalid.
     """
 
     def __init__(
-        self, server: Server, broker: str, group: str, options: BrokerOptions | None
+        self,
+        server: Server,
+        broker: str,
+        group: str,
+        options: BrokerOptions | None,
+        *,
+        connects: bool,
     ) -> None:
         self._server = server
         self._brokers = parse_brokers(broker)
@@ -59,8 +67,9 @@ class Publisher:
         self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._is_sending = False
+        self._sending: Future[None] | None = None
         self._connection: Any = None
-        self._owns_connection = False
+        self._connects = connects
         #: Messages that the other servers did not get.
         self.dropped = 0
 
@@ -84,19 +93,28 @@ class Publisher:
             self._waiting_bytes += len(message)
             if self._is_sending:
                 return
+            if self._connection is None and not self._connects:
+                return
             self._is_sending = True
-        start(self._send_all())
+            self._sending = start(self._send_all())
 
     async def register(self, connection: Any) -> Any:
         """Uses a connection, and receives the other servers' messages from it."""
-        self._connection = connection
+        with self._lock:
+            self._connection = connection
+            if self._waiting and not self._is_sending:
+                self._is_sending = True
+                self._sending = start(self._send_all())
         return await connection.subscribe(publish_subject(self._group), cb=self._receive)
 
     async def close(self) -> None:
         """Sends what waits, and closes the connection if it is the publisher's own."""
-        while self._is_sending and self._connection is not None:
-            await asyncio.sleep(0.001)
-        if self._owns_connection and self._connection is not None:
+        if self._sending is not None:
+            if self._connection is None:
+                self._sending.cancel()
+            else:
+                await asyncio.wrap_future(self._sending)
+        if self._connects and self._connection is not None:
             await self._connection.flush()
             await self._connection.close()
 
@@ -107,13 +125,7 @@ class Publisher:
             name = f"ucall publisher of {self._group}"
             options = check_options(self._options)
             connection = await connect(self._brokers, options, name, reports=True)
-            # A registration may have come first.
-            self._owns_connection = self._connection is None
-            if self._owns_connection:
-                self._connection = connection
-            else:
-                await connection.close()
-                connection = self._connection
+            self._connection = connection
         while True:
             with self._lock:
                 if not self._waiting:

@@ -134,7 +134,7 @@ class Registration:
         #: Of several workers only the first registers.
         self._registers = _process_role.number <= 1
         self._options = check_options(options) if self._registers else {}
-        self._publisher = Publisher(server, broker, group, options)
+        self._publisher = Publisher(server, broker, group, options, connects=not self._registers)
         self._advertise = advertise
         if advertise:
             Address(advertise)
