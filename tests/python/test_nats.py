@@ -208,7 +208,7 @@ def test_calls_keep_their_headers_for_auth(broker: NatsServer) -> None:
     try:
         code, _, error = error_of(request(broker, "models.context"))
         assert code == "-32004" and error["code"] == -32004
-        headers = {"Authorization": "Bearer secret", "X-Tenant": "t1", "Ucall-Broker": "forged"}
+        headers = {"Authorization": "Bearer secret", "X-Tenant": "t1", "ucall-broker": "forged"}
         reply = request(broker, "models.context", b"", headers)
         assert json.loads(reply.data) == ["ann", "t1", "nats"]
         code, _, _ = error_of(request(broker, "models.context", b"", {"Authorization": "Bearer x"}))

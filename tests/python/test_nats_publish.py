@@ -77,6 +77,9 @@ def test_subscribers_of_all_servers_get_each_message_once_and_in_order(broker: N
         for wire in wires:
             got = [json.loads(wire.line()) for _ in range(301)]
             assert got == [*(message("item", [it]) for it in range(300)), message("last")]
+        # Nothing came twice: this one follows all of them.
+        servers[1].publish("news", "end")
+        assert all(json.loads(wire.line()) == message("end") for wire in wires)
 
 
 @pytest.mark.parametrize(
