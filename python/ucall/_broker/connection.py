@@ -44,7 +44,8 @@ _ALLOWED = {
 _PING_INTERVAL_S = 10
 
 _loop: asyncio.AbstractEventLoop | None = None
-_starting = threading.Lock()
+# Reentrant, because a client may be collected while the thread is made, and closes its connection.
+_starting = threading.RLock()
 
 
 def start(work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -60,7 +61,7 @@ def start(work: Coroutine[Any, Any, T]) -> Future[T]:
 def _forget_thread() -> None:
     """A forked child has none of its parent's threads."""
     global _loop, _starting
-    _loop, _starting = None, threading.Lock()
+    _loop, _starting = None, threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_thread)
@@ -125,6 +126,7 @@ async def connect(
                 **{"ping_interval": _PING_INTERVAL_S, **options},
             )
     except TimeoutError:
+        await connection.close()
         raise not_sent(ConnectionError(reporter.failure)) from None
     await reporter.connected()
     return connection

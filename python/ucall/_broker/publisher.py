@@ -98,14 +98,14 @@ class Publisher:
             self._is_sending = True
             self._sending = start(self._send_all())
 
-    async def register(self, connection: Any) -> Any:
+    async def register(self, connection: Any) -> None:
         """Uses a connection, and receives the other servers' messages from it."""
         with self._lock:
             self._connection = connection
             if self._waiting and not self._is_sending:
                 self._is_sending = True
                 self._sending = start(self._send_all())
-        return await connection.subscribe(publish_subject(self._group), cb=self._receive)
+        await connection.subscribe(publish_subject(self._group), cb=self._receive)
 
     async def close(self) -> None:
         """Sends what waits, and closes the connection if it is the publisher's own."""

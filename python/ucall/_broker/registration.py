@@ -189,7 +189,7 @@ class Registration:
         for endpoint in self._endpoints:
             await self._subscribe(endpoint.subject, self._receiver(endpoint), queue=_QUEUE)
         await self._subscribe(cancel_subject(self._group), self._cancel)
-        self._subscriptions.append(await self._publisher.register(connection))
+        await self._publisher.register(connection)
         # A server that answers these has all of its functions.
         for verb in ("PING", "INFO", "STATS"):
             for name in ("", f".{self._group}", f".{self._group}.{self._id}"):
@@ -204,10 +204,16 @@ class Registration:
         if self._registering is not None:
             self._registering.cancel()
         subscriptions, self._subscriptions = self._subscriptions, []
-        if subscriptions and self._connection.is_connected:
-            work = (it.drain() for it in reversed(subscriptions))
+        if not subscriptions:
+            return
+        if not self._connection.is_connected:
+            # They must not come back with the connection.
+            work = (it.unsubscribe() for it in subscriptions)
             await asyncio.gather(*work, return_exceptions=True)
-            await asyncio.sleep(_SETTLE_S)
+            return
+        work = (it.drain() for it in reversed(subscriptions))
+        await asyncio.gather(*work, return_exceptions=True)
+        await asyncio.sleep(_SETTLE_S)
 
     async def _close(self) -> None:
         await self._deregister()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 import time
+import weakref
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -64,6 +65,7 @@ class _Servers:
         from ucall._broker.group import AsyncBrokerPool
 
         self.group, self.fallback = group, Member(self.addresses.first, AsyncBrokerPool(group))
+        weakref.finalize(self, group.close).atexit = False
 
     def use_running_loop(self) -> None:
         """Forgets the calls of another event loop."""

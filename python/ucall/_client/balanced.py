@@ -10,10 +10,10 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakSet
 
 from ucall import _core
 from ucall._client.balancer import Balancer, Member
@@ -70,6 +70,7 @@ class _Servers:
         from ucall._broker.group import BrokerPool
 
         self.group, self.fallback = group, Member(self.addresses.first, BrokerPool(group))
+        weakref.finalize(self, group.close).atexit = False
 
     def resolve(self) -> None:
         """Resolves the name again. Keeps the known addresses if that fails."""
@@ -396,7 +397,7 @@ class _CountedSource:
         self._source.close(has_ended=has_ended)
 
 
-_all_servers: WeakSet[_Servers] = WeakSet()
+_all_servers: weakref.WeakSet[_Servers] = weakref.WeakSet()
 
 
 def _abandon_all() -> None:
