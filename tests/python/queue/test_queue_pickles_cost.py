@@ -331,10 +331,30 @@ def test_names_of_attributes_are_kept_by_nobody() -> None:
         state = b"}" + text(f"attribute {number} " + "x" * 500) + b"Ns"
         return whole(named(__name__, "Own"), b")\x81", state, b"b")
 
+    def slotted(number: int) -> bytes:
+        state = b"N}" + text(f"attribute {number} " + "x" * 500) + b"Ns\x86"
+        return whole(named(__name__, "Own"), b")\x81", state, b"b")
+
     nq.allow(Own)
     assert blocks_kept(noted) < 100
     assert blocks_kept(owned) < 100
+    assert blocks_kept(slotted) < 100
+
+
+def test_slots_are_set_and_unknown_ones_are_refused() -> None:
+    def slotted(name: str) -> bytes:
+        state = b"N}" + text(name) + b"K\x05s\x86"
+        return whole(named(__name__, "Slotted"), b")\x81", state, b"b")
+
+    nq.allow(Slotted)
+    assert load(slotted("size")).size == 5
+    with pytest.raises(pickle.UnpicklingError, match="'Slotted' object has no attribute 'length'"):
+        load(slotted("length"))
 
 
 class Own:
     pass
+
+
+class Slotted:
+    __slots__ = ("size",)

@@ -101,7 +101,6 @@ pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Resu
         let into = of.getattr(intern!(py, "__dict__"))?;
         let into = into.cast_exact::<PyDict>().map_err(|_| wrong())?;
         for (name, value) in named(&attributes)? {
-            // Do not intern the name: CPython 3.12 never frees interned strings.
             into.set_item(name, value)?;
         }
     }
@@ -110,10 +109,32 @@ pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Resu
             if is_special(&name)? {
                 return Err(wrong());
             }
-            of.setattr(name, value)?;
+            set_attribute(of, &name, &value)?;
         }
     }
     Ok(())
+}
+
+/// Sets an attribute, without `setattr` where the class does not know the name: `setattr` interns
+/// it, and CPython 3.12 never frees interned strings.
+fn set_attribute(
+    of: &Bound<'_, PyAny>,
+    name: &Bound<'_, PyString>,
+    value: &Bound<'_, PyAny>,
+) -> Result<()> {
+    let class = of.get_type();
+    // SAFETY: the type is alive; the function is compared, not called.
+    let is_generic = unsafe { (*class.as_type_ptr()).tp_setattro }
+        .is_some_and(|it| it as usize == raw::PyObject_GenericSetAttr as usize);
+    if !is_generic || class.hasattr(name)? {
+        return Ok(of.setattr(name, value)?);
+    }
+    let Some(attributes) = of.getattr_opt(intern!(of.py(), "__dict__"))? else {
+        let class = class.name()?;
+        let text = format!("'{class}' object has no attribute '{name}'");
+        return Err(PyAttributeError::new_err(text).into());
+    };
+    Ok(attributes.cast::<PyDict>().map_err(|_| wrong())?.set_item(name, value)?)
 }
 
 #[cold]
@@ -156,7 +177,7 @@ fn set_state_of_exception(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Re
         if !is_known {
             return Err(because(format!("the attribute {name} of an exception may not be set")));
         }
-        of.setattr(&name, value)?;
+        set_attribute(of, &name, &value)?;
     }
     Ok(())
 }
