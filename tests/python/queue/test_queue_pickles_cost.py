@@ -117,6 +117,7 @@ def test_expansion_is_limited() -> None:
 
 
 def test_an_array_of_nothing_has_no_long_dimensions() -> None:
+    pytest.importorskip("numpy")  # Its first import takes more than a pickle may.
     for kind, shape in (("<U0", (1 << 40,)), ("<f8", (1 << 40, 0)), ("V0", (5,))):
         array = named("ucall.queue.utils.arrays", "array") + b"(C\0" + text(kind) + b"("
         dimensions = b"".join(b"\x8a\x08" + struct.pack("<q", count) for count in shape)
