@@ -3,6 +3,8 @@
 //! State is set only on objects that this pickle has just made and nothing else refers to; never on
 //! a class, a function or a module. A class's own `__setstate__` and `__reduce__` run as they are.
 
+use std::ptr;
+
 use pyo3::exceptions::{PyAttributeError, PyBaseException, PyImportError, PyNameError};
 use pyo3::ffi as raw;
 use pyo3::intern;
@@ -125,7 +127,7 @@ fn set_attribute(
     let class = of.get_type();
     // SAFETY: the type is alive; the function is compared, not called.
     let is_generic = unsafe { (*class.as_type_ptr()).tp_setattro }
-        .is_some_and(|it| it as usize == raw::PyObject_GenericSetAttr as usize);
+        .is_some_and(|it| ptr::fn_addr_eq(it, raw::PyObject_GenericSetAttr as raw::setattrofunc));
     if !is_generic || class.hasattr(name)? {
         return Ok(of.setattr(name, value)?);
     }
