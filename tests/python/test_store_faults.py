@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import programs
 import pytest
 
 import ucall
-from harness import Wire, program
+from harness import Wire, eventually, program, send_line
 
 SERVES = """
 import sys, ucall
@@ -115,6 +116,48 @@ def test_a_disk_that_is_read_only_is_refused(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(OSError, match=r"cannot open the store .*: Read-only file system"):
         ucall.store.open(small_disk / "kv", max_value_bytes=1)
+
+
+WRITER = """
+import sys, ucall
+store = ucall.store.open(sys.argv[1])
+store.get("a")
+print("open", flush=True)
+sys.stdin.readline()
+print(store.put(sys.argv[2], 1), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")
+def test_a_killed_waiting_writer_holds_up_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    store = ucall.store.open(path)
+    store.put("a", 1)
+    store.close()
+    with (
+        (path / "write.lock").open("r+b") as lock,
+        program(WRITER, str(path), "first") as first,
+        program(WRITER, str(path), "second") as second,
+    ):
+
+        def waits(process: Any) -> bool:
+            locks = Path("/proc/locks").read_text().splitlines()
+            return any("->" in line and f" {process.pid} " in line for line in locks)
+
+        for process in (first, second):
+            assert process.stdout.readline() == "open\n"
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        for process in (first, second):
+            send_line(process)
+            assert eventually(lambda process=process: waits(process))
+        # The first is the next to get the lock.
+        first.kill()
+        first.wait()
+        assert waits(second)
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+        assert second.stdout.readline() == "2\n"
+        assert second.wait(60) == 0
+    assert [key for key, _ in store.scan()] == ["a", "second"]
 
 
 def tool(command: str, path: Path, text: str = "") -> subprocess.CompletedProcess[str]:

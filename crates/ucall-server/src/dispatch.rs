@@ -220,6 +220,15 @@ impl<H: Handler> WorkerContext<H> {
         if natives.are_used() { natives.poll_reply(text) } else { None }
     }
 
+    /// The reader of a stream is slow, or takes items again.
+    pub(crate) fn set_stream_paused(&mut self, call: CallId, is_paused: bool) {
+        self.procedures.natives_mut().set_paused(call, is_paused);
+        match is_paused {
+            true => self.handler.pause_stream(call),
+            false => self.handler.resume_stream(call),
+        }
+    }
+
     /// Cancels the deferred calls of a connection that has closed.
     pub(crate) fn cancel(&mut self, connection: Id) {
         self.handler.cancel(connection);
@@ -544,7 +553,7 @@ impl<H: Handler> Dispatch<'_, H> {
         let Some(outcome) = self.procedures.call_native(call, self.caller, reply) else {
             return self.handle_unknown(call, reply);
         };
-        if outcome == CallOutcome::Deferred
+        if matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
             && let Some(logged) = self.diversion.as_deref_mut().and_then(|it| it.logged.take())
         {
             self.procedures.natives_mut().set_logged(logged);

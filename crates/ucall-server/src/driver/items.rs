@@ -71,7 +71,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let is_full =
             entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
         if is_full && entry.items.get_or_insert_default().pause(call.number) {
-            self.context.handler().pause_stream(call);
+            self.context.set_stream_paused(call, true);
         }
     }
 
@@ -103,7 +103,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             entry.items = None;
         }
         for number in paused {
-            self.context.handler().resume_stream(CallId { connection: id, number });
+            self.context.set_stream_paused(CallId { connection: id, number }, false);
         }
     }
 
