@@ -11,9 +11,9 @@ const BYTES_MAX: usize = 256;
 /// Ids below this are of calls that wait; the others end the connection.
 const IDS: u32 = 4;
 
-/// The replies and items, and whether they end the connection, are the same however the bytes are split, over
-/// raw TCP and over HTTP. All results, items and data are valid JSON on one line, and shorter than the
-/// limit.
+/// The replies and items, and whether they end the connection, are the same however the bytes are
+/// split, over raw TCP and over HTTP. All results, items and data are valid JSON on one line, and
+/// shorter than the limit.
 ///
 /// # Panics
 /// If they are not.

@@ -370,10 +370,10 @@ typedef struct ucall_store_config_t {
  * Serves the key-value store in the directory `path`, which is created if there is none, as the
  * procedures "NAME.get", "NAME.put", "NAME.delete", "NAME.cas", "NAME.increment", "NAME.scan",
  * "NAME.batch" and "NAME.watch" (docs/store.md), in place of others of these names. They run no
- * callback, and do not count for `max_procedures`. A NULL `config` has all defaults. Several threads
- * and processes may serve one store; those of one process with the same options. Each thread opens
- * it when it first serves, so fork before. Returns false for a NULL server, name or path, for texts
- * that are not UTF-8, and for a store that cannot be opened.
+ * callback, and do not count for `max_procedures`. A NULL `config` has all defaults. Several
+ * threads and processes may serve one store; those of one process with the same options. Each
+ * thread opens it when it first serves, so fork before. Returns false for a NULL server, name or
+ * path, for texts that are not UTF-8, and for a store that cannot be opened.
  */
 bool ucall_add_store(ucall_server_t server, ucall_str_t name, ucall_str_t path,
                      ucall_store_config_t const *config);

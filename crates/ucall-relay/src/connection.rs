@@ -161,11 +161,11 @@ impl Connection {
 
     /// Pauses or resumes a stream, if it is here.
     pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) -> bool {
-        let is_here = self.has_stream && self.slots.contains(token);
-        if is_here {
+        let is_waiting = self.has_stream && self.slots.contains(token);
+        if is_waiting {
             self.paused = is_paused.then_some(token);
         }
-        is_here
+        is_waiting
     }
 
     /// Calls that the upstream has not answered, given up or not.

@@ -136,7 +136,8 @@ mod tests {
         write_cancel(&mut out, 7);
         let expected = concat!(
             r#"{"jsonrpc":"2.0","method":"a\u002eb","params":[ 1.0 ],"#,
-            r#""_meta":{"hops":2,"progressToken":7,"traceparent":"00-1-2-01","tracestate":"a=\""},"id":7}"#,
+            r#""_meta":{"hops":2,"progressToken":7,"#,
+            r#""traceparent":"00-1-2-01","tracestate":"a=\""},"id":7}"#,
             "\n",
             r#"{"jsonrpc":"2.0","method":"n"}"#,
             "\n",

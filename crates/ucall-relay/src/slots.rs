@@ -75,8 +75,8 @@ impl Slots {
         }
     }
 
-    /// Frees a slot whose reply has come. Returns the token of its call, or `Some(None)` if that was
-    /// given up; `None` if none was wanted.
+    /// Frees a slot whose reply has come. Returns the token of its call, or `Some(None)` if that
+    /// was given up; `None` if none was wanted.
     pub(crate) fn answer(&mut self, index: u32) -> Option<Option<Token>> {
         let slot = self.slots.get_mut(index as usize)?;
         let answered = match std::mem::replace(slot, Slot::Free) {

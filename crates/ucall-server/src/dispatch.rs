@@ -220,15 +220,6 @@ impl<H: Handler> WorkerContext<H> {
         if natives.are_used() { natives.poll_reply(text) } else { None }
     }
 
-    /// The reader of a stream is slow, or takes items again.
-    pub(crate) fn set_stream_paused(&mut self, call: CallId, is_paused: bool) {
-        self.procedures.natives_mut().set_paused(call, is_paused);
-        match is_paused {
-            true => self.handler.pause_stream(call),
-            false => self.handler.resume_stream(call),
-        }
-    }
-
     /// Cancels the deferred calls of a connection that has closed.
     pub(crate) fn cancel(&mut self, connection: Id) {
         self.handler.cancel(connection);

@@ -131,8 +131,8 @@ impl WorkerWatchers {
         self.watchers.iter_mut().find(|watcher| watcher.token == token)
     }
 
-    /// Whether there is something to send. Asked before each wait: a turn may have taken the wake-up
-    /// of a commit after its calls had ended.
+    /// Whether there is something to send. Asked before each wait: a turn may have taken the
+    /// wake-up of a commit after its calls had ended.
     pub(crate) fn is_due(&self, store: &OpenStore) -> bool {
         let is_ready = || self.watchers.iter().any(Watcher::is_ready);
         let is_new = || self.seen != Some(store.database.last_commit());

@@ -65,7 +65,7 @@ def _check(store: stores.Store) -> int:
             count, _ = count + 1, is_json and json.loads(stored)
         except ValueError as error:
             damaged += 1
-            print(f"{key}: {error}", file=sys.stderr)
+            print(f"{key!r}: {error}", file=sys.stderr)
     print(f"{count} entries")
     return 1 if damaged else 0
 
