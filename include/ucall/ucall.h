@@ -358,15 +358,25 @@ typedef struct ucall_stats_t {
  */
 bool ucall_stats(ucall_server_t server, ucall_stats_t *output, size_t size);
 
+/* The options of a store (docs/store.md). 0 is the default of each. */
+typedef struct ucall_store_config_t {
+    size_t max_bytes;       /* the size up to which its file grows; 64 GiB */
+    size_t max_value_bytes; /* the size of one value; 16 MiB */
+    size_t max_watch_bytes; /* the changes that are kept for slow watchers; 64 MiB */
+    bool no_durability;     /* answer writes before the disk has them */
+} ucall_store_config_t;
+
 /*
  * Serves the key-value store in the directory `path`, which is created if there is none, as the
- * procedures "NAME.get", "NAME.put", "NAME.delete", "NAME.cas", "NAME.increment", "NAME.scan" and
- * "NAME.batch" (docs/store.md), in place of others of these names. They run no callback, and do not
- * count for `max_procedures`. Several threads and processes may serve one store. Each thread opens
- * it when it first serves, so fork before. Returns false for a NULL server, name or path, for texts
- * that are not UTF-8, and for a store that cannot be opened.
+ * procedures "NAME.get", "NAME.put", "NAME.delete", "NAME.cas", "NAME.increment", "NAME.scan",
+ * "NAME.batch" and "NAME.watch" (docs/store.md), in place of others of these names. They run no
+ * callback, and do not count for `max_procedures`. A NULL `config` has all defaults. Several
+ * threads and processes may serve one store; those of one process with the same options. Each
+ * thread opens it when it first serves, so fork before. Returns false for a NULL server, name or
+ * path, for texts that are not UTF-8, and for a store that cannot be opened.
  */
-bool ucall_add_store(ucall_server_t server, ucall_str_t name, ucall_str_t path);
+bool ucall_add_store(ucall_server_t server, ucall_str_t name, ucall_str_t path,
+                     ucall_store_config_t const *config);
 
 /*
  * Takes one turn: waits for events of this thread, then accepts, reads, runs the calls that have

@@ -41,6 +41,8 @@ class NativeMethod(NamedTuple):
     params: str
     #: The JSON Schema of the result, as text.
     result: str
+    #: That of an item, if it is a stream.
+    item: str | None
 
 
 class Functions:
@@ -157,7 +159,10 @@ class Functions:
             raise ValueError(f"{taken!r} is already the name of another method")
         store = path if isinstance(path, stores.Store) else stores.open(path)
         inserted = self._core.insert_store(name, store._core)
-        self.natives = {**self.natives, **{it[0]: NativeMethod(*it) for it in inserted}}
+        self.natives = {
+            **self.natives,
+            **{name: NativeMethod(name, *texts, item=item) for name, texts, item in inserted},
+        }
         return store
 
     def add_relay(

@@ -183,8 +183,13 @@ impl Server {
     }
 
     /// Registers the procedures of the store in a directory.
-    pub(crate) fn add_store(&self, name: &str, path: &str) -> Result<(), Error> {
-        let store = Arc::new(Store::new(path.into(), StoreOptions::default()));
+    pub(crate) fn add_store(
+        &self,
+        name: &str,
+        path: &str,
+        options: StoreOptions,
+    ) -> Result<(), Error> {
+        let store = Arc::new(Store::new(path.into(), options));
         // Each worker opens it again: the program may fork before it serves.
         store.open().map_err(|error| Error::new(ErrorCode::Store, error))?;
         store.close();

@@ -12,8 +12,8 @@ use ucall_engine::{Address, Listener};
 use ucall_proto::http1::AccessRules;
 use ucall_relay::{RelayModule, RelayOptions, Rewrite};
 use ucall_server::{
-    CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, Procedures, RouteAccess,
-    WorkerConfig,
+    CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, NativeProcedure, Procedures,
+    RouteAccess, WorkerConfig,
 };
 use ucall_store::StoreModule;
 
@@ -363,16 +363,18 @@ impl Server {
     }
 
     /// Serves the procedures of a store, `name.get` and so on, in place of others of their names.
-    /// Returns the name of each, a summary, and the JSON Schemas of its params and its result.
+    /// Returns the name of each, a summary, and the JSON Schemas of its params, its result, and its
+    /// items if it is a stream.
     fn insert_store(
         &self,
         name: &str,
         store: &Bound<'_, PyStore>,
-    ) -> Vec<(String, &'static str, &'static str, &'static str)> {
+    ) -> Vec<(String, [&'static str; 3], Option<&'static str>)> {
         let module = Arc::new(StoreModule::new(name, store.get().store.clone()));
         let descriptions = module.procedures().iter();
-        let descriptions =
-            descriptions.map(|it| (it.name.clone(), it.summary, it.params, it.result)).collect();
+        let described =
+            |it: &NativeProcedure| (it.name.clone(), [it.summary, it.params, it.result], it.item);
+        let descriptions = descriptions.map(described).collect();
         self.procedures.insert_native(module, self.timeout);
         descriptions
     }

@@ -544,7 +544,7 @@ impl<H: Handler> Dispatch<'_, H> {
         let Some(outcome) = self.procedures.call_native(call, self.caller, reply) else {
             return self.handle_unknown(call, reply);
         };
-        if outcome == CallOutcome::Deferred
+        if matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
             && let Some(logged) = self.diversion.as_deref_mut().and_then(|it| it.logged.take())
         {
             self.procedures.natives_mut().set_logged(logged);

@@ -51,7 +51,8 @@ pub use metrics::{
     RunningCall, SeriesIndex, WaitsFor, duration_bounds, size_bounds,
 };
 pub use native::{
-    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcomes, NativeProcedure,
+    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
+    NativeProcedure,
 };
 pub use overflow::Overflow;
 pub use procedures::Procedures;
