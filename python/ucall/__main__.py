@@ -134,6 +134,8 @@ def _serve(settings: Settings) -> int:
     _process_role.options = settings.options
     server = import_server(settings.app)
     try:
+        broker = settings.broker_arguments()
+        server._registration(*broker.values())  # Checks them.
         tls = _tls.tls_settings(
             settings.ssl_certfile,
             settings.ssl_keyfile,
@@ -149,13 +151,14 @@ def _serve(settings: Settings) -> int:
             tls=tls,
             access_log=_checks.access_log(settings.access_log, settings.access_log_sample),
         )
-    except ValueError as failure:
+    except (ImportError, ValueError) as failure:
         raise StartupError(str(failure)) from None
+    server._tls = tls or server._tls
     if not _process_role.is_worker():
         server._core.bind()
         url = _process_role.url(server._core.scheme, server.host, server.port)
         log.info("listening on %s, engine: %s", url, server.engine)
-    server.run()
+    server.run(**broker)
     return 0
 
 

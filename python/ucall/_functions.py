@@ -68,6 +68,8 @@ class Functions:
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
+        #: Their description; ``None`` if nobody may ask for it.
+        self.discovery: Discovery | None = None
         #: Whether any function needs an event loop.
         self.is_async = False
         core.insert_route(
@@ -82,7 +84,8 @@ class Functions:
 
     def describe(self, title: str, version: str, description: str) -> None:
         """Has the server describe its functions to those who ask."""
-        Discovery(self, title, version, description).register(self._core)
+        self.discovery = Discovery(self, title, version, description)
+        self.discovery.register(self._core)
         _explorer.register(self._core)
 
     @property

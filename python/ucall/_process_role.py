@@ -15,6 +15,7 @@ from typing import Any, Final, ParamSpec
 
 __all__ = [
     "HEARTBEAT",
+    "NUMBER",
     "POOL",
     "SOCKETS",
     "TICKETS",
@@ -41,6 +42,8 @@ SOCKETS: Final = "UCALL_WORKER_SOCKETS"
 #: In the environment of a worker: after how many seconds it tells its supervisor that it serves;
 #: absent if nothing asks.
 HEARTBEAT: Final = "UCALL_WORKER_HEARTBEAT"
+#: In the environment of a worker: its number, from 1. Its successor has the same.
+NUMBER: Final = "UCALL_WORKER_NUMBER"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
 
@@ -55,6 +58,9 @@ sockets: list[int] = [int(number) for number in os.environ.pop(SOCKETS, "").spli
 
 #: The interval of `HEARTBEAT`; ``None``: no reports.
 heartbeat_s: Final = float(os.environ.pop(HEARTBEAT, 0)) or None
+
+#: The number of `NUMBER`; 0 in other processes.
+number: Final = int(os.environ.pop(NUMBER, "0"))
 
 #: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None

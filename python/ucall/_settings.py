@@ -38,6 +38,14 @@ class Settings:
     ssl_keyfile_password: str | None = None
     ssl_ca_certs: str | None = None
     ssl_client_auth: ClientAuth | None = None
+    broker: str | None = None
+    group: str | None = None
+    advertise: str | None = None
+    broker_creds: str | None = None
+    broker_nkey: str | None = None
+    broker_ca_certs: str | None = None
+    broker_certfile: str | None = None
+    broker_keyfile: str | None = None
     #: Further options of the server, by their names.
     options: dict[str, Any] = field(default_factory=dict)
     #: What is wrong with variables whose names begin with ``UCALL_``.
@@ -56,6 +64,29 @@ class Settings:
         }
         warnings = _unknown_variables({*flags, *converters} - {"app"})
         return cls(**flags, options=options, warnings=warnings)
+
+    def broker_arguments(self) -> dict[str, Any]:
+        """The arguments of `Server.run` that concern the broker.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        options: dict[str, Any] = {
+            "user_credentials": self.broker_creds,
+            "nkeys_seed": self.broker_nkey,
+        }
+        if self.broker_ca_certs or self.broker_certfile:
+            import ssl
+
+            options["tls"] = ssl.create_default_context(cafile=self.broker_ca_certs)
+            if self.broker_certfile:
+                options["tls"].load_cert_chain(self.broker_certfile, self.broker_keyfile)
+        return {
+            "broker": self.broker,
+            "group": self.group,
+            "advertise": self.advertise,
+            "broker_options": {name: it for name, it in options.items() if it is not None} or None,
+        }
 
 
 @dataclass(frozen=True)
@@ -156,6 +187,14 @@ def _parser() -> Parser:
     _add(
         parser, "--ssl-client-auth", choices=CLIENT_AUTH, help="whether clients need a certificate"
     )
+    _add(parser, "--broker", metavar="URL", help="register with NATS: nats://host:port,…")
+    _add(parser, "--group", metavar="NAME", help="name of the servers with these functions")
+    _add(parser, "--advertise", metavar="HOST", help="host or host:port that clients find by NATS")
+    _add(parser, "--broker-creds", metavar="FILE", help="credentials for NATS (.creds)")
+    _add(parser, "--broker-nkey", metavar="FILE", help="seed of an NKey for NATS")
+    _add(parser, "--broker-ca-certs", metavar="FILE", help="authorities of the broker's TLS")
+    _add(parser, "--broker-certfile", metavar="FILE", help="certificate for the broker")
+    _add(parser, "--broker-keyfile", metavar="FILE", help="its private key")
     parser.add_argument(
         "--reload",
         action="store_true",

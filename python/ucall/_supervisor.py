@@ -216,6 +216,7 @@ class Supervisor:
         sockets = [receiver, *(sender.fileno() for _, sender in self._pairs)]
         environment = os.environ | {
             _process_role.WORKER: str(theirs.fileno()),
+            _process_role.NUMBER: str(slot.number),
             _process_role.TICKETS: self._tickets.hex(),
             _process_role.SOCKETS: " ".join(map(str, sockets)),
         }

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -75,16 +76,16 @@ def _share_sockets(core: _core.Server, page: int) -> None:
         core.share_sockets(receiver if receiver >= 0 else None, senders, page or None)
 
 
-def prepare(server: Server) -> Control:
-    """Prepares a server of a worker process."""
+def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
+    """Prepares a server of a worker process, which calls ``on_drain`` when a drain begins."""
     control = Control(_process_role.control)
     core = server._core
     listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)
     core.configure(descriptor=listener)
     core.share_counters(_core.SharedCounters(counters), page or None)
     _share_sockets(core, page)
-    if _process_role.heartbeat_s is not None:
-        core.set_callbacks(None, control.beat, _process_role.heartbeat_s)
+    if _process_role.heartbeat_s is not None or on_drain is not None:
+        core.set_callbacks(on_drain, control.beat, _process_role.heartbeat_s)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
     control.drain_with_supervisor()
     return control

@@ -21,6 +21,7 @@ from ucall._client.base import (
     ClientBase,
     check_channel_options,
     context_for,
+    group_of,
     target_of,
 )
 from ucall._client.batch import BatchBase
@@ -58,7 +59,8 @@ class Client(ClientBase):
             ``"wss://…"`` for WebSocket; ``"tcp://…"`` or ``"tcps://…"`` for raw TCP;
             ``"udp://…"`` for datagrams (docs/udp.md); ``"unix:///path"``, ``"ws+unix:///path"`` or
             ``"tcp+unix:///path"`` for a Unix socket. A list of URIs, or ``"dns://host:port"`` for
-            all addresses of a host, spreads the calls over several servers: see docs/scale.md.
+            all addresses of a host, or ``"nats://broker:4222/group"`` for all servers that have
+            registered with a broker, spreads the calls over several servers: see docs/scale.md.
         port: The port if the URI has none. By default that of its scheme; without a scheme, and
             for ``tcp``, 8545.
         timeout: Seconds that a call may take, connecting included; ``None`` for no limit.
@@ -79,9 +81,13 @@ class Client(ClientBase):
             docs/observability.md.
         tcp_fallback: Over UDP: repeats a call over raw TCP, on the same port, if its reply is too
             long for a datagram. It then runs twice.
+        server_hostname: With ``nats+https://`` and the like: the name in the servers' certificates.
+            Without one, ``headers`` are refused, because anyone on the broker could collect them.
+        broker_options: With ``nats://``: options of nats-py's ``connect``, such as
+            ``user_credentials``.
 
     Raises:
-        ImportError: ``trace`` without ``opentelemetry-api``.
+        ImportError: ``trace`` without ``opentelemetry-api``, or ``nats://`` without ``nats-py``.
         OSError: A file of ``verify`` or ``cert`` cannot be read.
         ValueError: An argument is invalid; the message names it.
     """
@@ -102,12 +108,15 @@ class Client(ClientBase):
         hedge: bool = False,
         trace: bool = False,
         tcp_fallback: bool = False,
+        server_hostname: str | None = None,
+        broker_options: Mapping[str, Any] | None = None,
         _observer: Observer | None = None,
     ) -> None:
-        target = target_of(uri, port)
+        target = target_of(uri, port, server_hostname)
         super().__init__(target, timeout, headers, max_image_pixels, trace)
         address = self._options.address
         context = context_for(address, verify, cert)
+        group = group_of(target, broker_options, max_reply_bytes)
         check_channel_options(
             target, max_waiting_bytes, reconnect=reconnect, hedge=hedge, tcp_fallback=tcp_fallback
         )
@@ -127,7 +136,9 @@ class Client(ClientBase):
         if isinstance(target, Addresses):
             from ucall._client.balanced import BalancedPool
 
-            self._pool = BalancedPool.of(target, self._options, make_pool, hedges=hedge)
+            self._pool = BalancedPool.of(
+                target, self._options, make_pool, hedges=hedge, group=group
+            )
         elif address.is_udp:
             from ucall._client.udp import UdpPool
 

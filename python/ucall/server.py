@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from ucall import _checks, _core, _process_role, _threads, _tls
@@ -16,6 +16,8 @@ from ucall._functions import Functions
 from ucall._health import ReadyChecks
 
 if TYPE_CHECKING:
+    from ucall._broker.publisher import Publisher
+    from ucall._broker.registration import Registration
     from ucall._core import Context
 
 __all__ = ["Server"]
@@ -228,6 +230,9 @@ class Server(Decorators):
         threads = _process_role.threads if threads is None else threads
         if threads is not None:
             limits["max_threads"] = threads
+        self._tls = _tls.tls_settings(
+            ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
+        )
         self._core = _core.Server(
             self._ENGINE,
             host if uds is None else _process_role.unix_host(uds),
@@ -241,9 +246,7 @@ class Server(Decorators):
             challenge=None if auth is None else _checks.challenge(auth),
             timeout_ms=timeout_ms,
             limits=limits,
-            tls=_tls.tls_settings(
-                ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
-            ),
+            tls=self._tls,
             metrics=metrics,
             access_log=_checks.access_log(access_log, access_log_sample),
             udp=_checks.udp(udp, udp_port, udp_auth, xdp),
@@ -276,6 +279,7 @@ class Server(Decorators):
         self.description = _checks.text("description", description)
         if describe:
             self._functions.describe(title, version, description)
+        self._publisher: Publisher | None = None
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -302,7 +306,15 @@ class Server(Decorators):
         return self._core.engine
 
     def run(
-        self, max_cycles: int = -1, max_seconds: float = -1, *, workers: int | None = None
+        self,
+        max_cycles: int = -1,
+        max_seconds: float = -1,
+        *,
+        workers: int | None = None,
+        broker: str | None = None,
+        group: str | None = None,
+        advertise: str | None = None,
+        broker_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Serves on this thread until `stop`, Ctrl-C or SIGTERM, or up to a bound.
 
@@ -315,28 +327,47 @@ class Server(Decorators):
             max_seconds: Negative: no bound.
             workers: Serves from this many processes, and restarts them when they die. Each one runs
                 this program again, up to this call.
+            broker: ``"nats://a:4222,nats://b:4222"`` registers the server with NATS, through which
+                clients find and call it: see docs/scale.md. Needs ``ucall[nats]``.
+            group: The name of the servers with these functions.
+            advertise: ``host`` or ``host:port`` for direct calls; empty for none. By default that
+                of the server.
+            broker_options: Options of nats-py's ``connect``, such as ``user_credentials``.
 
         After a bound, connections stay open for the next run on this thread, or until `stop`.
 
         Raises:
+            ImportError: ``broker`` without nats-py.
             RuntimeError: The server is running.
             OSError: The port cannot be bound again after a stop.
+            ValueError: An argument is invalid.
         """
         if _process_role.is_importing():
             return
+        registration = self._registration(broker, group, advertise, broker_options)
         if _process_role.is_worker():
             from ucall import _worker
 
-            control = _worker.prepare(self)
-            return self._run(max_cycles, max_seconds, control.ready)
+            on_drain = registration.deregister if registration else None
+            control = _worker.prepare(self, on_drain)
+            return self._run(max_cycles, max_seconds, registration, control.ready)
         if workers is not None:
             return self._supervise(_checks.positive("workers", workers))
-        self._run(max_cycles, max_seconds, self._service_report())
+        on_start = self._service_report(registration)
+        self._run(max_cycles, max_seconds, registration, on_start)
 
-    def start(self) -> None:
+    def start(
+        self,
+        *,
+        broker: str | None = None,
+        group: str | None = None,
+        advertise: str | None = None,
+        broker_options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Serves on a new thread, until `stop` or the end of the program.
 
-        It returns when the server accepts connections. Functions run on that thread.
+        It returns when the server accepts connections. Functions run on that thread. See `run` for
+        the arguments.
 
         Raises:
             RuntimeError: The server is running.
@@ -344,17 +375,26 @@ class Server(Decorators):
         """
         if _process_role.is_importing():
             return
+        registration = self._registration(broker, group, advertise, broker_options)
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 raise RuntimeError("the server runs already")
-            run = functools.partial(self._run, -1, -1)
+            self._set_on_drain(registration)
+            run = functools.partial(self._run, -1, -1, registration)
             self._thread = _threads.start(run, f"ucall:{self.port}")
 
-    async def serve(self) -> None:
+    async def serve(
+        self,
+        *,
+        broker: str | None = None,
+        group: str | None = None,
+        advertise: str | None = None,
+        broker_options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Serves within the running event loop, asyncio's or uvloop's, until `stop`.
 
         Functions run on the loop's thread. A cancelled server drains first. The program handles
-        signals.
+        signals. See `run` for the arguments.
 
         Raises:
             RuntimeError: The server is running.
@@ -362,10 +402,14 @@ class Server(Decorators):
         """
         from ucall._asyncio import embedded
 
+        registration = self._registration(broker, group, advertise, broker_options)
+        self._set_on_drain(registration)
         self._idle.clear()
         try:
-            await embedded.serve(self, self._core)
+            await embedded.serve(self, self._core, registration.start if registration else None)
         finally:
+            if registration is not None:
+                registration.close()
             self._core.flush_access_log()
             self._idle.set()
 
@@ -387,9 +431,11 @@ class Server(Decorators):
         """Sends a notification to all clients that have subscribed to a topic.
 
         A client subscribes by a function that calls `Context.subscribe`. `publish` may be called
-        from any thread, and from any worker process: it reaches the clients of all of them. It
-        never waits. Messages are dropped for a client that reads too slowly, as its subscription
-        says, and for a worker that does not take them; ``stats()["dropped_messages"]`` counts them.
+        from any thread, and from any worker process: it reaches the clients of all of them, and
+        with a ``broker`` those of all servers of the group. It never waits. Messages are dropped
+        for a client that reads too slowly, as its subscription says, for a worker that does not
+        take them, and for other servers while 8 MiB wait for the broker;
+        ``stats()["dropped_messages"]`` counts them.
 
         Args:
             topic: The topic's name.
@@ -403,6 +449,8 @@ class Server(Decorators):
                 or the topic is longer than ``max_topic_bytes``.
         """
         self._core.publish(topic, method, params, self._functions.types.encode)
+        if self._publisher is not None:
+            self._publisher.publish(topic, method, params)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the server was made; with ``workers``, of all workers together.
@@ -416,7 +464,10 @@ class Server(Decorators):
             cookie), ``dropped`` (by the kernel); ``batches``: by function and size, the number of
             batches in this process.
         """
-        return self._core.stats()
+        stats = self._core.stats()
+        if self._publisher is not None:
+            stats["dropped_messages"] += self._publisher.dropped
+        return stats
 
     def __enter__(self) -> Self:
         """Calls `start`."""
@@ -433,19 +484,50 @@ class Server(Decorators):
         return f"<ucall.Server on {where}, {self.engine}, {state}>"
 
     def _run(
-        self, max_cycles: int, max_seconds: float, on_start: Callable[[], object] | None
+        self,
+        max_cycles: int,
+        max_seconds: float,
+        registration: Registration | None,
+        on_start: Callable[[], object] | None,
     ) -> None:
         self._idle.clear()
         _threads.running.add(self)
+        callbacks: list[Callable[[], object]] = [registration.start] if registration else []
+        callbacks += [on_start] if on_start else []
         try:
-            run = functools.partial(run_server, self, on_start)
+            run = functools.partial(run_server, self, _in_turn(*callbacks))
             self._core.run(max_cycles, max_seconds, run)
         finally:
+            if registration is not None:
+                registration.close()
             self._core.flush_access_log()
             self._idle.set()
 
-    def _service_report(self) -> Callable[[], object] | None:
+    def _registration(
+        self,
+        broker: str | None,
+        group: str | None,
+        advertise: str | None,
+        options: Mapping[str, Any] | None,
+    ) -> Registration | None:
+        """The registration with a broker."""
+        if broker is None:
+            given = {"group": group, "advertise": advertise, "broker_options": options}
+            for name in (name for name, value in given.items() if value is not None):
+                raise ValueError(f"{name}: has no effect without broker")
+            return None
+        if group is None:
+            raise ValueError("group: expected the name of the servers with these functions")
+        from ucall._broker.registration import Registration
+
+        return Registration(self, broker, group, advertise, options)
+
+    def _set_on_drain(self, registration: Registration | None) -> None:
+        self._core.set_callbacks(registration.deregister if registration else None, None, None)
+
+    def _service_report(self, registration: Registration | None) -> Callable[[], object] | None:
         """Prepares the reports to a service manager; returns the first one."""
+        self._set_on_drain(registration)
         if "NOTIFY_SOCKET" not in os.environ:
             return None
         from ucall import _systemd
@@ -453,7 +535,9 @@ class Server(Decorators):
         notifier = _systemd.notifier()
         if notifier is None:
             return None
-        self._core.set_callbacks(notifier.stopping, notifier.beat, notifier.beat_interval_s)
+        callbacks = [registration.deregister] if registration else []
+        stopping = _in_turn(notifier.stopping, *callbacks)
+        self._core.set_callbacks(stopping, notifier.beat, notifier.beat_interval_s)
         url = _process_role.url(self._core.scheme, self.host, self.port)
         return functools.partial(notifier.ready, f"serving on {url}")
 
@@ -474,3 +558,15 @@ class Server(Decorators):
         status = supervisor.run()
         if status:
             raise SystemExit(status)
+
+
+def _in_turn(*functions: Callable[[], object]) -> Callable[[], None] | None:
+    """A function that calls these one after another; ``None`` without any."""
+    if not functions:
+        return None
+
+    def call_all() -> None:
+        for function in functions:
+            function()
+
+    return call_all

@@ -40,14 +40,21 @@ def often(number: int):
     return number + 1
 
 print("ready", flush=True)
-server.run()
+server.run(**json.loads(sys.argv[4]))
 """
 
 
 class Servers:
-    """Servers on ports of their own, which they keep when they are restarted."""
+    """Servers on ports of their own, which they keep when they are restarted.
 
-    def __init__(self, folder: Path, count: int, options: dict[str, Any]) -> None:
+    Args:
+        run: The arguments of `Server.run`.
+    """
+
+    def __init__(
+        self, folder: Path, count: int, options: dict[str, Any], run: dict[str, Any]
+    ) -> None:
+        self._run = run
         self.ports = [free_port() for _ in range(count)]
         self._options = options
         self._folder = folder
@@ -93,14 +100,16 @@ class Servers:
 
     def _start(self, port: int) -> subprocess.Popen[str]:
         log = self._folder / f"{port}.log"
-        options = json.dumps(self._options)
-        command = [sys.executable, "-u", "-c", SOURCE, str(port), str(log), options]
+        arguments = [str(port), str(log), json.dumps(self._options), json.dumps(self._run)]
+        command = [sys.executable, "-u", "-c", SOURCE, *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
-def servers(folder: Path, count: int, **options: Any) -> Iterator[Servers]:
-    started = Servers(folder, count, options)
+def servers(
+    folder: Path, count: int, run: dict[str, Any] | None = None, **options: Any
+) -> Iterator[Servers]:
+    started = Servers(folder, count, options, run or {})
     try:
         yield started
     finally:
@@ -168,7 +177,7 @@ class Load:
 
 
 @contextmanager
-def load(uris: list[str], kind: str, callers: int = 8, **options: Any) -> Iterator[Load]:
+def load(uris: str | list[str], kind: str, callers: int = 8, **options: Any) -> Iterator[Load]:
     """Calls servers during the block, by a client of threads or of asyncio."""
     made = Load()
     run: Callable[..., None] = _run_threads if kind == "threads" else _run_tasks
@@ -183,7 +192,7 @@ def load(uris: list[str], kind: str, callers: int = 8, **options: Any) -> Iterat
     assert not thread.is_alive()
 
 
-def _run_threads(made: Load, uris: list[str], callers: int, options: dict[str, Any]) -> None:
+def _run_threads(made: Load, uris: str | list[str], callers: int, options: dict[str, Any]) -> None:
     with Client(uris, **options) as client:
         threads = [
             threading.Thread(target=made.call_in_turn, args=(client, caller, callers))
@@ -195,7 +204,7 @@ def _run_threads(made: Load, uris: list[str], callers: int, options: dict[str, A
             thread.join()
 
 
-def _run_tasks(made: Load, uris: list[str], callers: int, options: dict[str, Any]) -> None:
+def _run_tasks(made: Load, uris: str | list[str], callers: int, options: dict[str, Any]) -> None:
     async def main() -> None:
         async with aio.Client(uris, **options) as client:
             tasks = [made.await_in_turn(client, it, callers) for it in range(callers)]

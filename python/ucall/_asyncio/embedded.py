@@ -7,7 +7,7 @@ wait for nothing. Timers of the worker are timers of the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
@@ -68,7 +68,7 @@ class EmbeddedLoop:
         self._driver.detach()
 
 
-async def serve(server: Server, core: _core.Server) -> None:
+async def serve(server: Server, core: _core.Server, on_start: Callable[[], object] | None) -> None:
     """Serves until stopped. Cancelled, it drains first; cancelled again, it ends at once."""
     driver = core.start_embedded()
     if driver is None:
@@ -78,6 +78,8 @@ async def serve(server: Server, core: _core.Server) -> None:
         embedded_loop = EmbeddedLoop(driver, asyncio.get_running_loop())
         await server._lifespan.begin_async(server)
         driver.listen()
+        if on_start is not None:
+            on_start()
         embedded_loop.schedule_turn()
         try:
             await asyncio.shield(embedded_loop.finished)

@@ -45,7 +45,17 @@ class Address:
         ValueError: The URI is invalid, or has another port.
     """
 
-    __slots__ = ("host", "ip", "is_http", "is_secure", "path", "port", "scheme", "socket_path")
+    __slots__ = (
+        "host",
+        "ip",
+        "is_http",
+        "is_secure",
+        "is_trusted",
+        "path",
+        "port",
+        "scheme",
+        "socket_path",
+    )
 
     def __init__(self, uri: str, port: int | None = None) -> None:
         scheme, found, rest = uri.partition("://")
@@ -53,6 +63,8 @@ class Address:
         self.socket_path: str | None = None
         #: One of the IP addresses of the host, if connections should be made to that one.
         self.ip: str | None = None
+        #: Whether headers may go there.
+        self.is_trusted = True
         if scheme in _UNIX:
             return self._parse_unix(uri, scheme, rest, port)
         if scheme not in _SCHEMES or (found and not scheme):
@@ -135,15 +147,30 @@ class Addresses:
 
     Args:
         uris: The URIs, or ``dns://host:port``: all IP addresses of a host. ``dns+https://`` and
-            the like are for other protocols than HTTP.
+            the like are for other protocols than HTTP. Or ``nats://broker:port/group``: all servers
+            of a group, with ``nats+https://`` and the like.
         port: The port of URIs that have none.
+        server_hostname: The name in the certificates of the servers of a group.
 
     Raises:
         ValueError: A URI is invalid, or their protocols differ.
     """
 
-    def __init__(self, uris: str | Sequence[str], port: int | None = None) -> None:
+    def __init__(
+        self,
+        uris: str | Sequence[str],
+        port: int | None = None,
+        server_hostname: str | None = None,
+    ) -> None:
         self.resolves = isinstance(uris, str)
+        #: Of servers that are found by NATS.
+        self.brokers: list[str] = []
+        self.group = ""
+        self._server_hostname = server_hostname
+        if isinstance(uris, str) and _is_group(uris):
+            return self._parse_group(uris, port)
+        if server_hostname is not None:
+            raise ValueError("server_hostname: is for addresses with nats://")
         if isinstance(uris, str):
             scheme, _, rest = uris.partition("://")
             inner = scheme.lower().removeprefix("dns").removeprefix("+")
@@ -160,15 +187,47 @@ class Addresses:
         if self.resolves and self.first.socket_path is not None:
             raise ValueError("dns: a Unix socket has no host")
 
+    def _parse_group(self, uri: str, port: int | None) -> None:
+        from ucall._broker.subjects import parse_group_uri
+
+        self._scheme, self.brokers, self.group = parse_group_uri(uri)
+        if port is not None:
+            raise ValueError(f"port: servers that are found by NATS have their own, got {port}")
+        first = self._address(self._server_hostname or self.group)
+        if first.socket_path is not None or first.is_udp:
+            raise ValueError("nats: expected direct calls over HTTP, WebSocket or TCP")
+        if self._server_hostname is not None and not first.is_secure:
+            raise ValueError("server_hostname: expected nats+https://, nats+wss:// or nats+tcps://")
+        first.is_trusted = self._server_hostname is not None
+        self.list, self.first = [first], first
+
+    def found(self, advertised: str, transports: Sequence[str]) -> Address | None:
+        """The address that a server advertises; ``None`` if it does not speak the protocol.
+
+        Raises:
+            ValueError: It is invalid.
+        """
+        if (self._scheme or "http") not in transports:
+            return None
+        address = self._address(advertised)
+        if self._server_hostname is None:
+            return address
+        return self._address(f"{self._server_hostname}:{address.port}").at(address.host)
+
+    def _address(self, authority: str) -> Address:
+        return Address(f"{self._scheme}://{authority}" if self._scheme else authority)
+
     @staticmethod
     def is_several(uri: str | Sequence[str]) -> bool:
         """Whether a client's URI may stand for several servers."""
         if not isinstance(uri, str):
             return True
         scheme = uri.partition("://")[0].lower()
-        return scheme == "dns" or scheme.startswith("dns+")
+        return scheme == "dns" or scheme.startswith("dns+") or _is_group(uri)
 
     def __str__(self) -> str:
+        if self.group:
+            return f"the group {self.group}"
         return f"all of {self.first}" if self.resolves else ", ".join(map(str, self.list))
 
 
@@ -179,6 +238,11 @@ def secure_uri(uri: str, port: int | None) -> tuple[str, int | None]:
         secure = {"http": "https", "tcp": "tcps", "ws": "wss"}.get(scheme.lower(), scheme)
         return f"{secure}://{rest}", port
     return f"https://{uri}", Address(uri, port).port
+
+
+def _is_group(uri: str) -> bool:
+    scheme = uri.partition("://")[0].lower()
+    return scheme == "nats" or scheme.startswith("nats+")
 
 
 def _split_path(uri: str, rest: str, has_headers: bool) -> tuple[str, str]:

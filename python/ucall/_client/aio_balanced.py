@@ -28,6 +28,7 @@ from ucall._client.sockets import Deadline, connect_error, not_sent, timeout_err
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
+    from ucall._broker.group import Group
     from ucall._client.address import Address, Addresses
     from ucall._client.aio_pool import HttpPool, SharedPool
     from ucall._client.aio_streams import Source
@@ -52,8 +53,17 @@ class _Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         # The loop alone would not keep its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: The servers by NATS, and what calls go to while none is reached directly.
+        self.group: Group | None = None
+        self.fallback: Member[Any] | None = None
         if not addresses.resolves:
             self.balancer.update(addresses.list, time.monotonic())
+
+    def use_group(self, group: Group) -> None:
+        """Finds the servers by NATS."""
+        from ucall._broker.group import AsyncBrokerPool
+
+        self.group, self.fallback = group, Member(self.addresses.first, AsyncBrokerPool(group))
 
     def use_running_loop(self) -> None:
         """Forgets the calls of another event loop."""
@@ -70,13 +80,22 @@ class _Servers:
 
     async def resolve(self) -> None:
         """Resolves the name again. Keeps the known addresses if that fails."""
+        removed = self.balancer.update(await self._find(), time.monotonic())
+        for member in removed:
+            member.pool.close_idle()
+
+    async def _find(self) -> list[Address]:
+        if self.group is not None:
+            from ucall._broker.connection import start
+
+            known = await asyncio.wrap_future(start(self.group.discover()))
+            self.balancer.fallback = self.fallback
+            return self.balancer.with_missing(known)
         address = self.addresses.first
         found = await asyncio.get_running_loop().getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
         )
-        removed = self.balancer.update(addresses_of(address, found), time.monotonic())
-        for member in removed:
-            member.pool.close_idle()
+        return addresses_of(address, found)
 
     async def resolve_quietly(self) -> None:
         with suppress(OSError, UnicodeError):
@@ -112,6 +131,7 @@ class AsyncBalancedPool:
         make_pool: Callable[[Options, float], Pool],
         *,
         hedges: bool,
+        group: Group | None,
     ) -> AsyncBalancedPool:
         """Connections to these addresses, each of which gets a pool."""
         assert isinstance(options, BalancedOptions)
@@ -124,7 +144,10 @@ class AsyncBalancedPool:
             from ucall._client.hedge import Latencies
 
             latencies = Latencies()
-        return cls(_Servers(addresses, make), options, latencies)
+        servers = _Servers(addresses, make)
+        if group is not None:
+            servers.use_group(group)
+        return cls(servers, options, latencies)
 
     def for_options(self, options: BalancedOptions) -> AsyncBalancedPool:
         """The pool of a client with other options, with the same connections."""
@@ -167,6 +190,8 @@ class AsyncBalancedPool:
         self._servers.cancel()
         for member in self._balancer.members:
             member.pool.close()
+        if self._servers.group is not None:
+            self._servers.group.close()
 
     def source(self, begin: Callable[[Pool, Options], Source]) -> Source:
         """A stream of one of the servers, which its first message begins."""
@@ -321,6 +346,8 @@ class AsyncBalancedPool:
         try:
             async with asyncio.timeout(timeout):
                 await self._servers.resolve()
+        except ConnectionError:  # No broker accepts the connection.
+            raise
         except (OSError, UnicodeError) as error:
             raise connect_error(address, error, timeout) from None
         member = self._balancer.pick(now, (), self._key)
@@ -339,7 +366,7 @@ class AsyncBalancedPool:
             return
         for member in self._balancer.poll_probes(now):
             self._servers.start(self._probe(member))
-        if self._balancer.poll_resolve(now) and self._balancer.members:
+        if self._balancer.poll_resolve(now) and self._balancer.is_resolved:
             self._servers.start(self._servers.resolve_quietly())
 
     async def _probe(self, member: Member[Pool]) -> None:

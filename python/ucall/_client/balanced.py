@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from ucall import _core
@@ -36,6 +36,7 @@ from ucall.errors import ConnectionError
 if TYPE_CHECKING:
     from typing import Never
 
+    from ucall._broker.group import Group
     from ucall._client.address import Address, Addresses
     from ucall._client.hedge import Hedge
     from ucall._client.inbox import Message
@@ -59,12 +60,29 @@ class _Servers:
         self.lock = threading.Lock()
         if not addresses.resolves:
             self.balancer.update(addresses.list, time.monotonic())
+        #: The servers by NATS, and what calls go to while none is reached directly.
+        self.group: Group | None = None
+        self.fallback: Member[Any] | None = None
         _all_servers.add(self)
+
+    def use_group(self, group: Group) -> None:
+        """Finds the servers by NATS."""
+        from ucall._broker.group import BrokerPool
+
+        self.group, self.fallback = group, Member(self.addresses.first, BrokerPool(group))
 
     def resolve(self) -> None:
         """Resolves the name again. Keeps the known addresses if that fails."""
-        found = resolve(self.addresses.first)
+        if self.group is None:
+            found = resolve(self.addresses.first)
+        else:
+            from ucall._broker.connection import start
+
+            found = start(self.group.discover()).result()
         with self.lock:
+            if self.fallback is not None:
+                found = self.balancer.with_missing(found)
+                self.balancer.fallback = self.fallback
             removed = self.balancer.update(found, time.monotonic())
         for member in removed:
             member.pool.close_idle()
@@ -102,6 +120,7 @@ class BalancedPool:
         make_pool: Callable[[Options, float], Pool],
         *,
         hedges: bool,
+        group: Group | None,
     ) -> BalancedPool:
         """Connections to these addresses, each of which gets a pool."""
         assert isinstance(options, BalancedOptions)
@@ -114,7 +133,10 @@ class BalancedPool:
             from ucall._client.hedge import Hedge
 
             hedge = Hedge()
-        return cls(_Servers(addresses, make), options, hedge)
+        servers = _Servers(addresses, make)
+        if group is not None:
+            servers.use_group(group)
+        return cls(servers, options, hedge)
 
     def for_options(self, options: BalancedOptions) -> BalancedPool:
         """The pool of a client with other options, with the same connections."""
@@ -164,6 +186,8 @@ class BalancedPool:
         """Closes the idle connections; those in use close after their exchange."""
         for member in self._balancer.members:
             member.pool.close()
+        if self._servers.group is not None:
+            self._servers.group.close()
 
     def source(self, begin: Callable[[Pool, Options], Source]) -> Source:
         """Begins a stream on one of the servers; on another one if it accepts no connection.
@@ -318,6 +342,8 @@ class BalancedPool:
         address = self._options.address
         try:
             self._servers.resolve()
+        except ConnectionError:  # No broker accepts the connection.
+            raise
         except (OSError, UnicodeError) as error:
             raise connect_error(address, error, timeout) from None
         member = self._balancer.pick(now, (), self._key)
@@ -330,7 +356,7 @@ class BalancedPool:
         servers = self._servers
         with servers.lock:
             due = self._balancer.poll_probes(now)
-            resolves = self._balancer.poll_resolve(now) and bool(self._balancer.members)
+            resolves = self._balancer.poll_resolve(now) and self._balancer.is_resolved
         for member in due:
             run = self._probe
             threading.Thread(

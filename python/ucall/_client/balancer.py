@@ -145,6 +145,8 @@ class Balancer(Generic[PoolT]):
         self._random = random
         self.members: list[Member[PoolT]] = []
         self._up: list[Member[PoolT]] = []
+        #: What calls go to while no address is up: the broker of a group that was resolved.
+        self.fallback: Member[PoolT] | None = None
         #: Random pairs of the members that are up, without end, so that a call need not draw one;
         #: ``None`` if there are fewer than two, or a slow start.
         self.pairs: Iterator[tuple[Member[PoolT], Member[PoolT]]] | None = None
@@ -185,6 +187,9 @@ class Balancer(Generic[PoolT]):
             one, other = next(pairs)
             return one if len(one.running) <= len(other.running) else other
         found = [member for member in self._up if member not in tried]
+        if not found and self.fallback is not None and not self._has_overloaded():
+            self._resolve_soon()
+            return None if self.fallback in tried else self.fallback
         if not found:
             found = self._resting(tried)
         if key is not None and found:
@@ -196,8 +201,7 @@ class Balancer(Generic[PoolT]):
         if member.is_up or member.is_probing:
             member.pause_s = min(max(member.pause_s * 2, _PAUSE_FIRST_S), _PAUSE_LAST_S)
             self._rest(member, now, member.pause_s * (0.5 + self._random() / 2))
-        self._resolve_at = min(self._resolve_at, self._resolved_at + _RESOLVE_LEAST_S)
-        self.next_due = min(self.next_due, self._resolve_at)
+        self._resolve_soon()
 
     def overload(self, member: Member[PoolT], now: float, seconds: float) -> None:
         """A member has asked for a pause."""
@@ -255,11 +259,35 @@ class Balancer(Generic[PoolT]):
         self._resolved_at, self._resolve_at = now, now + _RESOLVE_S
         return True
 
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the name was resolved before."""
+        return bool(self.members) or self.fallback is not None
+
+    def with_missing(self, found: Collection[Address]) -> list[Address]:
+        """The addresses that a broker has reported, and the known ones that may only have answered
+        late: all but those that have rested for long."""
+        names = {str(address) for address in found}
+        kept = [
+            member.address
+            for member in self.members
+            if member.name not in names
+            and (member.is_up or member.is_overloaded or member.pause_s < _PAUSE_LAST_S)
+        ]
+        return [*found, *kept]
+
     def forget_calls(self) -> None:
         """Forgets calls and probes of another process or event loop."""
         for member in self.members:
             member.running.clear()
             member.is_probing = False
+
+    def _resolve_soon(self) -> None:
+        self._resolve_at = min(self._resolve_at, self._resolved_at + _RESOLVE_LEAST_S)
+        self.next_due = min(self.next_due, self._resolve_at)
+
+    def _has_overloaded(self) -> bool:
+        return any(member.is_overloaded for member in self.members)
 
     def _is_silent(self, member: Member[PoolT], now: float) -> bool:
         """Whether calls have waited for long, and none has had a reply since."""

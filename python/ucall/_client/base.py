@@ -18,6 +18,7 @@ from ucall._core import Reply, Request
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from ucall._broker.group import Group
     from ucall._tracing.client import ClientSpan, ClientSpans
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "ClientBase",
     "check_channel_options",
     "context_for",
+    "group_of",
     "target_of",
 ]
 
@@ -43,12 +45,36 @@ NO_STREAMS_OVER_UDP = (
 SUBSCRIPTIONS_REFUSED = "a client with several addresses has no subscriptions: use one for each"
 
 
-def target_of(uri: str | Sequence[str], port: int | None) -> Address | Addresses:
+def target_of(
+    uri: str | Sequence[str], port: int | None, server_hostname: str | None
+) -> Address | Addresses:
     """The server of a client, or its servers."""
     if Addresses.is_several(uri):
-        return Addresses(uri, port)
+        return Addresses(uri, port, server_hostname)
+    if server_hostname is not None:
+        raise ValueError("server_hostname: is for addresses with nats://")
     assert isinstance(uri, str)
     return Address(uri, port)
+
+
+def group_of(
+    target: Address | Addresses, options: Mapping[str, Any] | None, reply_bytes_max: int
+) -> Group | None:
+    """The servers that are found by NATS; ``None`` without a broker.
+
+    Raises:
+        ImportError: nats-py is not installed.
+        OSError: A file of credentials cannot be read.
+        ValueError: An option is invalid.
+    """
+    if isinstance(target, Address) or not target.group:
+        if options is not None:
+            raise ValueError("broker_options: are for addresses with nats://")
+        return None
+    from ucall._broker.connection import check_options
+    from ucall._broker.group import Group
+
+    return Group(target, check_options(options), reply_bytes_max)
 
 
 def check_channel_options(

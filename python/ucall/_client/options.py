@@ -10,7 +10,7 @@ from ucall import _core
 from ucall._client.address import Address
 from ucall._client.encode import default
 
-__all__ = ["UNCHANGED", "BalancedOptions", "Options", "Unchanged"]
+__all__ = ["RESERVED", "TIMEOUT_MS", "UNCHANGED", "BalancedOptions", "Options", "Unchanged"]
 
 
 class Unchanged:
@@ -23,10 +23,10 @@ class Unchanged:
 UNCHANGED: Final = Unchanged()
 
 #: The header with the time that the caller waits: milliseconds, in decimal. Past it, -32001.
-_TIMEOUT_MS = "Ucall-Timeout-Ms"
+TIMEOUT_MS = "Ucall-Timeout-Ms"
 
 #: Headers that the client sets itself.
-_RESERVED = {
+RESERVED = {
     "connection",
     "content-length",
     "content-type",
@@ -65,6 +65,11 @@ class Options:
             raise ValueError("id: calls over UDP have ids of their own, which tell copies apart")
         if headers and not address.has_headers:
             raise ValueError("headers: raw TCP has none")
+        if headers and not address.is_trusted:
+            raise ValueError(
+                "headers: servers that are found by NATS get them only under TLS with a name that "
+                "is expected: use nats+https:// or nats+wss:// and server_hostname"
+            )
         self.address = address
         self.timeout = timeout
         self.headers = dict(headers)
@@ -190,9 +195,9 @@ class BalancedOptions(Options):
 
 def _with_deadline(headers: Mapping[str, str], timeout: float | None) -> Mapping[str, str]:
     """Adds the header with the caller's time limit."""
-    if timeout is None or any(name.lower() == _TIMEOUT_MS.lower() for name in headers):
+    if timeout is None or any(name.lower() == TIMEOUT_MS.lower() for name in headers):
         return headers
-    return {**headers, _TIMEOUT_MS: str(math.ceil(timeout * 1000))}
+    return {**headers, TIMEOUT_MS: str(math.ceil(timeout * 1000))}
 
 
 def _head(address: Address, headers: Mapping[str, str]) -> bytes:
@@ -225,7 +230,7 @@ def _check_header(name: str, value: str) -> None:
         raise TypeError("headers: expected str for names and values")
     if not name or not _TOKEN.issuperset(name.lower()):
         raise ValueError(f"headers: {name!r} is not a valid name of a header")
-    if name.lower() in _RESERVED:
+    if name.lower() in RESERVED:
         raise ValueError(f"headers: {name} is set by the client itself")
     try:
         value.encode("latin-1")

@@ -25,6 +25,7 @@ from ucall._client.base import (
     ClientBase,
     check_channel_options,
     context_for,
+    group_of,
     target_of,
 )
 from ucall._client.batch import BatchBase
@@ -81,13 +82,16 @@ class Client(ClientBase):
         hedge: bool = False,
         trace: bool = False,
         tcp_fallback: bool = False,
+        server_hostname: str | None = None,
+        broker_options: Mapping[str, Any] | None = None,
     ) -> None:
         if max_connections < 1:
             raise ValueError(f"max_connections: expected 1 or more, got {max_connections}")
-        target = target_of(uri, port)
+        target = target_of(uri, port, server_hostname)
         super().__init__(target, timeout, headers, max_image_pixels, trace)
         address = self._options.address
         context = context_for(address, verify, cert)
+        group = group_of(target, broker_options, max_reply_bytes)
         check_channel_options(
             target, max_waiting_bytes, reconnect=reconnect, hedge=hedge, tcp_fallback=tcp_fallback
         )
@@ -102,7 +106,9 @@ class Client(ClientBase):
         if isinstance(target, Addresses):
             from ucall._client.aio_balanced import AsyncBalancedPool
 
-            self._pool = AsyncBalancedPool.of(target, self._options, make_pool, hedges=hedge)
+            self._pool = AsyncBalancedPool.of(
+                target, self._options, make_pool, hedges=hedge, group=group
+            )
         elif address.is_udp:
             from ucall._client.udp import AsyncUdpPool
 

@@ -1,0 +1,1 @@
+"""Servers and clients that find one another by NATS. Imported only if a broker is given."""

@@ -1,0 +1,323 @@
+"""The servers of a group, as a client finds and calls them through NATS.
+
+It runs on the thread of the brokers, for synchronous clients and those of asyncio alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import os
+import secrets
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ucall import _core
+from ucall._broker.connection import BrokerOptions, connect, header_bytes, start
+from ucall._broker.subjects import CALL_ID, ERROR, ERROR_CODE, cancel_subject, subject_of
+from ucall._client.options import RESERVED, TIMEOUT_MS
+from ucall._client.sockets import not_sent, timeout_error
+from ucall.errors import ConnectionError
+
+if TYPE_CHECKING:
+    from ucall._client.address import Address, Addresses
+
+__all__ = ["AsyncBrokerPool", "BrokerPool", "Group"]
+
+#: Seconds in which a broker has to accept the connection.
+_CONNECT_S = 5.0
+#: Seconds in which the first server has to answer a discovery, and each further one after another.
+_FIRST_ANSWER_S = 1.0
+_NEXT_ANSWER_S = 0.1
+_SERVERS_MAX = 4_096
+#: Headers that are not those of a call.
+_OWN_HEADERS = {*RESERVED, "user-agent", TIMEOUT_MS.lower()}
+_NOT_FOUND = b'{"code":-32601,"message":"Method not found"}'
+_call_ids = itertools.count(1)
+_process = secrets.token_hex(8)
+
+
+class Group:
+    """A group of servers.
+
+    Args:
+        addresses: The brokers, the group, and how its servers are called directly.
+        options: Options of nats-py.
+        reply_bytes_max: The longest reply, of a batch as a whole.
+    """
+
+    def __init__(self, addresses: Addresses, options: BrokerOptions, reply_bytes_max: int) -> None:
+        self._addresses = addresses
+        self._name = addresses.group
+        self._options = options
+        self._reply_bytes_max = reply_bytes_max
+        self._pid = os.getpid()
+        self._connection: Any = None
+        self._connecting: asyncio.Lock | None = None
+        #: Is done when the connection has ended.
+        self._lost: asyncio.Future[None] | None = None
+
+    async def discover(self) -> list[Address]:
+        """The direct addresses of the servers, by ``$SRV.PING``.
+
+        Raises:
+            ucall.ConnectionError: No broker accepts the connection.
+        """
+        connection = await self._connected()
+        found: dict[str, Address] = {}
+        try:
+            subscription = await connection.subscribe(inbox := connection.new_inbox())
+            await connection.publish(f"$SRV.PING.{self._name}", reply=inbox)
+            wait_s = _FIRST_ANSWER_S
+            while len(found) < _SERVERS_MAX:
+                try:
+                    message = await subscription.next_msg(timeout=wait_s)
+                except TimeoutError:
+                    break
+                if "Status" in (message.headers or {}):  # There is none.
+                    break
+                wait_s = _NEXT_ANSWER_S
+                if (address := self._address_of(message.data)) is not None:
+                    found[str(address)] = address
+            await subscription.unsubscribe()
+        except Exception as error:
+            self._fail(error)
+        return list(found.values())
+
+    async def exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """Makes the calls of a request through NATS, and returns their reply.
+
+        Raises:
+            ucall.ConnectionError: No server has the function, a call is too long, or the connection
+                has ended.
+            ucall.TimeoutError: No reply came within ``timeout`` seconds.
+        """
+        document = json.loads(request.document)
+        headers = _headers_of(request)
+        calls = document if isinstance(document, list) else [document]
+        work = asyncio.gather(*(self._call(call, dict(headers), timeout) for call in calls))
+        try:
+            async with asyncio.timeout(timeout):
+                texts = [text for text in await work if text is not None]
+        except TimeoutError as error:
+            raise (error if hasattr(error, "may_have_run") else timeout_error(timeout)) from None
+        if not ids:
+            return _core.Reply.nothing()
+        text = b"[%s]" % b",".join(texts) if isinstance(document, list) else texts[0]
+        reader = _core.ReplyReader(http=False, reply_bytes_max=self._reply_bytes_max)
+        [reply] = reader.feed(text + b"\n")
+        assert isinstance(reply, _core.Reply)
+        reply.check_answers(request)
+        return reply
+
+    def close(self) -> None:
+        """Closes the connection. The next call opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._pid == os.getpid():
+            start(connection.close())
+
+    async def _connected(self) -> Any:
+        if self._pid != os.getpid():
+            # The connection belongs to the parent of this process.
+            self._pid, self._connection, self._connecting = os.getpid(), None, None
+        if self._connecting is None:
+            self._connecting = asyncio.Lock()
+        async with self._connecting:
+            if self._connection is None or self._connection.is_closed:
+                self._lost = asyncio.get_running_loop().create_future()
+                self._connection = await connect(
+                    self._addresses.brokers,
+                    self._options,
+                    f"ucall client of {self._name}",
+                    reports=False,
+                    timeout_s=_CONNECT_S,
+                    on_lost=self._handle_lost,
+                )
+            return self._connection
+
+    def _handle_lost(self) -> None:
+        """The calls under way get no reply: those who wait are told, and may call again."""
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+        self._lost = asyncio.get_running_loop().create_future()
+
+    def _address_of(self, answer: bytes) -> Address | None:
+        """The address in a server's answer, which anyone may have sent."""
+        try:
+            metadata = json.loads(answer)["metadata"]
+            return self._addresses.found(metadata["address"], metadata["transports"].split(","))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+    async def _call(
+        self, call: dict[str, Any], headers: dict[str, str], timeout: float | None
+    ) -> bytes | None:
+        """Makes one call; returns the text of its reply object."""
+        connection = await self._connected()
+        if timeout is not None:
+            headers[TIMEOUT_MS] = str(math.ceil(timeout * 1000))
+        for name in ("traceparent", "tracestate"):
+            if name in call.get("_meta", {}):
+                headers[name] = call["_meta"][name]
+        headers[CALL_ID] = id = f"{_process}-{next(_call_ids)}"
+        subject = subject_of(self._name, call["method"])
+        params = json.dumps(call["params"]).encode() if "params" in call else b""
+        if len(params) + header_bytes(headers) > connection.max_payload:
+            text = (
+                "no server can be reached directly, and the request is longer than the "
+                f"broker's max_payload of {connection.max_payload} bytes"
+            )
+            raise not_sent(ConnectionError(text))
+        try:
+            if "id" not in call:
+                await connection.publish(subject, params, headers=headers)
+                return None
+            message = await self._request(connection, subject, params, headers)
+            if message is None:
+                await self._check_for_server(connection)
+                # The server may have come in between, and has all of its functions now.
+                message = await self._request(connection, subject, params, headers)
+        except asyncio.CancelledError:
+            await connection.publish(cancel_subject(self._name), id.encode())
+            raise
+        except Exception as error:
+            self._fail(error)
+        return _reply_object(call["id"], message)
+
+    async def _check_for_server(self, connection: Any) -> None:
+        """Raises ``ucall.ConnectionError`` if there is no server."""
+        if await self._request(connection, f"$SRV.PING.{self._name}", b"", {}) is None:
+            raise not_sent(ConnectionError(f"no server of the group {self._name} answers"))
+
+    async def _request(
+        self, connection: Any, subject: str, params: bytes, headers: dict[str, str]
+    ) -> Any:
+        """The reply to a request; ``None`` if nobody has subscribed to its subject. Unlike that of
+        nats-py, it ends with the connection."""
+        assert self._lost is not None
+        request = asyncio.ensure_future(
+            connection.request(subject, params, timeout=None, headers=headers)
+        )
+        try:
+            await asyncio.wait({request, self._lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not request.done():
+                raise ConnectionError("the connection to NATS has ended; the call may have run")
+            return request.result()
+        except Exception as error:
+            if type(error).__name__ == "NoRespondersError":
+                return None
+            raise
+        finally:
+            request.cancel()
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Raises the client's own error for one of nats-py."""
+        if isinstance(error, ConnectionError):
+            raise error
+        raise not_sent(ConnectionError(f"NATS: {error or type(error).__name__}"))
+
+
+class BrokerPool:
+    """Calls the servers of a group through NATS, with the interface of `ucall._client.pool.Pool`.
+    Streams and subscriptions need a direct connection."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """See `Group.exchange`."""
+        future = start(self._group.exchange(request, ids, timeout))
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Closes the connection to the broker."""
+        self._group.close()
+
+    def close_idle(self) -> None:
+        """Does nothing: all calls share one connection."""
+
+    def event_connection(self, *_: object) -> NoReturn:
+        """Raises ``ucall.ConnectionError``."""
+        raise _no_streams()
+
+    def channel(self, **_: object) -> NoReturn:
+        """Raises ``ucall.ConnectionError``."""
+        raise _no_streams()
+
+
+class AsyncBrokerPool:
+    """`BrokerPool` for asyncio."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    async def exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """See `Group.exchange`."""
+        return await asyncio.wrap_future(start(self._group.exchange(request, ids, timeout)))
+
+    def close(self) -> None:
+        """Closes the connection to the broker."""
+        self._group.close()
+
+    def close_idle(self) -> None:
+        """Does nothing: all calls share one connection."""
+
+    async def event_connection(self) -> NoReturn:
+        """Raises ``ucall.ConnectionError``."""
+        raise _no_streams()
+
+    async def connection(self) -> NoReturn:
+        """Raises ``ucall.ConnectionError``."""
+        raise _no_streams()
+
+    def use_running_loop(self) -> None:
+        """Does nothing: the connection has a loop of its own."""
+
+
+def _no_streams() -> ConnectionError:
+    return not_sent(ConnectionError("no server can be reached directly, as streams need"))
+
+
+def _headers_of(request: _core.Request) -> dict[str, str]:
+    """The headers that the caller has set, out of the head of a request over HTTP."""
+    data, document = bytes(request.data), request.document
+    head = data[: data.rfind(document)].decode("latin-1")
+    lines = (line.partition(": ") for line in head.split("\r\n")[1:])
+    return {name: value for name, _, value in lines if value and name.lower() not in _OWN_HEADERS}
+
+
+def _reply_object(id: object, message: Any) -> bytes:
+    """The JSON-RPC reply in a message, with the id of the call."""
+    ending = b',"id":%s}' % json.dumps(id).encode()
+    if message is None:
+        return b'{"jsonrpc":"2.0","error":' + _NOT_FOUND + ending
+    headers = message.headers or {}
+    if ERROR_CODE not in headers:
+        return b'{"jsonrpc":"2.0","result":' + (message.data or b"null") + ending
+    return b'{"jsonrpc":"2.0","error":' + _error_of(message.data, headers) + ending
+
+
+def _error_of(payload: bytes, headers: dict[str, str]) -> bytes:
+    """The JSON-RPC error of a reply; of its headers, if the service is none of ours."""
+    try:
+        if isinstance(json.loads(payload)["code"], int):
+            return payload
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    try:
+        code = int(headers[ERROR_CODE])
+    except ValueError:
+        code = -32603
+    return json.dumps({"code": code, "message": headers.get(ERROR, "")}).encode()

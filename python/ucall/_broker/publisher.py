@@ -1,0 +1,154 @@
+"""Passes what a server publishes on to the other servers of its group, and takes theirs.
+
+Each worker sends its own messages, over the connection of its registration, or over one of its own
+from its first message on. The process that has registered receives those of other servers, for all
+workers. Sending never waits: messages queue for the thread of the brokers, up to a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import hashlib
+import json
+import logging
+import secrets
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from ucall import _core, _process_role
+from ucall._broker.connection import BrokerOptions, check_options, connect, start
+from ucall._broker.subjects import check_group, parse_brokers, publish_subject
+
+if TYPE_CHECKING:
+    from ucall.server import Server
+
+__all__ = ["Publisher"]
+
+log = logging.getLogger("ucall")
+
+#: Bytes of messages that wait for the connection. Past it, new ones are dropped.
+_WAITING_BYTES_MAX = 8_388_608
+
+
+class Publisher:
+    """Sends and receives the messages of `Server.publish`.
+
+    Args:
+        server: The server.
+        broker: URLs of brokers, with commas between them.
+        group: The name of the servers.
+        options: Options of nats-py.
+        connects: Whether it has a connection of its own, as no registration gives it one.
+
+    Raises:
+        ValueError: An argument is invalid.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        broker: str,
+        group: str,
+        options: BrokerOptions | None,
+        *,
+        connects: bool,
+    ) -> None:
+        self._server = server
+        self._brokers = parse_brokers(broker)
+        self._group = check_group(group)
+        self._options = options
+        # All workers of a server have the same.
+        shared = _process_role.tickets or secrets.token_bytes(16)
+        self._origin = hashlib.sha256(b"ucall publisher" + shared).hexdigest()[:22]
+        self._writer = _core.RequestWriter(None, server._functions.types.encode)
+        self._waiting: collections.deque[bytes] = collections.deque()
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
+        self._is_sending = False
+        self._sending: Future[None] | None = None
+        self._connection: Any = None
+        self._connects = connects
+        #: Messages that the other servers did not get.
+        self.dropped = 0
+
+    def publish(self, topic: str, method: str, params: Any) -> None:
+        """Sends a message, without waiting.
+
+        Raises:
+            TypeError, ValueError: See `Server.publish`.
+        """
+        args, kwargs = ((), params) if isinstance(params, dict) else (tuple(params or ()), None)
+        document = self._writer.call(method, args, kwargs or None, None).document
+        head: dict[str, Any] = {"origin": self._origin, "topic": topic}
+        if not params:  # The writer does not tell empty ones apart.
+            head["params"] = params
+        message = json.dumps(head)[:-1].encode() + b',"message":' + document.strip() + b"}"
+        with self._lock:
+            if self._waiting_bytes + len(message) > _WAITING_BYTES_MAX:
+                self.dropped += 1
+                return
+            self._waiting.append(message)
+            self._waiting_bytes += len(message)
+            if self._is_sending:
+                return
+            if self._connection is None and not self._connects:
+                return
+            self._is_sending = True
+            self._sending = start(self._send_all())
+
+    async def register(self, connection: Any) -> Any:
+        """Uses a connection, and receives the other servers' messages from it."""
+        with self._lock:
+            self._connection = connection
+            if self._waiting and not self._is_sending:
+                self._is_sending = True
+                self._sending = start(self._send_all())
+        return await connection.subscribe(publish_subject(self._group), cb=self._receive)
+
+    async def close(self) -> None:
+        """Sends what waits, and closes the connection if it is the publisher's own."""
+        if self._sending is not None:
+            if self._connection is None:
+                self._sending.cancel()
+            else:
+                await asyncio.wrap_future(self._sending)
+        if self._connects and self._connection is not None:
+            await self._connection.flush()
+            await self._connection.close()
+
+    async def _send_all(self) -> None:
+        """Sends all messages that wait."""
+        connection = self._connection
+        if connection is None:
+            name = f"ucall publisher of {self._group}"
+            options = check_options(self._options)
+            connection = await connect(self._brokers, options, name, reports=True)
+            self._connection = connection
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_sending = False
+                    return
+                message = self._waiting.popleft()
+                self._waiting_bytes -= len(message)
+            try:
+                await connection.publish(publish_subject(self._group), message)
+            except Exception as error:
+                self.dropped += 1
+                log.warning("a message for the other servers is dropped: %s", error)
+
+    async def _receive(self, received: Any) -> None:
+        """Takes a message, which anyone may have sent who may publish."""
+        try:
+            message = json.loads(received.data)
+            if message["origin"] == self._origin:
+                return
+            document = message["message"]
+            params = message["params"] if "params" in message else document["params"]
+            server = self._server
+            types = server._functions.types
+            server._core.publish(message["topic"], document["method"], params, types.encode)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            log.debug("a message of another server is invalid: %r", error)

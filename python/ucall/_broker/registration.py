@@ -1,0 +1,323 @@
+"""Registers a server as a micro service of NATS (ADR-32), and answers calls that come through it.
+
+A group of servers is one service, and each function one endpoint. Calls go to the server by HTTP,
+as those of any client: with their headers, so that `auth` sees them, and their deadline. All of it
+runs on the thread of the brokers.
+
+| event | action |
+|---|---|
+| the server serves | connects, and subscribes to the subjects of its functions |
+| no broker accepts | logged once, and tried again until one does; the server serves meanwhile |
+| a drain begins | unsubscribes before the server stops accepting; calls under way go on |
+| the server has ended | answers the last calls, and disconnects |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+import secrets
+import socket
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ucall import _process_role
+from ucall._broker.calls import LocalCalls
+from ucall._broker.connection import BrokerOptions, check_options, connect, start
+from ucall._broker.publisher import Publisher
+from ucall._broker.subjects import (
+    cancel_subject,
+    check_group,
+    endpoint_name,
+    parse_brokers,
+    subject_of,
+)
+from ucall._client.address import Address
+
+if TYPE_CHECKING:
+    from ucall.server import Server
+
+__all__ = ["Registration"]
+
+log = logging.getLogger("ucall")
+
+#: The queue group of all servers, by ADR-32.
+_QUEUE = "q"
+#: How long a drain waits for the broker to take the server off.
+_DEREGISTER_S = 1.0
+#: How long calls that have arrived before may take to reach the server.
+_SETTLE_S = 0.05
+#: How long the end of the server waits for the broker.
+_CLOSE_S = 2.0
+_SEMANTIC_VERSION = re.compile(
+    r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
+)
+
+
+class Endpoint:
+    """A function, and what ADR-32 counts of it."""
+
+    def __init__(self, group: str, method: str, *, is_idempotent: bool) -> None:
+        self.method = method
+        self._identity = {
+            "name": endpoint_name(method),
+            "subject": subject_of(group, method),
+            "queue_group": _QUEUE,
+        }
+        self._metadata = {"method": method, "idempotent": str(is_idempotent).lower()}
+        self._requests = self._errors = self._nanoseconds = 0
+        self._last_error = ""
+
+    @property
+    def subject(self) -> str:
+        return self._identity["subject"]
+
+    def count(self, began_ns: int, error: str | None) -> None:
+        """Counts a call, which had this error."""
+        self._requests += 1
+        self._nanoseconds += time.perf_counter_ns() - began_ns
+        if error is not None:
+            self._errors += 1
+            self._last_error = error
+
+    def info(self) -> dict[str, Any]:
+        return {**self._identity, "metadata": self._metadata}
+
+    def stats(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **self._identity,
+            "num_requests": self._requests,
+            "num_errors": self._errors,
+            "last_error": self._last_error,
+            "processing_time": self._nanoseconds,
+            "average_processing_time": self._nanoseconds // max(self._requests, 1),
+            "data": data,
+        }
+
+
+class Registration:
+    """A server's registration.
+
+    Args:
+        server: The server.
+        broker: URLs of brokers, with commas between them.
+        group: The name of the service.
+        advertise: ``host`` or ``host:port`` for direct calls; empty for none; ``None`` for the
+            address that the server listens on, or that it reaches the broker from.
+        options: Options of nats-py.
+
+    Raises:
+        ImportError: nats-py is not installed.
+        OSError: A file of credentials cannot be read.
+        ValueError: An argument is invalid.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        broker: str,
+        group: str,
+        advertise: str | None,
+        options: BrokerOptions | None,
+    ) -> None:
+        self._server = server
+        self._brokers = parse_brokers(broker)
+        self._group = check_group(group)
+        #: Of several workers only the first registers.
+        self._registers = _process_role.number <= 1
+        self._options = check_options(options) if self._registers else {}
+        self._publisher = Publisher(server, broker, group, options, connects=not self._registers)
+        self._advertise = advertise
+        if advertise:
+            Address(advertise)
+        self._id = secrets.token_hex(11)
+        self._started = datetime.now(UTC)
+        self._identity: dict[str, Any] = {}
+        self._endpoints: list[Endpoint] = []
+        self._subscriptions: list[Any] = []
+        self._connection: Any = None
+        self._calls: LocalCalls | None = None
+        self._registering: Future[None] | None = None
+
+    def start(self) -> None:
+        """Registers the server, which accepts connections, without waiting."""
+        self._server._publisher = self._publisher
+        if not self._registers:
+            return
+        self._identity = {
+            "name": self._group,
+            "id": self._id,
+            "version": self._semantic_version(),
+            "metadata": self._metadata(),
+        }
+        core, tls = self._server._core, self._server._tls
+        # Calls through NATS have no certificate.
+        if tls is None or tls["client_auth"] != "required":
+            self._endpoints = self._make_endpoints()
+        self._calls = LocalCalls(core.scheme, core.host, core.port)
+        self._registering = start(self._register())
+        self._registering.add_done_callback(_log_failure)
+
+    def deregister(self) -> None:
+        """Takes the server off the broker's list. It waits until no further call can arrive: the
+        server's thread stops accepting after that."""
+        self._wait(self._deregister(), _DEREGISTER_S)
+
+    def close(self) -> None:
+        """Disconnects, after the replies to the last calls."""
+        self._server._publisher = None
+        self._wait(self._close(), _CLOSE_S)
+
+    def _wait(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        try:
+            start(work).result(timeout_s)
+        except Exception as failure:
+            log.debug("the broker was not told of the end: %r", failure)
+
+    async def _register(self) -> None:
+        name = f"ucall {self._group} {self._id}"
+        connection = await connect(self._brokers, self._options, name, reports=True)
+        self._connection = connection
+        for endpoint in self._endpoints:
+            await self._subscribe(endpoint.subject, self._receiver(endpoint), queue=_QUEUE)
+        await self._subscribe(cancel_subject(self._group), self._cancel)
+        self._subscriptions.append(await self._publisher.register(connection))
+        # A server that answers these has all of its functions.
+        for verb in ("PING", "INFO", "STATS"):
+            for name in ("", f".{self._group}", f".{self._group}.{self._id}"):
+                await self._subscribe(f"$SRV.{verb}{name}", self._answer)
+        await connection.flush()
+
+    async def _subscribe(self, subject: str, callback: Any, **options: Any) -> None:
+        found = await self._connection.subscribe(subject, cb=callback, **options)
+        self._subscriptions.append(found)
+
+    async def _deregister(self) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+        subscriptions, self._subscriptions = self._subscriptions, []
+        if subscriptions and self._connection.is_connected:
+            work = (it.drain() for it in reversed(subscriptions))
+            await asyncio.gather(*work, return_exceptions=True)
+            await asyncio.sleep(_SETTLE_S)
+
+    async def _close(self) -> None:
+        await self._deregister()
+        if self._calls is not None:
+            await self._calls.finish()
+        await self._publisher.close()
+        if self._connection is not None:
+            if self._connection.is_connected:
+                await self._connection.flush()
+            await self._connection.close()
+
+    def _receiver(self, endpoint: Endpoint) -> Any:
+        calls = self._calls
+        assert calls is not None
+
+        async def receive(message: Any) -> None:
+            calls.begin(self._connection, endpoint.method, message, endpoint.count)
+
+        return receive
+
+    async def _cancel(self, message: Any) -> None:
+        assert self._calls is not None
+        self._calls.cancel(message.data.decode("latin-1"))
+
+    async def _answer(self, message: Any) -> None:
+        """Answers ``$SRV.PING``, ``$SRV.INFO`` and ``$SRV.STATS``."""
+        if not message.reply:
+            return
+        verb = message.subject.split(".")[1]
+        members: dict[str, Any] = {}
+        if verb == "INFO":
+            members["description"] = self._server.description
+            members["endpoints"] = [endpoint.info() for endpoint in self._endpoints]
+        elif verb == "STATS":
+            data = self._data()
+            members["started"] = self._started.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            members["endpoints"] = [endpoint.stats(data) for endpoint in self._endpoints]
+        kind = {"type": f"io.nats.micro.v1.{verb.lower()}_response"}
+        reply = json.dumps({**kind, **self._identity, **members}).encode()
+        await self._connection.publish(message.reply, reply)
+
+    def _data(self) -> dict[str, Any]:
+        """The server's load, and the hash of its description."""
+        assert self._calls is not None
+        stats = self._server.stats()
+        load = {name: stats[name] for name in ("calls", "connections", "subscriptions")}
+        data: dict[str, Any] = {"load": {**load, "calls_through_broker": self._calls.running}}
+        discovery = self._server._functions.discovery
+        if discovery is not None:
+            text = json.dumps(discovery.document(), sort_keys=True)
+            data["openrpc_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        return data
+
+    def _make_endpoints(self) -> list[Endpoint]:
+        functions = self._server._functions
+        idempotent = {name: it.is_idempotent for name, it in functions.served.items()}
+        idempotent |= dict.fromkeys(functions.natives, False)
+        if functions.discovery is not None:
+            idempotent["rpc.discover"] = True
+        return [Endpoint(self._group, name, is_idempotent=it) for name, it in idempotent.items()]
+
+    def _semantic_version(self) -> str:
+        """The program's version, if it is one that ADR-32 allows."""
+        version = self._server.version
+        return version if _SEMANTIC_VERSION.fullmatch(version) else "0.0.0"
+
+    def _metadata(self) -> dict[str, str]:
+        """What does not change: the address for direct calls, and what it speaks."""
+        is_secure = self._server._core.scheme == "https"
+        metadata = {"title": self._server.title, "program_version": self._server.version}
+        if address := self._direct_address():
+            metadata["address"] = address
+            metadata["transports"] = "https,wss,tcps" if is_secure else "http,ws,tcp"
+        return metadata
+
+    def _direct_address(self) -> str:
+        host, port = self._server.host, self._server.port
+        if self._advertise == "" or (
+            self._advertise is None and host.startswith(_process_role.UNIX)
+        ):
+            return ""
+        if self._advertise is not None:
+            return Address(self._advertise if port == 0 else _with_port(self._advertise, port)).name
+        if host in ("0.0.0.0", "::"):
+            host = _address_towards(self._brokers)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _log_failure(registering: Future[None]) -> None:
+    if not registering.cancelled() and (failure := registering.exception()) is not None:
+        log.error("cannot register with NATS: %s", failure)
+
+
+def _with_port(advertise: str, port: int) -> str:
+    try:
+        Address(advertise, port)
+    except ValueError:  # It has another one.
+        return advertise
+    return Address(advertise, port).name
+
+
+def _address_towards(brokers: list[str]) -> str:
+    """The address of this machine in the network of its broker."""
+    for broker in brokers:
+        split = urlsplit(broker)
+        with suppress(OSError):
+            [(family, kind, *_, place), *_] = socket.getaddrinfo(
+                split.hostname, split.port or 4222, type=socket.SOCK_DGRAM
+            )
+            with socket.socket(family, kind) as made:
+                made.connect(place)  # Sends nothing.
+                return str(made.getsockname()[0])
+    return socket.gethostname()

@@ -1,0 +1,161 @@
+"""Real nats-server processes on ports of their own, and what any client of NATS does with them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import nats
+from programs import require
+
+from harness import HOST, eventually, free_port
+
+T = TypeVar("T")
+
+
+class NatsServer:
+    """Runs during the block; can be killed and started again on its ports.
+
+    Without nats-server the test is skipped.
+
+    Args:
+        arguments: More arguments of its command line.
+        scheme: ``tls`` if it needs TLS.
+        monitors: Whether it has a port for `routes`.
+    """
+
+    def __init__(self, *arguments: str, monitors: bool = False) -> None:
+        self._program = require("nats-server")
+        self.port = free_port()
+        self._monitoring_port = free_port() if monitors else None
+        self._arguments = arguments
+        if monitors:
+            self._arguments += ("--http_port", str(self._monitoring_port))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://{HOST}:{self.port}"
+
+    def uri(self, group: str = "models", scheme: str = "") -> str:
+        """The URI of a client."""
+        return f"nats{'+' if scheme else ''}{scheme}://{HOST}:{self.port}/{group}"
+
+    def start(self) -> None:
+        """Starts it, and waits until it listens."""
+        command = [self._program, "--addr", HOST, "--port", str(self.port), *self._arguments]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        assert self._process.stderr is not None
+        lines = iter(self._process.stderr.readline, b"")
+        log = []
+        for line in lines:
+            log.append(line)
+            if b"Server is ready" in line:
+                break
+        else:
+            raise AssertionError(b"".join(log).decode())
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.communicate()
+
+    def routes(self) -> int:
+        """How many other nodes of its cluster it is connected with."""
+        url = f"http://{HOST}:{self._monitoring_port}/routez"
+        with urllib.request.urlopen(url, timeout=60) as reply:
+            found = json.load(reply)["routes"] or []
+        return len({route["remote_id"] for route in found})
+
+    def __enter__(self) -> NatsServer:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.kill()
+
+
+@contextmanager
+def cluster(count: int = 3) -> Iterator[list[NatsServer]]:
+    """A cluster, whose nodes may be killed and started again."""
+    ports = [free_port() for _ in range(count)]
+    urls = [f"nats://{HOST}:{port}" for port in ports]
+    options = "--cluster_name", "test", "--routes", ",".join(urls)
+    nodes = [NatsServer("--cluster", url, *options, monitors=True) for url in urls]
+    try:
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            assert eventually(lambda node=node: node.routes() == count - 1)  # type: ignore[misc]
+        yield nodes
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+def connected(url: str, work: Callable[[Any], Awaitable[T]], **options: Any) -> T:
+    """What a coroutine returns that gets a connection of nats-py."""
+
+    async def main() -> T:
+        connection = await nats.connect(url, **options)
+        try:
+            return await work(connection)
+        finally:
+            await connection.close()
+
+    return asyncio.run(main())
+
+
+def request(
+    broker: NatsServer,
+    subject: str,
+    payload: bytes = b"",
+    headers: dict[str, str] | None = None,
+    **options: Any,
+) -> Any:
+    """The reply to a request of a client that knows nothing of ucall."""
+    return connected(
+        broker.url,
+        lambda it: it.request(subject, payload, timeout=60, headers=headers),
+        **options,
+    )
+
+
+def instances(broker: NatsServer, group: str = "models", **options: Any) -> list[dict[str, Any]]:
+    """The servers of a group, by ``$SRV.INFO``."""
+
+    async def ask(connection: Any) -> list[dict[str, Any]]:
+        inbox = connection.new_inbox()
+        subscription = await connection.subscribe(inbox)
+        await connection.publish(f"$SRV.INFO.{group}", reply=inbox)
+        found = []
+        try:
+            while True:
+                message = await subscription.next_msg(timeout=0.3)
+                if message.data:
+                    found.append(json.loads(message.data))
+        except TimeoutError:
+            return found
+
+    return connected(broker.url, ask, **options)
+
+
+def registered(broker: NatsServer, count: int = 1, group: str = "models", **options: Any) -> bool:
+    """Waits until as many servers are registered."""
+    return eventually(lambda: len(instances(broker, group, **options)) == count)
+
+
+def operator_files(folder: Path) -> tuple[str, Path]:
+    """The public key of an NKey, and the file with its seed."""
+    import nkeys
+
+    seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+    path = folder / "user.nk"
+    path.write_bytes(bytes(seed))
+    return nkeys.from_seed(bytearray(seed)).public_key.decode(), path

@@ -1,0 +1,533 @@
+"""Clients that find servers by NATS, call them directly, and through NATS while they cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from brokers import NatsServer, cluster, connected, registered, request
+from certificates import Authority, authority
+from scripted import Peer, scripted
+
+import ucall
+from harness import HOST, eventually, free_port
+from ucall import aio
+from ucall._client.address import Addresses
+from ucall.client import Client
+
+# The fixture, for pytest.
+__all__ = ["authority"]
+
+KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
+SCHEMES = pytest.mark.parametrize("scheme", ["", "http", "tcp", "ws"])
+
+
+@pytest.fixture(scope="module")
+def module_broker() -> Iterator[NatsServer]:
+    with NatsServer() as started:
+        yield started
+
+
+_groups = iter(range(1_000_000))
+
+
+@pytest.fixture
+def group() -> str:
+    """A group of this test's own, so that tests share a broker."""
+    return f"group{next(_groups)}"
+
+
+@contextmanager
+def serving(broker: NatsServer, group: str, count: int = 1, **options: Any) -> Iterator[Any]:
+    """Registered servers; ``server`` has options of the servers."""
+    servers = [ucall.Server(port=0, **options.get("server", {})) for _ in range(count)]
+    arguments = {name: value for name, value in options.items() if name != "server"}
+    cancelled = threading.Event()
+    began: list[int] = []
+    for server in servers:
+
+        @server
+        def add(a: int, b: int) -> int:
+            began.append(a)
+            return a + b
+
+        @server(idempotent=True)
+        def through(ctx: ucall.Context) -> bool:
+            return ctx.headers.get("ucall-broker") is not None
+
+        @server
+        def fail() -> None:
+            raise ucall.RPCError(7, "no such item", {"item": 3})
+
+        @server
+        def generate(count: int) -> Iterator[int]:
+            yield from range(count)
+
+        @server
+        async def wait() -> None:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+        server.start(broker=broker.url, group=group, **arguments)
+    try:
+        assert registered(broker, count, group)
+        servers[0].cancelled, servers[0].began = cancelled, began
+        yield servers[0] if count == 1 else servers
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def run(uri: str, kind: str, work: Callable[[Any], Any], **options: Any) -> Any:
+    """The result of a function of a client. For asyncio it runs in a thread, as calls wait."""
+    if kind == "threads":
+        with Client(uri, **options) as client:
+            return work(client)
+
+    async def main() -> Any:
+        async with aio.Client(uri, **options) as client:
+            return await asyncio.to_thread(work, _Blocking(client, asyncio.get_running_loop()))
+
+    return asyncio.run(main())
+
+
+class _Blocking:
+    """A client for asyncio, as threads use it."""
+
+    def __init__(self, client: aio.Client, loop: asyncio.AbstractEventLoop) -> None:
+        self.client, self.loop = client, loop
+
+    def call(self, method: str, *args: object) -> Any:
+        return self.wait(self.client.call(method, *args))
+
+    def wait(self, work: Awaitable[Any]) -> Any:
+        async def finish() -> Any:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(finish(), self.loop).result()
+
+
+def requests_through(broker: NatsServer, group: str) -> int:
+    stats = json.loads(request(broker, f"$SRV.STATS.{group}").data)
+    return sum(it["num_requests"] for it in stats["endpoints"])
+
+
+@KINDS
+@SCHEMES
+def test_servers_are_found_and_called_directly(
+    module_broker: NatsServer, group: str, kind: str, scheme: str
+) -> None:
+    with serving(module_broker, group, 2) as servers:
+
+        def work(client: Any) -> None:
+            assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
+            assert client.call("through").json is False
+
+        run(module_broker.uri(group, scheme), kind, work)
+        assert all(server.stats()["calls"] > 0 for server in servers)
+        assert requests_through(module_broker, group) == 0
+
+
+@KINDS
+@SCHEMES
+def test_calls_go_through_nats_if_no_address_can_be_reached(
+    module_broker: NatsServer, group: str, kind: str, scheme: str
+) -> None:
+    with serving(module_broker, group, advertise=f"{HOST}:{free_port()}") as server:
+
+        def work(client: Any) -> None:
+            assert client.call("add", 1, 2).json == 3
+            assert client.call("through").json is True
+            assert client.call("fail").error.code == 7
+            with pytest.raises(ucall.RPCError) as raised:
+                client.call("fail").raise_for_status()
+            assert (raised.value.message, raised.value.data) == ("no such item", {"item": 3})
+            assert client.call("nobody").error.code == -32601
+            assert client.call("add", 1).error.code == -32602
+
+        run(module_broker.uri(group, scheme), kind, work)
+        assert server.began == [1]
+
+
+@KINDS
+def test_a_server_without_an_address_is_called_through_nats(
+    module_broker: NatsServer, group: str, kind: str
+) -> None:
+    with serving(module_broker, group, advertise=""):
+        uri = module_broker.uri(group)
+        assert run(uri, kind, lambda client: client.call("through").json) is True
+
+
+@KINDS
+def test_a_deadline_holds_through_nats(module_broker: NatsServer, group: str, kind: str) -> None:
+    with serving(module_broker, group, advertise="") as server:
+
+        def work(client: Any) -> None:
+            client.call("add", 1, 2)
+            with pytest.raises((ucall.TimeoutError, ucall.RPCError)) as raised:
+                client.call("wait").raise_for_status()
+            assert getattr(raised.value, "code", -32001) == -32001
+
+        run(module_broker.uri(group), kind, work, timeout=0.5)
+        assert server.cancelled.wait(60)
+
+
+def test_a_cancelled_call_is_cancelled_at_the_server(module_broker: NatsServer, group: str) -> None:
+    async def main(server: Any) -> None:
+        async with aio.Client(module_broker.uri(group)) as client:
+            await client.add(1, 2)
+            task = asyncio.ensure_future(client.call("wait"))
+            while not server._core.stats()["calls"] >= 2:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(server.cancelled.wait, 60)
+
+    with serving(module_broker, group, advertise="") as server:
+        asyncio.run(main(server))
+
+
+def test_batches_and_notifications_go_through_nats(module_broker: NatsServer, group: str) -> None:
+    with (
+        serving(module_broker, group, advertise="") as server,
+        Client(module_broker.uri(group)) as client,
+    ):
+        with client.batch() as batch:
+            three, wrong = batch.add(1, 2), batch.add("x", 2)
+            batch.notify("add", 5, 6)
+        assert three.json == 3 and wrong.error is not None and wrong.error.code == -32602
+        client.notify("add", 8, 9)
+        assert eventually(lambda: sorted(server.began) == [1, 5, 8])
+
+
+@KINDS
+def test_a_request_above_the_broker_s_limit_is_refused(
+    module_broker: NatsServer, group: str, kind: str
+) -> None:
+    with serving(module_broker, group, advertise="") as server:
+
+        def work(client: Any) -> None:
+            with pytest.raises(ucall.ConnectionError, match="max_payload of 1048576") as raised:
+                client.call("add", "x" * 1_048_576, 1)
+            assert raised.value.may_have_run is False
+            assert client.call("add", 1, 2).json == 3
+
+        run(module_broker.uri(group), kind, work)
+        assert server.began == [1]
+
+
+def test_a_long_request_goes_directly(module_broker: NatsServer, group: str) -> None:
+    with serving(module_broker, group), Client(module_broker.uri(group)) as client:
+        error = client.call("add", "x" * 2_000_000, 1).error
+        assert error is not None and error.code == -32602
+
+
+@KINDS
+def test_streams_go_directly(module_broker: NatsServer, group: str, kind: str) -> None:
+    def items(uri: str) -> list[int]:
+        if kind == "threads":
+            with Client(uri) as client:
+                return list(client.stream.generate(3))
+
+        async def main() -> list[int]:
+            async with aio.Client(uri) as client:
+                return [item async for item in client.stream.generate(3)]
+
+        return asyncio.run(main())
+
+    with serving(module_broker, group):
+        for scheme in ("", "tcp", "ws"):
+            assert items(module_broker.uri(group, scheme)) == [0, 1, 2]
+    with serving(module_broker, group, advertise=""):
+        for scheme in ("", "tcp", "ws"):
+            with pytest.raises(ucall.ConnectionError, match="as streams need"):
+                items(module_broker.uri(group, scheme))
+
+
+@KINDS
+def test_a_group_without_servers(module_broker: NatsServer, group: str, kind: str) -> None:
+    with pytest.raises(ucall.ConnectionError, match=f"no server of the group {group}") as raised:
+        run(module_broker.uri(group), kind, lambda client: client.call("add", 1, 2))
+    assert raised.value.may_have_run is False
+
+
+@KINDS
+def test_no_broker(kind: str) -> None:
+    with pytest.raises(ucall.ConnectionError, match="cannot connect to NATS at") as raised:
+        uri = f"nats://ann:secret@{HOST}:{free_port()}/models"
+        run(uri, kind, lambda client: client.call("add", 1, 2))
+    assert raised.value.may_have_run is False and "secret" not in str(raised.value)
+
+
+@KINDS
+def test_known_servers_are_called_without_the_broker(group: str, kind: str) -> None:
+    with NatsServer() as broker, serving(broker, group):
+
+        def work(client: Any) -> None:
+            assert client.call("add", 1, 2).json == 3
+            broker.kill()
+            assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
+            broker.start()
+
+        run(broker.uri(group), kind, work)
+
+
+@KINDS
+def test_a_new_server_is_found_when_the_old_one_ends(
+    module_broker: NatsServer, group: str, kind: str
+) -> None:
+    with serving(module_broker, group) as old:
+
+        def work(client: Any) -> None:
+            assert client.call("add", 1, 2).json == 3
+            with _second(module_broker, group):
+                old.stop()
+                # At first through NATS, then directly again.
+                assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
+                assert eventually(lambda: client.call("through").json is False)
+
+        run(module_broker.uri(group), kind, work)
+
+
+@contextmanager
+def _second(broker: NatsServer, group: str) -> Iterator[None]:
+    server = ucall.Server(port=0)
+    server.add(lambda a, b: a + b, name="add")
+
+    @server(idempotent=True)
+    def through(ctx: ucall.Context) -> bool:
+        return ctx.headers.get("ucall-broker") is not None
+
+    server.start(broker=broker.url, group=group)
+    assert registered(broker, 2, group)
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def test_an_address_is_called_directly_again_when_it_can_be_reached(
+    module_broker: NatsServer, group: str
+) -> None:
+    """As a firewall that is opened."""
+    port = free_port()
+    with (
+        serving(module_broker, group, advertise=f"{HOST}:{port}") as server,
+        Client(module_broker.uri(group)) as client,
+    ):
+        assert client.through().json is True
+        direct = ucall.Server(port=port)
+        direct.add(lambda: "direct", name="through")
+        with direct:
+            assert eventually(lambda: client.through().json == "direct")
+        assert eventually(lambda: client.through().json is True)
+        assert server.stats()["calls"] > 0
+
+
+def test_a_forked_child_has_a_connection_of_its_own(module_broker: NatsServer, group: str) -> None:
+    with (
+        serving(module_broker, group, advertise=""),
+        Client(module_broker.uri(group)) as client,
+    ):
+        assert client.add(1, 2).json == 3
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = 0 if client.add(2, 3).json == 5 else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert client.add(3, 4).json == 7
+
+
+ANSWERS = [
+    b"",
+    b"{",
+    b"[]",
+    b'{"metadata": null}',
+    b'{"metadata": {"address": 5, "transports": "http"}}',
+    b'{"metadata": {"address": "a b", "transports": "http"}}',
+    b'{"metadata": {"address": "127.0.0.1:0", "transports": "http"}}',
+    b'{"metadata": {"address": "user@127.0.0.1", "transports": "http"}}',
+    b'{"metadata": {"address": "127.0.0.1:1", "transports": "https"}}',
+    b"[" * 100_000,
+]
+
+
+@contextmanager
+def impostor(broker: NatsServer, group: str, *answers: bytes) -> Iterator[None]:
+    """A client of the broker that answers discoveries."""
+    started, ended = threading.Event(), threading.Event()
+
+    async def answer(connection: Any) -> None:
+        async def reply(message: Any) -> None:
+            for text in answers:
+                await connection.publish(message.reply, text)
+
+        await connection.subscribe(f"$SRV.PING.{group}", cb=reply)
+        await connection.flush()
+        started.set()
+        await asyncio.to_thread(ended.wait)
+
+    thread = threading.Thread(target=connected, args=(broker.url, answer))
+    thread.start()
+    try:
+        assert started.wait(60)
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@KINDS
+def test_answers_that_are_no_address_are_ignored(
+    module_broker: NatsServer, group: str, kind: str
+) -> None:
+    with serving(module_broker, group), impostor(module_broker, group, *ANSWERS):
+
+        def work(client: Any) -> None:
+            assert all(client.call("through").json is False for _ in range(20))
+
+        run(module_broker.uri(group), kind, work)
+
+
+@KINDS
+@pytest.mark.parametrize("with_tls", [True, False])
+def test_an_impostor_gets_no_credentials(
+    module_broker: NatsServer, group: str, authority: Authority, kind: str, with_tls: bool
+) -> None:
+    """Neither without TLS nor with a valid certificate for another name."""
+    files = authority.sign("models.internal")
+    foreign = authority.sign(HOST, "evil.example")
+    received: list[bytes] = []
+
+    def collect(peer: Peer) -> None:
+        if with_tls:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(foreign.certificate, foreign.key)
+            try:
+                peer.socket = context.wrap_socket(peer.socket, server_side=True)
+            except OSError:
+                return
+        while data := peer.socket.recv(65_536):
+            received.append(data)
+
+    options = {
+        "auth": ucall.auth.bearer(["secret"]),
+        "allowed_hosts": ["models.internal"],
+        "ssl_certfile": files.certificate,
+        "ssl_keyfile": files.key,
+    }
+    client_options: dict[str, Any] = {
+        "headers": {"Authorization": "Bearer secret"},
+        "verify": authority.path,
+        "server_hostname": "models.internal",
+        "timeout": 20,
+    }
+    with serving(module_broker, group, server=options), scripted(collect) as evil:
+        metadata = {"address": f"{HOST}:{evil.port}", "transports": "https"}
+        with impostor(module_broker, group, json.dumps({"metadata": metadata}).encode()):
+
+            def work(client: Any) -> None:
+                assert all(client.call("through").json is False for _ in range(30))
+
+            run(module_broker.uri(group, "https"), kind, work, **client_options)
+        assert evil.accepted > 0
+    assert not any(b"secret" in data or b"HTTP/1.1" in data for data in received)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        ("nats://a/g", {}),
+        ("nats+ws://a/g", {}),
+        ("nats+https://a/g", {}),
+        ("nats+wss://a/g", {}),
+    ],
+)
+def test_headers_need_tls_with_an_expected_name(uri: str, options: dict[str, Any]) -> None:
+    for kind in (Client, aio.Client):
+        with pytest.raises(ValueError, match="only under TLS with a name that is expected"):
+            kind(uri, headers={"Authorization": "Bearer secret"}, **options)
+        if "w" not in uri:
+            with pytest.raises(ValueError, match="only under TLS with a name that is expected"):
+                kind(uri, **options).with_options(headers={"X-Key": "secret"})
+    Client("nats+https://a/g", headers={"X-Key": "secret"}, server_hostname="b")
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "message"),
+    [
+        ("nats://a", {}, "expected nats://host:port/group"),
+        ("nats://a/", {}, "expected nats://host:port/group"),
+        ("nats://a,nats://b", {}, "expected nats://host:port"),
+        ("nats://a/b.c", {}, "expected nats://host:port/group"),
+        ("nats://u:secret@a/b.c", {}, "'nats://a/b.c': expected"),
+        ("nats:///g", {}, "broker: expected"),
+        ("nats+udp://a/g", {}, "expected direct calls over"),
+        ("nats+unix://a/g", {}, "expected"),
+        ("nats+x://a/g", {}, "expected http://"),
+        ("nats://a/g", {"port": 4222}, "port: servers"),
+        ("nats://a/g", {"server_hostname": "b"}, "server_hostname: expected nats+https"),
+        ("nats://a/g", {"broker_options": {"servers": []}}, "broker_options: expected"),
+        ("nats://a/g", {"reconnect": True}, "reconnect"),
+        ("http://a", {"broker_options": {}}, "broker_options: are for"),
+        (["a", "b"], {"broker_options": {}}, "broker_options: are for"),
+        ("dns://a", {"server_hostname": "b"}, "server_hostname: is for"),
+        ("https://a", {"server_hostname": "b"}, "server_hostname: is for"),
+    ],
+)
+def test_arguments_that_are_refused(uri: Any, options: dict[str, Any], message: str) -> None:
+    for kind in (Client, aio.Client):
+        with pytest.raises(ValueError) as raised:
+            kind(uri, **options)
+        assert message in str(raised.value) and "secret" not in str(raised.value)
+
+
+def test_several_brokers() -> None:
+    addresses = Addresses("nats+tcp://ann:x@a:1,b,nats://[::1]:2/models")
+    assert addresses.brokers == ["nats://ann:x@a:1", "nats://b", "nats://[::1]:2"]
+    assert (addresses.group, str(addresses)) == ("models", "the group models")
+    found = addresses.found("10.0.0.1:5", ["http", "tcp"])
+    assert str(found) == "tcp://10.0.0.1:5"
+    assert addresses.found("10.0.0.1:5", ["https"]) is None
+    named = Addresses("nats+https://a/models", None, "models.internal")
+    found = named.found("10.0.0.1:5", ["https"])
+    assert found is not None
+    assert (found.host, found.connect_host, found.port) == ("models.internal", "10.0.0.1", 5)
+
+
+@KINDS
+def test_a_node_of_the_cluster_ends(group: str, kind: str) -> None:
+    with cluster() as nodes, serving(nodes[0], group, advertise="") as server:
+        urls = ",".join(f"{HOST}:{node.port}" for node in nodes)
+
+        def work(client: Any) -> None:
+            for number in range(3):
+                assert client.call("add", number, 1).json == number + 1
+            for node in nodes:
+                node.kill()
+
+                def answers() -> bool:
+                    try:
+                        return bool(client.call("add", 1, 2).json == 3)
+                    except (ucall.ConnectionError, ucall.TimeoutError):
+                        return False
+
+                assert eventually(answers)
+                node.start()
+
+        run(f"nats://{urls}/{group}", kind, work, timeout=2)
+        assert server.stats()["calls"] > 0
