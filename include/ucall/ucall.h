@@ -278,9 +278,16 @@ typedef struct ucall_config_t {
     size_t max_dedupe_bytes;
     /* How long after the last copy of a datagram its reply is kept. Default: 10 s. */
     uint64_t dedupe_ms;
-    /* A network interface, such as "eth0", whose datagrams are received over AF_XDP. Needs `udp`,
-     * capabilities, and one thread. Default: none. See docs/xdp.md. */
+    /* A network interface, such as "eth0", whose datagrams are received over AF_XDP; or "unix:" and
+     * the path of the socket of ucall-xdp-setup. Needs `udp`, capabilities, and a queue for each
+     * thread. Default: none. See docs/xdp.md. */
     char const *xdp;
+    /* Whether a thread polls its queues while datagrams arrive, rather than wait for interrupts: 0
+     * or 1. It delays other work of the thread by up to 1 ms. */
+    uint32_t xdp_busy_poll;
+    /* Calls a second of one address over UDP. Default: no limit. Past it: its datagrams are
+     * dropped. */
+    uint32_t max_source_calls_per_s;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */

@@ -261,6 +261,8 @@ def test_documented_defaults_are_the_defaults() -> None:
         "uds",
         "uds_mode",
         "xdp",
+        "xdp_busy_poll",
+        "max_source_calls_per_s",
         "auth",
         "debug",
         "allowed_hosts",

@@ -14,7 +14,8 @@ use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientAuth, TicketSecret};
 use ucall_server::{
-    CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, connections_allowed,
+    CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, XdpConfig,
+    connections_allowed,
 };
 
 use crate::auth::{Auth, AuthFunction};
@@ -114,6 +115,8 @@ pub struct Config {
     pub max_dedupe_bytes: usize,
     pub dedupe_ms: u64,
     pub xdp: *const c_char,
+    pub xdp_busy_poll: u32,
+    pub max_source_calls_per_s: u32,
 }
 
 impl Config {
@@ -203,8 +206,11 @@ impl Config {
         if self.udp != 0 && self.use_ssl != 0 {
             return Err("udp: datagrams cannot be encrypted; expected no use_ssl".into());
         }
-        if !self.xdp.is_null() && (self.udp == 0 || self.serving_threads > 1) {
-            return Err("xdp: expected udp, and one thread, which has all queues".into());
+        if !self.xdp.is_null() && self.udp == 0 {
+            return Err("xdp: has no effect without udp".into());
+        }
+        if self.xdp.is_null() && self.xdp_busy_poll != 0 {
+            return Err("xdp_busy_poll: has no effect without xdp".into());
         }
         if self.use_ssl != 0 {
             let has_authorities = !self.ssl_client_authorities_path.is_null();
@@ -272,6 +278,7 @@ impl Config {
         }
         default(&mut self.max_source_calls, datagrams.source_calls_max as u32);
         datagrams.source_calls_max = self.max_source_calls as usize;
+        datagrams.source_rate_max = Some(self.max_source_calls_per_s).filter(|rate| *rate > 0);
         default(&mut self.dedupe_ms, datagrams.dedupe_lifetime.as_millis() as u64);
         datagrams.dedupe_lifetime = milliseconds(self.dedupe_ms);
         if self.udp != 0 {
@@ -337,7 +344,12 @@ impl Config {
         if !self.xdp.is_null() {
             // SAFETY: passed on to our caller.
             let interface = unsafe { string(self.xdp, "xdp")? };
-            config.datagrams.xdp_interface = Some(interface.to_string());
+            let is_alone = self.serving_threads == 1 || !interface.starts_with("unix:");
+            if !is_alone {
+                return Err("xdp: ucall-xdp-setup serves one thread; expected an interface".into());
+            }
+            let busy_poll = self.xdp_busy_poll != 0;
+            config.datagrams.xdp = Some(XdpConfig::new(interface.to_string(), busy_poll));
         }
         Ok(config)
     }
@@ -507,7 +519,7 @@ mod tests {
     /// program's padding is not zero for sure, and its size would include it.
     #[test]
     fn the_last_field_ends_where_the_configuration_does() {
-        let end = offset_of!(Config, xdp) + size_of::<*const c_char>();
+        let end = offset_of!(Config, max_source_calls_per_s) + size_of::<u32>();
         assert_eq!(end, size_of::<Config>());
     }
 
@@ -551,6 +563,7 @@ mod tests {
             max_unanswered_pings max_meta_bytes max_stream_bytes max_subscriptions
             max_topic_bytes udp udp_auth udp_without_dedupe udp_port max_source_calls
             max_datagram_bytes max_dedupe_bytes dedupe_ms xdp
+            xdp_busy_poll max_source_calls_per_s
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")
@@ -581,7 +594,6 @@ mod tests {
         let xdp = c"eth0".as_ptr();
         assert!(Config { xdp, ..Config::EMPTY }.apply_defaults().is_err());
         assert!(Config { xdp, udp: 1, ..Config::EMPTY }.apply_defaults().is_ok());
-        let two_threads = Config { xdp, udp: 1, serving_threads: 2, ..Config::EMPTY };
-        assert!({ two_threads }.apply_defaults().is_err());
+        assert!(Config { xdp_busy_poll: 1, udp: 1, ..Config::EMPTY }.apply_defaults().is_err());
     }
 }

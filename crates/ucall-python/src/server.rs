@@ -8,12 +8,13 @@ use std::time::Duration;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Address, Listener};
 use ucall_proto::http1::AccessRules;
 use ucall_relay::{RelayModule, RelayOptions, Rewrite};
 use ucall_server::{
     CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, NativeProcedure, Procedures,
-    RouteAccess, WorkerConfig,
+    RouteAccess, WorkerConfig, XdpConfig,
 };
 use ucall_store::StoreModule;
 
@@ -60,7 +61,7 @@ impl Server {
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
         challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp, dedupe,
-        cookie_secret
+        source_rate_max, cookie_secret
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -81,8 +82,9 @@ impl Server {
         metrics: bool,
         access_log: Option<(String, f64)>,
         udp: Option<(Option<u16>, bool)>,
-        xdp: Option<String>,
+        xdp: Option<(String, bool)>,
         dedupe: bool,
+        source_rate_max: Option<u32>,
         cookie_secret: Option<[u8; CookieKey::SECRET_BYTES]>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -100,7 +102,8 @@ impl Server {
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
         config.datagrams.dedupe = dedupe;
-        config.datagrams.xdp_interface = xdp;
+        config.datagrams.source_rate_max = source_rate_max;
+        config.datagrams.xdp = xdp.map(|(interface, polls)| XdpConfig::new(interface, polls));
         config.datagrams.cookie_key = cookie_secret.as_ref().map(CookieKey::new);
         state.udp = udp.map(|(port, allows_auth)| Udp::new(port, allows_auth));
         if let Some(udp) = &state.udp {
@@ -539,6 +542,20 @@ impl Server {
     /// of the shared counters, from 1; this one has the page `index`.
     fn share_sockets(&self, receiver: Option<RawFd>, senders: Vec<RawFd>, index: Option<usize>) {
         self.state().peers = Some(WorkerPeers::new(receiver, senders, index));
+    }
+
+    /// Takes over the map of a program of XDP, which a supervisor has attached, for the next run.
+    /// This one of `workers` processes has the queues whose number modulo `workers` is `worker`.
+    fn share_xdp(
+        &self,
+        descriptor: RawFd,
+        is_native: bool,
+        worker: u32,
+        workers: u32,
+    ) -> PyResult<()> {
+        // SAFETY: the caller gives the descriptor away.
+        let sockets = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        self.take_xdp(sockets, is_native, QueueShare { worker, workers })
     }
 
     /// Sends a notification to the subscribers of `topic`, of this process and of other workers.

@@ -39,7 +39,7 @@ mod worker;
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, connections_allowed};
 pub use caller::{CallId, Caller};
-pub use config::{DatagramConfig, WorkerConfig};
+pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
 pub use deadline::Deadline;
 pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Token};
