@@ -288,6 +288,11 @@ typedef struct ucall_config_t {
     /* Calls a second of one address over UDP. Default: no limit. Past it: its datagrams are
      * dropped. */
     uint32_t max_source_calls_per_s;
+    /* Addresses and networks of proxies, such as "10.0.0.0/8", and "unix:" for those on a Unix
+     * socket. Peers are then the clients that they name in `Forwarded` or `X-Forwarded-For`.
+     * Default: none. See docs/deploy.md. */
+    char const *const *trusted_proxies;
+    size_t trusted_proxies_count;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */
@@ -603,13 +608,16 @@ void *ucall_call_user(ucall_call_t call);
 /* The other end of a connection. */
 typedef struct ucall_peer_t {
     char address[64]; /* of TCP: the IP address as text, with a NUL; "" for a Unix socket */
-    uint16_t port;    /* of TCP */
+    uint16_t port;    /* of TCP; 0 if a proxy has not named it */
     int32_t process;  /* of a Unix socket on Linux: its id, or 0 if it is in another namespace */
     uint32_t user;    /* and its user and group */
     uint32_t group;
 } ucall_peer_t;
 
-/* The peer of a call. Returns false without `with_peers`. */
+/*
+ * The peer of a call. Returns false without `with_peers` and `trusted_proxies`, and for a client
+ * that its proxy does not name.
+ */
 bool ucall_call_peer(ucall_call_t call, ucall_peer_t *output);
 /* The same of a request. */
 bool ucall_request_peer(ucall_request_t request, ucall_peer_t *output);

@@ -70,6 +70,7 @@ class Server:
         debug: bool,
         allowed_hosts: Sequence[str],
         allow_origins: Sequence[str],
+        trusted_proxies: Sequence[str],
         auth: Callable[[Context], object] | None,
         challenge: str | None,
         timeout_ms: float | None,
@@ -268,7 +269,8 @@ class Context:
     @property
     def peer(self) -> tuple[str, int] | Process | None:
         """The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
-        gid of the process that connected. None where the system does not report it.
+        gid of the process that connected. With ``trusted_proxies`` the client of a proxy, with port
+        0 if the proxy does not name it. None where the system or the proxy does not report it.
         """
     @property
     def user(self) -> Any:

@@ -60,6 +60,9 @@ class Server(Decorators):
         debug: Adds the traceback to an error's ``data``.
         allowed_hosts: Names, besides localhost, that browsers may address the server by.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
+        trusted_proxies: Addresses and networks of proxies, such as ``"10.0.0.0/8"``, and
+            ``"unix:"`` for those on a Unix socket. `Context.peer` is then the client that they name
+            in ``Forwarded`` or ``X-Forwarded-For``: see docs/deploy.md.
         auth: Called with the `ucall.Context` of each HTTP request, upgrade to WebSocket and raw TCP
             connection. Returns the `Context.user`; `None`, `False` and `PermissionError` refuse
             with 401 or -32004. See docs/security.md.
@@ -165,6 +168,7 @@ class Server(Decorators):
         debug: bool = False,
         allowed_hosts: Iterable[str] = (),
         allow_origins: Iterable[str] = (),
+        trusted_proxies: Iterable[str] = (),
         auth: Auth | None = None,
         max_connections: int = 16_384,
         max_head_bytes: int = 16_384,
@@ -249,6 +253,7 @@ class Server(Decorators):
             debug=debug,
             allowed_hosts=_checks.listed("allowed_hosts", allowed_hosts),
             allow_origins=_checks.listed("allow_origins", allow_origins),
+            trusted_proxies=_checks.listed("trusted_proxies", trusted_proxies),
             auth=auth,
             challenge=None if auth is None else _checks.challenge(auth),
             timeout_ms=timeout_ms,

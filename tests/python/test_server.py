@@ -267,6 +267,7 @@ def test_documented_defaults_are_the_defaults() -> None:
         "debug",
         "allowed_hosts",
         "allow_origins",
+        "trusted_proxies",
         "max_image_pixels",
         "max_held_image_pixels",
         "ready_timeout_s",

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ucall_engine::Address;
 use ucall_proto::Limits;
-use ucall_proto::http1::AccessRules;
+use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::tls::{ClientAuth, TicketSecret};
 use ucall_server::{
     CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, XdpConfig,
@@ -117,6 +117,8 @@ pub struct Config {
     pub xdp: *const c_char,
     pub xdp_busy_poll: u32,
     pub max_source_calls_per_s: u32,
+    pub trusted_proxies: *const *const c_char,
+    pub trusted_proxies_count: usize,
 }
 
 impl Config {
@@ -324,15 +326,18 @@ impl Config {
         address: &Address,
     ) -> Result<WorkerConfig, Error> {
         // SAFETY: passed on to our caller.
-        let (hosts, origins) = unsafe {
+        let (hosts, origins, proxies) = unsafe {
             (
                 strings(self.allowed_hosts, self.allowed_hosts_count, "allowed_hosts")?,
                 strings(self.allow_origins, self.allow_origins_count, "allow_origins")?,
+                strings(self.trusted_proxies, self.trusted_proxies_count, "trusted_proxies")?,
             )
         };
         let access = AccessRules::new(address.is_loopback(), &hosts, &origins)
             .map_err(|invalid| invalid.to_string())?;
         let mut config = WorkerConfig::new(access);
+        let proxies = TrustedProxies::new(&proxies).map_err(|invalid| invalid.to_string())?;
+        config.trusted_proxies = proxies.map(Arc::new);
         config.limits = self.limits();
         // SAFETY: passed on to our caller.
         config.tls = unsafe { self.tls()? };
@@ -564,6 +569,7 @@ mod tests {
             max_topic_bytes udp udp_auth udp_without_dedupe udp_port max_source_calls
             max_datagram_bytes max_dedupe_bytes dedupe_ms xdp
             xdp_busy_poll max_source_calls_per_s
+            trusted_proxies trusted_proxies_count
         };
         let size = size_of::<Config>();
         format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -134,7 +134,7 @@ impl Server {
         config.set_effective(engine::number(engine), &address);
         let shared = shared(&address, &listener)?;
         let procedures = Arc::new(Procedures::new());
-        if config.with_peers != 0 {
+        if config.with_peers != 0 || worker_config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
         let mut listener = Some(listener);

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Address, Listener};
-use ucall_proto::http1::AccessRules;
+use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_relay::{RelayModule, RelayOptions, Rewrite};
 use ucall_server::{
     CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, NativeProcedure, Procedures,
@@ -59,9 +59,9 @@ pub(crate) struct Server {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp, dedupe,
-        source_rate_max, cookie_secret
+        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins,
+        trusted_proxies, auth, challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp,
+        dedupe, source_rate_max, cookie_secret
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -74,6 +74,7 @@ impl Server {
         debug: bool,
         allowed_hosts: Vec<String>,
         allow_origins: Vec<String>,
+        trusted_proxies: Vec<String>,
         auth: Option<Py<PyAny>>,
         challenge: Option<String>,
         timeout_ms: Option<f64>,
@@ -97,7 +98,10 @@ impl Server {
         let mut call_limits = CallLimits::default();
         options::apply(&mut config, &mut call_limits, limits)?;
         let procedures = Arc::new(Procedures::new());
-        if auth.is_some() {
+        let proxies = TrustedProxies::new(&trusted_proxies)
+            .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
+        config.trusted_proxies = proxies.map(Arc::new);
+        if auth.is_some() || config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ucall_engine::xdp::{QueueShare, XdpProgram};
-use ucall_proto::http1::AccessRules;
+use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::{CookieKey, Limits};
 
 use crate::access_log::AccessLog;
@@ -35,6 +35,8 @@ pub struct WorkerConfig {
     pub shutdown_delay: Duration,
     /// Has a line for each call.
     pub access_log: Option<Arc<AccessLog>>,
+    /// The proxies whose clients are the callers.
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Calls over UDP.
     pub datagrams: Box<DatagramConfig>,
 }
@@ -61,6 +63,7 @@ impl WorkerConfig {
             drain_timeout: Duration::from_secs(10),
             shutdown_delay: Duration::ZERO,
             access_log: None,
+            trusted_proxies: None,
             datagrams: Box::default(),
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ucall_engine::{Engine, Id, OwningProcess};
-use ucall_proto::http1::{Head, Methods, ReplyWriter};
+use ucall_engine::{Engine, Id, OwningProcess, Peer};
+use ucall_proto::http1::{ForwardedClient, Head, Methods, ReplyWriter, TrustedProxies};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
@@ -280,6 +280,7 @@ impl<H: Handler> WorkerContext<H> {
         caller: &Caller,
         run: impl FnOnce(&mut Environment<'_, Dispatch<'_, H>>) -> T,
     ) -> T {
+        let mut caller = *caller;
         let mut diversion = self.diversion.as_deref_mut();
         if let Some(diversion) = &mut diversion {
             diversion.transport = Transport::Udp;
@@ -287,7 +288,7 @@ impl<H: Handler> WorkerContext<H> {
         let mut service = Dispatch {
             procedures: &mut self.procedures,
             handler: &mut self.handler,
-            caller,
+            caller: &mut caller,
             diversion,
             calls: &mut self.calls,
             process: self.process,
@@ -319,7 +320,7 @@ impl<H: Handler> WorkerContext<H> {
         let mut service = Dispatch {
             procedures: &mut self.procedures,
             handler: &mut self.handler,
-            caller: &entry.caller,
+            caller: &mut entry.caller,
             diversion,
             calls: &mut self.calls,
             process: self.process,
@@ -351,10 +352,13 @@ struct Diversion {
     rejection: Option<Rejection>,
     is_draining: bool,
     log: Option<Arc<AccessLog>>,
+    proxies: Option<Arc<TrustedProxies>>,
     /// What calls without a head come by, on the connection of this step.
     transport: Transport,
     /// The line of the call that runs.
     logged: Option<LoggedCall>,
+    /// The other end of the connection, while a call of a proxy's client runs.
+    socket_peer: Option<Peer>,
 }
 
 impl Diversion {
@@ -364,9 +368,19 @@ impl Diversion {
         is_draining: bool,
     ) -> Option<Box<Self>> {
         let log = config.access_log.clone();
-        let is_needed = rejection.is_some() || is_draining || log.is_some();
-        let (transport, logged) = (Transport::Raw, None);
-        is_needed.then(|| Box::new(Self { rejection, is_draining, log, transport, logged }))
+        let proxies = config.trusted_proxies.clone();
+        let is_needed = rejection.is_some() || is_draining || log.is_some() || proxies.is_some();
+        is_needed.then(|| {
+            Box::new(Self {
+                rejection,
+                is_draining,
+                log,
+                proxies,
+                transport: Transport::Raw,
+                logged: None,
+                socket_peer: None,
+            })
+        })
     }
 
     #[cold]
@@ -382,7 +396,7 @@ impl Diversion {
 pub(crate) struct Dispatch<'a, H: Handler> {
     procedures: &'a mut ProcedureCache<H::Procedure>,
     handler: &'a mut H,
-    caller: &'a Caller,
+    caller: &'a mut Caller,
     diversion: Option<&'a mut Diversion>,
     calls: &'a mut u64,
     process: OwningProcess,
@@ -415,10 +429,31 @@ impl<H: Handler> Dispatch<'_, H> {
         CallOutcome::Done
     }
 
-    /// Begins the line of a call; its outcome if it is rejected.
+    /// Replaces the peer by the client that it forwards the request of, if it is a trusted proxy.
+    /// Returns the peer, which has to be restored.
+    fn set_client(&mut self, head: Option<&Head<'_>>) -> Option<Peer> {
+        let peer = self.caller.peer;
+        let proxies = self.diversion.as_ref().and_then(|diversion| diversion.proxies.as_ref());
+        if let (Some(proxies), Some(head)) = (proxies, head)
+            && peer.is_some_and(|peer| is_trusted(proxies, peer))
+        {
+            match proxies.client(head) {
+                ForwardedClient::Absent => {}
+                ForwardedClient::Unknown => self.caller.peer = Some(Peer::Unknown),
+                ForwardedClient::Address(client) => {
+                    self.caller.peer = Some(Peer::Address(client));
+                }
+            }
+        }
+        peer
+    }
+
+    /// Sets the caller and begins the line of a call; its outcome if it is rejected.
     #[cold]
     fn begin_diverted(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Option<CallOutcome> {
+        let socket_peer = self.set_client(call.head);
         let diversion = self.diversion.as_deref_mut()?;
+        diversion.socket_peer = socket_peer;
         let transport = if call.head.is_some() { Transport::Http } else { diversion.transport };
         diversion.logged = diversion.log.as_ref().and_then(|log| {
             log.begin(call, self.caller, transport, || self.handler.identity_name())
@@ -429,12 +464,12 @@ impl<H: Handler> Dispatch<'_, H> {
         Some(outcome)
     }
 
-    /// Ends the line of a call, or passes it on with a call that goes on.
+    /// Restores the caller and ends the line of a call, or passes it on with a call that goes on.
     #[cold]
     fn end_diverted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
-        let Some(logged) = self.diversion.as_deref_mut().and_then(|it| it.logged.take()) else {
-            return;
-        };
+        let Some(diversion) = self.diversion.as_deref_mut() else { return };
+        self.caller.peer = diversion.socket_peer;
+        let Some(logged) = diversion.logged.take() else { return };
         match outcome {
             CallOutcome::Done => logged.end(reply.error_code(), reply.result_bytes()),
             CallOutcome::Deferred | CallOutcome::Stream => self.handler.set_logged(logged),
@@ -482,9 +517,15 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         head: Option<&Head<'_>>,
         session: Option<&Arc<TlsSession>>,
     ) -> Result<CallerIdentity, AuthenticationError> {
+        let peer = self.set_client(head);
         let admitted = self.handler.authenticate(head, session, self.caller);
+        self.caller.peer = peer;
         self.process.end_child();
         admitted
+    }
+
+    fn upgraded(&mut self, head: &Head<'_>) {
+        self.set_client(Some(head));
     }
 
     fn route_methods(&self, path: &[u8]) -> Methods {
@@ -500,13 +541,32 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        let peer = self.set_client(call.head);
+        let outcome = self.run_route(call, body, reply);
+        self.caller.peer = peer;
+        outcome
+    }
+
+    fn cancel(&mut self, number: CallNumber) {
+        let call = CallId { connection: self.caller.connection, number };
+        self.handler.cancel_call(call);
+        self.procedures.natives_mut().cancel_call(call);
+    }
+
+    fn set_identity(&mut self, identity: &CallerIdentity) {
+        self.handler.set_identity(identity);
+    }
+}
+
+impl<H: Handler> Dispatch<'_, H> {
+    fn run_route(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let procedures = &*self.procedures;
         let find = |head: &Head<'_>| procedures.routes().find(call.method.raw(), head.method());
         let Some(route) = call.head.and_then(find) else {
             reply.error(&method_not_found(call.method));
             return CallOutcome::Done;
         };
-        let (procedure, caller) = (&*route.procedure, self.caller);
+        let (procedure, caller) = (&*route.procedure, &*self.caller);
         let outcome = match (route.access, self.rejection()) {
             (RouteAccess::Health, _) => {
                 let state = self.health();
@@ -526,18 +586,6 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         outcome
     }
 
-    fn cancel(&mut self, number: CallNumber) {
-        let call = CallId { connection: self.caller.connection, number };
-        self.handler.cancel_call(call);
-        self.procedures.natives_mut().cancel_call(call);
-    }
-
-    fn set_identity(&mut self, identity: &CallerIdentity) {
-        self.handler.set_identity(identity);
-    }
-}
-
-impl<H: Handler> Dispatch<'_, H> {
     /// Runs a call of a native procedure, if it is one.
     #[inline(never)]
     fn call_native(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
@@ -567,6 +615,14 @@ impl<H: Handler> Dispatch<'_, H> {
             Some(Rejection::Overload) => HealthState::Overloaded,
             Some(Rejection::Drain) | None => HealthState::Normal,
         }
+    }
+}
+
+fn is_trusted(proxies: &TrustedProxies, peer: Peer) -> bool {
+    match peer {
+        Peer::Address(address) => proxies.trusts(address.ip()),
+        Peer::Process { .. } => proxies.trusts_unix(),
+        _ => false,
     }
 }
 

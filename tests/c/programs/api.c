@@ -181,6 +181,11 @@ static void invalid_configurations_are_refused(void) {
     config.allowed_hosts = hosts;
     config.allowed_hosts_count = 2;
     CHECK(is_refused(config, "not/a/host"));
+    config.allowed_hosts_count = 1;
+    char const *proxies[] = {"10.0.0.0/8", "10.0.0.1/8"};
+    config.trusted_proxies = proxies;
+    config.trusted_proxies_count = 2;
+    CHECK(is_refused(config, "10.0.0.1/8"));
 }
 
 static void a_port_is_bound_once(void) {
