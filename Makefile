@@ -384,6 +384,16 @@ bench-relay: setup ## Compare relayed calls with HAProxy and nginx (BENCH_FLAGS=
 	@tools/install-bench-tools.sh
 	$(PY) bench/relay.py $(BENCH_FLAGS)
 
+.bench/udp-echo: bench/udp/echo.c
+.bench/udp-load: bench/xdp/load.c
+.bench/udp-%:
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $<
+
+.PHONY: bench-xdp
+bench-xdp: $(STAMPS)/venv .bench/c-xdp .bench/udp-echo .bench/udp-load ## Compare AF_XDP with a socket, between two network namespaces (needs root)
+	PYTHONPATH=bench $(PY) bench/xdp/run.py $(BENCH_FLAGS)
+
 .PHONY: bench-store
 bench-store: setup .bench/blocks ## Compare the key-value store with Redis (BENCH_FLAGS="--rounds 5")
 	@tools/install-bench-tools.sh store
@@ -485,6 +495,7 @@ c-library:
 .bench/c-sum: examples/c/sum.c
 .bench/c-threads: bench/servers/threads.c
 .bench/c-echo: bench/servers/echo.c
+.bench/c-xdp: bench/servers/xdp.c
 .bench/c-%: include/ucall/ucall.h c-library
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Iinclude -o $@ $(filter %.c,$^) $(TARGET_DIR)/release/libucall.a \

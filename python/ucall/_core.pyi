@@ -49,8 +49,10 @@ __all__ = [
     "Store",
     "UnixSocket",
     "Unwritable",
+    "XdpProgram",
     "check_shared_memory",
     "client_frame",
+    "hand_over_xdp",
     "peek",
     "system_certificates",
 ]
