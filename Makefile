@@ -208,11 +208,11 @@ test-autobahn: ## Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/
 PLAYWRIGHT := playwright==1.65.2
 .PHONY: test-javascript test-browser
 test: test-javascript
-test-javascript: setup test-programs ## Test ucall.js in Node, and in Chromium after `make test-browser`
+test-javascript: docs test-programs ## Test ucall.js in Node, and with the site in Chromium after `make test-browser`
 	@tools/install-conformance.sh $(PY)
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
 
-test-browser: setup test-programs ## Install Chromium and Playwright, and test ucall.js and the chat page in them
+test-browser: docs test-programs ## Install Chromium and Playwright, and test ucall.js, the chat page and the site in them
 	@tools/install-test-programs.sh browser
 	@tools/install-conformance.sh $(PY)
 	$(PY) -m pip install --quiet $(PLAYWRIGHT)

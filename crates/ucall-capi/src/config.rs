@@ -19,7 +19,7 @@ use ucall_server::{
 };
 
 use crate::auth::{Auth, AuthFunction};
-use crate::boundary::{Error, ErrorCode, string};
+use crate::boundary::{Error, ErrorCode, optional, string, strings};
 use crate::descriptor::is_open_for_writing;
 use crate::log::{Format, LogCallback, LogFunction, Output};
 
@@ -463,32 +463,6 @@ fn default<T: Copy + Default + PartialEq>(field: &mut T, value: T) {
 
 fn or_else(text: *const c_char, other: *const c_char) -> *const c_char {
     if text.is_null() { other } else { text }
-}
-
-/// # Safety
-/// `text` is NULL or a string.
-unsafe fn optional<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, String> {
-    if text.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: our caller says that it is a string.
-    unsafe { string(text, what) }.map(Some)
-}
-
-/// # Safety
-/// `list` is NULL or holds `count` strings.
-unsafe fn strings(
-    list: *const *const c_char,
-    count: usize,
-    what: &str,
-) -> Result<Vec<String>, String> {
-    if list.is_null() || count == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: our caller says that it holds `count` strings.
-    let list = unsafe { std::slice::from_raw_parts(list, count) };
-    // SAFETY: as above.
-    list.iter().map(|&text| unsafe { string(text, what) }.map(str::to_string)).collect()
 }
 
 #[cfg(test)]

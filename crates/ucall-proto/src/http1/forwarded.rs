@@ -127,7 +127,7 @@ impl Chain {
         }
     }
 
-    /// Adds the elements of a `Forwarded` header (RFC 7239, section 4). `None` if it does not parse.
+    /// Adds the elements of a `Forwarded` (RFC 7239, section 4). `None` if it does not parse.
     fn push_forwarded(&mut self, value: &[u8], proxies: &TrustedProxies) -> Option<()> {
         let mut rest = value;
         loop {

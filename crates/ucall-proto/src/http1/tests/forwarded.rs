@@ -45,7 +45,9 @@ fn the_last_entry_that_is_no_trusted_proxy_is_the_client() {
         (&["Forwarded: for=198.51.100.1:80"], address("198.51.100.1:80")),
         (&["Forwarded: for=\"198.51.100.1:_port\""], address("198.51.100.1:0")),
         (
-            &["Forwarded: proto=https;for=\"[2001:db8::1]:80\";by=_x , for=10.0.0.1; host=\"a;b,c\""],
+            &[
+                "Forwarded: proto=https;for=\"[2001:db8::1]:80\";by=_x , for=10.0.0.1; host=\"a;b,c\"",
+            ],
             address("[2001:db8::1]:80"),
         ),
         (&["Forwarded: for=1.1.1.1, , for=2.2.2.2,"], address("2.2.2.2:0")),
