@@ -164,7 +164,7 @@ class Functions:
         inserted = self._core.insert_store(name, store._core)
         self.natives = {
             **self.natives,
-            **{name: NativeMethod(name, *texts, item=item) for name, texts, item in inserted},
+            **{texts[0]: NativeMethod(*texts) for texts in inserted},
         }
         return store
 

@@ -37,6 +37,9 @@ use crate::udp::Udp;
 use crate::worker_peers::WorkerPeers;
 use crate::{http_route, options, pool, relay, session};
 
+/// A native method: its name, a summary, and the JSON Schemas of its params, result and items.
+type NativeMethod = (String, &'static str, &'static str, &'static str, Option<&'static str>);
+
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct Server {
@@ -372,15 +375,11 @@ impl Server {
     /// Serves the procedures of a store, `name.get` and so on, in place of others of their names.
     /// Returns the name of each, a summary, and the JSON Schemas of its params, its result, and its
     /// items if it is a stream.
-    fn insert_store(
-        &self,
-        name: &str,
-        store: &Bound<'_, PyStore>,
-    ) -> Vec<(String, [&'static str; 3], Option<&'static str>)> {
+    fn insert_store(&self, name: &str, store: &Bound<'_, PyStore>) -> Vec<NativeMethod> {
         let module = Arc::new(StoreModule::new(name, store.get().store.clone()));
         let descriptions = module.procedures().iter();
         let described =
-            |it: &NativeProcedure| (it.name.clone(), [it.summary, it.params, it.result], it.item);
+            |it: &NativeProcedure| (it.name.clone(), it.summary, it.params, it.result, it.item);
         let descriptions = descriptions.map(described).collect();
         self.procedures.insert_native(module, self.timeout);
         descriptions
