@@ -138,7 +138,9 @@ class Server:
         wants_peer: bool,
         is_builtin: bool = False,
     ) -> None: ...
-    def insert_store(self, name: str, store: Store) -> list[tuple[str, str, str, str, str | None]]: ...
+    def insert_store(
+        self, name: str, store: Store
+    ) -> list[tuple[str, str, str, str, str | None]]: ...
     def insert_relay(
         self,
         methods: Sequence[str],
