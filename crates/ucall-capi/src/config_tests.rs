@@ -30,7 +30,7 @@ fn an_implausible_size_is_refused() {
 /// program's padding is not zero for sure, and its size would include it.
 #[test]
 fn the_last_field_ends_where_the_configuration_does() {
-    let end = offset_of!(Config, max_source_calls_per_s) + size_of::<u32>();
+    let end = offset_of!(Config, trusted_proxies_count) + size_of::<usize>();
     assert_eq!(end, size_of::<Config>());
 }
 
