@@ -208,11 +208,11 @@ test-autobahn: ## Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/
 PLAYWRIGHT := playwright==1.65.2
 .PHONY: test-javascript test-browser
 test: test-javascript
-test-javascript: setup test-programs ## Test ucall.js in Node, and in Chromium after `make test-browser`
+test-javascript: docs test-programs ## Test ucall.js in Node, and with the site in Chromium after `make test-browser`
 	@tools/install-conformance.sh $(PY)
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
 
-test-browser: setup test-programs ## Install Chromium and Playwright, and test ucall.js and the chat page in them
+test-browser: docs test-programs ## Install Chromium and Playwright, and test ucall.js, the chat page and the site in them
 	@tools/install-test-programs.sh browser
 	@tools/install-conformance.sh $(PY)
 	$(PY) -m pip install --quiet $(PLAYWRIGHT)
@@ -384,6 +384,16 @@ bench-relay: setup ## Compare relayed calls with HAProxy and nginx (BENCH_FLAGS=
 	@tools/install-bench-tools.sh
 	$(PY) bench/relay.py $(BENCH_FLAGS)
 
+.bench/udp-echo: bench/udp/echo.c
+.bench/udp-load: bench/xdp/load.c
+.bench/udp-%:
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $<
+
+.PHONY: bench-xdp
+bench-xdp: $(STAMPS)/venv .bench/c-xdp .bench/udp-echo .bench/udp-load ## Compare AF_XDP with a socket, between two network namespaces (needs root)
+	PYTHONPATH=bench $(PY) bench/xdp/run.py $(BENCH_FLAGS)
+
 .PHONY: bench-store
 bench-store: setup .bench/blocks ## Compare the key-value store with Redis (BENCH_FLAGS="--rounds 5")
 	@tools/install-bench-tools.sh store
@@ -485,6 +495,7 @@ c-library:
 .bench/c-sum: examples/c/sum.c
 .bench/c-threads: bench/servers/threads.c
 .bench/c-echo: bench/servers/echo.c
+.bench/c-xdp: bench/servers/xdp.c
 .bench/c-%: include/ucall/ucall.h c-library
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Iinclude -o $@ $(filter %.c,$^) $(TARGET_DIR)/release/libucall.a \

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from render import tables
 from render.data import load_results
-from render.verdicts import Verdict, all_verdicts
+from render.verdicts import NOT_MEASURED, Verdict, all_verdicts
 from suite.servers import everyone
 
 
@@ -38,7 +38,7 @@ def compared(one: Path, other: Path) -> list[list[str]]:
             overlap(first, second),
         ]
         for first, second in zip(*both, strict=True)
-        if "not measured" not in (first.outcome, second.outcome)
+        if NOT_MEASURED not in (first.outcome, second.outcome)
     ]
 
 

@@ -20,13 +20,13 @@ def _ip(*words: str) -> None:
 class Network:
     """Two namespaces and the Ethernet between them."""
 
-    def __init__(self) -> None:
-        self.server, self.client = f"ucall-{os.getpid()}-s", f"ucall-{os.getpid()}-c"
+    def __init__(self, name: str) -> None:
+        self.server, self.client = (f"ucall-{os.getpid()}{name}-{side}" for side in "sc")
 
-    def connect(self, mtu: int) -> None:
+    def connect(self, mtu: int, queue_count: int) -> None:
         for name in (self.server, self.client):
             _ip("netns", "add", name)
-        queues = ["numrxqueues", "2", "numtxqueues", "2"]
+        queues = ["numrxqueues", str(queue_count), "numtxqueues", str(queue_count)]
         peer = ["peer", "name", "eth0", "netns", self.client, *queues]
         _ip("link", "add", "eth0", "netns", self.server, *queues, "type", "veth", *peer)
         for name, number in ((self.client, 1), (self.server, 2)):
@@ -78,10 +78,10 @@ def why_no_network() -> str | None:
 
 
 @contextmanager
-def network(mtu: int) -> Iterator[Network]:
-    made = Network()
+def network(mtu: int, queues: int = 2, name: str = "") -> Iterator[Network]:
+    made = Network(name)
     try:
-        made.connect(mtu)
+        made.connect(mtu, queues)
         yield made
     finally:
         made.remove()

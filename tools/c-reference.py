@@ -11,8 +11,8 @@ HEADER = ROOT / "include/ucall/ucall.h"
 PAGE = ROOT / "docs/c-reference.md"
 INTRODUCTION = """# Reference of the C library
 
-All types and functions of `include/ucall/ucall.h`, in its order and with its comments.
-[c.md](c.md) is the guide. `make c-reference` writes this page.
+Here you can look up all types and functions of `include/ucall/ucall.h`, in its order and with its
+comments. [c.md](c.md) is the guide. `make c-reference` writes this page.
 """
 DECLARATION = re.compile(r"^(typedef|#define UCALL_|\w[\w *]*\bucall_)")
 

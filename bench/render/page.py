@@ -217,6 +217,8 @@ def _without_empty_tables(page: str) -> str:
 
 def _has_figures(section: str) -> bool:
     """Whether any row of the section's tables has a figure after its name."""
-    _, *rows = [line for line in section.splitlines() if line.startswith("|")]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    headers = {at - 1 for at, line in enumerate(lines) if line.startswith("|---")}
+    rows = [line for at, line in enumerate(lines) if at not in headers]
     cells = [cell.strip() for row in rows for cell in row.strip("|").split("|")[1:]]
     return any(cell and cell != "-" and not set(cell) <= set("-:") for cell in cells)

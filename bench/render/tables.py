@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.report import Spread
 from render.data import Results, difference
-from render.verdicts import Verdict
+from render.verdicts import NOT_MEASURED, Verdict
 from suite.plan import BATCHES, PAYLOAD_BYTES, RATES
 from suite.servers import Server
 from suite.tails import SHARES
@@ -191,9 +191,10 @@ def cpu_cell(results: Results, server: str, load: str, factor: float, form: str)
 
 
 def batches(results: Results, servers: Sequence[Server]) -> str:
-    loads = {"c32": "1"} | {f"batch-{size}": f"{size:,}" for size in BATCHES}
+    batched = {f"batch-{size}": f"{size:,}" for size in BATCHES}
     http = [s for s in servers if s.family in ("floor", "ours") and s.protocol == "http"]
-    return rates(results, http, loads)
+    are_any = any(results.has(server.name, load) for server in http for load in batched)
+    return rates(results, http, {"c32": "1"} | batched if are_any else batched)
 
 
 def payloads(results: Results, servers: Sequence[Server]) -> str:
@@ -298,5 +299,9 @@ def tools(results: Results, servers: Sequence[Server]) -> str:
 
 
 def verdicts(found: Sequence[Verdict]) -> str:
-    rows = [[each.claim, each.asked, each.found, each.outcome] for each in found]
-    return table(["figure", "target", "median (95% interval)", ""], rows)
+    """Those that were measured, and how many were not."""
+    measured = [each for each in found if each.outcome != NOT_MEASURED]
+    rows = [[each.claim, each.asked, each.found, each.outcome] for each in measured]
+    text = table(["figure", "target", "median (95% interval)", ""], rows)
+    others = len(found) - len(measured)
+    return text + (f"\n\n{others} more targets were not measured in this run." if others else "")

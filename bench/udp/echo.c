@@ -1,4 +1,4 @@
-/* The floor of a UDP server: recvmmsg and sendmmsg of up to 32 datagrams. */
+/* echo [ADDRESS]: the floor of a UDP server, recvmmsg and sendmmsg of up to 32 datagrams. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -6,14 +6,14 @@
 
 enum { BATCH = 32, BYTES = 2048 };
 
-int main(void) {
+int main(int argc, char **argv) {
     static char bytes[BATCH][BYTES];
     struct sockaddr_in names[BATCH], address = {.sin_family = AF_INET};
     struct iovec parts[BATCH];
     struct mmsghdr messages[BATCH];
     socklen_t length = sizeof(address);
     int descriptor = socket(AF_INET, SOCK_DGRAM, 0);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    inet_pton(AF_INET, argc > 1 ? argv[1] : "127.0.0.1", &address.sin_addr);
     if (bind(descriptor, (struct sockaddr *)&address, sizeof(address))) return 1;
     getsockname(descriptor, (struct sockaddr *)&address, &length);
     printf("%d\n", ntohs(address.sin_port));

@@ -47,6 +47,8 @@ default_role = "code"
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+# One parameter a line, because a server has 80.
+python_maximum_signature_line_length = 80
 autodoc_default_options = {"members": True, "inherited-members": True, "show-inheritance": False}
 
 # The commands to tests in pages, and folders, which only a file browser can show.

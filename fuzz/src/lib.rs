@@ -26,6 +26,8 @@ pub mod relay_replies;
 pub mod rpc_document;
 pub mod tls;
 pub mod websocket;
+#[cfg(target_os = "linux")]
+pub mod xdp_frames;
 
 // The connection's own tests drive it in the same way.
 #[path = "../../crates/ucall-proto/tests/connection/harness.rs"]
@@ -72,4 +74,6 @@ pub const TARGETS: &[Target] = &[
     ("rpc_document", rpc_document::run),
     ("tls", tls::run),
     ("websocket", websocket::run),
+    #[cfg(target_os = "linux")]
+    ("xdp_frames", xdp_frames::run),
 ];

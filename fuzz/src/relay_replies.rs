@@ -2,6 +2,7 @@
 
 use ucall_proto::json::validate;
 use ucall_relay::{HttpReplyReader, ReplyReader, UpstreamReply};
+use ucall_server::NativeOutcome;
 
 use crate::random::Random;
 
@@ -10,9 +11,9 @@ const BYTES_MAX: usize = 256;
 /// Ids below this are of calls that wait; the others end the connection.
 const IDS: u32 = 4;
 
-/// The replies, and whether they end the connection, are the same however the bytes are split, over
-/// raw TCP and over HTTP. All results and data are valid JSON on one line, and shorter than the
-/// limit.
+/// The replies and items, and whether they end the connection, are the same however the bytes are
+/// split, over raw TCP and over HTTP. All results, items and data are valid JSON on one line, and
+/// shorter than the limit.
 ///
 /// # Panics
 /// If they are not.
@@ -27,14 +28,14 @@ pub fn run(input: &[u8]) {
 }
 
 fn check(reply: &UpstreamReply) {
-    let text = match &reply.outcome {
-        Ok(result) => Some(result),
-        Err(error) => error.data.as_ref(),
+    let (text, is_line) = match &reply.outcome {
+        NativeOutcome::Reply(Err(error)) => (error.data.as_ref(), false),
+        NativeOutcome::Reply(Ok(text)) | NativeOutcome::Item(text) => (Some(text), true),
     };
     let Some(text) = text else { return };
     assert_eq!(validate(text, NESTING_MAX), Ok(()));
     assert!(text.len() < BYTES_MAX);
-    assert!(reply.outcome.is_err() || !text.contains(&b'\n'));
+    assert!(!is_line || !text.contains(&b'\n'));
 }
 
 fn raw_replies(pieces: &[&[u8]]) -> (Vec<UpstreamReply>, bool) {

@@ -278,9 +278,21 @@ typedef struct ucall_config_t {
     size_t max_dedupe_bytes;
     /* How long after the last copy of a datagram its reply is kept. Default: 10 s. */
     uint64_t dedupe_ms;
-    /* A network interface, such as "eth0", whose datagrams are received over AF_XDP. Needs `udp`,
-     * capabilities, and one thread. Default: none. See docs/xdp.md. */
+    /* A network interface, such as "eth0", whose datagrams are received over AF_XDP; or "unix:" and
+     * the path of the socket of ucall-xdp-setup. Needs `udp`, capabilities, and a queue for each
+     * thread. Default: none. See docs/xdp.md. */
     char const *xdp;
+    /* Whether a thread polls its queues while datagrams arrive, rather than wait for interrupts: 0
+     * or 1. It delays other work of the thread by up to 1 ms. */
+    uint32_t xdp_busy_poll;
+    /* Calls a second of one address over UDP. Default: no limit. Past it: its datagrams are
+     * dropped. */
+    uint32_t max_source_calls_per_s;
+    /* Addresses and networks of proxies, such as "10.0.0.0/8", and "unix:" for those on a Unix
+     * socket. Peers are then the clients that they name in `Forwarded` or `X-Forwarded-For`.
+     * Default: none. See docs/deploy.md. */
+    char const *const *trusted_proxies;
+    size_t trusted_proxies_count;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */
@@ -358,15 +370,25 @@ typedef struct ucall_stats_t {
  */
 bool ucall_stats(ucall_server_t server, ucall_stats_t *output, size_t size);
 
+/* The options of a store (docs/store.md). 0 is the default of each. */
+typedef struct ucall_store_config_t {
+    size_t max_bytes;       /* the size up to which its file grows; 64 GiB */
+    size_t max_value_bytes; /* the size of one value; 16 MiB */
+    size_t max_watch_bytes; /* the changes that are kept for slow watchers; 64 MiB */
+    bool no_durability;     /* answer writes before the disk has them */
+} ucall_store_config_t;
+
 /*
  * Serves the key-value store in the directory `path`, which is created if there is none, as the
- * procedures "NAME.get", "NAME.put", "NAME.delete", "NAME.cas", "NAME.increment", "NAME.scan" and
- * "NAME.batch" (docs/store.md), in place of others of these names. They run no callback, and do not
- * count for `max_procedures`. Several threads and processes may serve one store. Each thread opens
- * it when it first serves, so fork before. Returns false for a NULL server, name or path, for texts
- * that are not UTF-8, and for a store that cannot be opened.
+ * procedures "NAME.get", "NAME.put", "NAME.delete", "NAME.cas", "NAME.increment", "NAME.scan",
+ * "NAME.batch" and "NAME.watch" (docs/store.md), in place of others of these names. They run no
+ * callback, and do not count for `max_procedures`. A NULL `config` has all defaults. Several
+ * threads and processes may serve one store; those of one process with the same options. Each
+ * thread opens it when it first serves, so fork before. Returns false for a NULL server, name or
+ * path, for texts that are not UTF-8, and for a store that cannot be opened.
  */
-bool ucall_add_store(ucall_server_t server, ucall_str_t name, ucall_str_t path);
+bool ucall_add_store(ucall_server_t server, ucall_str_t name, ucall_str_t path,
+                     ucall_store_config_t const *config);
 
 /*
  * Takes one turn: waits for events of this thread, then accepts, reads, runs the calls that have
@@ -586,13 +608,16 @@ void *ucall_call_user(ucall_call_t call);
 /* The other end of a connection. */
 typedef struct ucall_peer_t {
     char address[64]; /* of TCP: the IP address as text, with a NUL; "" for a Unix socket */
-    uint16_t port;    /* of TCP */
+    uint16_t port;    /* of TCP; 0 if a proxy has not named it */
     int32_t process;  /* of a Unix socket on Linux: its id, or 0 if it is in another namespace */
     uint32_t user;    /* and its user and group */
     uint32_t group;
 } ucall_peer_t;
 
-/* The peer of a call. Returns false without `with_peers`. */
+/*
+ * The peer of a call. Returns false without `with_peers` and `trusted_proxies`, and for a client
+ * that its proxy does not name.
+ */
 bool ucall_call_peer(ucall_call_t call, ucall_peer_t *output);
 /* The same of a request. */
 bool ucall_request_peer(ucall_request_t request, ucall_peer_t *output);

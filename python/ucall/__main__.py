@@ -7,6 +7,10 @@ Without ``--workers`` and ``--reload`` this process serves; with them it supervi
     python -m ucall relay config.toml --workers 4
 
 relays calls to other servers as a file says, and always supervises workers.
+
+    python -m ucall xdp-setup eth0 /run/ucall-xdp.sock --user app
+
+is the command ``ucall-xdp-setup``.
 """
 
 from __future__ import annotations
@@ -31,6 +35,10 @@ def main() -> int:
         gateway = GatewaySettings.read(sys.argv[2:])
         _log_to_stderr(gateway.log_level.upper())
         return _reporting(lambda: _relay(gateway))
+    if sys.argv[1:2] == ["xdp-setup"]:
+        from ucall import _xdp_setup
+
+        return _xdp_setup.main(sys.argv[2:])
     settings = Settings.read()
     _log_to_stderr(settings.log_level.upper())
     if not _process_role.is_worker():

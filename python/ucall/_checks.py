@@ -18,6 +18,7 @@ __all__ = [
     "seconds",
     "text",
     "udp",
+    "xdp",
 ]
 
 
@@ -53,9 +54,7 @@ def port(value: int, name: str = "port") -> int:
     return number
 
 
-def udp(
-    enabled: bool, number: int | None, allows_auth: bool, xdp: str | None
-) -> tuple[int | None, bool] | None:
+def udp(enabled: bool, number: int | None, allows_auth: bool) -> tuple[int | None, bool] | None:
     """The settings of UDP: its port, and whether ``auth`` may serve other machines."""
     if number is not None:
         return port(number, "udp_port"), allows_auth
@@ -63,9 +62,18 @@ def udp(
         return None, allows_auth
     if allows_auth:
         raise ValueError("udp_auth: has no effect without udp")
-    if xdp is not None:
-        raise ValueError("xdp: has no effect without udp")
     return None
+
+
+def xdp(interface: str | None, busy_poll: bool, has_udp: bool) -> tuple[str, bool] | None:
+    """The settings of AF_XDP: the interface, and whether its queues are polled."""
+    if interface is None:
+        if busy_poll:
+            raise ValueError("xdp_busy_poll: has no effect without xdp")
+        return None
+    if not has_udp:
+        raise ValueError("xdp: has no effect without udp")
+    return interface, busy_poll
 
 
 def challenge(auth: object) -> str:

@@ -49,8 +49,10 @@ __all__ = [
     "Store",
     "UnixSocket",
     "Unwritable",
+    "XdpProgram",
     "check_shared_memory",
     "client_frame",
+    "hand_over_xdp",
     "peek",
     "system_certificates",
 ]
@@ -70,6 +72,7 @@ class Server:
         debug: bool,
         allowed_hosts: Sequence[str],
         allow_origins: Sequence[str],
+        trusted_proxies: Sequence[str],
         auth: Callable[[Context], object] | None,
         challenge: str | None,
         timeout_ms: float | None,
@@ -78,8 +81,9 @@ class Server:
         metrics: bool,
         access_log: tuple[str, float] | None,
         udp: tuple[int | None, bool] | None,
-        xdp: str | None,
+        xdp: tuple[str, bool] | None,
         dedupe: bool,
+        source_rate_max: int | None,
         cookie_secret: bytes | None,
     ) -> Server: ...
     def configure(
@@ -134,7 +138,9 @@ class Server:
         wants_peer: bool,
         is_builtin: bool = False,
     ) -> None: ...
-    def insert_store(self, name: str, store: Store) -> list[tuple[str, str, str, str]]: ...
+    def insert_store(
+        self, name: str, store: Store
+    ) -> list[tuple[str, str, str, str, str | None]]: ...
     def insert_relay(
         self,
         methods: Sequence[str],
@@ -166,6 +172,7 @@ class Server:
     def share_sockets(
         self, receiver: int | None, senders: Sequence[int], index: int | None
     ) -> None: ...
+    def share_xdp(self, descriptor: int, is_native: bool, worker: int, workers: int) -> None: ...
     def publish(self, topic: str, method: str, params: object, encode: _Encode) -> None: ...
     def flush_access_log(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...
@@ -206,6 +213,15 @@ class LoopDriver:
     def turn(self, timeout: float | None) -> bool: ...
     def end_wait(self) -> None: ...
     def turn_embedded(self) -> float | None: ...
+
+def hand_over_xdp(interface: str, descriptor: int) -> None: ...
+
+@final
+class XdpProgram:
+    def __new__(cls, interface: str, host: str, port: int, workers: int) -> XdpProgram: ...
+    def fileno(self) -> int: ...
+    @property
+    def is_native(self) -> bool: ...
 
 @final
 class UnixSocket:
@@ -257,7 +273,8 @@ class Context:
     @property
     def peer(self) -> tuple[str, int] | Process | None:
         """The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
-        gid of the process that connected. None where the system does not report it.
+        gid of the process that connected. With ``trusted_proxies`` the client of a proxy, with port
+        0 if the proxy does not name it. None where the system or the proxy does not report it.
         """
     @property
     def user(self) -> Any:

@@ -41,6 +41,8 @@ class NativeMethod(NamedTuple):
     params: str
     #: The JSON Schema of the result, as text.
     result: str
+    #: That of an item, if it is a stream.
+    item: str | None
 
 
 class Functions:
@@ -160,7 +162,10 @@ class Functions:
             raise ValueError(f"{taken!r} is already the name of another method")
         store = path if isinstance(path, stores.Store) else stores.open(path)
         inserted = self._core.insert_store(name, store._core)
-        self.natives = {**self.natives, **{it[0]: NativeMethod(*it) for it in inserted}}
+        self.natives = {
+            **self.natives,
+            **{texts[0]: NativeMethod(*texts) for texts in inserted},
+        }
         return store
 
     def add_relay(

@@ -3,9 +3,10 @@
 The supervisor binds one socket per worker, keeps it open, and passes it to the worker and to its
 successors, so that a connection in the accept queue is never reset. It has no engine, event loop or
 thread. Workers run the same program, with the descriptor of a control socket in their environment.
-On it they request their listening socket, and report that they are ready. A service manager hears
-from the supervisor alone: that all workers are ready, that they are being replaced, and, if it has
-a watchdog, a sign of life while each worker gives the supervisor its own.
+On it they request their listening socket and their queues of AF_XDP, and report that they are
+ready. A service manager hears from the supervisor alone: that all workers are ready, that they are
+being replaced, and, if it has a watchdog, a sign of life while each worker gives the supervisor its
+own.
 
 | event | action |
 |---|---|
@@ -109,6 +110,8 @@ class Supervisor:
         self._rolling: list[WorkerSlot] = []
         self._tickets = secrets.token_bytes(32)
         self._unix_socket: _core.UnixSocket | None = None
+        #: Detached when the supervisor ends.
+        self._xdp: _core.XdpProgram | None = None
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
         self._is_stopping = False
@@ -148,6 +151,7 @@ class Supervisor:
                     slot.listener.close()
             if self._unix_socket is not None:
                 self._unix_socket.close()
+            self._xdp = None
             for end in (reader, writer, *(end for pair in self._pairs for end in pair)):
                 end.close()
         return self._status
@@ -245,7 +249,11 @@ class Supervisor:
         return worker
 
     def _handle_message(self, slot: WorkerSlot, worker: Worker) -> None:
-        """Handles a worker's messages: ``listen SCHEME PORT MODE HOST``, ``ready`` or ``beat``."""
+        """Handles a worker's messages.
+
+        They are ``listen SCHEME PORT MODE HOST``, ``xdp INTERFACE PORT HOST``, ``ready`` and
+        ``beat``.
+        """
         try:
             data = worker.control.recv(4096)
         except OSError:
@@ -259,6 +267,9 @@ class Supervisor:
             if what == "listen":
                 scheme, port, uds_mode, host = arguments
                 self._send_listener(slot, worker, (host, int(port), int(uds_mode), scheme))
+            elif what == "xdp":
+                interface, port, host = arguments
+                self._send_xdp(slot, worker, (interface, host, int(port)))
             elif what == "beat" and worker.last_beat is not None:
                 worker.last_beat = time.monotonic()
             elif what == "ready":
@@ -275,6 +286,29 @@ class Supervisor:
             descriptors = [slot.listener.fileno(), self.counters.fileno()]
         except OSError as failure:
             answer = str(failure)
+        with suppress(OSError):  # The worker may have died.
+            socket.send_fds(worker.control, [answer.encode()], descriptors)
+
+    def attach_xdp(self, interface: str, host: str, port: int) -> _core.XdpProgram:
+        """Steers the datagrams at an interface to all workers.
+
+        Raises:
+            OSError: The kernel refuses it, or there are fewer queues than workers.
+            ValueError: ``ucall-xdp-setup`` serves one process only.
+        """
+        if self._xdp is None:
+            if interface.startswith(_process_role.UNIX):
+                raise ValueError("xdp: with workers, expected an interface, not ucall-xdp-setup")
+            self._xdp = _core.XdpProgram(interface, host, port, len(self._slots))
+        return self._xdp
+
+    def _send_xdp(self, slot: WorkerSlot, worker: Worker, where: tuple[str, str, int]) -> None:
+        try:
+            program = self.attach_xdp(*where)
+            answer = f"{int(program.is_native)} {slot.number - 1} {len(self._slots)}"
+            descriptors = [program.fileno()]
+        except (OSError, ValueError) as failure:
+            answer, descriptors = str(failure), []
         with suppress(OSError):  # The worker may have died.
             socket.send_fds(worker.control, [answer.encode()], descriptors)
 

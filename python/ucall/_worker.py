@@ -45,6 +45,24 @@ class Control:
             raise OSError(answer.decode() or "the supervisor has died")
         return descriptors[0], descriptors[1], int(answer)
 
+    def xdp(self, interface: str, host: str, port: int) -> tuple[int, bool, int, int]:
+        """Asks for a share of the queues of an interface.
+
+        Returns:
+            The descriptor of the map of sockets, whether the driver runs the program, the number of
+            this worker from 0, and the number of workers.
+
+        Raises:
+            OSError: The kernel refuses it, there are too few queues, or the supervisor has died.
+        """
+        self._socket.sendall(f"xdp {interface} {port} {host}\n".encode())
+        answer, descriptors, _, _ = socket.recv_fds(self._socket, 1024, 1)
+        if not descriptors:
+            raise OSError(answer.decode() or "the supervisor has died")
+        is_native, worker, workers = map(int, answer.split())
+        os.set_inheritable(descriptors[0], False)
+        return descriptors[0], bool(is_native), worker, workers
+
     def ready(self) -> None:
         """Reports that this worker accepts connections."""
         self._socket.sendall(b"ready\n")
@@ -82,6 +100,8 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
     core = server._core
     listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)
     core.configure(descriptor=listener)
+    if server._xdp is not None:
+        core.share_xdp(*control.xdp(server._xdp, core.host, core.udp_port or core.port))
     core.share_counters(_core.SharedCounters(counters), page or None)
     _share_sockets(core, page)
     if _process_role.heartbeat_s is not None or on_drain is not None:

@@ -60,6 +60,9 @@ class Server(Decorators):
         debug: Adds the traceback to an error's ``data``.
         allowed_hosts: Names, besides localhost, that browsers may address the server by.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
+        trusted_proxies: Addresses and networks of proxies, such as ``"10.0.0.0/8"``, and
+            ``"unix:"`` for those on a Unix socket. `Context.peer` is then the client that they name
+            in ``Forwarded`` or ``X-Forwarded-For``: see docs/deploy.md.
         auth: Called with the `ucall.Context` of each HTTP request, upgrade to WebSocket and raw TCP
             connection. Returns the `Context.user`; `None`, `False` and `PermissionError` refuse
             with 401 or -32004. See docs/security.md.
@@ -130,7 +133,10 @@ class Server(Decorators):
         udp_auth: Lets ``auth`` serve datagrams from other machines, whose addresses are not proven
             and whose bytes are not encrypted.
         xdp: A network interface, such as ``"eth0"``, whose datagrams are received over AF_XDP: see
-            docs/xdp.md. Needs capabilities, and one worker process.
+            docs/xdp.md. Needs capabilities, and a queue for each worker process. Or ``unix:`` and
+            the path of the socket of ``ucall-xdp-setup``, for a server without capabilities.
+        xdp_busy_poll: Polls the queues while datagrams arrive, rather than wait for interrupts. It
+            delays other work by up to a millisecond.
         dedupe: Answers a datagram that is sent again with the reply that it had, and does not run
             its calls again.
         max_datagram_bytes: A reply in a datagram. Past it, an error that says to use TCP.
@@ -138,6 +144,8 @@ class Server(Decorators):
         dedupe_s: Seconds that a reply is kept after the last copy of its request.
         max_source_calls: Concurrent deferred calls of one address over UDP. Past it, its datagrams
             are dropped.
+        max_source_calls_per_s: Calls a second of one address over UDP. Past it, its datagrams are
+            dropped. No limit by default, because many clients may share an address.
 
     Raises:
         ImportError: ``trace`` without ``opentelemetry-api``.
@@ -160,6 +168,7 @@ class Server(Decorators):
         debug: bool = False,
         allowed_hosts: Iterable[str] = (),
         allow_origins: Iterable[str] = (),
+        trusted_proxies: Iterable[str] = (),
         auth: Auth | None = None,
         max_connections: int = 16_384,
         max_head_bytes: int = 16_384,
@@ -216,11 +225,13 @@ class Server(Decorators):
         udp_port: int | None = None,
         udp_auth: bool = False,
         xdp: str | None = None,
+        xdp_busy_poll: bool = False,
         dedupe: bool = True,
         max_datagram_bytes: int = 1_232,
         max_dedupe_bytes: int = 67_108_864,
         dedupe_s: float = 10.0,
         max_source_calls: int = 64,
+        max_source_calls_per_s: int | None = None,
     ) -> None:
         given = locals()
         if trace:
@@ -242,6 +253,7 @@ class Server(Decorators):
             debug=debug,
             allowed_hosts=_checks.listed("allowed_hosts", allowed_hosts),
             allow_origins=_checks.listed("allow_origins", allow_origins),
+            trusted_proxies=_checks.listed("trusted_proxies", trusted_proxies),
             auth=auth,
             challenge=None if auth is None else _checks.challenge(auth),
             timeout_ms=timeout_ms,
@@ -249,14 +261,17 @@ class Server(Decorators):
             tls=self._tls,
             metrics=metrics,
             access_log=_checks.access_log(access_log, access_log_sample),
-            udp=_checks.udp(udp, udp_port, udp_auth, xdp),
-            xdp=xdp,
+            udp=(settings := _checks.udp(udp, udp_port, udp_auth)),
+            xdp=_checks.xdp(xdp, xdp_busy_poll, settings is not None),
             dedupe=dedupe,
+            source_rate_max=None
+            if max_source_calls_per_s is None
+            else _checks.positive("max_source_calls_per_s", max_source_calls_per_s),
             cookie_secret=_process_role.tickets,
         )
         self._uds_mode = uds_mode
         self._picks_udp_port = udp_port == 0
-        self._has_xdp = xdp is not None
+        self._xdp = xdp
         self._lifespan = LifespanHooks(lifespan)
         self._ready = ReadyChecks(self._core, _checks.seconds("ready_timeout_s", ready_timeout_s))
         image_pixels = (
@@ -548,11 +563,11 @@ class Server(Decorators):
         core = self._core
         if self._picks_udp_port:
             raise ValueError("udp_port: with workers, expected a port, got 0")
-        if self._has_xdp:
-            raise ValueError("xdp: expected one worker process, which has all queues")
         supervisor = _supervisor.Supervisor(workers, _supervisor.command())
         core.unbind()
         supervisor.bind(core.host, core.port, core.uds_mode, core.scheme)
+        if self._xdp is not None:
+            supervisor.attach_xdp(self._xdp, core.host, core.udp_port or core.port)
         core.share_counters(supervisor.counters)
         core.share_sockets(None, supervisor.copy_senders(), None)
         status = supervisor.run()

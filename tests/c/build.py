@@ -16,7 +16,7 @@ import harness
 
 SOURCES = [
     source
-    for folder in (harness.EXAMPLES, harness.PROGRAMS)
+    for folder in (*harness.EXAMPLES, harness.PROGRAMS)
     for source in sorted(folder.iterdir())
     if source.suffix in (".c", ".cpp")
 ]

@@ -25,7 +25,7 @@ def built(library) -> Callable[..., Path]:
 def uring_refused(built) -> str:
     """The reason why this machine has no io_uring; empty if it has."""
     try:
-        with harness.serving([built(harness.EXAMPLES / "sum.c"), "--port", 0, "--engine", "uring"]):
+        with harness.serving([built(harness.example("sum.c")), "--port", 0, "--engine", "uring"]):
             return ""
     except harness.StartError as refused:
         return str(refused)

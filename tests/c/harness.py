@@ -17,7 +17,7 @@ from programs import require, require_header
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "include"
-EXAMPLES = ROOT / "examples/c"
+EXAMPLES = (ROOT / "examples/c", ROOT / "examples/cpp")
 PROGRAMS = Path(__file__).parent / "programs"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute()
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
@@ -25,6 +25,11 @@ SYSTEM_LIBRARIES = ["-lpthread", "-lm", "-ldl"]
 # Options with which a program fails on any memory error that the sanitizer finds.
 ADDRESS_SANITIZER = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 START_SECONDS_MAX = 60
+
+
+def example(name: str) -> Path:
+    """The source of an example in C or C++."""
+    return next(folder / name for folder in EXAMPLES if (folder / name).exists())
 
 
 def run(command: Sequence, **how) -> str:

@@ -54,6 +54,21 @@ def test_peers_are_looked_up_if_the_configuration_says_so(built, engine):
         assert client.call("live")["port"] == -1
 
 
+def test_a_trusted_proxy_names_the_client(built, engine):
+    with serving([built(PROGRAM), engine, "proxies"]) as server:
+        for method in ("live", "later"):
+            for forwarded, address in (("unknown", None), ("a, 2001:db8::1", "2001:db8::1")):
+                _, reply, _ = post(server.port, method, **{"X-Forwarded-For": forwarded})
+                assert reply["result"]["address"] == address
+            _, reply, source = post(server.port, method)
+            assert (reply["result"]["address"], reply["result"]["port"]) == ("127.0.0.1", source)
+
+
+def test_headers_of_other_peers_are_ignored(client):
+    _, reply, _ = post(client.server.port, "live", **{"X-Forwarded-For": "2001:db8::1"})
+    assert reply["result"]["address"] == "127.0.0.1"
+
+
 def test_notifications_are_known(client):
     client.notify("note")
     assert client.call("note") == 1

@@ -9,7 +9,7 @@ import pytest
 import harness
 from harness import Client, serving, wait_until
 
-DEFERRED = harness.EXAMPLES / "deferred.c"
+DEFERRED = harness.example("deferred.c")
 LATER = harness.PROGRAMS / "later.c"
 
 

@@ -59,7 +59,7 @@ def test_a_signal_handler_wakes_the_loop(loop):
 
 
 def test_libuv(built, engine):
-    program = built(harness.EXAMPLES / "libuv.c")
+    program = built(harness.example("libuv.c"))
     with (
         serving([program, "--port", 0, "--engine", engine]) as server,
         Client(server.port) as client,

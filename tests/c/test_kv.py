@@ -6,7 +6,7 @@ import pytest
 import harness
 from harness import Client, serving
 
-KV = harness.EXAMPLES / "kv.c"
+KV = harness.example("kv.c")
 
 
 @pytest.fixture

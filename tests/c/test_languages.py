@@ -10,7 +10,7 @@ from harness import Client, serving
 
 
 def test_classes_of_cpp(built, engine):
-    program = built(harness.EXAMPLES / "raii.cpp")
+    program = built(harness.example("raii.cpp"))
     with (
         serving([program, "--port", 0, "--engine", engine]) as server,
         Client(server.port) as client,
@@ -30,7 +30,7 @@ def test_classes_of_cpp(built, engine):
 
 
 def test_classes_of_cpp_fail_with_a_code(built):
-    program = built(harness.EXAMPLES / "raii.cpp")
+    program = built(harness.example("raii.cpp"))
     refused = pytest.raises(harness.StartError, match="in use")
     with serving([program, "--port", 0]) as server, refused:
         harness.Server([program, "--port", server.port])

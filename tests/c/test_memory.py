@@ -6,7 +6,6 @@ import pytest
 import harness
 from harness import Client, serving
 
-EXAMPLES = harness.EXAMPLES
 PROGRAMS = harness.PROGRAMS
 # The examples, their arguments, and their calls.
 LOADED = {
@@ -39,7 +38,14 @@ def test_examples_under_load(instrumented, watched_engine, tmp_path, name):
     if name == "kv.c":
         # Valgrind has no room for a map of the default size.
         options = ["--folder", tmp_path / "store", "--megabytes", 64]
-    command = [*instrumented(EXAMPLES / name), "--port", 0, "--engine", watched_engine, *options]
+    command = [
+        *instrumented(harness.example(name)),
+        "--port",
+        0,
+        "--engine",
+        watched_engine,
+        *options,
+    ]
     with serving(command) as server:
         assert load.run(server.port, loads, clients=8, calls=1_600) == 1_600
 
@@ -47,7 +53,7 @@ def test_examples_under_load(instrumented, watched_engine, tmp_path, name):
 def test_streams(instrumented, watched_engine):
     """One ends, one is left by its client, and one has no room when its server is freed."""
     options = ["--port", 0, "--engine", watched_engine, "--stream-bytes", 300]
-    with serving([*instrumented(EXAMPLES / "stream.c"), *options]) as server:
+    with serving([*instrumented(harness.example("stream.c")), *options]) as server:
         clients = [Client(server.port) for _ in range(3)]
         for client, end in zip(clients, [2_000, 300_000, 300_000], strict=True):
             client.send("count", text=f'{{"end":{end}}},"_meta":{{"progressToken":1}}')
@@ -100,7 +106,7 @@ def test_a_server_in_an_event_loop(instrumented, watched_engine):
 
 
 def test_a_server_in_libuv(instrumented, watched_engine):
-    command = [*instrumented(EXAMPLES / "libuv.c"), "--port", 0, "--engine", watched_engine]
+    command = [*instrumented(harness.example("libuv.c")), "--port", 0, "--engine", watched_engine]
     with serving(command) as server, Client(server.port) as client:
         ticks = [client.call("ticks") for _ in range(50)]
         assert ticks == sorted(ticks)
@@ -117,7 +123,7 @@ def test_what_calls_know(instrumented, watched_engine):
 
 
 def test_classes_of_cpp(instrumented, watched_engine):
-    command = [*instrumented(EXAMPLES / "raii.cpp"), "--port", 0, "--engine", watched_engine]
+    command = [*instrumented(harness.example("raii.cpp")), "--port", 0, "--engine", watched_engine]
     with serving(command) as server, Client(server.port) as client:
         assert client.call("greet", {"name": "Ada"}) == "Hello Ada"
         for method in ("fail", "divide"):

@@ -13,8 +13,8 @@ import harness
 from harness import Client, serving
 
 HEADER = harness.INCLUDE / "ucall/ucall.h"
-SUM = harness.EXAMPLES / "sum.c"
-LOGIN = harness.EXAMPLES / "login.cpp"
+SUM = harness.example("sum.c")
+LOGIN = harness.example("login.cpp")
 VERSION = re.search(r'^version = "(.*)"', (harness.ROOT / "Cargo.toml").read_text(), re.M)[1]
 MAJOR = VERSION.partition(".")[0]
 
@@ -274,6 +274,20 @@ def test_cmake_find_package(cmake, prefix, tmp_path, shared):
     )
     for name in ("sum", "login"):
         serves([build / name])
+
+
+@pytest.mark.parametrize("how", ["installed", "from source"])
+def test_the_cmake_project_of_the_examples(cmake, prefix, tmp_path, how):
+    options = [f"-DUCALL_TARGET_DIR={harness.TARGET}"]
+    if how == "installed":
+        options.append(f"-DCMAKE_PREFIX_PATH={prefix}")
+    build = tmp_path / "build"
+    harness.run([cmake, "-S", harness.ROOT / "examples/cmake", "-B", build, *options])
+    harness.run([cmake, "--build", build])
+    used = (build / "CMakeCache.txt").read_text()
+    assert ("ucall_DIR:PATH=ucall_DIR-NOTFOUND" in used) == (how == "from source")
+    with serving([build / "greeter", 0]) as server, Client(server.port) as client:
+        assert client.call("greet", {"name": "Ada"}) == {"hello": "Ada"}
 
 
 def test_cmake_refuses_another_version(cmake, prefix, tmp_path):

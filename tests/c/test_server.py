@@ -12,8 +12,8 @@ from programs import require
 import harness
 from harness import Client, serving
 
-SUM = harness.EXAMPLES / "sum.c"
-LOGIN = harness.EXAMPLES / "login.cpp"
+SUM = harness.example("sum.c")
+LOGIN = harness.example("login.cpp")
 API = harness.PROGRAMS / "api.c"
 LOGS = harness.PROGRAMS / "logs.c"
 

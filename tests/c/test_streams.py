@@ -8,7 +8,7 @@ import pytest
 import harness
 from harness import Client, serving, wait_until
 
-COUNT = harness.EXAMPLES / "stream.c"
+COUNT = harness.example("stream.c")
 STREAM = harness.PROGRAMS / "items.c"
 ACCEPTED, NO_ROOM, ENDED = range(3)
 LONG_ITEM = json.dumps("x" * 20_000)

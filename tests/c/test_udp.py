@@ -42,3 +42,14 @@ def test_without_dedupe_a_repeat_runs(built, engine):
     with serving([built(UDP), engine, "without_dedupe"]) as server:
         replies = exchange(server.port, *[{"method": "count", "id": 1}] * 2)
         assert [reply["result"] for reply in replies] == [1, 2]
+
+
+def test_an_address_past_its_calls_a_second_is_dropped(built, engine):
+    with serving([built(UDP), engine, "limited"]) as server:
+        batch = [{"jsonrpc": "2.0", "method": "count", "id": number} for number in range(4)]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(harness.START_SECONDS_MAX)
+            client.connect(("127.0.0.1", server.port))
+            client.send(json.dumps(batch).encode())
+            client.send(json.dumps(batch[:3]).encode())
+            assert [reply["result"] for reply in json.loads(client.recv(2048))] == [1, 2, 3]

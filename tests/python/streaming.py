@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ class Source:
         self.kind = kind
         self.calls_max = calls_max
         self.produced = self.opened = self.closed = 0
+        self._lock = threading.Lock()
         #: Whether `ctx.cancelled` was set, of each closed generator.
         self.cancelled: list[bool] = []
         #: Whether the close saw the variables of the steps.
@@ -42,9 +44,11 @@ class Source:
             server.add(function, **options)
 
     def _open(self) -> int:
-        self.opened += 1
-        tag.set(self.opened)
-        return self.opened
+        with self._lock:
+            self.opened += 1
+            number = self.opened
+        tag.set(number)
+        return number
 
     def _item(self, position: int, size: int) -> int | str:
         self.produced += 1
@@ -53,7 +57,8 @@ class Source:
     def _close(self, number: int, contexts: list[ucall.Context]) -> None:
         self.own_variables.append(tag.get(0) == number)
         self.cancelled.append(all(ctx.cancelled for ctx in contexts))
-        self.closed += 1
+        with self._lock:
+            self.closed += 1
 
     def plain(self, ctx: ucall.Context, n: int, size: int = 0) -> Iterator[int | str]:
         number = self._open()

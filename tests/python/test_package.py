@@ -50,8 +50,10 @@ def test_the_metadata_is_complete() -> None:
     found = metadata.metadata(DISTRIBUTION)
     assert found["Version"] == ucall.__version__
     assert found["License-Expression"] == "Apache-2.0"
-    [command] = metadata.entry_points(group="console_scripts", name="ucall")
-    assert command.value == "ucall.cli:main"
+    commands = {"ucall": "ucall.cli:main", "ucall-xdp-setup": "ucall._xdp_setup:main"}
+    for name, value in commands.items():
+        [command] = metadata.entry_points(group="console_scripts", name=name)
+        assert command.value == value
     plain = [need for need in metadata.requires(DISTRIBUTION) or [] if "extra ==" not in need]
     assert plain == []
 

@@ -233,6 +233,10 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "an invalid result": (lambda id: b'{"id":%s,"result":01}' % id, "no JSON"),
     "a batch": (lambda id: b'[{"id":%s,"result":1}]' % id, "no JSON"),
     "no outcome": (lambda id: b'{"id":%s}' % id, "no result"),
+    "an item of no stream": (
+        lambda id: b'{"method":"$/progress","params":{"token":%s,"value":1}}' % id,
+        "the token 0",
+    ),
     "a long reply": (lambda id: b'{"id":%s,"result":"%s' % (id, b"x" * 9000), "max_reply_bytes"),
     "an error of no call": (
         lambda id: b'{"id":null,"error":{"code":-32004,"message":"Unauthorized"}}',

@@ -85,7 +85,42 @@ def test_keys_are_any_strings_up_to_their_limit(wire: Wire) -> None:
         for method, params in [("get", [key]), ("put", [key, 1]), ("increment", [key])]:
             error = wire.error(f"kv.{method}", params)
             assert error["code"] == -32602
-            assert error["data"].startswith("key: expected 1 to 511 bytes of UTF-8, got ")
+            assert error["data"].startswith("key: expected 1 to 511 bytes, got ")
+
+
+def test_keys_are_bytes_too(wire: Wire, store: ucall.store.Store) -> None:
+    for key in [b"\xff", b"\xff\0\n", b"\xff" * 511, os.urandom(20) + b"\xfe"]:
+        coded = {"bytes": base64.b64encode(key).decode()}
+        version = wire.result("kv.put", [coded, 1])
+        assert wire.result("kv.get", {"key": coded}) == {"version": version, "value": 1}
+        assert store.get(key) == store.get(memoryview(key)) == (1, version)
+        assert wire.result("kv.scan", {"prefix": coded})["entries"][0]["key"] == coded
+    # The UTF-8 of a string is the same key, and comes back as a string.
+    wire.result("kv.put", [{"bytes": base64.b64encode("é".encode()).decode()}, 2])
+    assert wire.result("kv.get", ["é"])["value"] == 2
+    assert (
+        wire.result("kv.scan", {"end": {"bytes": "/w=="}, "start": {"bytes": "/w=="}})["entries"]
+        == []
+    )
+    page = wire.result("kv.scan", {"start": {"bytes": "/w=="}, "limit": 1})
+    assert page["cursor"] == {"bytes": "/w=="} == page["entries"][0]["key"]
+    keys = [entry["key"] for entry in wire.result("kv.scan", {"cursor": page["cursor"]})["entries"]]
+    assert keys[0] == {"bytes": base64.b64encode(b"\xff\0\n").decode()}
+    wire.result("kv.batch", [operations(["delete", {"bytes": "/w=="}], ["increment", "é", 1])])
+    found = [key for key, _ in store.scan()]
+    assert b"\xff" not in found and "é" in found and b"\xff" * 511 in found
+    assert [key for key, _ in store.scan(b"\xff\0")] == [b"\xff\0\n"]
+    assert store.batch([("put", b"\xfe", 1), ("cas", b"\xfe", 0, 2)]) is None
+    assert store.increment(b"\xfe") == 1 and store.delete(bytearray(b"\xfe"))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [{}, {"bytes": 1}, {"bytes": "A"}, {"text": "a"}, {"bytes": ""}, {"bytes": "AA==", "b": 1}],
+)
+def test_keys_of_other_forms_are_refused(wire: Wire, key: Any) -> None:
+    error = wire.error("kv.get", [key])
+    assert error["code"] == -32602 and error["data"].startswith("key: expected ")
 
 
 @pytest.mark.parametrize(

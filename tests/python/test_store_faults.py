@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import programs
 import pytest
 
 import ucall
-from harness import Wire, program
+from harness import Wire, eventually, program, send_line
 
 SERVES = """
 import sys, ucall
@@ -117,6 +118,48 @@ def test_a_disk_that_is_read_only_is_refused(small_disk: Path) -> None:
         ucall.store.open(small_disk / "kv", max_value_bytes=1)
 
 
+WRITER = """
+import sys, ucall
+store = ucall.store.open(sys.argv[1])
+store.get("a")
+print("open", flush=True)
+sys.stdin.readline()
+print(store.put(sys.argv[2], 1), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")
+def test_a_killed_waiting_writer_holds_up_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    store = ucall.store.open(path)
+    store.put("a", 1)
+    store.close()
+    with (
+        (path / "write.lock").open("r+b") as lock,
+        program(WRITER, str(path), "first") as first,
+        program(WRITER, str(path), "second") as second,
+    ):
+
+        def waits(process: Any) -> bool:
+            locks = Path("/proc/locks").read_text().splitlines()
+            return any("->" in line and f" {process.pid} " in line for line in locks)
+
+        for process in (first, second):
+            assert process.stdout.readline() == "open\n"
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        for process in (first, second):
+            send_line(process)
+            assert eventually(lambda process=process: waits(process))
+        # The first is the next to get the lock.
+        first.kill()
+        first.wait()
+        assert waits(second)
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+        assert second.stdout.readline() == "2\n"
+        assert second.wait(60) == 0
+    assert [key for key, _ in store.scan()] == ["a", "second"]
+
+
 def tool(command: str, path: Path, text: str = "") -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-m", "ucall.store", command, str(path)]
     return subprocess.run(arguments, input=text, capture_output=True, text=True)
@@ -127,13 +170,15 @@ def test_a_store_is_dumped_loaded_and_compacted(tmp_path: Path) -> None:
     for number in range(700):
         store.put(f"k{number:03}", {"number": number})
     store.put("bytes", b"\0\xff")
+    store.put(b"\xff", 1)
     for number in range(100, 700):
         store.delete(f"k{number:03}")
     store.close()
     before = (tmp_path / "kv/data.mdb").stat().st_size
     dumped = tool("dump", tmp_path / "kv")
-    assert len(dumped.stdout.splitlines()) == 101
+    assert len(dumped.stdout.splitlines()) == 102
     assert json.loads(dumped.stdout.splitlines()[0]) == {"key": "bytes", "bytes": "AP8="}
+    assert json.loads(dumped.stdout.splitlines()[-1]) == {"key": {"bytes": "/w=="}, "value": 1}
     loaded = tool("load", tmp_path / "copy", dumped.stdout)
     assert (loaded.returncode, loaded.stderr) == (0, "")
     assert tool("dump", tmp_path / "copy").stdout == dumped.stdout
@@ -142,8 +187,8 @@ def test_a_store_is_dumped_loaded_and_compacted(tmp_path: Path) -> None:
     assert compacted.stdout == f"{before} bytes before, {after} after\n", compacted.stderr
     assert after < before
     assert tool("dump", tmp_path / "kv").stdout == dumped.stdout
-    assert tool("check", tmp_path / "kv").stdout == "101 entries\n"
-    assert store.put("new", 1) == 702
+    assert tool("check", tmp_path / "kv").stdout == "102 entries\n"
+    assert store.put("new", 1) == 703
 
 
 def test_the_tool_refuses_what_is_no_store(tmp_path: Path) -> None:
@@ -175,7 +220,7 @@ def test_damage_is_reported(tmp_path: Path) -> None:
     assert whole.count(b"xxxx") == 25
     file.write_bytes(whole.replace(b'{"a":"xxxx', b'?"a":"xxxx'))
     damaged = tool("check", tmp_path / "kv")
-    assert damaged.returncode == 1 and "a: " in damaged.stderr
+    assert damaged.returncode == 1 and "'a': " in damaged.stderr
     shutil.rmtree(tmp_path / "kv")
     (tmp_path / "kv").mkdir()
     file.write_bytes(bytes(100_000))

@@ -357,6 +357,23 @@ def test_deadlines_and_limits_hold(serve: Serve) -> None:
         assert reply["error"]["code"] == -32001
 
 
+def test_calls_a_second_of_an_address_are_limited(serve: Serve) -> None:
+    server = _udp(serve, sum, max_source_calls_per_s=3)
+    requests = [_request("sum", [number, 1], number) for number in range(4)]
+    with Wire(server.udp_port) as wire:
+        wire.send(json.dumps(requests).encode())
+        assert eventually(lambda: server.stats()["datagrams"]["refused"] == 1)
+        assert server.stats()["calls"] == 0
+        wire.send(json.dumps(requests[:3]).encode())
+        assert [reply["result"] for reply in wire.receive()] == [1, 2, 3]
+        # A cookie costs no call, and has calls of its own.
+        cookie = wire.exchange(_request("rpc.cookie"))["result"]
+        reply = wire.exchange(_request("sum", [4, 1], 4, _meta={"cookie": cookie}))
+        assert reply["result"] == 5
+    with pytest.raises(ValueError, match="max_source_calls_per_s: expected a positive number"):
+        ucall.Server(port=0, udp=True, max_source_calls_per_s=0)
+
+
 def test_peers_and_metrics(serve: Serve) -> None:
     def who(ctx: ucall.Context) -> str:
         return str(ctx.peer)

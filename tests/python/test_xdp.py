@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import networks
@@ -20,19 +25,38 @@ from ucall.client import Client
 
 _ADDRESSES = ["192.0.2.2", "[2001:db8::2]"]
 
-#: Serves until its input ends. `kernel_datagrams` counts those of the kernel's own UDP.
-_SERVER = """
-import asyncio, importlib, logging, sys
+_FUNCTIONS = """
+import asyncio, ctypes, importlib, json, logging, os, socket, sys
 from pathlib import Path
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-module, host, port = sys.argv[1:]
-server = importlib.import_module(module).Server(
-    host=host, port=int(port), udp=True, xdp="eth0", max_datagram_bytes=8000, max_threads=2
-)
+module, host, port, options = sys.argv[1:]
+options = {"xdp": "eth0", "max_datagram_bytes": 8000, "max_threads": 2} | json.loads(options)
+workers = options.pop("workers", None)
+server = importlib.import_module(module).Server(host=host, port=int(port), udp=True, **options)
 
 @server
 def sum(a: int, b: int) -> int:
     return a + b
+
+@server
+def pid() -> int:
+    return os.getpid()
+
+@server
+def turns() -> int:
+    return server.stats()["turns"]
+
+@server
+def busy_polling() -> list:
+    # Python's sockets cannot have this family.
+    system, value = ctypes.CDLL(None), ctypes.c_int()
+    def option(number: int, name: int) -> int:
+        length = ctypes.c_uint(4)
+        where = ctypes.byref(value), ctypes.byref(length)
+        return -1 if system.getsockopt(number, socket.SOL_SOCKET, name, *where) else value.value
+    sockets = [it for it in map(int, os.listdir("/proc/self/fd")) if option(it, 39) == 44]
+    names = (69, 46)  # SO_PREFER_BUSY_POLL, SO_BUSY_POLL
+    return [[option(number, name) for name in names] for number in sockets]
 
 @server
 async def later(a: int) -> int:
@@ -60,25 +84,44 @@ def kernel_datagrams() -> int:
 @server
 def dropped() -> int:
     return server.stats()["datagrams"]["dropped"]
+"""
 
+#: Serves until its input ends. `kernel_datagrams` counts those of the kernel's own UDP.
+_SERVER = f"""{_FUNCTIONS}
 server.start()
 print("serving", flush=True)
 sys.stdin.read()
 server.stop()
 """
 
+#: Serves from worker processes until SIGTERM.
+_WORKERS = f"""{_FUNCTIONS}
+logging.getLogger("ucall").setLevel(logging.INFO)
+server.run(workers=workers)
+"""
 
 pytestmark = [
     pytest.mark.skipif(networks.why_no_network() is not None, reason=str(networks.why_no_network()))
 ]
 
 
+def _command(
+    network: Network, source: str, module: str, host: str, port: int, options: dict[str, Any]
+) -> list[str]:
+    arguments = [module, host, str(port), json.dumps(options)]
+    return [*_inside(network), sys.executable, "-u", "-c", source, *arguments]
+
+
+def _inside(network: Network) -> list[str]:
+    return ["ip", "netns", "exec", network.server]
+
+
 @contextmanager
 def _serving(
-    network: Network, module: str, host: str, *prefix: str, port: int = 8000
+    network: Network, module: str, host: str, *prefix: str, port: int = 8000, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    inside = ["ip", "netns", "exec", network.server, *prefix]
-    command = [*inside, sys.executable, "-u", "-c", _SERVER, module, host, str(port)]
+    command = _command(network, _SERVER, module, host, port, options)
+    command[4:4] = prefix
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
@@ -203,6 +246,8 @@ def test_a_second_server_and_missing_capabilities_are_named(network: Network) ->
     ("change", "expected"),
     [
         (lambda: ucall.Server(port=0, xdp="eth0"), "xdp: has no effect without udp"),
+        (lambda: _start(xdp_busy_poll=True), "xdp_busy_poll: has no effect without xdp"),
+        (lambda: _start(xdp="unix:/no/such"), "xdp: unix:/no/such: No such file"),
         (lambda: _start(xdp="no-such-card"), "xdp: no-such-card: "),
         (lambda: _start(xdp="lo"), "xdp: lo: expected an Ethernet interface"),
     ],
@@ -216,3 +261,201 @@ def _start(**options: Any) -> None:
     server = ucall.Server(port=0, udp=True, **options)
     server.start()
     server.stop()
+
+
+def test_busy_polling_answers_several_calls_in_a_turn(network: Network, engine: str) -> None:
+    with _serving(network, f"ucall.{engine}", "0.0.0.0", xdp_busy_poll=True) as process:
+        _until_serving(process)
+        with network.on_client(), Client("udp://192.0.2.2:8000", timeout=60) as client:
+            assert client.busy_polling().json == [[1, 20]] * 2
+            _call_all_ways(client)
+
+            def take_fewer_turns() -> bool:
+                before = client.turns().json
+                for number in range(200):
+                    assert client.sum(number, 1).json == number + 1
+                return client.turns().json - before < 200
+
+            assert eventually(take_fewer_turns)
+        process.communicate()
+        assert process.returncode == 0
+
+
+def test_without_busy_polling_the_sockets_have_the_defaults(network: Network) -> None:
+    with _serving(network, "ucall", "0.0.0.0") as process:
+        _until_serving(process)
+        with network.on_client(), Client("udp://192.0.2.2:8000", timeout=60) as client:
+            assert [options[0] for options in client.busy_polling().json] == [0, 0]
+
+
+class _Workers:
+    """Worker processes, and their log."""
+
+    def __init__(self, network: Network, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.network, self.process, self._log = network, process, log
+
+    def text(self) -> str:
+        return self._log.read_text()
+
+    def bound(self) -> int:
+        """How many times a worker has taken its queue."""
+        return self.text().count("xdp: eth0: 1 of 2 queues in native mode with copies\n")
+
+    def pids(self) -> set[int]:
+        """The workers that answer, past the kernel's UDP."""
+        with self.network.on_client():
+            return {_ask(number) for number in range(64)}
+
+
+def _ask(number: int) -> int:
+    """The worker of one flow."""
+    with Client("udp://192.0.2.2:8000", timeout=60) as client:
+        before = client.kernel_datagrams().json
+        pid = client.pid().json
+        assert client.kernel_datagrams().json == before
+        return pid
+
+
+@contextmanager
+def _working(network: Network, folder: Path, **options: Any) -> Iterator[_Workers]:
+    command = _command(network, _WORKERS, "ucall", "0.0.0.0", 8000, options)
+    log = folder / "log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            yield _Workers(network, process, log)
+        finally:
+            process.terminate()
+
+
+def test_workers_share_the_queues(network: Network, tmp_path: Path) -> None:
+    with _working(network, tmp_path, workers=2) as workers:
+        assert eventually(lambda: workers.bound() == 2), workers.text()
+        before = workers.pids()
+        assert len(before) == 2
+        # A worker that dies is replaced, and its successor takes its queue.
+        killed = before.pop()
+        os.kill(killed, signal.SIGKILL)
+        assert eventually(lambda: workers.bound() == 3), workers.text()
+        after = workers.pids()
+        assert len(after) == 2 and before < after and killed not in after
+        # So do successors of workers that end later.
+        workers.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: workers.bound() == 5), workers.text()
+        successors = workers.pids()
+        assert len(successors) == 2 and not successors & after
+    assert eventually(lambda: not network.has_program())
+
+
+def test_each_worker_needs_a_queue(tmp_path: Path) -> None:
+    expected = "xdp: eth0: it has 1 queue, and each of 2 workers needs one"
+    with (
+        networks.network(1500, queues=1) as network,
+        _working(network, tmp_path, workers=2) as workers,
+    ):
+        assert eventually(lambda: expected in workers.text()), workers.text()
+        assert workers.process.wait() == 1
+
+
+@contextmanager
+def _setting_up(network: Network, path: Path, *prefix: str) -> Iterator[subprocess.Popen[str]]:
+    """`ucall-xdp-setup` for the user nobody."""
+    command = [*_inside(network), *prefix, sys.executable, "-m", "ucall", "xdp-setup"]
+    with subprocess.Popen(
+        [*command, "eth0", str(path), "--user", "nobody"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == f"ucall-xdp-setup: eth0 at {path}\n"
+            yield process
+        finally:
+            process.terminate()
+    assert not path.exists()
+
+
+def _as_user(number: int) -> list[str]:
+    """Without capabilities."""
+    user = [f"--reuid={number}", f"--regid={number}", "--clear-groups"]
+    return ["setpriv", *user, "--bounding-set=-all"]
+
+
+@pytest.fixture
+def small() -> Iterator[Network]:
+    """With one queue, whose memory every user may lock."""
+    with networks.network(1500, queues=1) as network:
+        yield network
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+
+
+def test_a_server_without_capabilities(small: Network, open_folder: Path, engine: str) -> None:
+    network, path, user = small, open_folder / "xdp.sock", _as_user(NOBODY)
+    xdp = {"xdp": f"unix:{path}", "xdp_busy_poll": True}
+    with _setting_up(network, path):
+        for _ in range(2):
+            with _serving(network, f"ucall.{engine}", "0.0.0.0", *user, **xdp) as process:
+                said = _until_serving(process)
+                assert said == "xdp: eth0: 1 queue in native mode with copies\n"
+                status = Path(f"/proc/{process.pid}/status").read_text().split()
+                assert status[status.index("CapEff:") + 1] == "0" * 16
+                with network.on_client(), Client("udp://192.0.2.2:8000", timeout=60) as client:
+                    assert client.busy_polling().json == [[1, 20]]
+                    _call_all_ways(client)
+                # The program is the server's, and not of the process that has attached it.
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            assert eventually(lambda: not network.has_program())
+
+
+def test_another_user_gets_nothing(network: Network, open_folder: Path) -> None:
+    path, other = open_folder / "xdp.sock", _as_user(NOBODY - 1)
+    with (
+        _setting_up(network, path),
+        _serving(network, "ucall", "0.0.0.0", *other, xdp=f"unix:{path}") as process,
+    ):
+        assert f"xdp: unix:{path}: Permission denied" in process.communicate()[0]
+        assert not network.has_program()
+
+
+def test_a_server_in_another_network_gets_nothing(network: Network, open_folder: Path) -> None:
+    path = open_folder / "xdp.sock"
+    with (
+        _setting_up(network, path),
+        networks.network(1500, name="other") as other,
+        _serving(other, "ucall", "0.0.0.0", *_as_user(NOBODY), xdp=f"unix:{path}") as process,
+    ):
+        said = process.communicate()[0]
+        assert f"xdp: unix:{path}: the server is in another network namespace" in said
+        assert not network.has_program() and not other.has_program()
+
+
+def test_the_capabilities_that_the_setup_lacks_are_named(
+    network: Network, open_folder: Path
+) -> None:
+    path = open_folder / "xdp.sock"
+    less = ["setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-all"]
+    with (
+        _setting_up(network, path, *less),
+        _serving(network, "ucall", "0.0.0.0", *_as_user(NOBODY), xdp=f"unix:{path}") as process,
+    ):
+        said = process.communicate()[0]
+        assert f"xdp: unix:{path}: xdp: eth0: " in said
+        assert "missing capabilities: CAP_BPF" in said
+
+
+def test_a_setup_with_workers_is_refused(network: Network, tmp_path: Path) -> None:
+    expected = "xdp: with workers, expected an interface, not ucall-xdp-setup"
+    with _working(network, tmp_path, workers=2, xdp="unix:/run/none") as workers:
+        assert eventually(lambda: expected in workers.text()), workers.text()
+        assert workers.process.wait() == 1

@@ -168,6 +168,39 @@ pub(crate) unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a s
     std::str::from_utf8(bytes).map_err(|_| format!("{what} is not UTF-8"))
 }
 
+/// A string of the caller; `None` for NULL.
+///
+/// # Safety
+/// `text` is NULL or a string.
+pub(crate) unsafe fn optional<'a>(
+    text: *const c_char,
+    what: &str,
+) -> Result<Option<&'a str>, String> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: our caller says that it is a string.
+    unsafe { string(text, what) }.map(Some)
+}
+
+/// The strings of a list of the caller.
+///
+/// # Safety
+/// `list` is NULL or holds `count` strings.
+pub(crate) unsafe fn strings(
+    list: *const *const c_char,
+    count: usize,
+    what: &str,
+) -> Result<Vec<String>, String> {
+    if list.is_null() || count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: our caller says that it holds `count` strings.
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    // SAFETY: as above.
+    list.iter().map(|&text| unsafe { string(text, what) }.map(str::to_string)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use ucall_engine::Address;
 use ucall_proto::Limits;
-use ucall_proto::http1::AccessRules;
+use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::tls::{ClientAuth, TicketSecret};
 use ucall_server::{
-    CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, connections_allowed,
+    CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, XdpConfig,
+    connections_allowed,
 };
 
 use crate::auth::{Auth, AuthFunction};
-use crate::boundary::{Error, ErrorCode, string};
+use crate::boundary::{Error, ErrorCode, optional, string, strings};
 use crate::descriptor::is_open_for_writing;
 use crate::log::{Format, LogCallback, LogFunction, Output};
 
@@ -114,6 +115,10 @@ pub struct Config {
     pub max_dedupe_bytes: usize,
     pub dedupe_ms: u64,
     pub xdp: *const c_char,
+    pub xdp_busy_poll: u32,
+    pub max_source_calls_per_s: u32,
+    pub trusted_proxies: *const *const c_char,
+    pub trusted_proxies_count: usize,
 }
 
 impl Config {
@@ -203,8 +208,11 @@ impl Config {
         if self.udp != 0 && self.use_ssl != 0 {
             return Err("udp: datagrams cannot be encrypted; expected no use_ssl".into());
         }
-        if !self.xdp.is_null() && (self.udp == 0 || self.serving_threads > 1) {
-            return Err("xdp: expected udp, and one thread, which has all queues".into());
+        if !self.xdp.is_null() && self.udp == 0 {
+            return Err("xdp: has no effect without udp".into());
+        }
+        if self.xdp.is_null() && self.xdp_busy_poll != 0 {
+            return Err("xdp_busy_poll: has no effect without xdp".into());
         }
         if self.use_ssl != 0 {
             let has_authorities = !self.ssl_client_authorities_path.is_null();
@@ -272,6 +280,7 @@ impl Config {
         }
         default(&mut self.max_source_calls, datagrams.source_calls_max as u32);
         datagrams.source_calls_max = self.max_source_calls as usize;
+        datagrams.source_rate_max = Some(self.max_source_calls_per_s).filter(|rate| *rate > 0);
         default(&mut self.dedupe_ms, datagrams.dedupe_lifetime.as_millis() as u64);
         datagrams.dedupe_lifetime = milliseconds(self.dedupe_ms);
         if self.udp != 0 {
@@ -317,15 +326,18 @@ impl Config {
         address: &Address,
     ) -> Result<WorkerConfig, Error> {
         // SAFETY: passed on to our caller.
-        let (hosts, origins) = unsafe {
+        let (hosts, origins, proxies) = unsafe {
             (
                 strings(self.allowed_hosts, self.allowed_hosts_count, "allowed_hosts")?,
                 strings(self.allow_origins, self.allow_origins_count, "allow_origins")?,
+                strings(self.trusted_proxies, self.trusted_proxies_count, "trusted_proxies")?,
             )
         };
         let access = AccessRules::new(address.is_loopback(), &hosts, &origins)
             .map_err(|invalid| invalid.to_string())?;
         let mut config = WorkerConfig::new(access);
+        let proxies = TrustedProxies::new(&proxies).map_err(|invalid| invalid.to_string())?;
+        config.trusted_proxies = proxies.map(Arc::new);
         config.limits = self.limits();
         // SAFETY: passed on to our caller.
         config.tls = unsafe { self.tls()? };
@@ -337,7 +349,12 @@ impl Config {
         if !self.xdp.is_null() {
             // SAFETY: passed on to our caller.
             let interface = unsafe { string(self.xdp, "xdp")? };
-            config.datagrams.xdp_interface = Some(interface.to_string());
+            let is_alone = self.serving_threads == 1 || !interface.starts_with("unix:");
+            if !is_alone {
+                return Err("xdp: ucall-xdp-setup serves one thread; expected an interface".into());
+            }
+            let busy_poll = self.xdp_busy_poll != 0;
+            config.datagrams.xdp = Some(XdpConfig::new(interface.to_string(), busy_poll));
         }
         Ok(config)
     }
@@ -448,140 +465,6 @@ fn or_else(text: *const c_char, other: *const c_char) -> *const c_char {
     if text.is_null() { other } else { text }
 }
 
-/// # Safety
-/// `text` is NULL or a string.
-unsafe fn optional<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, String> {
-    if text.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: our caller says that it is a string.
-    unsafe { string(text, what) }.map(Some)
-}
-
-/// # Safety
-/// `list` is NULL or holds `count` strings.
-unsafe fn strings(
-    list: *const *const c_char,
-    count: usize,
-    what: &str,
-) -> Result<Vec<String>, String> {
-    if list.is_null() || count == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: our caller says that it holds `count` strings.
-    let list = unsafe { std::slice::from_raw_parts(list, count) };
-    // SAFETY: as above.
-    list.iter().map(|&text| unsafe { string(text, what) }.map(str::to_string)).collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-    use std::mem::offset_of;
-    use std::process::{Command, Stdio};
-
-    #[test]
-    fn an_older_configuration_is_read_and_written_within_its_size() {
-        let mut given =
-            [Config { port: 99, ..Config::EMPTY }, Config { port: 77, ..Config::EMPTY }];
-        // SAFETY: the first of the two has that size.
-        let mut read = unsafe { Config::read(given.as_ptr()) }.unwrap();
-        assert_eq!((read.port, read.size), (99, FIRST_SIZE));
-        read.apply_defaults().unwrap();
-        // SAFETY: as above.
-        unsafe { read.write(given.as_mut_ptr()) };
-        assert_eq!((given[0].queue_depth, given[1].queue_depth), (QUEUE_DEPTH, 0));
-    }
-
-    #[test]
-    fn an_implausible_size_is_refused() {
-        for size in [1, FIRST_SIZE - 1, SIZE_MAX + 1, usize::MAX] {
-            let given = Config { size, ..Config::EMPTY };
-            // SAFETY: such a size is rejected before anything else is read.
-            assert!(unsafe { Config::read(&raw const given) }.is_err(), "{size}");
-        }
-    }
-
-    /// There is no padding after the last field, which a later version could use for a field: a
-    /// program's padding is not zero for sure, and its size would include it.
-    #[test]
-    fn the_last_field_ends_where_the_configuration_does() {
-        let end = offset_of!(Config, xdp) + size_of::<*const c_char>();
-        assert_eq!(end, size_of::<Config>());
-    }
-
-    #[test]
-    fn a_newer_configuration_is_refused_only_if_it_sets_new_fields() {
-        let mut given = [Config::EMPTY; 2];
-        given[0].size = size_of_val(&given);
-        // SAFETY: two are twice as large.
-        unsafe {
-            Config::read(given.as_ptr()).unwrap();
-            given[1].port = 1;
-            assert!(Config::read(given.as_ptr()).unwrap_err().contains("newer"));
-        }
-    }
-
-    /// C code that asserts the offset of each field of `ucall_config_t`.
-    fn layout_in_c() -> String {
-        macro_rules! assertions {
-            ($($field:ident)*) => {{
-                let mut text = String::from("#include <ucall/ucall.h>\n");
-                $(text += &format!(
-                    "_Static_assert(offsetof(ucall_config_t, {0}) == {1}, \"{0}\");\n",
-                    stringify!($field),
-                    offset_of!(Config, $field),
-                );)*
-                text
-            }};
-        }
-        let fields = assertions! {
-            size hostname port queue_depth max_procedures serving_threads logs_file_descriptor
-            logs_format logs_callback logs_tag with_peers auth auth_tag
-            max_batch_calls max_connections max_lifetime_ms
-            max_lifetime_exchanges use_ssl ssl_private_key_path ssl_certificates_paths
-            ssl_certificates_count engine pick_port max_head_bytes max_headers max_body_bytes
-            max_nesting max_reply_bytes max_id_bytes max_pipeline max_output_bytes
-            max_running_calls head_timeout_ms body_timeout_ms idle_timeout_ms send_timeout_ms
-            timeout_ms allowed_hosts allowed_hosts_count allow_origins allow_origins_count
-            max_held_bytes ssl_private_key_password ssl_client_authorities_path ssl_client_auth
-            handshake_timeout_ms unix_mode max_chunk_overhead_bytes max_discarded_bytes
-            discard_timeout_ms max_frame_bytes max_message_frames ping_interval_ms
-            max_unanswered_pings max_meta_bytes max_stream_bytes max_subscriptions
-            max_topic_bytes udp udp_auth udp_without_dedupe udp_port max_source_calls
-            max_datagram_bytes max_dedupe_bytes dedupe_ms xdp
-        };
-        let size = size_of::<Config>();
-        format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")
-    }
-
-    #[test]
-    fn the_header_declares_the_same_layout() {
-        let mut compiler = Command::new("cc")
-            .args(["-std=c11", "-fsyntax-only", "-x", "c", "-I"])
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../include"))
-            .arg("-")
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        compiler.stdin.take().unwrap().write_all(layout_in_c().as_bytes()).unwrap();
-        assert!(compiler.wait().unwrap().success());
-    }
-
-    #[test]
-    fn invalid_settings_are_refused() {
-        assert!(Config { max_nesting: 1_024, ..Config::EMPTY }.apply_defaults().is_ok());
-        assert!(Config { max_nesting: 1_025, ..Config::EMPTY }.apply_defaults().is_err());
-        assert!(Config { unix_mode: 0o777, ..Config::EMPTY }.apply_defaults().is_ok());
-        assert!(Config { unix_mode: 0o1000, ..Config::EMPTY }.apply_defaults().is_err());
-        assert!(Config { udp: 1, use_ssl: 1, ..Config::EMPTY }.apply_defaults().is_err());
-        let too_long = Config { max_datagram_bytes: 65_508, ..Config::EMPTY };
-        assert!({ too_long }.apply_defaults().is_err());
-        let xdp = c"eth0".as_ptr();
-        assert!(Config { xdp, ..Config::EMPTY }.apply_defaults().is_err());
-        assert!(Config { xdp, udp: 1, ..Config::EMPTY }.apply_defaults().is_ok());
-        let two_threads = Config { xdp, udp: 1, serving_threads: 2, ..Config::EMPTY };
-        assert!({ two_threads }.apply_defaults().is_err());
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use ucall_engine::xdp::{QueueShare, XdpProgram};
 use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile, Waker, bind_udp};
-use ucall_server::{AnyWorker, Procedures, ServerMessage, Stats, Turn, WorkerConfig};
+use ucall_server::{AnyWorker, Procedures, ServerMessage, Stats, Turn, WorkerConfig, XdpConfig};
 use ucall_store::{Store, StoreModule, StoreOptions};
 
 use crate::auth::Auth;
@@ -115,7 +116,7 @@ impl Server {
         // SAFETY: passed on to our caller.
         let (log, address) = unsafe { (config.log()?, config.address()?) };
         // SAFETY: as above.
-        let worker_config = unsafe { config.worker_config(&address)? };
+        let mut worker_config = unsafe { config.worker_config(&address)? };
         let log = Arc::new(Log::new(log.0, log.1));
         let engine = engine::choose(config.engine, &log)?;
         let stop = StopSignal::new().map_err(|error| system("cannot make a pipe", &error))?;
@@ -124,10 +125,16 @@ impl Server {
         let is_shared = config.serving_threads > 1;
         let udp = udp_address.map(|address| bind_udp(address, is_shared)).transpose();
         let mut udp = udp.map_err(|error| system("cannot listen", &error))?;
+        if let (Some(xdp), Some(address), true) =
+            (&mut worker_config.datagrams.xdp, udp_address, is_shared)
+        {
+            share_queues(xdp, address, config.serving_threads.into())
+                .map_err(|error| system("cannot listen", &error))?;
+        }
         config.set_effective(engine::number(engine), &address);
         let shared = shared(&address, &listener)?;
         let procedures = Arc::new(Procedures::new());
-        if config.with_peers != 0 {
+        if config.with_peers != 0 || worker_config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
         let mut listener = Some(listener);
@@ -183,8 +190,13 @@ impl Server {
     }
 
     /// Registers the procedures of the store in a directory.
-    pub(crate) fn add_store(&self, name: &str, path: &str) -> Result<(), Error> {
-        let store = Arc::new(Store::new(path.into(), StoreOptions::default()));
+    pub(crate) fn add_store(
+        &self,
+        name: &str,
+        path: &str,
+        options: StoreOptions,
+    ) -> Result<(), Error> {
+        let store = Arc::new(Store::new(path.into(), options));
         // Each worker opens it again: the program may fork before it serves.
         store.open().map_err(|error| Error::new(ErrorCode::Store, error))?;
         store.close();
@@ -253,7 +265,7 @@ impl Server {
             return Err(rejected("it belongs to the first thread that served"));
         }
         slot.driving_thread.store(thread, Ordering::Release);
-        Ok(SlotGuard { server: self, slot, state, thread })
+        Ok(SlotGuard { server: self, number, slot, state, thread })
     }
 
     /// Sockets for a thread other than the first.
@@ -268,6 +280,7 @@ impl Server {
 
     fn worker(
         &self,
+        number: u16,
         engine: EngineKind,
         sockets: Option<Sockets>,
     ) -> Result<AnyWorker<CallbackHandler>, Error> {
@@ -280,7 +293,10 @@ impl Server {
             settings.deferred_max,
             self.worker_config.limits.stream_bytes_max,
         );
-        let (procedures, config) = (self.procedures.clone(), self.worker_config.clone());
+        let (procedures, mut config) = (self.procedures.clone(), self.worker_config.clone());
+        if let Some(XdpConfig { shared: Some((_, share)), .. }) = &mut config.datagrams.xdp {
+            share.worker = number.into();
+        }
         let depth = Some(settings.queue_depth);
         let worker = AnyWorker::new(engine, handler, procedures, config, depth);
         let mut worker = worker.map_err(|error| system("cannot make an engine", &error))?;
@@ -295,6 +311,14 @@ impl Server {
             .map_err(|error| system("cannot listen", &error))?;
         Ok(worker)
     }
+}
+
+/// Attaches the program of AF_XDP for all threads.
+fn share_queues(xdp: &mut XdpConfig, address: SocketAddr, workers: u32) -> io::Result<()> {
+    let program = XdpProgram::attach(&xdp.interface, address)?;
+    program.check_workers(workers)?;
+    xdp.shared = Some((Arc::new(program), QueueShare { worker: 0, workers }));
+    Ok(())
 }
 
 impl WorkerSlot {
@@ -325,6 +349,7 @@ impl WorkerSlot {
 /// A slot that its thread drives, until dropped.
 pub(crate) struct SlotGuard<'a> {
     server: &'a Server,
+    number: u16,
     slot: &'a WorkerSlot,
     state: MutexGuard<'a, SlotState>,
     thread: u64,
@@ -391,7 +416,7 @@ impl SlotGuard<'_> {
     #[inline(never)]
     fn start_worker(&mut self, engine: EngineKind) -> Result<(), Error> {
         let SlotState::Empty(listener) = &mut *self.state else { return Ok(()) };
-        let worker = self.server.worker(engine, listener.take())?;
+        let worker = self.server.worker(self.number, engine, listener.take())?;
         self.server.control.add_counters(worker.counters());
         self.server.control.add_publisher(worker.publisher());
         let _ = self.slot.waker.set(worker.waker());

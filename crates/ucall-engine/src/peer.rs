@@ -19,6 +19,8 @@ pub enum Peer {
         /// Its effective group.
         gid: u32,
     },
+    /// A client behind a proxy that does not name it.
+    Unknown,
 }
 
 /// Who is at the other end of a connected socket.

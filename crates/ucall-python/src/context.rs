@@ -136,7 +136,8 @@ impl Context {
     }
 
     /// The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
-    /// gid of the process that connected. None where the system does not report it.
+    /// gid of the process that connected. With ``trusted_proxies`` the client of a proxy, with port
+    /// 0 if the proxy does not name it. None where the system or the proxy does not report it.
     #[getter]
     pub(crate) fn peer<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(match self.peer {

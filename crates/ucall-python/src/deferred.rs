@@ -23,7 +23,6 @@ use crate::job_input::{Contents, JobInput};
 use crate::outcomes::{DeferredOutcome, DoneCallback};
 use crate::pool::{GeneratorStart, Job, Pool, Work};
 use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
-use crate::streams;
 
 /// A call that is about to start.
 pub(crate) struct CallStart<'a, 'call> {
@@ -57,7 +56,7 @@ impl Interpreter {
             return Err(deadline.error());
         }
         if procedure.stream.only && !call.takes_items() {
-            return Err(streams::item_token_required());
+            return Err(RpcError::items_required());
         }
         let permit = match procedure.is_builtin {
             true => self.calls.permit(),

@@ -60,6 +60,7 @@ mod tls;
 mod udp;
 mod unix_socket;
 mod worker_peers;
+mod xdp;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
@@ -103,6 +104,8 @@ mod _core {
     use crate::tls::{Certificate, PyTls};
     #[pymodule_export]
     use crate::unix_socket::UnixSocket;
+    #[pymodule_export]
+    use crate::xdp::{PyXdpProgram, hand_over_xdp};
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Address, Listener};
-use ucall_proto::http1::AccessRules;
+use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_relay::{RelayModule, RelayOptions, Rewrite};
 use ucall_server::{
-    CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, Procedures, RouteAccess,
-    WorkerConfig,
+    CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, NativeProcedure, Procedures,
+    RouteAccess, WorkerConfig, XdpConfig,
 };
 use ucall_store::StoreModule;
 
@@ -35,6 +36,9 @@ use crate::tls::{ClientFiles, TlsSettings};
 use crate::udp::Udp;
 use crate::worker_peers::WorkerPeers;
 use crate::{http_route, options, pool, relay, session};
+
+/// A native method: its name, a summary, and the JSON Schemas of its params, result and items.
+type NativeMethod = (String, &'static str, &'static str, &'static str, Option<&'static str>);
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -58,9 +62,9 @@ pub(crate) struct Server {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins, auth,
-        challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp, dedupe,
-        cookie_secret
+        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins,
+        trusted_proxies, auth, challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp,
+        dedupe, source_rate_max, cookie_secret
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -73,6 +77,7 @@ impl Server {
         debug: bool,
         allowed_hosts: Vec<String>,
         allow_origins: Vec<String>,
+        trusted_proxies: Vec<String>,
         auth: Option<Py<PyAny>>,
         challenge: Option<String>,
         timeout_ms: Option<f64>,
@@ -81,8 +86,9 @@ impl Server {
         metrics: bool,
         access_log: Option<(String, f64)>,
         udp: Option<(Option<u16>, bool)>,
-        xdp: Option<String>,
+        xdp: Option<(String, bool)>,
         dedupe: bool,
+        source_rate_max: Option<u32>,
         cookie_secret: Option<[u8; CookieKey::SECRET_BYTES]>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -95,12 +101,16 @@ impl Server {
         let mut call_limits = CallLimits::default();
         options::apply(&mut config, &mut call_limits, limits)?;
         let procedures = Arc::new(Procedures::new());
-        if auth.is_some() {
+        let proxies = TrustedProxies::new(&trusted_proxies)
+            .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
+        config.trusted_proxies = proxies.map(Arc::new);
+        if auth.is_some() || config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
         config.datagrams.dedupe = dedupe;
-        config.datagrams.xdp_interface = xdp;
+        config.datagrams.source_rate_max = source_rate_max;
+        config.datagrams.xdp = xdp.map(|(interface, polls)| XdpConfig::new(interface, polls));
         config.datagrams.cookie_key = cookie_secret.as_ref().map(CookieKey::new);
         state.udp = udp.map(|(port, allows_auth)| Udp::new(port, allows_auth));
         if let Some(udp) = &state.udp {
@@ -363,16 +373,14 @@ impl Server {
     }
 
     /// Serves the procedures of a store, `name.get` and so on, in place of others of their names.
-    /// Returns the name of each, a summary, and the JSON Schemas of its params and its result.
-    fn insert_store(
-        &self,
-        name: &str,
-        store: &Bound<'_, PyStore>,
-    ) -> Vec<(String, &'static str, &'static str, &'static str)> {
+    /// Returns the name of each, a summary, and the JSON Schemas of its params, its result, and its
+    /// items if it is a stream.
+    fn insert_store(&self, name: &str, store: &Bound<'_, PyStore>) -> Vec<NativeMethod> {
         let module = Arc::new(StoreModule::new(name, store.get().store.clone()));
         let descriptions = module.procedures().iter();
-        let descriptions =
-            descriptions.map(|it| (it.name.clone(), it.summary, it.params, it.result)).collect();
+        let described =
+            |it: &NativeProcedure| (it.name.clone(), it.summary, it.params, it.result, it.item);
+        let descriptions = descriptions.map(described).collect();
         self.procedures.insert_native(module, self.timeout);
         descriptions
     }
@@ -537,6 +545,20 @@ impl Server {
     /// of the shared counters, from 1; this one has the page `index`.
     fn share_sockets(&self, receiver: Option<RawFd>, senders: Vec<RawFd>, index: Option<usize>) {
         self.state().peers = Some(WorkerPeers::new(receiver, senders, index));
+    }
+
+    /// Takes over the map of a program of XDP, which a supervisor has attached, for the next run.
+    /// This one of `workers` processes has the queues whose number modulo `workers` is `worker`.
+    fn share_xdp(
+        &self,
+        descriptor: RawFd,
+        is_native: bool,
+        worker: u32,
+        workers: u32,
+    ) -> PyResult<()> {
+        // SAFETY: the caller gives the descriptor away.
+        let sockets = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        self.take_xdp(sockets, is_native, QueueShare { worker, workers })
     }
 
     /// Sends a notification to the subscribers of `topic`, of this process and of other workers.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use ucall_engine::xdp::{QueueShare, XdpProgram};
 use ucall_engine::{Address, EngineKind, Listener, UnixFile};
 use ucall_server::{AccessLog, CallMetrics, Counters, Message, ServerMessage, Stats, Tls};
 
@@ -27,6 +28,8 @@ pub(crate) struct ServerState {
     pub(crate) listener: Option<Listener>,
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) udp: Option<Udp>,
+    /// The program that a supervisor has attached for all workers, and this one's share of queues.
+    pub(crate) xdp: Option<(Arc<XdpProgram>, QueueShare)>,
     /// The file of a Unix socket that was bound here.
     pub(crate) file: Option<UnixFile>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
@@ -56,6 +59,7 @@ impl ServerState {
             access_log: None,
             tls,
             udp: None,
+            xdp: None,
             is_running: false,
             stop_requested: false,
             worker: None,

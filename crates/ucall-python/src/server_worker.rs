@@ -52,6 +52,9 @@ impl Server {
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls;
+        if let Some(xdp) = &mut config.datagrams.xdp {
+            xdp.shared.clone_from(&self.state().xdp);
+        }
         config.access_log.clone_from(&access_log);
         config.connections_max = config.connections_max.min(connections_allowed());
         let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)

@@ -3,14 +3,39 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 use ucall_store::{
     Durability, Entry, OpenStore, Operation, Outcome, Scan, Store, StoreError, StoreOptions, Value,
 };
 
 use crate::ffi::with_buffer;
+
+/// A key: the UTF-8 of a `str`, or the bytes of a buffer.
+struct Key(Vec<u8>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = object.cast::<PyString>() {
+            return Ok(Self(text.to_str()?.into()));
+        }
+        with_buffer(&object, <[u8]>::to_vec).map(Self).map_err(|_| {
+            let kind = object.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+            PyTypeError::new_err(format!("key: expected str or bytes, got {kind}"))
+        })
+    }
+}
+
+/// A key as a `str`, or `bytes` if it is no UTF-8.
+fn name<'py>(py: Python<'py>, key: &[u8]) -> Bound<'py, PyAny> {
+    match std::str::from_utf8(key) {
+        Ok(text) => PyString::new(py, text).into_any(),
+        Err(_) => PyBytes::new(py, key).into_any(),
+    }
+}
 
 /// An entry: its version, whether it is JSON text, and its bytes.
 type Item<'py> = (u64, bool, Bound<'py, PyBytes>);
@@ -24,11 +49,12 @@ pub(crate) struct PyStore {
 #[pymethods]
 impl PyStore {
     #[new]
-    #[pyo3(signature = (path, *, max_bytes, max_value_bytes, durability))]
+    #[pyo3(signature = (path, *, max_bytes, max_value_bytes, max_watch_bytes, durability))]
     fn new(
         path: PathBuf,
         max_bytes: usize,
         max_value_bytes: usize,
+        max_watch_bytes: usize,
         durability: &str,
     ) -> PyResult<Self> {
         let durability = match durability {
@@ -39,8 +65,12 @@ impl PyStore {
                 return Err(PyValueError::new_err(format!("{expected}, got {other:?}")));
             }
         };
-        let options =
-            StoreOptions { bytes_max: max_bytes, value_bytes_max: max_value_bytes, durability };
+        let options = StoreOptions {
+            bytes_max: max_bytes,
+            value_bytes_max: max_value_bytes,
+            watch_bytes_max: max_watch_bytes,
+            durability,
+        };
         Ok(Self { store: Arc::new(Store::new(path, options)) })
     }
 
@@ -55,8 +85,8 @@ impl PyStore {
     }
 
     /// The version of a key, whether its value is JSON text, and its bytes.
-    fn get<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Item<'py>>> {
-        let entry = self.with(py, |store| store.get(key.as_bytes()))?;
+    fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Item<'py>>> {
+        let entry = self.with(py, |store| store.get(&key.0))?;
         Ok(entry.map(|entry| item(py, &entry)))
     }
 
@@ -65,7 +95,7 @@ impl PyStore {
     fn put(
         &self,
         py: Python<'_>,
-        key: &str,
+        key: Key,
         value: &Bound<'_, PyAny>,
         is_json: bool,
         ttl_ms: Option<u64>,
@@ -79,14 +109,14 @@ impl PyStore {
     }
 
     /// Removes a key; returns whether there was one.
-    fn delete(&self, py: Python<'_>, key: &str) -> PyResult<bool> {
-        let operation = Operation::Delete { key: key.into() };
+    fn delete(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
+        let operation = Operation::Delete { key: key.0 };
         Ok(self.with(py, |store| store.write(operation))? == Outcome::Deleted(true))
     }
 
     /// Adds to the integer of a key; returns the sum.
-    fn increment(&self, py: Python<'_>, key: &str, by: i64) -> PyResult<i64> {
-        let operation = Operation::Increment { key: key.into(), by };
+    fn increment(&self, py: Python<'_>, key: Key, by: i64) -> PyResult<i64> {
+        let operation = Operation::Increment { key: key.0, by };
         match self.with(py, |store| store.write(operation))? {
             Outcome::Number(number) => Ok(number),
             _ => Ok(0),
@@ -117,19 +147,18 @@ impl PyStore {
     fn scan<'py>(
         &self,
         py: Python<'py>,
-        prefix: &str,
-        start: Option<&str>,
-        end: Option<&str>,
+        prefix: Key,
+        start: Option<Key>,
+        end: Option<Key>,
         limit: usize,
-        cursor: Option<&str>,
-    ) -> PyResult<(Vec<(String, Item<'py>)>, Option<String>)> {
-        let key = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
-        let (start, end, cursor) = (key(start), key(end), key(cursor));
-        let scan = Scan { prefix: prefix.as_bytes().to_vec(), start, end, cursor, limit };
+        cursor: Option<Key>,
+    ) -> PyResult<(Vec<(Bound<'py, PyAny>, Item<'py>)>, Option<Bound<'py, PyAny>>)> {
+        let bytes = |key: Option<Key>| key.map(|key| key.0);
+        let (start, end, cursor) = (bytes(start), bytes(end), bytes(cursor));
+        let scan = Scan { prefix: prefix.0, start, end, cursor, limit };
         let page = self.with(py, |store| store.scan(&scan))?;
-        let name = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-        let entries = page.entries.iter().map(|(key, entry)| (name(key), item(py, entry)));
-        Ok((entries.collect(), page.cursor.as_deref().map(name)))
+        let entries = page.entries.iter().map(|(key, entry)| (name(py, key), item(py, entry)));
+        Ok((entries.collect(), page.cursor.as_deref().map(|cursor| name(py, cursor))))
     }
 
     /// Copies the store to a new file without its free pages.
@@ -171,7 +200,7 @@ fn item<'py>(py: Python<'py>, entry: &Entry) -> Item<'py> {
 }
 
 fn put(
-    key: &str,
+    key: Key,
     value: &Bound<'_, PyAny>,
     is_json: bool,
     ttl_ms: Option<u64>,
@@ -179,24 +208,24 @@ fn put(
 ) -> PyResult<Operation> {
     let bytes = with_buffer(value, <[u8]>::to_vec)?;
     let value = if is_json { Value::Json(bytes) } else { Value::Bytes(bytes) };
-    Ok(Operation::Put { key: key.into(), value, ttl_ms, version })
+    Ok(Operation::Put { key: key.0, value, ttl_ms, version })
 }
 
 fn operation(described: &Bound<'_, PyAny>) -> PyResult<Operation> {
     let name = described.get_item(0)?.extract::<String>()?;
     match &*name {
         "put" => {
-            type Put<'py> = (String, String, Bound<'py, PyAny>, bool, Option<u64>, Option<u64>);
+            type Put<'py> = (String, Key, Bound<'py, PyAny>, bool, Option<u64>, Option<u64>);
             let (_, key, value, is_json, ttl_ms, version) = described.extract::<Put<'_>>()?;
-            put(&key, &value, is_json, ttl_ms, version)
+            put(key, &value, is_json, ttl_ms, version)
         }
         "delete" => {
-            let (_, key) = described.extract::<(String, String)>()?;
-            Ok(Operation::Delete { key: key.into() })
+            let (_, key) = described.extract::<(String, Key)>()?;
+            Ok(Operation::Delete { key: key.0 })
         }
         _ => {
-            let (_, key, by) = described.extract::<(String, String, i64)>()?;
-            Ok(Operation::Increment { key: key.into(), by })
+            let (_, key, by) = described.extract::<(String, Key, i64)>()?;
+            Ok(Operation::Increment { key: key.0, by })
         }
     }
 }

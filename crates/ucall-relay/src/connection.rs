@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use ucall_engine::{Id, SockAddr};
 use ucall_proto::tls::TlsError;
 use ucall_proto::{MemoryBudget, Reservation};
-use ucall_server::{NativeContext, Token};
+use ucall_server::{NativeContext, NativeOutcome, Token};
 
 use crate::http::{self, HttpReplyReader, HttpTarget};
 use crate::options::UpstreamAddress;
 use crate::replies::{ReplyReader, UpstreamReply};
 use crate::request::{CallContext, end_call, write_cancel, write_meta};
 use crate::secure::Transport;
-use crate::slots::{Answered, PendingCall, Slots};
+use crate::slots::{PendingCall, Slots};
 
 /// How long a connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -91,6 +91,12 @@ pub(crate) struct Connection {
     is_retired: bool,
     /// Whether the last call is large.
     has_large_call: bool,
+    /// Whether the last call is a stream, which has the connection for itself: a slow caller stops
+    /// the reading.
+    has_stream: bool,
+    /// The stream whose caller is slow.
+    paused: Option<Token>,
+    is_reading_paused: bool,
     /// When the response to a notification over HTTP must have arrived.
     notified_until: Option<Instant>,
     /// For what has arrived of a reply, and what waits to be sent.
@@ -122,25 +128,44 @@ impl Connection {
             last_received: now,
             is_retired: false,
             has_large_call: false,
+            has_stream: false,
+            paused: None,
+            is_reading_paused: false,
             notified_until: None,
             reserved: Reservation::default(),
         }
     }
 
-    /// Whether a call with a text of so many bytes neither waits here for a large call nor makes
-    /// others wait.
-    pub(crate) fn is_free_for(&self, text_bytes: usize) -> bool {
+    /// Whether a call with a text of so many bytes neither waits here for a large call or a stream
+    /// nor makes others wait.
+    pub(crate) fn is_free_for(&self, text_bytes: usize, takes_items: bool) -> bool {
         let is_unused = self.slots.used() == 0 && self.output.is_empty();
-        let is_shared = text_bytes <= SHARED_BYTES_MAX && !self.has_large_call;
+        let is_small = text_bytes <= SHARED_BYTES_MAX && !takes_items;
+        let is_shared = is_small && !self.has_large_call;
         self.has_room() && (is_shared || is_unused)
     }
 
     /// Whether it takes another call.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_retired
+            && !self.is_streaming()
             && self.ended.is_none()
             && self.slots.used() < calls_max(self.is_http())
             && self.output.len() + self.transport.unsent() < UNSENT_BYTES_MAX
+    }
+
+    /// Whether it has a stream, and so takes no other call.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.has_stream && self.slots.used() > 0
+    }
+
+    /// Pauses or resumes a stream, if it is here.
+    pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) -> bool {
+        let is_waiting = self.has_stream && self.slots.contains(token);
+        if is_waiting {
+            self.paused = is_paused.then_some(token);
+        }
+        is_waiting
     }
 
     /// Calls that the upstream has not answered, given up or not.
@@ -161,6 +186,7 @@ impl Connection {
     pub(crate) fn call(&mut self, call: PendingCall, text: &[u8]) {
         let (context, now) = (call.context.clone(), call.started);
         self.has_large_call = text.len() > SHARED_BYTES_MAX;
+        self.has_stream = context.takes_items && !self.is_http();
         let slot = self.slots.insert(call);
         let range = self.write(text, &context, Some(slot), now);
         self.unsent.push((slot, range));
@@ -188,13 +214,13 @@ impl Connection {
         let Framing::Http(target, reader) = &mut self.framing else {
             let start = out.len();
             out.extend_from_slice(text);
-            write_meta(out, context, now);
+            write_meta(out, context, id, now);
             end_call(out, id);
             return start..start + text.len();
         };
         let mut end = Vec::new();
         if target.takes_meta {
-            write_meta(&mut end, context, now);
+            write_meta(&mut end, context, None, now);
         }
         end_call(&mut end, id.map(|_| http::ID));
         target.write_head(out, text.len() + end.len(), context);
@@ -209,6 +235,7 @@ impl Connection {
     /// has arrived since a late call was sent gets no more calls, and so does one over HTTP.
     pub(crate) fn give_up(&mut self, token: Token, now: Instant) -> Option<bool> {
         let (slot, call) = self.slots.give_up(token)?;
+        self.paused = None;
         let is_late = call.context.deadline.is_some_and(|deadline| deadline.at <= now);
         if self.is_http() {
             self.is_retired = true;
@@ -247,12 +274,12 @@ impl Connection {
         });
     }
 
-    /// Reads replies, and passes those that calls wait for to `reply`.
+    /// Reads replies and items, and passes those that calls wait for to `reply`.
     pub(crate) fn received(
         &mut self,
         bytes: &mut [u8],
         now: Instant,
-        mut reply: impl FnMut(PendingCall, UpstreamReply),
+        mut reply: impl FnMut(Token, NativeOutcome),
     ) {
         if self.ended.is_some() {
             return;
@@ -321,6 +348,11 @@ impl Connection {
                 self.ended = Some(Err(reason));
             }
             ConnectionState::Open(socket) => {
+                let is_paused = self.paused.is_some_and(|token| self.slots.contains(token));
+                if self.is_reading_paused != is_paused {
+                    self.is_reading_paused = is_paused;
+                    context.set_paused(socket, is_paused);
+                }
                 match self.transport.send(socket, &mut self.output, context) {
                     Ok(true) => self.unsent.clear(),
                     Ok(false) => {}
@@ -406,15 +438,17 @@ fn read(
     slots: &mut Slots,
     is_retired: &mut bool,
     bytes: &[u8],
-    mut reply: impl FnMut(PendingCall, UpstreamReply),
+    mut reply: impl FnMut(Token, NativeOutcome),
 ) -> Option<Result<(), String>> {
-    let handle = |received: UpstreamReply| match slots.answer(received.id) {
-        Some(Answered::Call(call)) => {
-            reply(call, received);
-            true
+    let handle = |received: UpstreamReply| {
+        let token = match received.outcome {
+            NativeOutcome::Item(_) => slots.stream(received.id),
+            NativeOutcome::Reply(_) => slots.answer(received.id),
+        };
+        if let Some(Some(token)) = token {
+            reply(token, received.outcome);
         }
-        Some(Answered::GivenUp) => true,
-        None => false,
+        token.is_some()
     };
     match framing {
         Framing::Raw(reader) => reader.read(bytes, handle).err().map(Err),

@@ -278,7 +278,7 @@ impl HttpReplyReader {
             true => error,
             false => format!("it has replied with HTTP status {} {}", self.status, self.reason),
         })?;
-        handle(UpstreamReply { id: 0, outcome });
+        handle(UpstreamReply { id: 0, outcome: outcome.into() });
         Ok(())
     }
 
@@ -330,7 +330,7 @@ mod tests {
              5;a=b\r\n{\"id\"\r\ne\r\n:1,\"result\":7}\r\n0\r\nA: b\r\n\r\n",
         ] {
             at_each_split(text, |replies, result| {
-                let expected = [UpstreamReply { id: 0, outcome: Ok(b"7".to_vec()) }];
+                let expected = [UpstreamReply { id: 0, outcome: Ok(b"7".to_vec()).into() }];
                 assert_eq!((replies.as_slice(), result), (&expected[..], Ok(())), "{text}");
             });
         }
@@ -343,7 +343,7 @@ mod tests {
             let length = body.len();
             let text = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
             at_each_split(&text, |replies, result| {
-                let outcome = Err(RpcError::new(-4, "no"));
+                let outcome = Err(RpcError::new(-4, "no")).into();
                 assert_eq!((replies, result), (vec![UpstreamReply { id: 0, outcome }], Ok(())));
             });
         }

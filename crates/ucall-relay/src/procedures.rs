@@ -8,7 +8,8 @@ use ucall_engine::Id;
 use ucall_proto::json::{Reader, write_string};
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcomes, NativeProcedure, Token,
+    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
+    NativeProcedure, Token,
 };
 
 use crate::connection::LostCall;
@@ -42,6 +43,7 @@ impl RelayModule {
             summary: "Relayed to another server.",
             params: r#"{"type":"object"}"#,
             result: "{}",
+            item: None,
         });
         let statuses = options.upstreams.iter().map(|_| Arc::default()).collect();
         Self { procedures: procedures.collect(), options: Arc::new(options), statuses }
@@ -114,6 +116,11 @@ impl NativeHandler for RelayHandler {
         self.upstreams.iter_mut().any(|upstream| upstream.give_up(token, now));
     }
 
+    fn set_paused(&mut self, token: Token, is_paused: bool) {
+        self.is_due = true;
+        self.upstreams.iter_mut().any(|upstream| upstream.set_paused(token, is_paused));
+    }
+
     fn connected(&mut self, attempt: Id, socket: io::Result<Id>) {
         self.is_due = true;
         let mut upstreams = self.upstreams.iter_mut();
@@ -128,9 +135,9 @@ impl NativeHandler for RelayHandler {
         for upstream in &mut self.upstreams {
             let Some(connection) = upstream.find(socket) else { continue };
             let mut is_answered = false;
-            connection.received(bytes, now, |call, reply| {
+            connection.received(bytes, now, |token, outcome| {
                 is_answered = true;
-                outcomes.send(call.token, reply.outcome);
+                outcomes.send(token, outcome);
             });
             if is_answered {
                 upstream.succeed();
@@ -179,7 +186,6 @@ impl RelayHandler {
     fn begin(&mut self, call: NativeCall<'_>) -> Result<CallOutcome, RpcError> {
         let (request, deadline, now) = (call.request, call.deadline, call.now);
         let (hops, trace) = (next_hop(request)?, TraceContext::of(request));
-        let context = CallContext { hops, deadline, trace };
         let options = self.options.clone();
         let method = options.rewrite.method(request.method)?;
         let params = options.rewrite.params(request.params)?;
@@ -188,7 +194,10 @@ impl RelayHandler {
         write_call(&mut self.text, &method, params.as_deref());
         let index = self.pick(request.params, 0)?;
         let upstream = &mut self.upstreams[index];
-        let Some(connection) = upstream.connection(&self.options, self.text.len(), now) else {
+        let takes_items = request.takes_items() && !upstream.is_http();
+        let context = CallContext { hops, deadline, trace, takes_items };
+        let connection = upstream.connection(&self.options, self.text.len(), takes_items, now);
+        let Some(connection) = connection else {
             return Err(overloaded(&self.options));
         };
         if request.id.is_none() {
@@ -203,7 +212,7 @@ impl RelayHandler {
         connection.call(call, &self.text);
         upstream.breaker.begin();
         self.budget.earn();
-        Ok(CallOutcome::Deferred)
+        Ok(if takes_items { CallOutcome::Stream } else { CallOutcome::Deferred })
     }
 
     /// The upstream for a call, none of those that it was passed to before.
@@ -238,7 +247,9 @@ impl RelayHandler {
         let token = call.token;
         if let Some((text, index)) = picked {
             let upstream = &mut self.upstreams[index];
-            if let Some(connection) = upstream.connection(&self.options, text.len(), self.now) {
+            let takes_items = call.context.takes_items && !upstream.is_http();
+            let (options, now) = (&self.options, self.now);
+            if let Some(connection) = upstream.connection(options, text.len(), takes_items, now) {
                 call.tried |= 1 << index;
                 (call.is_repeated, call.started) = (true, self.now);
                 if was_sent {
@@ -249,7 +260,8 @@ impl RelayHandler {
             }
         }
         let reason = self.upstreams.iter().map(Upstream::reason).find(|reason| !reason.is_empty());
-        self.outcomes.send(token, Err(unavailable(was_sent, reason.unwrap_or_default())));
+        let error = unavailable(was_sent, reason.unwrap_or_default());
+        self.outcomes.send(token, NativeOutcome::Reply(Err(error)));
     }
 }
 

@@ -1,7 +1,8 @@
-//! Finds the replies in the bytes that an upstream sends.
+//! Finds the replies and the items of streams in the bytes that an upstream sends.
 
-use ucall_proto::json::{DocumentStream, JsonError};
+use ucall_proto::json::{DocumentStream, JsonError, Reader, ValueKind};
 use ucall_proto::{Response, ResponseBody, RpcError};
+use ucall_server::NativeOutcome;
 
 /// Arrays and objects inside one another, in a whole reply.
 const NESTING_MAX: usize = 128;
@@ -17,13 +18,13 @@ pub struct ReplyReader {
     bytes_max: usize,
 }
 
-/// One reply: the id that the call was given, and its outcome.
+/// One reply or item: the id that the call was given, and its outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UpstreamReply {
     /// The number of a slot.
     pub id: u32,
-    /// The text of the result, or the error.
-    pub outcome: Result<Vec<u8>, RpcError>,
+    /// The text of the result or the item, or the error.
+    pub outcome: NativeOutcome,
 }
 
 impl ReplyReader {
@@ -112,18 +113,44 @@ fn handle_response(
     response: &Response<'_>,
     handle: &mut impl FnMut(UpstreamReply) -> bool,
 ) -> Result<(), String> {
-    if response.body == ResponseBody::Request {
-        // Notifications are not for a caller.
-        return Ok(());
+    if let ResponseBody::Request { method, params } = response.body {
+        // Other notifications are not for a caller.
+        let is_item = method == br#""$/progress""#;
+        let Some(item) = params.filter(|_| is_item).and_then(item) else { return Ok(()) };
+        let id = item.id;
+        return match handle(item) {
+            true => Ok(()),
+            false => Err(format!("an item has the token {id}, which is of no stream")),
+        };
     }
     let outcome = outcome(response)?;
     let Some(id) = response.id.and_then(slot_number) else {
         return Err(describe_unexpected(outcome.err()));
     };
-    match handle(UpstreamReply { id, outcome }) {
+    match handle(UpstreamReply { id, outcome: NativeOutcome::Reply(outcome) }) {
         true => Ok(()),
         false => Err(format!("a reply has the id {id}, which no call waits for")),
     }
+}
+
+/// The item in the params of `$/progress`, unless they are of another form.
+fn item(params: &[u8]) -> Option<UpstreamReply> {
+    let mut reader = Reader::new(params);
+    if reader.kind() != ValueKind::Object {
+        return None;
+    }
+    let (mut token, mut value) = (None, None);
+    reader.enter();
+    while let Some(name) = reader.next_key() {
+        let text = Some(reader.skip());
+        match &*name.unescaped() {
+            b"token" => token = text,
+            b"value" => value = text,
+            _ => {}
+        }
+    }
+    let (id, item) = (slot_number(token?)?, one_line(value?));
+    Some(UpstreamReply { id, outcome: NativeOutcome::Item(item) })
 }
 
 /// The result of a reply, or its error.
@@ -134,7 +161,7 @@ fn outcome(response: &Response<'_>) -> Result<Result<Vec<u8>, RpcError>, String>
             Some(error) => Ok(Err(error)),
             None => Err("a reply has an error without code and message".to_owned()),
         },
-        ResponseBody::Request | ResponseBody::Invalid => {
+        ResponseBody::Request { .. } | ResponseBody::Invalid => {
             Err("a reply has no result and no error".to_owned())
         }
     }
@@ -212,6 +239,10 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":0,"result":{"a":[1.0,"\u00e9}{"]}}"#,
             "\n{\"id\":9,\"result\":[1,\r\n2]} \n\n",
             r#"{"jsonrpc":"2.0","method":"$/progress","params":{}}"#,
+            r#"{"jsonrpc":"2.0","method":"$/progress","params":{"token":5,"value":["#,
+            "1.0,\n\"\\u00e9\"]}}",
+            r#"{"method":"$/progress","params":{"token":"5","value":1}}"#,
+            r#"{"method":"$/other","params":{"token":5,"value":1}}"#,
             r#"{"id":3,"error":{"code":-5,"message":"no","data":[1.0]}}"#,
         );
         for at in 0..=text.len() {
@@ -219,9 +250,10 @@ mod tests {
             assert_eq!(result, Ok(()), "{at}");
             let error = RpcError { data: Some(b"[1.0]".to_vec()), ..RpcError::new(-5, "no") };
             let expected = [
-                (0, Ok(br#"{"a":[1.0,"\u00e9}{"]}"#.to_vec())),
-                (9, Ok(b"[1,  2]".to_vec())),
-                (3, Err(error)),
+                (0, Ok(br#"{"a":[1.0,"\u00e9}{"]}"#.to_vec()).into()),
+                (9, Ok(b"[1,  2]".to_vec()).into()),
+                (5, NativeOutcome::Item(br#"[1.0, "\u00e9"]"#.to_vec())),
+                (3, Err(error).into()),
             ];
             let expected = expected.map(|(id, outcome)| UpstreamReply { id, outcome });
             assert_eq!(replies, expected, "{at}");
@@ -232,6 +264,7 @@ mod tests {
     fn what_no_call_can_expect_ends_the_connection() {
         for (text, reason) in [
             (r#"{"id":10,"result":1}"#, "the id 10"),
+            (r#"{"method":"$/progress","params":{"token":10,"value":1}}"#, "the token 10"),
             (r#"{"id":"1","result":1}"#, "of no call"),
             (r#"{"id":1.0,"result":1}"#, "of no call"),
             (r#"{"id":null,"error":{"code":-4,"message":"who?"}}"#, r#"error -4 "who?""#),

@@ -16,6 +16,8 @@ pub(crate) struct CallContext {
     pub(crate) hops: u32,
     pub(crate) deadline: Option<Deadline>,
     pub(crate) trace: Option<Box<TraceContext>>,
+    /// Whether the caller takes the items of a stream.
+    pub(crate) takes_items: bool,
 }
 
 /// The caller's trace (W3C Trace Context), in visible ASCII.
@@ -63,14 +65,24 @@ pub(crate) fn write_call(out: &mut Vec<u8>, method: &[u8], params: Option<&[u8]>
     }
 }
 
-/// Appends `_meta` to a call, for a server of this project.
-pub(crate) fn write_meta(out: &mut Vec<u8>, context: &CallContext, now: Instant) {
+/// Appends `_meta` to a call, for a server of this project. The items of a stream have the token
+/// `token`.
+pub(crate) fn write_meta(
+    out: &mut Vec<u8>,
+    context: &CallContext,
+    token: Option<u32>,
+    now: Instant,
+) {
     out.extend_from_slice(br#","_meta":{"hops":"#);
     write_number(out, u64::from(context.hops));
     if let Some(deadline) = context.deadline {
         let remaining = deadline.at.saturating_duration_since(now);
         out.extend_from_slice(br#","timeout_ms":"#);
         write_number(out, remaining.as_millis().max(1) as u64);
+    }
+    if let Some(token) = token.filter(|_| context.takes_items) {
+        out.extend_from_slice(br#","progressToken":"#);
+        write_number(out, u64::from(token));
     }
     for (name, value) in context.trace.iter().flat_map(|trace| trace.members()) {
         out.extend_from_slice(b",\"");
@@ -110,16 +122,22 @@ mod tests {
     fn a_call_keeps_its_params_and_gets_the_id_of_its_slot() {
         let (mut out, now) = (Vec::new(), Instant::now());
         let trace = TraceContext { parent: "00-1-2-01".to_owned(), state: Some("a=\"".to_owned()) };
-        let context = CallContext { hops: 2, deadline: None, trace: Some(Box::new(trace)) };
+        let context = CallContext {
+            hops: 2,
+            deadline: None,
+            trace: Some(Box::new(trace)),
+            takes_items: true,
+        };
         write_call(&mut out, br"a\u002eb", Some(b"[ 1.0 ]"));
-        write_meta(&mut out, &context, now);
+        write_meta(&mut out, &context, Some(7), now);
         end_call(&mut out, Some(7));
         write_call(&mut out, b"n", None);
         end_call(&mut out, None);
         write_cancel(&mut out, 7);
         let expected = concat!(
             r#"{"jsonrpc":"2.0","method":"a\u002eb","params":[ 1.0 ],"#,
-            r#""_meta":{"hops":2,"traceparent":"00-1-2-01","tracestate":"a=\""},"id":7}"#,
+            r#""_meta":{"hops":2,"progressToken":7,"#,
+            r#""traceparent":"00-1-2-01","tracestate":"a=\""},"id":7}"#,
             "\n",
             r#"{"jsonrpc":"2.0","method":"n"}"#,
             "\n",

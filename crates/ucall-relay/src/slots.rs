@@ -21,7 +21,7 @@ pub(crate) struct PendingCall {
     pub(crate) tried: u64,
     /// Whether it was passed to more than one connection.
     pub(crate) is_repeated: bool,
-    /// Its text up to the params, if it may be sent again.
+    /// Its text up to the params, if it may be sent again. After an item it may not.
     pub(crate) repeatable: Option<Vec<u8>>,
 }
 
@@ -30,15 +30,6 @@ enum Slot {
     Free,
     Waiting(PendingCall),
     /// Nothing waits for the reply: the call was given up, or is a notification over HTTP.
-    GivenUp,
-}
-
-/// What a reply is for.
-#[derive(Debug)]
-pub(crate) enum Answered {
-    /// A call that waits.
-    Call(PendingCall),
-    /// A call that was given up.
     GivenUp,
 }
 
@@ -84,19 +75,38 @@ impl Slots {
         }
     }
 
-    /// Frees a slot whose reply has come; `None` if none was wanted.
-    pub(crate) fn answer(&mut self, index: u32) -> Option<Answered> {
+    /// Frees a slot whose reply has come. Returns the token of its call, or `Some(None)` if that
+    /// was given up; `None` if none was wanted.
+    pub(crate) fn answer(&mut self, index: u32) -> Option<Option<Token>> {
         let slot = self.slots.get_mut(index as usize)?;
         let answered = match std::mem::replace(slot, Slot::Free) {
             Slot::Free => return None,
             Slot::Waiting(call) => {
                 self.waiting -= 1;
-                Answered::Call(call)
+                Some(call.token)
             }
-            Slot::GivenUp => Answered::GivenUp,
+            Slot::GivenUp => None,
         };
         self.free.push(index);
         Some(answered)
+    }
+
+    /// The stream of an item, as [`Slots::answer`] returns it.
+    pub(crate) fn stream(&mut self, index: u32) -> Option<Option<Token>> {
+        match self.slots.get_mut(index as usize)? {
+            Slot::Waiting(call) if call.context.takes_items => {
+                call.repeatable = None;
+                Some(Some(call.token))
+            }
+            Slot::GivenUp => Some(None),
+            _ => None,
+        }
+    }
+
+    /// Whether a call waits here.
+    pub(crate) fn contains(&self, token: Token) -> bool {
+        let is_wanted = |slot: &Slot| matches!(slot, Slot::Waiting(call) if call.token == token);
+        self.slots.iter().any(is_wanted)
     }
 
     /// Gives up a call; returns its slot and the call, if it is here.

@@ -61,11 +61,12 @@ impl Upstream {
     }
 
     /// A connection for one more call with a text of so many bytes, perhaps a new one; `None` past
-    /// the limits.
+    /// the limits. A stream has one of its own.
     pub(crate) fn connection(
         &mut self,
         options: &RelayOptions,
         text_bytes: usize,
+        takes_items: bool,
         now: Instant,
     ) -> Option<&mut Connection> {
         if self.outstanding() >= options.outstanding_max {
@@ -73,9 +74,9 @@ impl Upstream {
         }
         let connections_max = options.outstanding_max / calls_max(self.address.is_http());
         let mut connections = self.connections.iter();
-        let index = match connections.position(|it| it.is_free_for(text_bytes)) {
+        let index = match connections.position(|it| it.is_free_for(text_bytes, takes_items)) {
             Some(index) => index,
-            None if self.connections.len() <= connections_max => {
+            None if takes_items || self.shared_connections() <= connections_max => {
                 let bytes_max = options.reply_bytes_max;
                 self.connections.push(Connection::new(&self.address, bytes_max, now));
                 self.connections.len() - 1
@@ -83,6 +84,19 @@ impl Upstream {
             None => self.connections.iter().position(Connection::has_room)?,
         };
         self.connections.get_mut(index)
+    }
+
+    fn shared_connections(&self) -> usize {
+        self.connections.iter().filter(|connection| !connection.is_streaming()).count()
+    }
+
+    /// Pauses or resumes a stream; `false` if it is not here.
+    pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) -> bool {
+        self.connections.iter_mut().any(|connection| connection.set_paused(token, is_paused))
+    }
+
+    pub(crate) fn is_http(&self) -> bool {
+        self.address.is_http()
     }
 
     /// The connection with this socket.

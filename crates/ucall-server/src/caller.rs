@@ -20,7 +20,7 @@ pub struct Caller {
     /// The connection.
     pub connection: Id,
     /// The address or process of the peer, after
-    /// [`Procedures::want_peers`](crate::Procedures::want_peers).
+    /// [`Procedures::want_peers`](crate::Procedures::want_peers), or the client of a trusted proxy.
     pub peer: Option<Peer>,
 }
 

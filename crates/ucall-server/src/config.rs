@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ucall_proto::http1::AccessRules;
+use ucall_engine::xdp::{QueueShare, XdpProgram};
+use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::{CookieKey, Limits};
 
 use crate::access_log::AccessLog;
@@ -34,6 +35,8 @@ pub struct WorkerConfig {
     pub shutdown_delay: Duration,
     /// Has a line for each call.
     pub access_log: Option<Arc<AccessLog>>,
+    /// The proxies whose clients are the callers.
+    pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Calls over UDP.
     pub datagrams: Box<DatagramConfig>,
 }
@@ -60,6 +63,7 @@ impl WorkerConfig {
             drain_timeout: Duration::from_secs(10),
             shutdown_delay: Duration::ZERO,
             access_log: None,
+            trusted_proxies: None,
             datagrams: Box::default(),
         }
     }
@@ -81,8 +85,29 @@ pub struct DatagramConfig {
     pub dedupe_lifetime: Duration,
     /// Deferred calls of one address. Past it, datagrams are dropped.
     pub source_calls_max: usize,
-    /// The network interface whose datagrams are received over AF_XDP.
-    pub xdp_interface: Option<String>,
+    /// Calls a second of one address. Past it, datagrams are dropped. `None`: no limit.
+    pub source_rate_max: Option<u32>,
+    /// Where datagrams are received over AF_XDP.
+    pub xdp: Option<XdpConfig>,
+}
+
+/// How a worker receives datagrams over AF_XDP.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct XdpConfig {
+    /// The network interface; or `unix:` and the path of the socket of `ucall-xdp-setup`.
+    pub interface: String,
+    /// Whether to poll the queues while datagrams arrive.
+    pub busy_poll: bool,
+    /// The program, if several workers share the queues, and the share of this one.
+    pub shared: Option<(Arc<XdpProgram>, QueueShare)>,
+}
+
+impl XdpConfig {
+    /// All queues of an interface.
+    pub fn new(interface: String, busy_poll: bool) -> Self {
+        Self { interface, busy_poll, shared: None }
+    }
 }
 
 impl DatagramConfig {
@@ -100,7 +125,8 @@ impl Default for DatagramConfig {
             dedupe_bytes_max: 64 << 20,
             dedupe_lifetime: Duration::from_secs(10),
             source_calls_max: 64,
-            xdp_interface: None,
+            source_rate_max: None,
+            xdp: None,
         }
     }
 }

@@ -9,18 +9,19 @@ use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
     AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Connection, Drain,
-    Environment, LoadState, MemoryBudget, MessageFraming, Reply, RpcError, Scratch, Service,
+    Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
 };
 
-use crate::access_log::{AccessLog, LoggedCall, Transport};
+use crate::access_log::Transport;
 use crate::caller::{CallId, Caller};
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
-use crate::handler::{Handler, HealthState, Polled};
+use crate::handler::{Handler, Polled};
 use crate::mailbox::Mailbox;
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess};
+use diversion::{Diversion, Rejection, rejection_error};
 
 /// The notification that asks to cancel a call. The Language Server Protocol has this name.
 const CANCEL_REQUEST: &[u8] = b"$/cancelRequest";
@@ -280,6 +281,7 @@ impl<H: Handler> WorkerContext<H> {
         caller: &Caller,
         run: impl FnOnce(&mut Environment<'_, Dispatch<'_, H>>) -> T,
     ) -> T {
+        let mut caller = *caller;
         let mut diversion = self.diversion.as_deref_mut();
         if let Some(diversion) = &mut diversion {
             diversion.transport = Transport::Udp;
@@ -287,7 +289,7 @@ impl<H: Handler> WorkerContext<H> {
         let mut service = Dispatch {
             procedures: &mut self.procedures,
             handler: &mut self.handler,
-            caller,
+            caller: &mut caller,
             diversion,
             calls: &mut self.calls,
             process: self.process,
@@ -319,7 +321,7 @@ impl<H: Handler> WorkerContext<H> {
         let mut service = Dispatch {
             procedures: &mut self.procedures,
             handler: &mut self.handler,
-            caller: &entry.caller,
+            caller: &mut entry.caller,
             diversion,
             calls: &mut self.calls,
             process: self.process,
@@ -339,50 +341,11 @@ impl<H: Handler> WorkerContext<H> {
     }
 }
 
-/// Why calls are refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Rejection {
-    Drain,
-    Overload,
-}
-
-/// What calls go through besides their procedures. Without any, a call costs two comparisons.
-struct Diversion {
-    rejection: Option<Rejection>,
-    is_draining: bool,
-    log: Option<Arc<AccessLog>>,
-    /// What calls without a head come by, on the connection of this step.
-    transport: Transport,
-    /// The line of the call that runs.
-    logged: Option<LoggedCall>,
-}
-
-impl Diversion {
-    fn of(
-        config: &WorkerConfig,
-        rejection: Option<Rejection>,
-        is_draining: bool,
-    ) -> Option<Box<Self>> {
-        let log = config.access_log.clone();
-        let is_needed = rejection.is_some() || is_draining || log.is_some();
-        let (transport, logged) = (Transport::Raw, None);
-        is_needed.then(|| Box::new(Self { rejection, is_draining, log, transport, logged }))
-    }
-
-    #[cold]
-    fn set_transport(&mut self, connection: &Connection) {
-        self.transport = match connection.message_framing() {
-            Some(MessageFraming::Frame) => Transport::WebSocket,
-            _ => Transport::Raw,
-        };
-    }
-}
-
 /// Finds and runs the procedures that one connection calls.
 pub(crate) struct Dispatch<'a, H: Handler> {
     procedures: &'a mut ProcedureCache<H::Procedure>,
     handler: &'a mut H,
-    caller: &'a Caller,
+    caller: &'a mut Caller,
     diversion: Option<&'a mut Diversion>,
     calls: &'a mut u64,
     process: OwningProcess,
@@ -396,15 +359,6 @@ impl<H: Handler> Dispatch<'_, H> {
     }
 
     #[cold]
-    fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
-        let error = rejection_error(cause);
-        let procedure = find_escaped(self.procedures, call.method);
-        self.handler.call_rejected(procedure, &error);
-        reply.error(&error);
-        CallOutcome::Done
-    }
-
-    #[cold]
     fn handle_unknown(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
             return CallOutcome::CancelRequest;
@@ -413,33 +367,6 @@ impl<H: Handler> Dispatch<'_, H> {
         self.handler.call_rejected(None, &error);
         reply.error(&error);
         CallOutcome::Done
-    }
-
-    /// Begins the line of a call; its outcome if it is rejected.
-    #[cold]
-    fn begin_diverted(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Option<CallOutcome> {
-        let diversion = self.diversion.as_deref_mut()?;
-        let transport = if call.head.is_some() { Transport::Http } else { diversion.transport };
-        diversion.logged = diversion.log.as_ref().and_then(|log| {
-            log.begin(call, self.caller, transport, || self.handler.identity_name())
-        });
-        let rejection = diversion.rejection?;
-        let outcome = self.reject(call, rejection, reply);
-        self.end_diverted(outcome, reply);
-        Some(outcome)
-    }
-
-    /// Ends the line of a call, or passes it on with a call that goes on.
-    #[cold]
-    fn end_diverted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
-        let Some(logged) = self.diversion.as_deref_mut().and_then(|it| it.logged.take()) else {
-            return;
-        };
-        match outcome {
-            CallOutcome::Done => logged.end(reply.error_code(), reply.result_bytes()),
-            CallOutcome::Deferred | CallOutcome::Stream => self.handler.set_logged(logged),
-            CallOutcome::CancelRequest => logged.discard(),
-        }
     }
 }
 
@@ -482,9 +409,15 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         head: Option<&Head<'_>>,
         session: Option<&Arc<TlsSession>>,
     ) -> Result<CallerIdentity, AuthenticationError> {
+        let peer = self.set_client(head);
         let admitted = self.handler.authenticate(head, session, self.caller);
+        self.caller.peer = peer;
         self.process.end_child();
         admitted
+    }
+
+    fn upgraded(&mut self, head: &Head<'_>) {
+        self.set_client(Some(head));
     }
 
     fn route_methods(&self, path: &[u8]) -> Methods {
@@ -500,13 +433,32 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+        let peer = self.set_client(call.head);
+        let outcome = self.run_route(call, body, reply);
+        self.caller.peer = peer;
+        outcome
+    }
+
+    fn cancel(&mut self, number: CallNumber) {
+        let call = CallId { connection: self.caller.connection, number };
+        self.handler.cancel_call(call);
+        self.procedures.natives_mut().cancel_call(call);
+    }
+
+    fn set_identity(&mut self, identity: &CallerIdentity) {
+        self.handler.set_identity(identity);
+    }
+}
+
+impl<H: Handler> Dispatch<'_, H> {
+    fn run_route(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let procedures = &*self.procedures;
         let find = |head: &Head<'_>| procedures.routes().find(call.method.raw(), head.method());
         let Some(route) = call.head.and_then(find) else {
             reply.error(&method_not_found(call.method));
             return CallOutcome::Done;
         };
-        let (procedure, caller) = (&*route.procedure, self.caller);
+        let (procedure, caller) = (&*route.procedure, &*self.caller);
         let outcome = match (route.access, self.rejection()) {
             (RouteAccess::Health, _) => {
                 let state = self.health();
@@ -526,25 +478,13 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         outcome
     }
 
-    fn cancel(&mut self, number: CallNumber) {
-        let call = CallId { connection: self.caller.connection, number };
-        self.handler.cancel_call(call);
-        self.procedures.natives_mut().cancel_call(call);
-    }
-
-    fn set_identity(&mut self, identity: &CallerIdentity) {
-        self.handler.set_identity(identity);
-    }
-}
-
-impl<H: Handler> Dispatch<'_, H> {
     /// Runs a call of a native procedure, if it is one.
     #[inline(never)]
     fn call_native(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         let Some(outcome) = self.procedures.call_native(call, self.caller, reply) else {
             return self.handle_unknown(call, reply);
         };
-        if outcome == CallOutcome::Deferred
+        if matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
             && let Some(logged) = self.diversion.as_deref_mut().and_then(|it| it.logged.take())
         {
             self.procedures.natives_mut().set_logged(logged);
@@ -555,28 +495,6 @@ impl<H: Handler> Dispatch<'_, H> {
     fn route(&self, head: &Head<'_>) -> Option<&Route<H::Procedure>> {
         let (path, _) = head.path_and_query();
         self.procedures.routes().find(path, head.method())
-    }
-
-    fn rejection(&self) -> Option<Rejection> {
-        self.diversion.as_ref().and_then(|diversion| diversion.rejection)
-    }
-
-    fn health(&self) -> HealthState {
-        match self.rejection() {
-            _ if self.diversion.as_ref().is_some_and(|it| it.is_draining) => HealthState::Draining,
-            Some(Rejection::Overload) => HealthState::Overloaded,
-            Some(Rejection::Drain) | None => HealthState::Normal,
-        }
-    }
-}
-
-#[cold]
-fn rejection_error(cause: Rejection) -> RpcError {
-    match cause {
-        Rejection::Drain => {
-            RpcError::new(RpcError::DRAINING, "Draining").expected("the server is about to stop")
-        }
-        Rejection::Overload => RpcError::overloaded(),
     }
 }
 
@@ -595,5 +513,6 @@ fn method_not_found(name: Text<'_>) -> RpcError {
         .expected(&format!("there is no method {shown:?}"))
 }
 
+mod diversion;
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,7 @@ use ucall_proto::Drain;
 pub(crate) const QUIET_TIME: Duration = Duration::from_millis(100);
 /// For how long output may still be sent after the calls were abandoned. Their replies and the last
 /// frames follow what is under way.
-pub(crate) const FLUSH_TIME: Duration = Duration::from_millis(500);
+pub(crate) const FLUSH_TIME: Duration = Duration::from_secs(2);
 /// The time between two inspections of connections.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -162,8 +162,8 @@ mod tests {
         assert_eq!(drain.poll(started_at + 300 * MS), DrainStep::Abandon);
         assert_eq!(drain.poll(started_at + 301 * MS), DrainStep::Nothing);
         assert_eq!(drain.poll(started_at + 320 * MS), DrainStep::CloseSent);
-        assert_eq!(drain.poll(started_at + 799 * MS), DrainStep::CloseSent);
-        assert_eq!(drain.poll(started_at + 820 * MS), DrainStep::Expire);
+        assert_eq!(drain.poll(started_at + 2_299 * MS), DrainStep::CloseSent);
+        assert_eq!(drain.poll(started_at + 2_320 * MS), DrainStep::Expire);
     }
 
     #[test]

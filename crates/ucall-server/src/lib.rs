@@ -39,7 +39,7 @@ mod worker;
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, connections_allowed};
 pub use caller::{CallId, Caller};
-pub use config::{DatagramConfig, WorkerConfig};
+pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
 pub use deadline::Deadline;
 pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Token};
@@ -51,7 +51,8 @@ pub use metrics::{
     RunningCall, SeriesIndex, WaitsFor, duration_bounds, size_bounds,
 };
 pub use native::{
-    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcomes, NativeProcedure,
+    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
+    NativeProcedure,
 };
 pub use overflow::Overflow;
 pub use procedures::Procedures;

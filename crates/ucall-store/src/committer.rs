@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::database::{Database, corrupt};
+use crate::database::{Database, corrupt, now_ms};
 use crate::error::StoreError;
 use crate::operation::{Operation, Outcome};
 
@@ -32,6 +32,8 @@ struct Request {
 #[derive(Default)]
 struct Queue {
     requests: VecDeque<Request>,
+    /// Whether a watched entry may expire earlier than known.
+    is_woken: bool,
     is_closed: bool,
 }
 
@@ -51,6 +53,10 @@ impl Committer {
     pub(crate) fn start(database: Arc<Database>) -> Result<Self, StoreError> {
         let (queue, has_requests) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { database, queue, has_requests });
+        let woken = Arc::downgrade(&shared);
+        shared.database.watchers.add_waker(Box::new(move || {
+            woken.upgrade().map(|shared: Arc<Shared>| shared.wake()).is_some()
+        }));
         let run = shared.clone();
         let thread = thread::Builder::new().name("ucall-store".to_owned()).spawn(move || run.run());
         let thread = thread.map_err(|error| StoreError::Failed(error.to_string()))?;
@@ -83,22 +89,43 @@ impl Shared {
 
     fn run(&self) {
         let mut maintained = Instant::now();
-        while let Some(requests) = self.next_requests(maintained + MAINTENANCE_INTERVAL) {
+        // After a failure, entries expire with the next write.
+        let mut has_failed = false;
+        while let Some(requests) = self.next_requests(maintained + MAINTENANCE_INTERVAL, has_failed)
+        {
+            has_failed &= requests.is_empty();
             if !requests.is_empty() {
                 self.commit_all(requests);
             }
             if maintained.elapsed() >= MAINTENANCE_INTERVAL {
                 self.maintain();
                 maintained = Instant::now();
+            } else if !has_failed && self.next_expiry().is_some_and(|expiry| expiry.is_zero()) {
+                has_failed = self.remove_expired().is_err();
             }
         }
     }
 
+    /// The time until the next entry expires, if there are watchers in this process.
+    fn next_expiry(&self) -> Option<Duration> {
+        let is_watched = self.database.watchers.count() > 0;
+        let expires_at = is_watched.then(|| self.database.next_expiry()).transpose();
+        let millis = expires_at.ok()???.saturating_sub(now_ms());
+        Some(Duration::from_millis(millis))
+    }
+
+    fn wake(&self) {
+        self.lock().is_woken = true;
+        self.has_requests.notify_one();
+    }
+
     /// All requests that wait; perhaps none, by `until`; `None` at the end.
-    fn next_requests(&self, until: Instant) -> Option<VecDeque<Request>> {
+    fn next_requests(&self, until: Instant, has_failed: bool) -> Option<VecDeque<Request>> {
         let mut queue = self.lock();
-        if queue.requests.is_empty() && !queue.is_closed {
+        if queue.requests.is_empty() && !queue.is_closed && !mem::take(&mut queue.is_woken) {
             let timeout = until.saturating_duration_since(Instant::now());
+            let expiry = if has_failed { None } else { self.next_expiry() };
+            let timeout = expiry.map_or(timeout, |expiry| expiry.min(timeout));
             let waited = self.has_requests.wait_timeout(queue, timeout);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

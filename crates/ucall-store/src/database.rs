@@ -4,10 +4,14 @@
 //! |---|---|---|
 //! | `entries` | the key | the [`entry`](crate::entry) |
 //! | `expiries` | when it expires and its version, big-endian | the key |
-//! | `meta` | `format` or `version` | the format of the file, the last version that was given |
+//! | `meta` | `format` | the format of the file |
+//! | | `version` | the last version that was given |
+//! | | `watch` | the bytes in `changes`, and the numbers of the processes that watch |
+//! | `changes` | the version, big-endian | the [`change`](crate::change), while a process watches |
 
 use std::fs;
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,9 +20,11 @@ use heed::{
     CommitOrAbort, CompactionOption, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls,
 };
 
+use crate::change::{Change, Event};
 use crate::entry::{StoredValue, Value, encode};
 use crate::error::StoreError;
 use crate::options::{Durability, StoreOptions};
+use crate::watchers::Watchers;
 use crate::write_lock::{WriteGuard, WriteLock};
 
 type Table = heed::Database<'static, Bytes, Bytes>;
@@ -38,6 +44,10 @@ pub(crate) struct Database {
     pub(crate) entries: Table,
     expiries: Table,
     meta: Table,
+    changes: Table,
+    /// The bytes that `changes` may have.
+    watch_bytes_max: u64,
+    pub(crate) watchers: Watchers,
 }
 
 impl Database {
@@ -50,9 +60,12 @@ impl Database {
         let write_lock = WriteLock::open(path).map_err(fail)?;
         let env = open_env(path, options).map_err(|error| fail(error.into()))?;
         let guard = write_lock.lock().map_err(fail)?;
-        let [entries, expiries, meta] = open_tables(&env).map_err(|error| fail(error.into()))?;
+        let [entries, expiries, meta, changes] =
+            open_tables(&env).map_err(|error| fail(error.into()))?;
         drop(guard);
-        let database = Self { write_lock, env, entries, expiries, meta };
+        let (watch_bytes_max, watchers) = (options.watch_bytes_max as u64, Watchers::new(path));
+        let database =
+            Self { write_lock, env, entries, expiries, meta, changes, watch_bytes_max, watchers };
         database.check_format().map_err(fail)?;
         database.clear_stale_readers().map_err(fail)?;
         Ok(database)
@@ -84,7 +97,49 @@ impl Database {
     /// Whether nothing was committed since.
     #[inline]
     pub(crate) fn is_newest(&self, snapshot: &Snapshot) -> bool {
-        self.env.info().last_txn_id == snapshot.id()
+        self.last_commit() == snapshot.id()
+    }
+
+    /// Counts the commits of all processes.
+    #[inline]
+    pub(crate) fn last_commit(&self) -> usize {
+        self.env.info().last_txn_id
+    }
+
+    /// The last version that was given.
+    pub(crate) fn version(&self, snapshot: &RoTxn<'_, heed::AnyTls>) -> Result<u64, StoreError> {
+        match self.meta.get(snapshot, b"version")? {
+            Some(bytes) => Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| corrupt())?)),
+            None => Ok(0),
+        }
+    }
+
+    /// Calls `visit` with the logged changes after a version, until it returns `false`.
+    pub(crate) fn changes_after(
+        &self,
+        snapshot: &Snapshot,
+        version: u64,
+        mut visit: impl FnMut(u64, Change<'_>) -> bool,
+    ) -> Result<(), StoreError> {
+        let from = (version + 1).to_be_bytes();
+        for logged in
+            self.changes.range(snapshot, &(Bound::Included(&from[..]), Bound::Unbounded))?
+        {
+            let (version, change) = logged?;
+            let version = u64::from_be_bytes(version.try_into().map_err(|_| corrupt())?);
+            if !visit(version, Change::decode(change).ok_or_else(corrupt)?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// When the next entry expires, in milliseconds since 1970.
+    pub(crate) fn next_expiry(&self) -> Result<Option<u64>, StoreError> {
+        let snapshot = self.snapshot()?;
+        let Some((expiry, _)) = self.expiries.first(&snapshot)? else { return Ok(None) };
+        let (expires_at, _) = expiry.split_first_chunk::<8>().ok_or_else(corrupt)?;
+        Ok(Some(u64::from_be_bytes(*expires_at)))
     }
 
     /// The value of a key, unless it has expired.
@@ -103,11 +158,15 @@ impl Database {
     pub(crate) fn write(&self) -> Result<Writer<'_>, StoreError> {
         let guard = Some(self.write_lock.lock()?);
         let transaction = self.env.write_txn()?;
-        let version = match self.meta.get(&transaction, b"version")? {
-            Some(bytes) => u64::from_le_bytes(bytes.try_into().map_err(|_| corrupt())?),
-            None => 0,
+        let version = self.version(&transaction)?;
+        let mut log = match self.meta.get(&transaction, b"watch")? {
+            Some(stored) => LogState::decode(stored).ok_or_else(corrupt)?,
+            None => LogState::default(),
         };
-        Ok(Writer { database: self, transaction, version, now: now_ms(), _guard: guard })
+        if log.is_used() {
+            log.remove(&self.watchers.ended());
+        }
+        Ok(Writer { database: self, transaction, version, log, now: now_ms(), _guard: guard })
     }
 
     /// Copies the store to a new file without its free pages.
@@ -127,6 +186,7 @@ pub(crate) struct Writer<'a> {
     transaction: RwTxn<'a>,
     /// The last version that was given.
     version: u64,
+    log: LogState,
     /// Milliseconds since 1970.
     pub(crate) now: u64,
     /// Dropped last; a nested transaction has none.
@@ -140,13 +200,14 @@ impl Writer<'_> {
         work: impl FnOnce(&mut Writer<'_>) -> Result<(T, bool), StoreError>,
     ) -> Result<T, StoreError> {
         let (database, version, now) = (self.database, self.version, self.now);
+        let log = self.log.clone();
         let transaction = database.env.nested_write_txn(&mut self.transaction)?;
-        let mut writer = Writer { database, transaction, version, now, _guard: None };
+        let mut writer = Writer { database, transaction, version, log, now, _guard: None };
         let (value, is_kept) = work(&mut writer)?;
         if is_kept {
-            let version = writer.version;
+            let (version, log) = (writer.version, writer.log);
             writer.transaction.commit()?;
-            self.version = version;
+            (self.version, self.log) = (version, log);
         }
         Ok(value)
     }
@@ -171,6 +232,9 @@ impl Writer<'_> {
         if expires_at != 0 {
             database.expiries.put(transaction, &expiry_key(expires_at, *version), key)?;
         }
+        if self.log.is_used() {
+            self.log_change(&Change { key, event: value.into() })?;
+        }
         Ok(self.version)
     }
 
@@ -178,8 +242,39 @@ impl Writer<'_> {
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let was_present = self.get(key)?.is_some();
         self.remove_expiry(key)?;
-        self.database.entries.delete(&mut self.transaction, key)?;
+        let had_entry = self.database.entries.delete(&mut self.transaction, key)?;
+        if had_entry && self.log.is_used() {
+            let event = if was_present { Event::Deleted } else { Event::Expired };
+            self.version += 1;
+            self.log_change(&Change { key, event })?;
+        }
         Ok(was_present)
+    }
+
+    /// Logs what the last version is of.
+    fn log_change(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
+        let (version, logged) = (self.version.to_be_bytes(), change.encode());
+        self.log.bytes += (version.len() + logged.len()) as u64;
+        self.log.is_changed = true;
+        Ok(self.database.changes.put(&mut self.transaction, &version, &logged)?)
+    }
+
+    /// Has changes logged for this process from now on; returns the last version before.
+    pub(crate) fn add_watcher(&mut self) -> u64 {
+        let process = self.database.watchers.number();
+        if !self.log.processes.contains(&process) {
+            self.log.processes.push(process);
+            self.log.is_changed = true;
+        }
+        self.version
+    }
+
+    /// Ends that, if this process watches no more.
+    pub(crate) fn remove_watcher(&mut self) {
+        let watchers = &self.database.watchers;
+        if watchers.count() == 0 {
+            self.log.remove(&[watchers.number()]);
+        }
     }
 
     fn remove_expiry(&mut self, key: &[u8]) -> Result<(), StoreError> {
@@ -206,21 +301,91 @@ impl Writer<'_> {
             let (expiry, key) = (expiry.to_vec(), key.to_vec());
             database.expiries.delete(transaction, &expiry)?;
             database.entries.delete(transaction, &key)?;
+            if self.log.is_used() {
+                self.version += 1;
+                self.log_change(&Change { key: &key, event: Event::Expired })?;
+            }
         }
         Ok(count)
     }
 
-    /// Makes the writes durable, by the durability of the store.
+    /// Makes the writes durable, by the durability of the store, and wakes watchers.
     pub(crate) fn commit(mut self) -> Result<(), StoreError> {
         let version = self.version.to_le_bytes();
         self.database.meta.put(&mut self.transaction, b"version", &version)?;
-        Ok(self.transaction.commit()?)
+        if self.log.is_changed {
+            self.trim_log()?;
+        }
+        let Self { database, transaction, log, .. } = self;
+        transaction.commit()?;
+        if log.is_changed {
+            database.watchers.forget(&log.removed);
+            database.watchers.wake(&log.processes);
+        }
+        Ok(())
+    }
+
+    /// Removes the oldest changes past the limit, or all if no process watches.
+    fn trim_log(&mut self) -> Result<(), StoreError> {
+        let Self { database, transaction, log, .. } = self;
+        if !log.is_used() {
+            database.changes.clear(transaction)?;
+            log.bytes = 0;
+        }
+        let newest = self.version.to_be_bytes();
+        while log.bytes > database.watch_bytes_max
+            && let Some((version, change)) = database.changes.first(transaction)?
+            && version != newest
+        {
+            let version: [u8; 8] = version.try_into().map_err(|_| corrupt())?;
+            log.bytes = log.bytes.saturating_sub((version.len() + change.len()) as u64);
+            database.changes.delete(transaction, &version)?;
+        }
+        Ok(database.meta.put(transaction, b"watch", &log.encode())?)
+    }
+}
+
+/// The state of the log of changes.
+#[derive(Clone, Default)]
+struct LogState {
+    bytes: u64,
+    /// The numbers of the processes that watch.
+    processes: Vec<u64>,
+    /// Those that this transaction removes.
+    removed: Vec<u64>,
+    is_changed: bool,
+}
+
+impl LogState {
+    /// Whether a process watches.
+    #[inline]
+    fn is_used(&self) -> bool {
+        !self.processes.is_empty()
+    }
+
+    fn remove(&mut self, processes: &[u64]) {
+        let before = self.processes.len();
+        self.processes.retain(|process| !processes.contains(process));
+        self.removed.extend_from_slice(processes);
+        self.is_changed |= self.processes.len() < before;
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let numbers = std::iter::once(&self.bytes).chain(&self.processes);
+        numbers.flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    fn decode(stored: &[u8]) -> Option<Self> {
+        let (numbers, rest) = stored.as_chunks::<8>();
+        let mut numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
+        let (bytes, processes) = (numbers.next()?, numbers.collect());
+        rest.is_empty().then_some(Self { bytes, processes, ..Self::default() })
     }
 }
 
 fn open_env(path: &Path, options: &StoreOptions) -> Result<Env<WithoutTls>, heed::Error> {
     let mut settings = EnvOpenOptions::new().read_txn_without_tls();
-    settings.map_size(options.map_bytes()).max_readers(READERS_MAX).max_dbs(3);
+    settings.map_size(options.map_bytes()).max_readers(READERS_MAX).max_dbs(4);
     if options.durability == Durability::None {
         // SAFETY: the documentation of this durability says that a crash of the system may damage
         // the file, and how to check it.
@@ -241,11 +406,11 @@ fn open_env(path: &Path, options: &StoreOptions) -> Result<Env<WithoutTls>, heed
     }
 }
 
-fn open_tables(env: &Env<WithoutTls>) -> Result<[Table; 3], heed::Error> {
+fn open_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], heed::Error> {
     let transaction = env.write_txn()?;
     let opened = env.create_databases_and_commit(transaction, |opener, transaction| {
         let mut open = |name| opener.create_database(transaction, Some(name));
-        let tables = [open("entries")?, open("expiries")?, open("meta")?];
+        let tables = [open("entries")?, open("expiries")?, open("meta")?, open("changes")?];
         Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))
     })?;
     match opened {

@@ -2,9 +2,30 @@
 
 use ucall_server::NativeProcedure;
 
+/// A key that is bytes.
+macro_rules! key_bytes {
+    () => {
+        concat!(
+            r#"{"type":"object","required":["bytes"],"properties":{"bytes":"#,
+            r#"{"type":"string","contentEncoding":"base64"}}}"#
+        )
+    };
+}
+
 macro_rules! key {
     () => {
-        r#""key":{"type":"string","minLength":1,"maxLength":511}"#
+        concat!(
+            r#""key":{"anyOf":[{"type":"string","minLength":1,"maxLength":511},"#,
+            key_bytes!(),
+            "]}"
+        )
+    };
+}
+
+/// A member that is a key or a part of one, or `null`.
+macro_rules! optional_key {
+    ($name:literal) => {
+        concat!("\"", $name, r#"":{"anyOf":[{"type":["string","null"]},"#, key_bytes!(), "]}")
     };
 }
 
@@ -44,10 +65,22 @@ const INCREMENT: &str = concat!(
     r#","by":{"type":"integer","default":1}}}"#
 );
 const SCAN: &str = concat!(
-    r#"{"type":"object","properties":{"prefix":{"type":"string"},"#,
-    r#""start":{"type":["string","null"]},"end":{"type":["string","null"]},"#,
-    r#""limit":{"type":"integer","minimum":1,"maximum":10000,"default":100},"#,
-    r#""cursor":{"type":["string","null"]}}}"#
+    r#"{"type":"object","properties":{"#,
+    optional_key!("prefix"),
+    ",",
+    optional_key!("start"),
+    ",",
+    optional_key!("end"),
+    r#","limit":{"type":"integer","minimum":1,"maximum":10000,"default":100},"#,
+    optional_key!("cursor"),
+    "}}"
+);
+const WATCH: &str = concat!(
+    r#"{"type":"object","properties":{"#,
+    optional_key!("key"),
+    ",",
+    optional_key!("prefix"),
+    "}}"
 );
 const BATCH: &str = concat!(
     r#"{"type":"object","required":["operations"],"properties":{"operations":"#,
@@ -63,11 +96,21 @@ const PAGE: &str = concat!(
     key!(),
     ",",
     entry!(),
-    r#"}}},"cursor":{"type":["string","null"]}}}"#
+    "}}},",
+    optional_key!("cursor"),
+    "}}"
+);
+const CHANGE: &str = concat!(
+    r#"{"type":"object","required":["event","version"],"properties":{"event":"#,
+    r#"{"enum":["watch","put","delete","expire"]},"#,
+    key!(),
+    ",",
+    entry!(),
+    "}}"
 );
 
 /// Name, summary, params and result of each procedure.
-const PROCEDURES: [[&str; 4]; 7] = [
+const PROCEDURES: [[&str; 4]; 8] = [
     ["get", "Returns the version and the value of a key, or null.", KEY, ENTRY],
     ["put", "Sets the value of a key, and returns its new version.", PUT, r#"{"type":"integer"}"#],
     ["delete", "Removes a key, and returns whether there was one.", KEY, r#"{"type":"boolean"}"#],
@@ -91,6 +134,13 @@ const PROCEDURES: [[&str; 4]; 7] = [
         BATCH,
         r#"{"type":["array","null"]}"#,
     ],
+    [
+        "watch",
+        "Streams the changes of a key, of keys with a prefix, or of all keys, until it is \
+         cancelled. An item has an event (watch, put, delete or expire) and a version.",
+        WATCH,
+        r#"{"type":"null"}"#,
+    ],
 ];
 
 /// The procedures of the store `name`.
@@ -100,6 +150,7 @@ pub(crate) fn describe(name: &str) -> Vec<NativeProcedure> {
         summary,
         params,
         result,
+        item: (procedure == "watch").then_some(CHANGE),
     };
     PROCEDURES.iter().map(described).collect()
 }

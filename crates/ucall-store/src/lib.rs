@@ -5,9 +5,12 @@
 //! | `store` | a store of this process: opened once, shared by all that use its path |
 //! | `options` | the options of a store |
 //! | `database` | the LMDB file: its tables, one read or write at a time |
+//! | `change` | a change of one key, as it is logged for watchers |
+//! | `watchers` | how a commit wakes the watchers of all processes |
 //! | `entry` | a value as it is stored: its version, its expiry, its kind |
 //! | `operation` | what a write does, in a transaction that its caller commits |
 //! | `committer` | the thread that commits the writes of all workers together |
+//! | `watch` | streams of changes |
 //! | `procedures`, `params`, `reply` | the native procedures, their params and their results |
 //! | `descriptions` | what a procedure does, for programs that call it |
 //!
@@ -15,6 +18,7 @@
 //! thousands of reads. So a worker passes the writes of a turn to the committer, which commits all
 //! writes that wait in one transaction, and then sends their outcomes.
 
+mod change;
 mod committer;
 mod database;
 mod descriptions;
@@ -26,6 +30,8 @@ mod params;
 mod procedures;
 mod reply;
 mod store;
+mod watch;
+mod watchers;
 mod write_lock;
 
 pub use entry::Value;

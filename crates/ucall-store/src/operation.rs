@@ -35,12 +35,16 @@ pub enum Operation {
     },
     /// Runs all of them, or none if one fails or finds another version.
     Batch(Vec<Operation>),
+    /// Has changes logged for the watchers of this process.
+    Watch,
+    /// Ends that, if there are none left.
+    Unwatch,
 }
 
 /// What an [`Operation`] has done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The new version of the key.
+    /// The new version of the key; of [`Operation::Watch`] the last one before.
     Version(u64),
     /// The key has another version, and nothing was written.
     OtherVersion,
@@ -69,6 +73,11 @@ impl Operation {
             Self::Delete { key } => Ok(Outcome::Deleted(writer.delete(key)?)),
             Self::Increment { key, by } => increment(writer, key, *by),
             Self::Batch(operations) => writer.nested(|writer| run_all(operations, writer)),
+            Self::Watch => Ok(Outcome::Version(writer.add_watcher())),
+            Self::Unwatch => {
+                writer.remove_watcher();
+                Ok(Outcome::Deleted(true))
+            }
         }
     }
 
@@ -90,6 +99,7 @@ impl Operation {
                     operation.validate(options).map_err(|error| error.within_batch(index))
                 })
             }
+            Self::Watch | Self::Unwatch => Ok(()),
         }
     }
 
@@ -99,6 +109,7 @@ impl Operation {
             Self::Put { key, value, .. } => key.len() + value.bytes().len(),
             Self::Delete { key } | Self::Increment { key, .. } => key.len(),
             Self::Batch(operations) => operations.iter().map(Self::held_bytes).sum(),
+            Self::Watch | Self::Unwatch => 0,
         }
     }
 }
@@ -145,7 +156,7 @@ pub(crate) fn check_key(param: &str, key: &[u8]) -> Result<(), StoreError> {
     match key.len() {
         1..=KEY_BYTES_MAX => Ok(()),
         len => Err(StoreError::invalid(format!(
-            "{param}: expected 1 to {KEY_BYTES_MAX} bytes of UTF-8, got {len}"
+            "{param}: expected 1 to {KEY_BYTES_MAX} bytes, got {len}"
         ))),
     }
 }

@@ -21,13 +21,20 @@ pub struct StoreOptions {
     pub bytes_max: usize,
     /// The bytes of one value.
     pub value_bytes_max: usize,
+    /// The bytes of changes that are kept for watchers.
+    pub watch_bytes_max: usize,
     /// When a write is answered.
     pub durability: Durability,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { bytes_max: 64 << 30, value_bytes_max: 16 << 20, durability: Durability::Commit }
+        Self {
+            bytes_max: 64 << 30,
+            value_bytes_max: 16 << 20,
+            watch_bytes_max: 64 << 20,
+            durability: Durability::Commit,
+        }
     }
 }
 

@@ -7,11 +7,14 @@ use ucall_proto::json::{Reader, ValueKind};
 
 use crate::entry::Value;
 use crate::error::StoreError;
-use crate::operation::Operation;
+use crate::operation::{Operation, check_key};
 use crate::store::Scan;
+use crate::watch::Filter;
 
 /// Operations of one batch.
 const BATCH_MAX: usize = 1_000;
+/// What a key is expected to be.
+const KEY: &str = "a string, or an object with bytes in base64";
 /// Entries of a scan that has no limit of its own.
 const SCAN_LIMIT: usize = 100;
 
@@ -27,11 +30,12 @@ const CAS: [&str; 5] = ["key", "version", "value", "ttl_ms", "bytes"];
 const INCREMENT: [&str; 2] = ["key", "by"];
 const SCAN: [&str; 5] = ["prefix", "start", "end", "limit", "cursor"];
 const BATCH: [&str; 1] = ["operations"];
+const WATCH: [&str; 2] = ["key", "prefix"];
 const OPERATION: [&str; 2] = ["method", "params"];
 
 /// The key of `get`.
 pub(crate) fn get(params: Option<&[u8]>) -> Result<Cow<'_, [u8]>, StoreError> {
-    Params::read(params, &GET)?.key()
+    Params::read(params, &GET)?.required_key()
 }
 
 pub(crate) fn put(params: Option<&[u8]>) -> Result<Operation, StoreError> {
@@ -51,19 +55,31 @@ pub(crate) fn cas(params: Option<&[u8]>) -> Result<Operation, StoreError> {
 pub(crate) fn increment(params: Option<&[u8]>) -> Result<Operation, StoreError> {
     let params = Params::read(params, &INCREMENT)?;
     let by = params.integer("by")?.unwrap_or(1);
-    Ok(Operation::Increment { key: params.key()?.into_owned(), by })
+    Ok(Operation::Increment { key: params.required_key()?.into_owned(), by })
 }
 
 pub(crate) fn scan(params: Option<&[u8]>) -> Result<Scan, StoreError> {
     let params = Params::read(params, &SCAN)?;
-    let string = |name| Ok::<_, StoreError>(params.string(name)?.map(Cow::into_owned));
+    let key = |name| Ok::<_, StoreError>(params.key(name)?.map(Cow::into_owned));
     Ok(Scan {
-        prefix: string("prefix")?.unwrap_or_default(),
-        start: string("start")?,
-        end: string("end")?,
-        cursor: string("cursor")?,
+        prefix: key("prefix")?.unwrap_or_default(),
+        start: key("start")?,
+        end: key("end")?,
+        cursor: key("cursor")?,
         limit: params.count("limit")?.map_or(SCAN_LIMIT, |limit| limit as usize),
     })
+}
+
+pub(crate) fn watch(params: Option<&[u8]>) -> Result<Filter, StoreError> {
+    let params = Params::read(params, &WATCH)?;
+    match (params.key("key")?, params.key("prefix")?) {
+        (Some(key), None) => {
+            check_key("key", &key)?;
+            Ok(Filter::Key(key.into_owned()))
+        }
+        (None, prefix) => Ok(Filter::Prefix(prefix.unwrap_or_default().into_owned())),
+        (Some(_), Some(_)) => Err(expected("prefix", "none beside a key")),
+    }
 }
 
 pub(crate) fn batch(params: Option<&[u8]>) -> Result<Operation, StoreError> {
@@ -143,8 +159,26 @@ impl<'a, const N: usize> Params<'a, N> {
         self.text(name).filter(|text| *text != b"null").map(Reader::new)
     }
 
-    fn key(&self) -> Result<Cow<'a, [u8]>, StoreError> {
-        self.string("key")?.ok_or_else(|| expected("key", "a string"))
+    fn required_key(&self) -> Result<Cow<'a, [u8]>, StoreError> {
+        self.key("key")?.ok_or_else(|| expected("key", KEY))
+    }
+
+    /// A key or a part of one: a string, or `{"bytes":"…"}` with base64.
+    fn key(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, StoreError> {
+        let Some(mut reader) = self.optional(name) else { return Ok(None) };
+        match reader.kind() {
+            ValueKind::String => return Ok(Some(reader.string().unescaped())),
+            ValueKind::Object => reader.enter(),
+            _ => return Err(expected(name, KEY)),
+        }
+        let mut key = None;
+        while let Some(member) = reader.next_key() {
+            if &*member.unescaped() != b"bytes" || reader.kind() != ValueKind::String {
+                return Err(expected(name, KEY));
+            }
+            key = Some(Cow::Owned(decode(name, &reader.string().unescaped())?));
+        }
+        key.ok_or_else(|| expected(name, KEY)).map(Some)
     }
 
     fn string(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, StoreError> {
@@ -169,7 +203,7 @@ impl<'a, const N: usize> Params<'a, N> {
     }
 
     fn put(&self, version: Option<u64>) -> Result<Operation, StoreError> {
-        let key = self.key()?.into_owned();
+        let key = self.required_key()?.into_owned();
         let ttl_ms = self.count("ttl_ms")?;
         if ttl_ms == Some(0) {
             return Err(expected("ttl_ms", "an integer from 1"));
@@ -183,10 +217,13 @@ impl<'a, const N: usize> Params<'a, N> {
     }
 
     fn bytes(&self) -> Result<Vec<u8>, StoreError> {
-        let text = self.string("bytes")?.unwrap_or_default();
-        let text = std::str::from_utf8(&text).unwrap_or_default();
-        Base64::decode_vec(text).map_err(|_| expected("bytes", "base64 with padding"))
+        decode("bytes", &self.string("bytes")?.unwrap_or_default())
     }
+}
+
+fn decode(param: &str, text: &[u8]) -> Result<Vec<u8>, StoreError> {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    Base64::decode_vec(text).map_err(|_| expected(param, "base64 with padding"))
 }
 
 /// JSON text without line breaks, which end a reply over raw TCP. Strings have none.

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use ucall_proto::{CallOutcome, Reply, RpcError};
 use ucall_server::{
-    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcomes, NativeProcedure, Token,
+    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
+    NativeProcedure, Token,
 };
 
 use crate::database::{Snapshot, now_ms};
@@ -14,13 +15,14 @@ use crate::descriptions::describe;
 use crate::error::StoreError;
 use crate::operation::{Operation, Outcome, check_key};
 use crate::store::{OpenStore, Store};
+use crate::watch::WorkerWatchers;
 use crate::{params, reply};
 
 /// Reads the params of a write.
 type ReadOperation = fn(Option<&[u8]>) -> Result<Operation, StoreError>;
 
 /// What the procedures do, in the order of their descriptions.
-const ACTIONS: [Action; 7] = [
+const ACTIONS: [Action; 8] = [
     Action::Get,
     Action::Write(params::put),
     Action::Write(params::delete),
@@ -28,6 +30,7 @@ const ACTIONS: [Action; 7] = [
     Action::Write(params::increment),
     Action::Scan,
     Action::Write(params::batch),
+    Action::Watch,
 ];
 
 #[derive(Clone, Copy)]
@@ -35,6 +38,7 @@ enum Action {
     Get,
     Scan,
     Write(ReadOperation),
+    Watch,
 }
 
 /// The native procedures of one store, `NAME.get` and so on.
@@ -58,7 +62,8 @@ impl NativeModule for StoreModule {
 
     fn handler(&self, outcomes: Arc<NativeOutcomes>) -> Box<dyn NativeHandler> {
         let store = self.store.open();
-        Box::new(StoreHandler { store, snapshot: None, writes: Vec::new(), outcomes })
+        let watchers = WorkerWatchers::new(outcomes.clone());
+        Box::new(StoreHandler { store, snapshot: None, writes: Vec::new(), watchers, outcomes })
     }
 }
 
@@ -70,6 +75,7 @@ struct StoreHandler {
     snapshot: Option<Snapshot>,
     /// The writes of this turn.
     writes: Vec<(Token, Operation)>,
+    watchers: WorkerWatchers,
     outcomes: Arc<NativeOutcomes>,
 }
 
@@ -80,12 +86,28 @@ impl NativeHandler for StoreHandler {
             Some(Action::Get) => self.get(request.params, reply),
             Some(Action::Scan) => self.scan(request.params, reply),
             Some(Action::Write(read)) => return self.write(*read, call, reply),
+            Some(Action::Watch) => return self.watch(call, reply),
             None => Err(StoreError::Failed("no such procedure".to_owned())),
         };
         if let Err(error) = ran {
             reply.error(&error.to_rpc());
         }
         CallOutcome::Done
+    }
+
+    fn cancel(&mut self, token: Token) {
+        if let Ok(store) = &self.store {
+            self.watchers.remove(store, token);
+        }
+    }
+
+    fn set_paused(&mut self, token: Token, is_paused: bool) {
+        self.watchers.set_paused(token, is_paused);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let store = self.store.as_ref().ok()?;
+        self.watchers.is_due(store).then(Instant::now)
     }
 
     fn turn_ended(&mut self, _: Instant, _: &mut dyn NativeContext) {
@@ -95,9 +117,24 @@ impl NativeHandler for StoreHandler {
             let (tokens, operations): (Vec<_>, Vec<_>) = writes.unzip();
             let outcomes = self.outcomes.clone();
             let reply = move |written: Vec<_>| {
-                outcomes.send_all(tokens.into_iter().zip(written.into_iter().map(result)).collect())
+                let replies = written.into_iter().map(result).map(NativeOutcome::Reply);
+                outcomes.send_all(tokens.into_iter().zip(replies).collect())
             };
             store.submit(operations, Box::new(reply));
+        }
+        if let Ok(store) = &self.store {
+            self.watchers.send_changes(store);
+        }
+    }
+}
+
+impl Drop for StoreHandler {
+    fn drop(&mut self) {
+        // A forked child must not use the store.
+        if let Ok(store) = &self.store
+            && store.check_process().is_ok()
+        {
+            self.watchers.clear(store);
         }
     }
 }
@@ -164,6 +201,32 @@ impl StoreHandler {
                 CallOutcome::Done
             }
         }
+    }
+
+    fn watch(&mut self, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        match self.begin_watch(call) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                reply.error(&error);
+                CallOutcome::Done
+            }
+        }
+    }
+
+    fn begin_watch(&mut self, call: NativeCall<'_>) -> Result<CallOutcome, RpcError> {
+        let store = self.store.as_ref().map_err(StoreError::to_rpc)?;
+        let filter = params::watch(call.request.params).map_err(|error| error.to_rpc())?;
+        if call.request.id.is_none() {
+            return Ok(CallOutcome::Done);
+        }
+        if !call.request.takes_items() {
+            return Err(RpcError::items_required());
+        }
+        let token = call.defer(0)?;
+        if let Err(error) = self.watchers.start(store, token, filter) {
+            self.outcomes.send(token, NativeOutcome::Reply(Err(error.to_rpc())));
+        }
+        Ok(CallOutcome::Stream)
     }
 
     fn begin_write(&mut self, read: ReadOperation, call: NativeCall<'_>) -> Result<(), RpcError> {

@@ -154,7 +154,7 @@ impl OpenStore {
         Ok(store)
     }
 
-    fn check_process(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_process(&self) -> Result<(), StoreError> {
         match self.process == process::id() {
             true => Ok(()),
             false => Err(StoreError::Failed(

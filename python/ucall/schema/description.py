@@ -149,7 +149,9 @@ def _native_method(native: NativeMethod) -> Method:
     schema = json.loads(native.params)
     required = schema.get("required", ())
     params = [Parameter(name, it, name in required) for name, it in schema["properties"].items()]
-    return Method(native.name, params, json.loads(native.result), summary=native.summary)
+    item = None if native.item is None else json.loads(native.item)
+    result = json.loads(native.result)
+    return Method(native.name, params, result, item=item, summary=native.summary)
 
 
 def _params(served: Served, schemas: Schemas, docs: Docs) -> list[Parameter] | None:

@@ -19,11 +19,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ucall import _core
 
-__all__ = ["Entry", "Operation", "Store", "open"]
+__all__ = ["Entry", "Key", "Operation", "Store", "open"]
 
 #: ``("put", key, value)``, ``("delete", key)``, ``("cas", key, version, value)`` or
 #: ``("increment", key, by)``.
 Operation: TypeAlias = tuple[Any, ...]
+
+#: A str stands for its UTF-8.
+Key: TypeAlias = str | bytes | bytearray | memoryview
 
 _PAGE: Final = 1_000
 
@@ -43,6 +46,7 @@ def open(
     durability: Literal["commit", "none"] = "commit",
     max_bytes: int = 64 << 30,
     max_value_bytes: int = 16 << 20,
+    max_watch_bytes: int = 64 << 20,
 ) -> Store:
     """Opens the store in a directory, and creates it if there is none.
 
@@ -53,12 +57,17 @@ def open(
             damaged.
         max_bytes: The size up to which the file grows.
         max_value_bytes: The size of one value.
+        max_watch_bytes: The size of the changes that are kept for slow watchers.
 
     Raises:
         OSError: It cannot be opened, or is open in this process with other options.
     """
     core = _core.Store(
-        path, max_bytes=max_bytes, max_value_bytes=max_value_bytes, durability=durability
+        path,
+        max_bytes=max_bytes,
+        max_value_bytes=max_value_bytes,
+        max_watch_bytes=max_watch_bytes,
+        durability=durability,
     )
     # Each process opens it again when it first needs it, so that this one may fork before.
     core.open()
@@ -77,16 +86,16 @@ class Store:
     def __init__(self, core: _core.Store) -> None:
         self._core = core
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: Key) -> Entry | None:
         """The value of a key and its version; ``None`` without such a key."""
         found = self._core.get(key)
         return None if found is None else _entry(*found)
 
-    def put(self, key: str, value: Any, *, ttl_ms: int | None = None) -> int:
+    def put(self, key: Key, value: Any, *, ttl_ms: int | None = None) -> int:
         """Sets the value of a key; returns its new version.
 
         Args:
-            key: 1 to 511 bytes of UTF-8.
+            key: 1 to 511 bytes; a str stands for its UTF-8.
             value: What JSON has, or an object with the buffer protocol, as ``bytes`` or an array.
             ttl_ms: After so many milliseconds the key is gone.
         """
@@ -94,7 +103,7 @@ class Store:
         assert version is not None
         return version
 
-    def cas(self, key: str, version: int, value: Any, *, ttl_ms: int | None = None) -> int | None:
+    def cas(self, key: Key, version: int, value: Any, *, ttl_ms: int | None = None) -> int | None:
         """Sets the value of a key that has this version; 0: of one that is absent.
 
         Returns:
@@ -102,11 +111,11 @@ class Store:
         """
         return self._core.put(key, *_encode(value), ttl_ms=_ttl(ttl_ms), version=version)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: Key) -> bool:
         """Removes a key; returns whether there was one."""
         return self._core.delete(key)
 
-    def increment(self, key: str, by: int = 1) -> int:
+    def increment(self, key: Key, by: int = 1) -> int:
         """Adds to the integer of a key, and returns the sum. An absent key has 0.
 
         Raises:
@@ -127,11 +136,16 @@ class Store:
         return self._core.batch([_operation(*operation) for operation in operations])
 
     def scan(
-        self, prefix: str = "", *, start: str | None = None, end: str | None = None
-    ) -> Iterator[tuple[str, Entry]]:
-        """The keys and their entries, in the order of the keys' UTF-8.
+        self,
+        prefix: Key = "",
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+    ) -> Iterator[tuple[str | bytes, Entry]]:
+        """The keys and their entries, in the order of the keys' bytes.
 
-        It reads one page after another, so it may miss writes that are made meanwhile.
+        A key is a str, or bytes if it is no UTF-8. It reads one page after another, so it may miss
+        writes that are made meanwhile.
 
         Args:
             prefix: What the keys begin with.
@@ -151,10 +165,13 @@ class Store:
 
 
 def scan_stored(
-    core: _core.Store, prefix: str = "", start: str | None = None, end: str | None = None
-) -> Iterator[tuple[str, tuple[int, bool, bytes]]]:
+    core: _core.Store,
+    prefix: Key = "",
+    start: Key | None = None,
+    end: Key | None = None,
+) -> Iterator[tuple[str | bytes, tuple[int, bool, bytes]]]:
     """What `Store.scan` reads: versions, whether the values are JSON texts, and their bytes."""
-    cursor: str | None = None
+    cursor: str | bytes | None = None
     while True:
         found, cursor = core.scan(prefix=prefix, start=start, end=end, limit=_PAGE, cursor=cursor)
         yield from found
@@ -182,7 +199,7 @@ def _ttl(ttl_ms: int | None) -> int | None:
     return ttl_ms
 
 
-def _operation(name: str, key: str, *arguments: Any) -> tuple[object, ...]:
+def _operation(name: str, key: Key, *arguments: Any) -> tuple[object, ...]:
     match name, arguments:
         case "put", (value,):
             return ("put", key, *_encode(value), None, None)

@@ -65,15 +65,20 @@ def _check(store: stores.Store) -> int:
             count, _ = count + 1, is_json and json.loads(stored)
         except ValueError as error:
             damaged += 1
-            print(f"{key}: {error}", file=sys.stderr)
+            print(f"{key!r}: {error}", file=sys.stderr)
     print(f"{count} entries")
     return 1 if damaged else 0
 
 
-def _line(key: str, entry: stores.Entry) -> dict[str, object]:
+def _line(key: str | bytes, entry: stores.Entry) -> dict[str, object]:
+    name = {"bytes": _encode(key)} if isinstance(key, bytes) else key
     if isinstance(entry.value, bytes):
-        return {"key": key, "bytes": base64.b64encode(entry.value).decode()}
-    return {"key": key, "value": entry.value}
+        return {"key": name, "bytes": _encode(entry.value)}
+    return {"key": name, "value": entry.value}
+
+
+def _encode(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
 def _load(store: stores.Store, lines: IO[str]) -> None:
@@ -83,7 +88,10 @@ def _load(store: stores.Store, lines: IO[str]) -> None:
             entry = json.loads(line)
             coded = "bytes" in entry
             value = base64.b64decode(entry["bytes"]) if coded else entry["value"]
-            batch.append(("put", entry["key"], value))
+            key = entry["key"]
+            if isinstance(key, dict):
+                key = base64.b64decode(key["bytes"])
+            batch.append(("put", key, value))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"line {number}: expected an entry of dump: {error!r}") from None
         if len(batch) == _BATCH:

@@ -122,7 +122,8 @@ static void defaults_are_written_back(void) {
     CHECK(config.udp == 0 && config.udp_port == 0 && config.max_source_calls == 64);
     CHECK(config.max_datagram_bytes == 1232 && config.max_dedupe_bytes == 64 << 20);
     CHECK(config.dedupe_ms == 10000);
-    CHECK(config.xdp == NULL);
+    CHECK(config.xdp == NULL && config.xdp_busy_poll == 0);
+    CHECK(config.max_source_calls_per_s == 0);
     CHECK(config.head_timeout_ms == 10000 && config.body_timeout_ms == 30000);
     CHECK(config.idle_timeout_ms == 75000 && config.send_timeout_ms == 30000);
     ucall_free(server);
@@ -180,6 +181,11 @@ static void invalid_configurations_are_refused(void) {
     config.allowed_hosts = hosts;
     config.allowed_hosts_count = 2;
     CHECK(is_refused(config, "not/a/host"));
+    config.allowed_hosts_count = 1;
+    char const *proxies[] = {"10.0.0.0/8", "10.0.0.1/8"};
+    config.trusted_proxies = proxies;
+    config.trusted_proxies_count = 2;
+    CHECK(is_refused(config, "10.0.0.1/8"));
 }
 
 static void a_port_is_bound_once(void) {

@@ -146,7 +146,11 @@ int main(int argc, char **argv) {
                                                           : UCALL_ENGINE_POSIX;
     config.logs_callback = on_log;
     config.logs_tag = log_tag;
-    if (argc > 2) {
+    static char const *const proxies[] = {"127.0.0.1", "::1"};
+    if (argc > 2 && !strcmp(argv[2], "proxies")) {
+        config.trusted_proxies = proxies;
+        config.trusted_proxies_count = 2;
+    } else if (argc > 2) {
         config.with_peers = true;
         if (!strcmp(argv[2], "auth")) config.auth = authenticate, config.auth_tag = auth_tag;
         if (!strncmp(argv[2], "unix:", 5)) config.hostname = argv[2];

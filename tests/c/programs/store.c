@@ -32,18 +32,20 @@ static int check(bool holds, char const *what) {
 
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
+    ucall_store_config_t store = {0};
     pthread_t thread;
     if (argc < 3) return 2;
     config.engine = strcmp(argv[1], "posix") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
     config.pick_port = true;
     config.serving_threads = 2;
+    store.max_value_bytes = 1000;
     if (check(ucall_init(&config, &server), "init")) return 1;
     if (check(ucall_add_procedure(server, "one", one, NULL), "one")) return 1;
-    if (check(ucall_add_store(server, "kv", argv[2]), "kv")) return 1;
-    if (check(!ucall_add_store(NULL, "kv", argv[2]), "no server")) return 1;
-    if (check(!ucall_add_store(server, NULL, argv[2]), "no name")) return 1;
-    if (check(!ucall_add_store(server, "kv", NULL), "no path")) return 1;
-    if (check(!ucall_add_store(server, "kv", "/dev/null/kv"), "wrong path")) return 1;
+    if (check(ucall_add_store(server, "kv", argv[2], &store), "kv")) return 1;
+    if (check(!ucall_add_store(NULL, "kv", argv[2], &store), "no server")) return 1;
+    if (check(!ucall_add_store(server, NULL, argv[2], NULL), "no name")) return 1;
+    if (check(!ucall_add_store(server, "kv", NULL, NULL), "no path")) return 1;
+    if (check(!ucall_add_store(server, "kv", "/dev/null/kv", NULL), "wrong path")) return 1;
     if (!strstr(ucall_last_error(), "cannot open the store /dev/null/kv: ")) return 1;
     signal(SIGTERM, on_signal);
     if (pthread_create(&thread, NULL, serve, NULL)) return 1;

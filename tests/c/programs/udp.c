@@ -33,14 +33,16 @@ static void *serve(void *thread) {
     return ucall_take_calls(server, (uint16_t)(size_t)thread) ? NULL : thread;
 }
 
-/* udp [posix|uring] [without_dedupe]; the ports of TCP and UDP are the same. */
+/* udp [posix|uring] [without_dedupe|limited]; limited: 3 calls a second of an address.
+ * The ports of TCP and UDP are the same. */
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
     config.pick_port = true;
     config.serving_threads = 2;
     config.udp = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.udp_without_dedupe = argc > 2;
+    config.udp_without_dedupe = argc > 2 && !strcmp(argv[2], "without_dedupe");
+    config.max_source_calls_per_s = argc > 2 && !strcmp(argv[2], "limited") ? 3 : 0;
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;

@@ -117,6 +117,7 @@ def test_expansion_is_limited() -> None:
 
 
 def test_an_array_of_nothing_has_no_long_dimensions() -> None:
+    pytest.importorskip("numpy")  # Its first import takes more than a pickle may.
     for kind, shape in (("<U0", (1 << 40,)), ("<f8", (1 << 40, 0)), ("V0", (5,))):
         array = named("ucall.queue.utils.arrays", "array") + b"(C\0" + text(kind) + b"("
         dimensions = b"".join(b"\x8a\x08" + struct.pack("<q", count) for count in shape)
@@ -331,10 +332,30 @@ def test_names_of_attributes_are_kept_by_nobody() -> None:
         state = b"}" + text(f"attribute {number} " + "x" * 500) + b"Ns"
         return whole(named(__name__, "Own"), b")\x81", state, b"b")
 
+    def slotted(number: int) -> bytes:
+        state = b"N}" + text(f"attribute {number} " + "x" * 500) + b"Ns\x86"
+        return whole(named(__name__, "Own"), b")\x81", state, b"b")
+
     nq.allow(Own)
     assert blocks_kept(noted) < 100
     assert blocks_kept(owned) < 100
+    assert blocks_kept(slotted) < 100
+
+
+def test_slots_are_set_and_unknown_ones_are_refused() -> None:
+    def slotted(name: str) -> bytes:
+        state = b"N}" + text(name) + b"K\x05s\x86"
+        return whole(named(__name__, "Slotted"), b")\x81", state, b"b")
+
+    nq.allow(Slotted)
+    assert load(slotted("size")).size == 5
+    with pytest.raises(pickle.UnpicklingError, match="'Slotted' object has no attribute 'length'"):
+        load(slotted("length"))
 
 
 class Own:
     pass
+
+
+class Slotted:
+    __slots__ = ("size",)

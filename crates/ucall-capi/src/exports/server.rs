@@ -13,6 +13,7 @@ use crate::callback::{Callback, Function};
 use crate::config::Config;
 use crate::handles;
 use crate::server::{RunMode, Server};
+use crate::store_config::StoreConfig;
 use ucall_server::Stats;
 
 /// The version of the library.
@@ -158,19 +159,23 @@ pub unsafe extern "C" fn ucall_stats(
 /// Registers the procedures of a store.
 ///
 /// # Safety
-/// `server` is NULL or alive; `name` and `path` are NULL or end at their NUL.
+/// `server` is NULL or alive; `name` and `path` are NULL or end at their NUL; `config` is NULL or
+/// readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_add_store(
     server: *const Server,
     name: *const c_char,
     path: *const c_char,
+    config: *const StoreConfig,
 ) -> bool {
     report_result(|| {
         // SAFETY: our caller says that it is NULL or alive.
         let server = unsafe { server.as_ref() }.ok_or("server is NULL")?;
         // SAFETY: our caller says that they end at their NUL.
         let (name, path) = unsafe { (string(name, "name")?, string(path, "path")?) };
-        server.add_store(name, path)?;
+        // SAFETY: our caller says that it is NULL or readable.
+        let options = unsafe { config.as_ref() }.map(StoreConfig::options).unwrap_or_default();
+        server.add_store(name, path, options)?;
         Ok(true)
     })
 }

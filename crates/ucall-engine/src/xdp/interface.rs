@@ -3,14 +3,16 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const SIOCETHTOOL: u32 = 0x8946;
 const ETHERNET: u16 = 1;
 
+#[derive(Debug)]
 pub(super) struct Interface {
+    pub(super) name: String,
     pub(super) index: u32,
     pub(super) hardware: [u8; 6],
     pub(super) mtu: usize,
@@ -31,9 +33,10 @@ struct Channels {
 }
 
 impl Interface {
-    /// `socket` is any one, for ioctl(2).
-    pub(super) fn find(name: &str, socket: impl AsFd) -> io::Result<Self> {
-        let (socket, name) = (socket.as_fd(), CString::new(name)?);
+    pub(super) fn find(interface: &str) -> io::Result<Self> {
+        // ioctl(2) takes any socket.
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let (socket, name) = (socket.as_fd(), CString::new(interface)?);
         // SAFETY: the name ends with a NUL.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         if index == 0 {
@@ -51,7 +54,7 @@ impl Interface {
         // SAFETY: the kernel has written a number.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu } as usize;
         let (queues, addresses) = (queues(socket, &name), addresses(&name)?);
-        Ok(Self { index, hardware, mtu, queues, addresses })
+        Ok(Self { name: interface.into(), index, hardware, mtu, queues, addresses })
     }
 }
 

@@ -10,25 +10,35 @@ mod interface;
 mod program;
 mod queue;
 mod rings;
+mod setup;
 mod umem;
 
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub use frame::DatagramFrame;
 pub use queue::{XdpDatagram, XdpQueue};
+pub use setup::hand_over;
 
 use bpf::Place;
 use interface::Interface;
 use program::Destination;
-use queue::retry_while_busy;
 use umem::{FRAME_BYTES, HEADROOM_BYTES};
 
 /// The program compares a destination with each address. Others take the ordinary socket.
 const ADDRESSES_MAX: usize = 64;
+/// How long the kernel may keep a queue after the process that had it has ended: milliseconds.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// Before the path of the socket of `ucall-xdp-setup`, in place of an interface.
+const SETUP_PREFIX: &str = "unix:";
 
 /// How frames come into the memory of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,55 +61,203 @@ impl fmt::Display for XdpMode {
     }
 }
 
-/// The program on an interface, until it is dropped, and a socket for each receive queue.
+/// The program on an interface, until it is dropped.
+#[derive(Debug)]
+pub struct XdpProgram {
+    interface: Interface,
+    /// Detaches the program when it is closed; `None` if another process has it.
+    link: Option<OwnedFd>,
+    sockets: OwnedFd,
+    is_native: bool,
+}
+
+/// The queues of an interface that one of several workers has: those whose number modulo `workers`
+/// is `worker`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueShare {
+    /// From 0.
+    pub worker: u32,
+    /// How many there are.
+    pub workers: u32,
+}
+
+/// The queues of one worker, each with a socket.
 pub struct Xdp {
-    /// Detaches the program when it is closed.
-    _link: OwnedFd,
-    _sockets: OwnedFd,
-    /// How the first queue gets its frames.
-    pub mode: XdpMode,
-    /// One for each queue of the interface.
+    program: Arc<XdpProgram>,
+    busy_poll: bool,
+    /// The queues that another process still has.
+    busy: Vec<u32>,
+    /// Those that frames are received from.
     pub queues: Vec<XdpQueue>,
 }
 
-impl Xdp {
-    /// Takes the datagrams for `socket` that arrive at the interface with this name.
+impl XdpProgram {
+    /// Takes the datagrams to `address` that arrive at the interface with this name. They go on to
+    /// the ordinary socket as long as their queue has none in [`Xdp`].
     ///
     /// # Errors
     /// The kernel's, with the names of capabilities that are missing.
-    pub fn attach(name: &str, socket: &UdpSocket) -> io::Result<Self> {
-        attach(name, socket).map_err(|error| explain(name, &error))
+    pub fn attach(name: &str, address: SocketAddr) -> io::Result<Self> {
+        attach(name, address).map_err(|error| explain(name, &error))
+    }
+
+    /// The program that another process has attached to an interface. `sockets` is its map.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn share(name: &str, sockets: OwnedFd, is_native: bool) -> io::Result<Self> {
+        let interface = Interface::find(name).map_err(|error| explain(name, &error))?;
+        Ok(Self { interface, link: None, sockets, is_native })
+    }
+
+    /// Checks that each of several workers gets a queue.
+    ///
+    /// # Errors
+    /// The interface has fewer queues.
+    pub fn check_workers(&self, workers: u32) -> io::Result<()> {
+        let Interface { name, queues, .. } = &self.interface;
+        if *queues >= workers {
+            return Ok(());
+        }
+        let queues = if *queues == 1 { "1 queue".into() } else { format!("{queues} queues") };
+        let message =
+            format!("xdp: {name}: it has {queues}, and each of {workers} workers needs one");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+    }
+
+    /// The interface.
+    pub fn interface(&self) -> &str {
+        &self.interface.name
+    }
+
+    /// How many queues the interface has.
+    pub fn queues(&self) -> u32 {
+        self.interface.queues
+    }
+
+    /// Whether the driver runs the program.
+    pub fn is_native(&self) -> bool {
+        self.is_native
+    }
+
+    /// Its map of sockets, for [`XdpProgram::share`].
+    pub fn sockets(&self) -> BorrowedFd<'_> {
+        self.sockets.as_fd()
     }
 }
 
-fn attach(name: &str, socket: &UdpSocket) -> io::Result<Xdp> {
-    let interface = Interface::find(name, socket)?;
-    let sockets = bpf::create_map(interface.queues)?;
-    let destination = destination(&interface, socket)?;
-    let program = program::load(sockets.as_fd(), &destination, program::PASS)?;
-    let attach = |place| retry_while_busy(|| bpf::attach(program.as_fd(), interface.index, place));
-    let (link, is_native) = match attach(Place::Driver) {
-        Ok(link) => (link, true),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
-        Err(_) => (attach(Place::Generic)?, false),
-    };
-    let queues = (0..interface.queues).map(|number| {
-        let queue = XdpQueue::bind(interface.index, number, interface.mtu)?;
-        bpf::set_socket(sockets.as_fd(), number, queue.as_fd())?;
-        Ok(queue)
-    });
-    let queues: Vec<XdpQueue> = queues.collect::<io::Result<_>>()?;
-    let mode = match queues.first() {
-        Some(queue) if queue.is_zero_copy() => XdpMode::ZeroCopy,
-        _ if is_native => XdpMode::Native,
-        _ => XdpMode::Generic,
-    };
-    Ok(Xdp { _link: link, _sockets: sockets, mode, queues })
+impl Xdp {
+    /// Takes the datagrams for `socket` that arrive at the interface with this name, or at that of
+    /// `ucall-xdp-setup`, if the name is `unix:` and the path of its socket.
+    ///
+    /// # Errors
+    /// The kernel's, with the names of capabilities that are missing.
+    pub fn attach(name: &str, socket: &UdpSocket, busy_poll: bool) -> io::Result<Self> {
+        let (program, sockets) = match name.strip_prefix(SETUP_PREFIX) {
+            Some(path) => setup::request(path, socket, busy_poll)?,
+            None => (XdpProgram::attach(name, socket.local_addr()?)?, Vec::new()),
+        };
+        let mut xdp = Self::unbound(Arc::new(program), busy_poll, |_| true);
+        let mut sockets = sockets.into_iter();
+        xdp.bind(RELEASE_TIMEOUT, || sockets.next()).map_err(|error| xdp.explain(&error))?;
+        Ok(xdp)
+    }
+
+    /// Takes a share of the queues. Those that another process still has are left to
+    /// [`Xdp::bind_more`].
+    ///
+    /// # Errors
+    /// As above.
+    pub fn share(
+        program: Arc<XdpProgram>,
+        QueueShare { worker, workers }: QueueShare,
+        busy_poll: bool,
+    ) -> io::Result<Self> {
+        let mut xdp = Self::unbound(program, busy_poll, |number| number % workers == worker);
+        xdp.bind_more()?;
+        Ok(xdp)
+    }
+
+    fn unbound(program: Arc<XdpProgram>, busy_poll: bool, has: impl Fn(u32) -> bool) -> Self {
+        let busy = (0..program.interface.queues).filter(|number| has(*number)).collect();
+        Self { program, busy_poll, busy, queues: Vec::new() }
+    }
+
+    /// Binds the queues that another process had; returns how many.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn bind_more(&mut self) -> io::Result<usize> {
+        self.bind(Duration::ZERO, || None).map_err(|error| self.explain(&error))
+    }
+
+    /// `made` returns sockets that a privileged process has made. A queue that stays busy for
+    /// `patience` is an error, or left for later if there is none.
+    fn bind(
+        &mut self,
+        patience: Duration,
+        mut made: impl FnMut() -> Option<OwnedFd>,
+    ) -> io::Result<usize> {
+        let (before, interface) = (self.queues.len(), &self.program.interface);
+        for number in mem::take(&mut self.busy) {
+            let socket = match made() {
+                Some(socket) => socket,
+                None => queue::socket(self.busy_poll)?,
+            };
+            match XdpQueue::bind(socket, interface, number, patience) {
+                Ok(queue) => {
+                    bpf::set_socket(self.program.sockets.as_fd(), number, queue.as_fd())?;
+                    self.queues.push(queue);
+                }
+                Err(error) if patience.is_zero() && is_busy(&error) => self.busy.push(number),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.queues.len() - before)
+    }
+
+    fn explain(&self, error: &io::Error) -> io::Error {
+        explain(&self.program.interface.name, error)
+    }
+
+    /// Whether another process still has some of the queues.
+    pub fn has_busy(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
+    /// The interface.
+    pub fn program(&self) -> &XdpProgram {
+        &self.program
+    }
+
+    /// How the first queue gets its frames.
+    pub fn mode(&self) -> XdpMode {
+        match self.queues.first() {
+            Some(queue) if queue.is_zero_copy() => XdpMode::ZeroCopy,
+            _ if self.program.is_native => XdpMode::Native,
+            _ => XdpMode::Generic,
+        }
+    }
 }
 
-/// What the socket receives at the interface.
-fn destination(interface: &Interface, socket: &UdpSocket) -> io::Result<Destination> {
-    let bound = socket.local_addr()?;
+fn attach(name: &str, address: SocketAddr) -> io::Result<XdpProgram> {
+    let interface = Interface::find(name)?;
+    let sockets = bpf::create_map(interface.queues)?;
+    let destination = destination(&interface, address)?;
+    let program = program::load(sockets.as_fd(), &destination, program::PASS)?;
+    let attach = |place| {
+        retry_while_busy(RELEASE_TIMEOUT, || bpf::attach(program.as_fd(), interface.index, place))
+    };
+    let (link, is_native) = match attach(Place::Driver) {
+        Ok(link) => (link, true),
+        Err(error) if is_busy(&error) => return Err(error),
+        Err(_) => (attach(Place::Generic)?, false),
+    };
+    Ok(XdpProgram { interface, link: Some(link), sockets, is_native })
+}
+
+/// What a socket that is bound to `bound` receives at the interface.
+fn destination(interface: &Interface, bound: SocketAddr) -> io::Result<Destination> {
     let is_bound = |address: &&IpAddr| match bound.ip() {
         ip if ip.is_unspecified() => ip.is_ipv4() == address.is_ipv4(),
         ip => ip == **address,
@@ -116,6 +274,26 @@ fn destination(interface: &Interface, socket: &UdpSocket) -> io::Result<Destinat
         port: bound.port(),
         frame_bytes_max: (FRAME_BYTES - HEADROOM_BYTES) as i32,
     })
+}
+
+/// Tries again while the kernel has not cleaned up after a process that has ended.
+fn retry_while_busy<T>(
+    patience: Duration,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                thread::sleep(RETRY_INTERVAL);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
 }
 
 fn explain(name: &str, error: &io::Error) -> io::Error {
@@ -171,7 +349,7 @@ mod tests {
     #[test]
     fn an_unknown_interface_is_named() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let error = Xdp::attach("no-such-card", &socket).err().unwrap();
+        let error = Xdp::attach("no-such-card", &socket, false).err().unwrap();
         assert!(error.to_string().starts_with("xdp: no-such-card: "), "{error}");
     }
 }

@@ -7,19 +7,25 @@ use std::io;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::frame::DatagramFrame;
+use super::interface::Interface;
+use super::retry_while_busy;
 use super::rings::Ring;
 use super::umem::{FRAME_BYTES, FRAMES, Mapping};
 use crate::{DatagramPath, LocalAddress};
 
-/// How long the kernel may keep a queue after the process that had it has ended: milliseconds.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Frames that one system call sends at least, unless it fails.
 const SENT_AT_ONCE: u32 = 32;
+/// Of <asm-generic/socket.h>.
+const SO_BUSY_POLL: libc::c_int = 46;
+const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+/// How long the kernel polls the driver in one system call. One that returns at once polls once.
+const BUSY_POLL_MICROS: u32 = 20;
+/// Packets that one such poll takes.
+const BUSY_POLL_PACKETS: u32 = 64;
 
 /// Sends and receives the datagrams of one queue. Readable while datagrams wait.
 pub struct XdpQueue {
@@ -50,30 +56,46 @@ impl XdpDatagram {
     }
 }
 
+/// A socket of no queue yet. It needs privileges, and [`XdpQueue::bind`] does not.
+pub(super) fn socket(busy_poll: bool) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is a new one.
+    let socket = unsafe {
+        let socket = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        match socket {
+            ..0 => return Err(io::Error::last_os_error()),
+            _ => OwnedFd::from_raw_fd(socket),
+        }
+    };
+    if busy_poll {
+        set_option(&socket, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1u32)?;
+        set_option(&socket, libc::SOL_SOCKET, SO_BUSY_POLL, &BUSY_POLL_MICROS)?;
+        set_option(&socket, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &BUSY_POLL_PACKETS)?;
+    }
+    Ok(socket)
+}
+
 impl XdpQueue {
-    pub(super) fn bind(interface: u32, queue: u32, mtu: usize) -> io::Result<Self> {
-        // SAFETY: the descriptor is a new one.
-        let socket = unsafe {
-            let socket = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
-            match socket {
-                ..0 => return Err(io::Error::last_os_error()),
-                _ => OwnedFd::from_raw_fd(socket),
-            }
-        };
+    /// Retries for `patience` while another process has the queue.
+    pub(super) fn bind(
+        socket: OwnedFd,
+        interface: &Interface,
+        queue: u32,
+        patience: Duration,
+    ) -> io::Result<Self> {
         let frames = Mapping::frames()?;
         // SAFETY: zeros are a valid value of this plain structure.
         let mut memory: libc::xdp_umem_reg = unsafe { mem::zeroed() };
         memory.addr = frames.start() as u64;
         memory.len = frames.len() as u64;
         memory.chunk_size = FRAME_BYTES as u32;
-        set_option(&socket, libc::XDP_UMEM_REG, &memory)?;
+        set_option(&socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
         for ring in [
             libc::XDP_UMEM_FILL_RING,
             libc::XDP_UMEM_COMPLETION_RING,
             libc::XDP_RX_RING,
             libc::XDP_TX_RING,
         ] {
-            set_option(&socket, ring, &FRAMES)?;
+            set_option(&socket, libc::SOL_XDP, ring, &FRAMES)?;
         }
         let offsets: libc::xdp_mmap_offsets = option(&socket, libc::XDP_MMAP_OFFSETS)?;
         let at = socket.as_fd();
@@ -85,15 +107,31 @@ impl XdpQueue {
         for frame in 0..FRAMES {
             fill.push(u64::from(frame) * FRAME_BYTES as u64);
         }
-        bind(&socket, interface, queue)?;
-        let invalid = 0;
-        Ok(Self { fill, completion, received, sending, frames, socket, interface, mtu, invalid })
+        retry_while_busy(patience, || bind(&socket, interface.index, queue))?;
+        Ok(Self {
+            fill,
+            completion,
+            received,
+            sending,
+            frames,
+            socket,
+            interface: interface.index,
+            mtu: interface.mtu,
+            invalid: 0,
+        })
     }
 
     /// Whether the driver writes into the frames itself.
     pub(super) fn is_zero_copy(&self) -> bool {
         let options: io::Result<u32> = option(&self.socket, libc::XDP_OPTIONS);
         options.is_ok_and(|options| options & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    /// Has the kernel poll the driver once for frames, rather than wait for an interrupt.
+    pub fn poll(&mut self) {
+        let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: no memory is passed. A failure leaves the frames to the interrupt.
+        unsafe { libc::recv(socket, std::ptr::null_mut(), 0, flags) };
     }
 
     /// The next datagram that waits.
@@ -215,36 +253,24 @@ fn bind(socket: &OwnedFd, interface: u32, queue: u32) -> io::Result<()> {
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: 0,
     };
-    retry_while_busy(|| {
-        let len = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: the kernel reads `len` bytes of the address.
-        match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    })
-}
-
-/// Tries again while the kernel has not cleaned up after a process that has ended.
-pub(super) fn retry_while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + RELEASE_TIMEOUT;
-    loop {
-        match attempt() {
-            Err(error)
-                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
-            {
-                thread::sleep(RETRY_INTERVAL);
-            }
-            ended => return ended,
-        }
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of the address.
+    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn set_option<T>(socket: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<()> {
+fn set_option<T>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `len` bytes of the value.
     let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_XDP, name, (&raw const *value).cast(), len)
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const *value).cast(), len)
     };
     match result {
         0 => Ok(()),

@@ -1,8 +1,9 @@
 //! AF_XDP exists on Linux only.
 
 use std::io;
-use std::net::UdpSocket;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::DatagramPath;
 
@@ -12,24 +13,100 @@ pub enum XdpQueue {}
 /// No value of it exists.
 pub enum XdpDatagram {}
 
+/// No value of it exists.
+#[derive(Debug)]
+pub enum XdpProgram {}
+
+/// The queues of one worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueShare {
+    /// From 0.
+    pub worker: u32,
+    /// How many there are.
+    pub workers: u32,
+}
+
 /// No value of it is made.
 pub struct Xdp {
-    /// How frames arrive.
-    pub mode: &'static str,
+    program: XdpProgram,
     /// None.
     pub queues: Vec<XdpQueue>,
 }
 
+/// Fails.
+pub fn hand_over(name: &str, _: BorrowedFd<'_>) -> io::Result<()> {
+    Err(unsupported(name))
+}
+
+fn unsupported(name: &str) -> io::Error {
+    let message = format!("xdp: {name}: AF_XDP exists on Linux only");
+    io::Error::new(io::ErrorKind::Unsupported, message)
+}
+
+#[expect(missing_docs, reason = "none of it can be called")]
+impl XdpProgram {
+    pub fn attach(name: &str, _: SocketAddr) -> io::Result<Self> {
+        Err(unsupported(name))
+    }
+
+    pub fn share(name: &str, _: OwnedFd, _: bool) -> io::Result<Self> {
+        Err(unsupported(name))
+    }
+
+    pub fn check_workers(&self, _: u32) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub fn interface(&self) -> &str {
+        match *self {}
+    }
+
+    pub fn queues(&self) -> u32 {
+        match *self {}
+    }
+
+    pub fn is_native(&self) -> bool {
+        match *self {}
+    }
+
+    pub fn sockets(&self) -> BorrowedFd<'_> {
+        match *self {}
+    }
+}
+
+#[expect(missing_docs, reason = "none of it can be called")]
 impl Xdp {
-    /// Fails.
-    pub fn attach(name: &str, _: &UdpSocket) -> io::Result<Self> {
-        let message = format!("xdp: {name}: AF_XDP exists on Linux only");
-        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    pub fn attach(name: &str, _: &UdpSocket, _: bool) -> io::Result<Self> {
+        Err(unsupported(name))
+    }
+
+    pub fn share(program: Arc<XdpProgram>, _: QueueShare, _: bool) -> io::Result<Self> {
+        match *program {}
+    }
+
+    pub fn bind_more(&mut self) -> io::Result<usize> {
+        match self.program {}
+    }
+
+    pub fn has_busy(&self) -> bool {
+        match self.program {}
+    }
+
+    pub fn program(&self) -> &XdpProgram {
+        &self.program
+    }
+
+    pub fn mode(&self) -> &'static str {
+        match self.program {}
     }
 }
 
 #[expect(missing_docs, reason = "none of it can be called")]
 impl XdpQueue {
+    pub fn poll(&mut self) {
+        match *self {}
+    }
+
     pub fn receive(&mut self) -> Option<XdpDatagram> {
         match *self {}
     }

@@ -61,11 +61,32 @@ pub(super) fn run_document<const IS_FRAMED: bool, S: Service>(
             let outcome = DocumentRun::new(context, limit, environment).single(&request, out);
             Ok((outcome, text.len() - rest.len()))
         }
+        _ => run_other::<IS_FRAMED, S>(text, context, environment, out),
+    }
+}
+
+/// Runs a document that the fast path does not read as one request: one with its members in
+/// another order, or of any form.
+#[inline(never)]
+fn run_other<const IS_FRAMED: bool, S: Service>(
+    text: &[u8],
+    context: RequestContext<'_>,
+    environment: &mut Environment<'_, S>,
+    out: &mut Vec<u8>,
+) -> Result<(DocumentOutcome, usize), JsonError> {
+    let limits = environment.limits;
+    let mut members = first_members::<S>(&mut environment.scratch.members);
+    match Request::in_any_order(text, limits.nesting_max, limits, &mut members) {
+        Some((request, rest)) if may_follow::<IS_FRAMED>(rest) => {
+            let limit = &ReplyLimit::after(out, limits.reply_bytes_max);
+            let outcome = DocumentRun::new(context, limit, environment).single(&request, out);
+            Ok((outcome, text.len() - rest.len()))
+        }
         _ => run_general::<IS_FRAMED, S>(text, context, environment, out),
     }
 }
 
-/// Runs a document that the fast path does not read as one request.
+/// Runs a document of any form.
 #[inline(never)]
 fn run_general<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
@@ -90,6 +111,7 @@ pub(super) fn parse_framed<'a, S: Service>(
     let mut members = first_members::<S>(&mut scratch.members);
     if let Some((request, rest)) =
         Request::fast_path(text, limits.nesting_max, limits, &mut members)
+            .or_else(|| Request::in_any_order(text, limits.nesting_max, limits, &mut members))
         && may_follow::<true>(rest)
     {
         return Some(Content::Single(request));

@@ -168,6 +168,7 @@ impl PlainConnection {
         };
         Some(match identity {
             Ok(identity) => {
+                environment.service.upgraded(head);
                 self.protocol = Protocol::WebSocket(WebSocket::new(identity));
                 Step::Consumed(head.len())
             }

@@ -177,7 +177,7 @@ fn other_value(text: &[u8], nesting_max: usize) -> Option<(&[u8], &[u8])> {
 
 /// `text` without the space that many clients write after a colon or a comma.
 #[inline(always)]
-fn skip_space(text: &[u8]) -> &[u8] {
+pub(crate) fn skip_space(text: &[u8]) -> &[u8] {
     match text {
         [b' ', rest @ ..] => rest,
         _ => text,

@@ -109,7 +109,8 @@ pub(crate) fn plain_prefix(text: &[u8]) -> (usize, u64) {
 const SHORT: usize = 32;
 const FIRST_BLOCK_BYTES: usize = 64;
 const BLOCK_BYTES: usize = 4096;
-const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+/// The highest bit of each byte, which ASCII does not have.
+pub(super) const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 
 /// Sets the high bit of the first byte that is a quote, a backslash or a control character; bytes

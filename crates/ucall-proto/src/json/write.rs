@@ -1,6 +1,6 @@
 //! Appends JSON values to a buffer.
 
-use super::text::plain_prefix;
+use super::text::{HIGH_BITS, plain_prefix};
 
 /// Appends an integer. A short one is built in a register and appended as eight bytes, whatever its
 /// length: a copy of variable length costs more than the rest.
@@ -46,6 +46,13 @@ pub fn write_f64(out: &mut Vec<u8>, value: f64) -> bool {
     }
     out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
     true
+}
+
+/// Whether a text is ASCII that stands for itself within quotes.
+#[inline]
+pub fn is_plain_ascii(text: &[u8]) -> bool {
+    let (plain, seen) = plain_prefix(text);
+    plain == text.len() && seen & HIGH_BITS == 0
 }
 
 /// Appends a string with its quotes. Escapes only the characters that JSON requires.

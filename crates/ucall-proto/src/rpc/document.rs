@@ -70,7 +70,10 @@ fn scan_element<'a>(
     members: &mut FirstMembers<'_>,
 ) -> Result<Request<'a>, JsonError> {
     let text = scanner.rest();
-    match Request::fast_path(text, scanner.nesting_left(), limits, members) {
+    let nesting_max = scanner.nesting_left();
+    match Request::fast_path(text, nesting_max, limits, members)
+        .or_else(|| Request::in_any_order(text, nesting_max, limits, members))
+    {
         Some((request, rest)) => {
             scanner.skip(text.len() - rest.len());
             Ok(request)
@@ -114,6 +117,22 @@ mod tests {
 
     fn scan_single(text: &str) -> Request<'_> {
         scan(text).unwrap().2[0]
+    }
+
+    #[test]
+    fn usual_requests_in_any_order_need_no_general_scan() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"sum","params":{"a":1}}"#,
+            r#"{"id": 1, "jsonrpc": "2.0", "params": [1, 2], "method": "sum"}"#,
+            r#"{"jsonrpc":"2.0","method":"sum","id":1,"params":{"a":1}}"#,
+            r#"{"method":"sum","jsonrpc":"2.0"}"#,
+        ] {
+            let mut list = Vec::new();
+            let mut members = FirstMembers::new(&mut list, MEMBERS_MAX);
+            let limits = Limits::default();
+            let found = Request::in_any_order(text.as_bytes(), 8, &limits, &mut members);
+            assert!(found.is_some_and(|(_, rest)| rest.is_empty()), "{text}");
+        }
     }
 
     #[test]
@@ -278,6 +297,34 @@ mod tests {
         })
     }
 
+    /// Requests whose members are in any order; some are missing, some come twice.
+    fn shuffled() -> impl Strategy<Value = Vec<u8>> {
+        let members = vec![
+            r#""jsonrpc":"2.0""#,
+            r#""jsonrpc": "2.0""#,
+            r#""jsonrpc":"1.0""#,
+            r#""method":"sum""#,
+            r#""method": "a_name_of_its_own""#,
+            r#""params":{"a":55,"b":21}"#,
+            r#""params": {"a": 1.5, "b": [true]}"#,
+            r#""params":[1,"\n"]"#,
+            r#""params":7"#,
+            r#""id":1"#,
+            r#""id": "x""#,
+            r#""id":{}"#,
+            r#""_meta":{"timeout_ms":5}"#,
+            r#""i":1"#,
+            "",
+        ];
+        let usual = prop::sample::subsequence(vec![0, 3, 5, 9], 3..=4).prop_shuffle();
+        let any = prop::collection::vec(0..members.len(), 0..6);
+        let separator = prop::sample::select(vec![",", ", ", " ,"]);
+        (prop_oneof![usual, any], separator).prop_map(move |(order, separator)| {
+            let chosen: Vec<_> = order.into_iter().map(|at| members[at]).collect();
+            format!("{{{}}}", chosen.join(separator)).into_bytes()
+        })
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig {
             cases: 20_000,
@@ -293,6 +340,24 @@ mod tests {
         ) {
             let limits = Limits { nesting_max, id_bytes_max, ..Limits::default() };
             prop_assert_eq!(scan_all(&text, &limits, true), scan_all(&text, &limits, false));
+        }
+
+        #[test]
+        fn any_order_gives_what_the_scan_finds(
+            text in prop_oneof![texts(), shuffled()],
+            nesting_max in 1usize..5,
+        ) {
+            let limits = Limits { id_bytes_max: 3, ..Limits::default() };
+            let (mut list, mut scanned) = (Vec::new(), Vec::new());
+            let mut members = FirstMembers::new(&mut list, MEMBERS_MAX);
+            let found = Request::in_any_order(&text, nesting_max, &limits, &mut members);
+            if found.is_some() {
+                let mut members = FirstMembers::new(&mut scanned, MEMBERS_MAX);
+                let mut scanner = Scanner::new(&text, nesting_max);
+                let request = Request::scan(&mut scanner, &limits, &mut members);
+                prop_assert_eq!(found, request.ok().map(|request| (request, scanner.rest())));
+                prop_assert_eq!(list, scanned);
+            }
         }
 
         #[test]

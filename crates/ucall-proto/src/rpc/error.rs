@@ -80,6 +80,14 @@ impl RpcError {
         error
     }
 
+    /// The call has to ask for a stream, and does not.
+    pub fn items_required() -> Self {
+        Self::invalid_request(
+            "the method is a stream: expected a progressToken in _meta, or over HTTP \
+             Accept: text/event-stream or application/x-ndjson",
+        )
+    }
+
     /// Over raw TCP, which has no status for it.
     pub(crate) fn unauthenticated(error: AuthenticationError) -> Self {
         match error {

@@ -115,6 +115,11 @@ pub trait Service {
         Err(AuthenticationError::Failed)
     }
 
+    /// The connection becomes a WebSocket by the request with this head.
+    fn upgraded(&mut self, head: &Head<'_>) {
+        let _ = head;
+    }
+
     /// The methods of the routes of a path, which answer HTTP requests other than calls.
     fn route_methods(&self, path: &[u8]) -> Methods {
         let _ = path;

@@ -1,10 +1,10 @@
 //! One request object, as slices of its document.
 //!
-//! Most clients write the members in the order of the specification's examples, without white
-//! space or with a space after each colon and comma:
+//! Most clients write the members without white space, or with a space after each colon and comma,
+//! and in the order of the specification's examples:
 //! `{"jsonrpc":"2.0","method":"m","params":{},"id":1}`. [`Request::fast_path`] reads such a request
-//! whole, with params of any form, or nothing of it. [`Request::scan`] reads any value, from its
-//! start.
+//! whole, with params of any form, or nothing of it. [`Request::in_any_order`] does so for other
+//! orders. [`Request::scan`] reads any value, from its start.
 
 use super::meta::{self, Meta};
 use crate::Limits;
@@ -59,25 +59,65 @@ impl<'a> Request<'a> {
         let (method, mut rest) = fast_path::string(text)?;
         let mut request = Request { method: Text::new(method, false), ..Request::EMPTY };
         if let Some(text) = strip_either(rest, br#","params":"#, br#", "params": "#) {
-            let len = match fast_path::container(text, nesting_left, members) {
-                Some(len) => len,
-                None => general_params(text, nesting_left, members)?,
-            };
-            let (params, after) = text.split_at_checked(len)?;
+            let (params, after) = fast_params(text, nesting_left, members)?;
             request.params = Some(params);
             rest = after;
         }
         if let Some(text) = strip_either(rest, br#","id":"#, br#", "id": "#) {
-            let (id, after) = fast_path::scalar(text)?;
-            if id.len() > limits.id_bytes_max {
-                return None;
-            }
+            let (id, after) = fast_id(text, limits)?;
             request.id = Some(id);
             rest = after;
         }
         let rest = rest.strip_prefix(b"}")?;
         request.members = members.finish();
         Some((request, rest))
+    }
+
+    /// The same for members in any order.
+    #[inline(never)]
+    pub(crate) fn in_any_order(
+        text: &'a [u8],
+        nesting_max: usize,
+        limits: &Limits,
+        members: &mut FirstMembers<'_>,
+    ) -> Option<(Self, &'a [u8])> {
+        let nesting_left = nesting_max.checked_sub(1)?;
+        let mut rest = text.strip_prefix(b"{")?;
+        let (mut request, mut has_version, mut has_method) = (Request::EMPTY, false, false);
+        loop {
+            match rest.get(1)? {
+                b'j' => {
+                    let (compact, spaced) = (br#""jsonrpc":"2.0""#, br#""jsonrpc": "2.0""#);
+                    rest = strip_either(rest, compact, spaced)?;
+                    has_version = true;
+                }
+                b'm' => {
+                    let text = strip_either(rest, br#""method":""#, br#""method": ""#)?;
+                    let (method, after) = fast_path::string(text)?;
+                    (request.method, rest, has_method) = (Text::new(method, false), after, true);
+                }
+                b'p' => {
+                    let text = fast_path::skip_space(rest.strip_prefix(br#""params":"#)?);
+                    members.restart();
+                    let (params, after) = fast_params(text, nesting_left, members)?;
+                    (request.params, rest) = (Some(params), after);
+                }
+                b'i' => {
+                    let text = fast_path::skip_space(rest.strip_prefix(br#""id":"#)?);
+                    let (id, after) = fast_id(text, limits)?;
+                    (request.id, rest) = (Some(id), after);
+                }
+                _ => return None,
+            }
+            match rest {
+                [b',', after @ ..] => rest = fast_path::skip_space(after),
+                [b'}', after @ ..] if has_version && has_method => {
+                    request.members = members.finish();
+                    return Some((request, after));
+                }
+                _ => return None,
+            }
+        }
     }
 
     /// Scans any value as a request.
@@ -117,6 +157,26 @@ fn strip_either<'a, const M: usize, const N: usize>(
     spaced: &[u8; N],
 ) -> Option<&'a [u8]> {
     text.strip_prefix(compact).or_else(|| text.strip_prefix(spaced))
+}
+
+/// The params that `text` starts with, and what follows them.
+#[inline(always)]
+fn fast_params<'a>(
+    text: &'a [u8],
+    nesting_left: usize,
+    members: &mut FirstMembers<'_>,
+) -> Option<(&'a [u8], &'a [u8])> {
+    let len = match fast_path::container(text, nesting_left, members) {
+        Some(len) => len,
+        None => general_params(text, nesting_left, members)?,
+    };
+    text.split_at_checked(len)
+}
+
+/// The id that `text` starts with, and what follows it.
+#[inline(always)]
+fn fast_id<'a>(text: &'a [u8], limits: &Limits) -> Option<(&'a [u8], &'a [u8])> {
+    fast_path::scalar(text).filter(|(id, _)| id.len() <= limits.id_bytes_max)
 }
 
 /// The length of the params that `text` starts with, in any valid form. For invalid params it

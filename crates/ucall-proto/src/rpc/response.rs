@@ -21,7 +21,12 @@ pub enum ResponseBody<'a> {
     /// The text of the error.
     Error(&'a [u8]),
     /// It is a request or a notification.
-    Request,
+    Request {
+        /// The text of the method.
+        method: &'a [u8],
+        /// The text of the params.
+        params: Option<&'a [u8]>,
+    },
     /// Both a result and an error, or neither.
     Invalid,
 }
@@ -37,7 +42,8 @@ impl<'a> Response<'a> {
         if scanner.peek()? != b'{' {
             return Err(JsonError::Invalid);
         }
-        let (mut id, mut result, mut error, mut is_request) = (None, None, None, false);
+        let (mut id, mut result, mut error) = (None, None, None);
+        let (mut method, mut params) = (None, None);
         let mut more = scanner.enter_unless_empty(b'}')?;
         while more {
             scanner.peek()?;
@@ -50,20 +56,21 @@ impl<'a> Response<'a> {
                 b"id" => id = value,
                 b"result" => result = value,
                 b"error" => error = value,
-                b"method" => is_request = true,
+                b"method" => method = value,
+                b"params" => params = value,
                 _ => {}
             }
             more = scanner.another(b'}')?;
         }
         scanner.finish()?;
         let body = match (result, error) {
-            _ if is_request => ResponseBody::Request,
             (Some(result), None) => ResponseBody::Result(result),
             // A JSON-RPC 1.0 server sends the other member as null.
             (Some(result), Some(b"null")) => ResponseBody::Result(result),
             (None | Some(b"null"), Some(error)) => ResponseBody::Error(error),
             _ => ResponseBody::Invalid,
         };
+        let body = method.map_or(body, |method| ResponseBody::Request { method, params });
         Ok((Self { id, body }, scanner.position()))
     }
 }
@@ -120,7 +127,8 @@ mod tests {
             assert_eq!(parsed(text).unwrap().0.body, ResponseBody::Invalid, "{text}");
         }
         let (request, _) = parsed(r#"{"method":"m","params":{}}"#).unwrap();
-        assert_eq!(request.body, ResponseBody::Request);
+        let expected = ResponseBody::Request { method: br#""m""#, params: Some(b"{}") };
+        assert_eq!(request.body, expected);
         for text in ["[]", "1", "{]", r#"{"a":[[[[[[[[1]]]]]]]]}"#, "{\"a\":\"\u{0}\"}"] {
             assert!(!matches!(parsed(text), Ok(_) | Err(JsonError::Incomplete)), "{text}");
         }

@@ -31,6 +31,5 @@ pub(crate) use generator::Generator;
 pub(crate) use ready::ReadyStreams;
 pub(crate) use run::{StreamPosition, StreamRun};
 pub(crate) use sink::ItemSink;
-pub(crate) use start::item_token_required;
 pub(crate) use taken::TakenItems;
 pub(crate) use threaded::iterate;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ucall_proto::{Call, CallOutcome, RpcError};
+use ucall_proto::{Call, CallOutcome};
 use ucall_server::{CallId, Token};
 
 use super::run::Leftover;
@@ -29,14 +29,6 @@ impl ItemTarget {
             Some(_) => Self::List,
         }
     }
-}
-
-/// The error of a call that has to ask for a stream, and does not.
-pub(crate) fn item_token_required() -> RpcError {
-    RpcError::new(RpcError::INVALID_REQUEST, "Invalid Request").expected(
-        "the method is a stream: expected a progressToken in _meta, or over HTTP \
-         Accept: text/event-stream or application/x-ndjson",
-    )
 }
 
 impl CallItems {

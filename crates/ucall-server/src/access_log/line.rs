@@ -77,6 +77,8 @@ impl CallFields {
         user: Option<String>,
     ) -> Self {
         let peer = match caller.peer {
+            // A proxy seldom names its client's port.
+            Some(Peer::Address(address)) if address.port() == 0 => Some(address.ip().to_string()),
             Some(Peer::Address(address)) => Some(address.to_string()),
             Some(Peer::Process { pid, .. }) => Some(format!("pid:{pid}")),
             _ => None,

@@ -11,6 +11,7 @@
 //!    (RFC 9000, 8.1).
 
 mod reply_cache;
+mod source_rates;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -25,6 +26,7 @@ use ucall_proto::{
 };
 
 use self::reply_cache::{Found, ReplyCache, RequestKey};
+use self::source_rates::SourceRates;
 use crate::config::DatagramConfig;
 use crate::counters::DatagramCounts;
 use crate::dispatch::Dispatch;
@@ -64,6 +66,8 @@ pub(crate) struct DatagramServer {
     pending: HashMap<u64, PendingReply>,
     /// The pending replies of each address.
     pending_by_address: HashMap<IpAddr, usize>,
+    /// `None` without a limit.
+    rates: Option<SourceRates>,
     /// The reply to the datagram that was handled last; empty without one.
     reply: Vec<u8>,
     pub(crate) sockets: Vec<Id>,
@@ -82,6 +86,7 @@ impl DatagramServer {
             hasher: RandomState::new(),
             pending: HashMap::new(),
             pending_by_address: HashMap::new(),
+            rates: config.source_rate_max.map(SourceRates::new),
             reply: Vec::new(),
             sockets: Vec::new(),
             counts: DatagramCounts::default(),
@@ -142,7 +147,7 @@ impl DatagramServer {
 
     /// Whether the calls of a datagram may begin.
     fn check<S>(
-        &self,
+        &mut self,
         document: &DatagramDocument<'_>,
         sender: &Sender,
         environment: &Environment<'_, S>,
@@ -150,6 +155,12 @@ impl DatagramServer {
         let pending = self.pending_by_address.get(&sender.path.peer.ip()).copied().unwrap_or(0);
         if pending >= self.config.source_calls_max {
             return Err(Refusal::Dropped);
+        }
+        if let Some(rates) = &mut self.rates {
+            let (address, calls) = (sender.path.peer.ip(), document.methods().count());
+            if !rates.take(address, sender.has_cookie, calls, environment.now) {
+                return Err(Refusal::Dropped);
+            }
         }
         if !sender.has_cookie && environment.load == LoadState::Overloaded {
             return Err(Refusal::CookieRequired);

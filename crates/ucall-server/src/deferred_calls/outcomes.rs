@@ -60,8 +60,8 @@ impl<O> OutcomeQueue<O> {
         }
     }
 
-    /// Wakes the worker, once for all outcomes until it takes them.
-    pub(crate) fn wake(&self) {
+    /// Wakes the worker on any thread, once for all outcomes until it takes them.
+    pub fn wake(&self) {
         if let Some(mailbox) = self.mailbox.get() {
             mailbox.wake_flag().notify();
         }

@@ -10,6 +10,7 @@ use ucall_proto::RpcError;
 
 use super::ConnectionDriver;
 use crate::caller::{CallId, Caller};
+use crate::config::XdpConfig;
 use crate::datagrams::DatagramServer;
 use crate::handler::Handler;
 
@@ -30,13 +31,20 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 Box::new(server.ok_or_else(|| io::Error::other("the system has no randomness"))?)
             }
         };
-        let interface = self.context.config().datagrams.xdp_interface.clone();
-        let xdp = interface.as_deref().map(|name| Xdp::attach(name, &socket)).transpose()?;
+        let xdp = match &self.context.config().datagrams.xdp {
+            Some(XdpConfig { interface, busy_poll, shared: None }) => {
+                Some(Xdp::attach(interface, &socket, *busy_poll)?)
+            }
+            Some(XdpConfig { busy_poll, shared: Some((program, share)), .. }) => {
+                Some(Xdp::share(program.clone(), *share, *busy_poll)?)
+            }
+            None => None,
+        };
         let bound = self.engine.bind_datagrams(socket);
         server.sockets.extend(bound.as_ref().ok());
         self.datagrams = Some(server);
-        if let (Some(name), Some(xdp), Ok(socket)) = (interface, xdp, &bound) {
-            self.listen_xdp(&name, xdp, *socket)?;
+        if let (Some(xdp), Ok(socket)) = (xdp, &bound) {
+            self.listen_xdp(xdp, *socket)?;
         }
         bound
     }

@@ -71,6 +71,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let is_full =
             entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
         if is_full && entry.items.get_or_insert_default().pause(call.number) {
+            self.context.natives_mut().set_paused(call, true);
             self.context.handler().pause_stream(call);
         }
     }
@@ -103,7 +104,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             entry.items = None;
         }
         for number in paused {
-            self.context.handler().resume_stream(CallId { connection: id, number });
+            let call = CallId { connection: id, number };
+            self.context.natives_mut().set_paused(call, false);
+            self.context.handler().resume_stream(call);
         }
     }
 

@@ -88,6 +88,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.expire(now);
         }
+        self.bind_xdp();
         if self.listeners.is_paused() {
             self.evict_idle(admission, idle_before);
             self.resume_accepting();

@@ -116,6 +116,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             || self.send_queue.is_large()
             || self.context.has_cached_memory()
             || self.datagrams.as_ref().is_some_and(|datagrams| datagrams.has_replies())
+            || self.has_busy_xdp()
     }
 
     /// Whether connections wait for memory.

@@ -21,6 +21,11 @@ const READABLE: Readiness = Readiness { readable: true, writable: false };
 /// How often the kernel is asked for its count of drops.
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// After this time without a datagram the queues are waited for.
+const BUSY_POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// How long busy polling may delay all other work.
+const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+
 /// The sockets of one interface.
 pub(super) struct XdpServer {
     xdp: Xdp,
@@ -28,23 +33,61 @@ pub(super) struct XdpServer {
     watches: Vec<Id>,
     /// The ordinary socket.
     socket: Id,
+    busy_poll: bool,
     drops: u64,
     drops_due: Instant,
 }
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Receives datagrams for `socket` at an interface.
-    pub(super) fn listen_xdp(&mut self, name: &str, xdp: Xdp, socket: Id) -> io::Result<()> {
-        let (count, mode) = (xdp.queues.len(), xdp.mode);
+    pub(super) fn listen_xdp(&mut self, xdp: Xdp, socket: Id) -> io::Result<()> {
         let drops_due = self.now();
-        let mut server = XdpServer { xdp, watches: Vec::new(), socket, drops: 0, drops_due };
-        for queue in &server.xdp.queues {
+        let busy_poll = self.context.config().datagrams.xdp.as_ref().is_some_and(|it| it.busy_poll);
+        let mut xdp = Box::new(XdpServer {
+            xdp,
+            watches: Vec::new(),
+            socket,
+            busy_poll,
+            drops: 0,
+            drops_due,
+        });
+        self.watch_xdp(&mut xdp)?;
+        self.xdp = Some(xdp);
+        Ok(())
+    }
+
+    /// Watches the queues that are not watched yet.
+    fn watch_xdp(&mut self, server: &mut XdpServer) -> io::Result<()> {
+        let program = server.xdp.program();
+        let (name, all, count) = (program.interface(), program.queues(), server.xdp.queues.len());
+        if server.watches.len() < count {
+            let queues = match all as usize {
+                1 => "1 queue".into(),
+                all if all == count => format!("{all} queues"),
+                all => format!("{count} of {all} queues"),
+            };
+            let mode = server.xdp.mode();
+            self.context.handler().warn(&format!("xdp: {name}: {queues} in {mode}"));
+        }
+        for queue in server.xdp.queues.iter().skip(server.watches.len()) {
             server.watches.push(self.engine.watch(queue.as_fd(), READABLE)?);
         }
-        self.xdp = Some(Box::new(server));
-        let queues = if count == 1 { "queue" } else { "queues" };
-        self.context.handler().warn(&format!("xdp: {name}: {count} {queues} in {mode}"));
         Ok(())
+    }
+
+    /// Whether queues are left that another process had.
+    pub(super) fn has_busy_xdp(&self) -> bool {
+        self.xdp.as_ref().is_some_and(|server| server.xdp.has_busy())
+    }
+
+    /// Takes the queues that a worker before this one had, if it has ended.
+    pub(super) fn bind_xdp(&mut self) {
+        let Some(mut server) = self.xdp.take_if(|server| server.xdp.has_busy()) else { return };
+        let bound = server.xdp.bind_more().and_then(|_| self.watch_xdp(&mut server));
+        if let Err(error) = bound {
+            self.context.handler().warn(&error.to_string());
+        }
+        self.xdp = Some(server);
     }
 
     /// Receives the datagrams of a queue, and answers the requests in them. `false` if the watch is
@@ -54,22 +97,45 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let Some(number) = self.xdp.as_deref().and_then(is_watch) else { return Ok(false) };
         if let Some(mut xdp) = self.xdp.take() {
             self.answer_xdp(&mut xdp, number);
+            if xdp.busy_poll {
+                self.busy_poll_xdp(&mut xdp);
+            }
             self.xdp = Some(xdp);
         }
         self.engine.rewatch(watch, READABLE)?;
         Ok(true)
     }
 
-    fn answer_xdp(&mut self, xdp: &mut XdpServer, number: usize) {
+    /// Polls the queues for as long as datagrams arrive in short intervals.
+    fn busy_poll_xdp(&mut self, xdp: &mut XdpServer) {
+        let began = Instant::now();
+        let (mut now, mut last) = (began, began);
+        while now - last < BUSY_POLL_INTERVAL && now - began < BUSY_POLL_MAX {
+            for number in 0..xdp.xdp.queues.len() {
+                if let Some(queue) = xdp.xdp.queues.get_mut(number) {
+                    queue.poll();
+                }
+                if self.answer_xdp(xdp, number) > 0 {
+                    last = now;
+                }
+            }
+            now = Instant::now();
+        }
+    }
+
+    /// Answers the datagrams that wait at a queue; returns their number.
+    fn answer_xdp(&mut self, xdp: &mut XdpServer, number: usize) -> usize {
         let socket = xdp.socket;
         let (Some(queue), Some(mut server)) =
             (xdp.xdp.queues.get_mut(number), self.datagrams.take())
         else {
-            return;
+            return 0;
         };
-        let unix_time_s = unix_time_s();
-        for _ in 0..TAKEN_PER_TURN {
-            let Some(datagram) = queue.receive() else { break };
+        let (unix_time_s, mut taken) = (unix_time_s(), 0);
+        while taken < TAKEN_PER_TURN
+            && let Some(datagram) = queue.receive()
+        {
+            taken += 1;
             let path = datagram.path();
             let caller = Caller { connection: socket, peer: Some(Peer::Address(path.peer)) };
             let is_rejecting = self.context.is_rejecting();
@@ -92,6 +158,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         server.counts.dropped = xdp.drops + self.socket_drops(socket);
         self.publisher.set_datagrams(server.counts);
         self.datagrams = Some(server);
+        taken
     }
 
     /// Datagrams that the sockets of AF_XDP have dropped.

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use ucall_engine::{Engine, Id};
 use ucall_proto::{Call, CallOutcome, MemoryBudget, Reply, Reservation, RpcError};
 
-use super::{NativeCall, NativeHandler, NativeModule, NativeSockets};
+use super::{NativeCall, NativeHandler, NativeModule, NativeOutcome, NativeSockets};
 use crate::access_log::LoggedCall;
 use crate::caller::{CallId, Caller};
 use crate::deadline::Deadline;
@@ -17,9 +17,10 @@ use crate::deferred_calls::{DeferredCalls, RunLimit, RunPermit, Token};
 use crate::handler::Polled;
 use crate::mailbox::Mailbox;
 use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
+use crate::overflow::Overflow;
 
 /// The deferred calls of native procedures.
-pub(super) type NativeCalls = DeferredCalls<DeferredCall, Result<Vec<u8>, RpcError>>;
+pub(super) type NativeCalls = DeferredCalls<DeferredCall, NativeOutcome>;
 
 /// A deferred call of a native procedure.
 #[derive(Debug)]
@@ -306,10 +307,17 @@ impl NativeHandlers {
         self.calls.limit().running()
     }
 
-    /// The next reply to a deferred call, whose result goes to `text`.
+    /// The next reply to a deferred call or item of a stream, whose text goes to `text`.
     pub(crate) fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         loop {
-            let (token, outcome) = self.calls.next_outcome()?;
+            let (token, outcome) = match self.calls.next_outcome()? {
+                (token, NativeOutcome::Reply(outcome)) => (token, outcome),
+                (token, NativeOutcome::Item(item)) => {
+                    let Some(caller) = self.calls.caller_of(token) else { continue };
+                    *text = item;
+                    return Some((caller, Polled::Item(Overflow::Pause)));
+                }
+            };
             let Some((caller, call)) = self.calls.finish(token, self.now) else { continue };
             call.end(&outcome);
             if let Some(caller) = caller {
@@ -332,6 +340,14 @@ impl NativeHandlers {
         }
     }
 
+    /// Pauses or resumes a stream, if it is of a native call.
+    pub(crate) fn set_paused(&mut self, call: CallId, is_paused: bool) {
+        let token = self.calls.token_of(call);
+        if let Some((token, handler)) = token.and_then(|token| self.handler_of(token)) {
+            handler.set_paused(token, is_paused);
+        }
+    }
+
     fn cancel_token(&mut self, token: Token) {
         self.notify_handler(token);
         self.calls.remove(token);
@@ -348,14 +364,18 @@ impl NativeHandlers {
     fn end_early(&mut self, token: Token, error: RpcError) {
         self.notify_handler(token);
         // In front of an outcome that may have come since.
-        self.calls.push_front(std::iter::once((token, Err(error))));
+        self.calls.push_front(std::iter::once((token, NativeOutcome::Reply(Err(error)))));
         self.calls.outcomes().wake();
     }
 
     fn notify_handler(&mut self, token: Token) {
-        let module = self.calls.find(token).map(|call| call.module);
-        if let Some(handler) = module.and_then(|module| self.handlers.get_mut(module)) {
+        if let Some((token, handler)) = self.handler_of(token) {
             handler.cancel(token);
         }
+    }
+
+    fn handler_of(&mut self, token: Token) -> Option<(Token, &mut Box<dyn NativeHandler>)> {
+        let module = self.calls.find(token)?.module;
+        self.handlers.get_mut(module).map(|handler| (token, handler))
     }
 }

@@ -27,9 +27,23 @@ use crate::deadline::Deadline;
 use crate::deferred_calls::{OutcomeQueue, Token};
 use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 
-/// The queue of one worker that takes the outcomes of deferred native calls: the JSON text of a
-/// result, or an error.
-pub type NativeOutcomes = OutcomeQueue<Result<Vec<u8>, RpcError>>;
+/// The queue of one worker that takes the outcomes of deferred native calls.
+pub type NativeOutcomes = OutcomeQueue<NativeOutcome>;
+
+/// An outcome of a deferred native call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NativeOutcome {
+    /// The JSON text of an item, for a call that is a [`CallOutcome::Stream`].
+    Item(Vec<u8>),
+    /// The JSON text of the result, or an error. The call has ended.
+    Reply(Result<Vec<u8>, RpcError>),
+}
+
+impl From<Result<Vec<u8>, RpcError>> for NativeOutcome {
+    fn from(reply: Result<Vec<u8>, RpcError>) -> Self {
+        Self::Reply(reply)
+    }
+}
 
 /// Native procedures that share state, as those of one store do.
 pub trait NativeModule: Send + Sync + fmt::Debug {
@@ -53,18 +67,28 @@ pub struct NativeProcedure {
     pub params: &'static str,
     /// The JSON Schema of the result.
     pub result: &'static str,
+    /// The JSON Schema of an item, if it is a stream.
+    pub item: Option<&'static str>,
 }
 
 /// Runs the procedures of a module for one worker.
 pub trait NativeHandler {
     /// Runs a call of the procedure at `index`: writes the reply; or copies what it needs of the
-    /// call, defers it, returns [`CallOutcome::Deferred`], and sends the outcome later.
+    /// call, defers it, returns [`CallOutcome::Deferred`], and sends the outcome later. If the call
+    /// [takes items](Call::takes_items), it may return [`CallOutcome::Stream`] instead, and send
+    /// items before.
     fn call(&mut self, index: usize, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome;
 
     /// A deferred call has ended without its outcome: its connection has closed, its caller has
     /// cancelled it, or its deadline has passed.
     fn cancel(&mut self, token: Token) {
         let _ = token;
+    }
+
+    /// The reader of a stream is slow: no more items until it is not paused. Those that were sent
+    /// may follow.
+    fn set_paused(&mut self, token: Token, is_paused: bool) {
+        let _ = (token, is_paused);
     }
 
     /// All calls of a turn have begun. Called no later than at [`NativeHandler::deadline`].

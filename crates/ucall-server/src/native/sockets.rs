@@ -27,6 +27,9 @@ pub trait NativeContext {
     /// send on the socket is under way.
     fn send(&mut self, socket: Id, bytes: &mut Vec<u8>) -> bool;
 
+    /// Stops or resumes receiving on a socket.
+    fn set_paused(&mut self, socket: Id, is_paused: bool);
+
     /// Closes a socket, or ends an attempt to connect one.
     fn close(&mut self, socket: Id);
 
@@ -143,6 +146,13 @@ impl<E: Engine> NativeContext for EngineContext<'_, E> {
             SendState::Pending => entry.state = SocketState::Sending,
         }
         true
+    }
+
+    fn set_paused(&mut self, socket: Id, is_paused: bool) {
+        match is_paused {
+            true => self.engine.pause(socket),
+            false => self.engine.resume(socket),
+        }
     }
 
     fn close(&mut self, socket: Id) {

@@ -240,6 +240,18 @@ fn an_address_past_its_deferred_calls_is_dropped() {
 }
 
 #[test]
+fn an_address_past_its_calls_a_second_is_dropped() {
+    let mut udp = udp(|config| config.datagrams.source_rate_max = Some(3));
+    let batch = format!("[{},{}]", call("echo", "[]", "1"), call("echo", "[]", "2"));
+    assert_eq!(udp.send(1, &batch).len(), 1);
+    assert_eq!(udp.send(1, &batch), [""; 0]);
+    assert_eq!(udp.send(1, &call("echo", "[]", "3")), [result("3", "[]")]);
+    assert_eq!(udp.send(1, &call("echo", "[]", "4")), [""; 0]);
+    assert_eq!((udp.harness.stats().calls, udp.counts().refused), (3, 2));
+    assert_eq!(udp.send(2, &call("echo", "[]", "4")), [result("4", "[]")]);
+}
+
+#[test]
 fn a_flood_of_forged_addresses_needs_cookies_and_bounded_memory() {
     let mut udp = udp(|config| config.datagrams.dedupe_bytes_max = 100_000);
     for number in 0..5_000u32 {

@@ -89,6 +89,7 @@ fn module(events: &Arc<Mutex<Events>>) -> Arc<dyn NativeModule> {
         summary: "Returns its params.",
         params: r#"{"type":"object"}"#,
         result: "{}",
+        item: None,
     });
     Arc::new(TestModule { procedures: procedures.into(), events: events.clone() })
 }
@@ -103,7 +104,7 @@ fn harness(timeout: Option<Duration>) -> (Harness, Arc<Mutex<Events>>) {
 /// Sends the outcome of a deferred call, as another thread does.
 fn complete(events: &Mutex<Events>, id: &str, outcome: Result<Vec<u8>, RpcError>) {
     let events = events.lock().unwrap();
-    events.outcomes.as_ref().unwrap().send(events.deferred[id.as_bytes()], outcome);
+    events.outcomes.as_ref().unwrap().send(events.deferred[id.as_bytes()], outcome.into());
 }
 
 fn running(harness: &Harness) -> usize {

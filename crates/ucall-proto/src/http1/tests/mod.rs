@@ -3,6 +3,7 @@
 mod access;
 mod chunked;
 mod date;
+mod forwarded;
 mod head;
 mod head_properties;
 mod reply;

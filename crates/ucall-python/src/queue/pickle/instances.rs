@@ -3,6 +3,8 @@
 //! State is set only on objects that this pickle has just made and nothing else refers to; never on
 //! a class, a function or a module. A class's own `__setstate__` and `__reduce__` run as they are.
 
+use std::ptr;
+
 use pyo3::exceptions::{PyAttributeError, PyBaseException, PyImportError, PyNameError};
 use pyo3::ffi as raw;
 use pyo3::intern;
@@ -101,7 +103,6 @@ pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Resu
         let into = of.getattr(intern!(py, "__dict__"))?;
         let into = into.cast_exact::<PyDict>().map_err(|_| wrong())?;
         for (name, value) in named(&attributes)? {
-            // Do not intern the name: CPython 3.12 never frees interned strings.
             into.set_item(name, value)?;
         }
     }
@@ -110,10 +111,32 @@ pub(super) fn set_state(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Resu
             if is_special(&name)? {
                 return Err(wrong());
             }
-            of.setattr(name, value)?;
+            set_attribute(of, &name, &value)?;
         }
     }
     Ok(())
+}
+
+/// Sets an attribute, without `setattr` where the class does not know the name: `setattr` interns
+/// it, and CPython 3.12 never frees interned strings.
+fn set_attribute(
+    of: &Bound<'_, PyAny>,
+    name: &Bound<'_, PyString>,
+    value: &Bound<'_, PyAny>,
+) -> Result<()> {
+    let class = of.get_type();
+    // SAFETY: the type is alive; the function is compared, not called.
+    let is_generic = unsafe { (*class.as_type_ptr()).tp_setattro }
+        .is_some_and(|it| ptr::fn_addr_eq(it, raw::PyObject_GenericSetAttr as raw::setattrofunc));
+    if !is_generic || class.hasattr(name)? {
+        return Ok(of.setattr(name, value)?);
+    }
+    let Some(attributes) = of.getattr_opt(intern!(of.py(), "__dict__"))? else {
+        let class = class.name()?;
+        let text = format!("'{class}' object has no attribute '{name}'");
+        return Err(PyAttributeError::new_err(text).into());
+    };
+    Ok(attributes.cast::<PyDict>().map_err(|_| wrong())?.set_item(name, value)?)
 }
 
 #[cold]
@@ -156,7 +179,7 @@ fn set_state_of_exception(of: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> Re
         if !is_known {
             return Err(because(format!("the attribute {name} of an exception may not be set")));
         }
-        of.setattr(&name, value)?;
+        set_attribute(of, &name, &value)?;
     }
     Ok(())
 }

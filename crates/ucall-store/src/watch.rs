@@ -1,0 +1,248 @@
+//! The watchers of one worker: streams of the changes of a key, or of keys with a prefix.
+//!
+//! A watcher is a position in the log of changes, which the worker reads at the end of a turn. So a
+//! slow caller costs no memory: its stream pauses, and its position stays. If the log has lost the
+//! changes after that position meanwhile, the stream ends with an error.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ucall_proto::RpcError;
+use ucall_server::{NativeOutcome, NativeOutcomes, Token};
+
+use crate::change::Change;
+use crate::error::StoreError;
+use crate::operation::{Operation, Outcome};
+use crate::reply::{write_change, write_watched};
+use crate::store::OpenStore;
+
+/// Bytes of items that a turn sends to one watcher.
+const TURN_BYTES_MAX: usize = 64 << 10;
+/// Changes that a turn reads.
+const TURN_CHANGES_MAX: usize = 1_000;
+
+/// The keys whose changes are watched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Filter {
+    Key(Vec<u8>),
+    Prefix(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Watcher {
+    token: Token,
+    filter: Filter,
+    /// The version of the last change that it has got; `None` until it is registered.
+    position: Option<u64>,
+    is_paused: bool,
+    /// Bytes of its items in this turn.
+    sent: usize,
+}
+
+/// A watcher that is registered, since which version, or why it is not.
+type Started = (Token, Result<u64, StoreError>);
+
+/// The watchers of one worker.
+pub(crate) struct WorkerWatchers {
+    watchers: Vec<Watcher>,
+    /// Another thread appends.
+    started: Arc<Mutex<Vec<Started>>>,
+    /// The commit up to which all watchers that take changes have got them.
+    seen: Option<usize>,
+    outcomes: Arc<NativeOutcomes>,
+    has_waker: bool,
+}
+
+impl Filter {
+    fn matches(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Key(watched) => watched == key,
+            Self::Prefix(prefix) => key.starts_with(prefix),
+        }
+    }
+}
+
+impl Watcher {
+    fn is_ready(&self) -> bool {
+        self.position.is_some() && !self.is_paused && self.sent < TURN_BYTES_MAX
+    }
+}
+
+impl WorkerWatchers {
+    pub(crate) fn new(outcomes: Arc<NativeOutcomes>) -> Self {
+        let (watchers, started) = (Vec::new(), Arc::default());
+        Self { watchers, started, seen: None, outcomes, has_waker: false }
+    }
+
+    /// Begins a stream, whose first item tells that it has begun.
+    pub(crate) fn start(
+        &mut self,
+        store: &OpenStore,
+        token: Token,
+        filter: Filter,
+    ) -> Result<(), StoreError> {
+        let all = &store.database.watchers;
+        if !mem::replace(&mut self.has_waker, true) {
+            let outcomes = Arc::downgrade(&self.outcomes);
+            let wake = move || outcomes.upgrade().map(|outcomes| outcomes.wake()).is_some();
+            all.add_waker(Box::new(wake));
+        }
+        all.add().map_err(|error| StoreError::Failed(format!("cannot watch: {error}")))?;
+        let (position, is_paused, sent) = (None, false, 0);
+        self.watchers.push(Watcher { token, filter, position, is_paused, sent });
+        let (started, outcomes) = (self.started.clone(), self.outcomes.clone());
+        let reply = move |written: Vec<Result<Outcome, StoreError>>| {
+            let since = written.into_iter().next().map(|written| match written? {
+                Outcome::Version(version) => Ok(version),
+                _ => Err(crate::database::corrupt()),
+            });
+            let since = since.unwrap_or_else(|| Err(crate::database::corrupt()));
+            started.lock().unwrap_or_else(PoisonError::into_inner).push((token, since));
+            outcomes.wake();
+        };
+        store.submit(vec![Operation::Watch], Box::new(reply));
+        Ok(())
+    }
+
+    /// Ends a stream, if it is one of these.
+    pub(crate) fn remove(&mut self, store: &OpenStore, token: Token) {
+        let before = self.watchers.len();
+        self.watchers.retain(|watcher| watcher.token != token);
+        if self.watchers.len() < before && store.database.watchers.remove() {
+            store.submit(vec![Operation::Unwatch], Box::new(drop));
+        }
+    }
+
+    /// Ends all streams without a reply.
+    pub(crate) fn clear(&mut self, store: &OpenStore) {
+        while let Some(watcher) = self.watchers.first() {
+            self.remove(store, watcher.token);
+        }
+    }
+
+    pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) {
+        if let Some(watcher) = self.find(token) {
+            watcher.is_paused = is_paused;
+            self.seen = None;
+        }
+    }
+
+    fn find(&mut self, token: Token) -> Option<&mut Watcher> {
+        self.watchers.iter_mut().find(|watcher| watcher.token == token)
+    }
+
+    /// Whether there is something to send. Asked before each wait: a turn may have taken the
+    /// wake-up of a commit after its calls had ended.
+    pub(crate) fn is_due(&self, store: &OpenStore) -> bool {
+        let is_ready = || self.watchers.iter().any(Watcher::is_ready);
+        let is_new = || self.seen != Some(store.database.last_commit());
+        !self.watchers.is_empty() && (!self.lock_started().is_empty() || is_ready() && is_new())
+    }
+
+    fn lock_started(&self) -> MutexGuard<'_, Vec<Started>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends changes that were committed since the last turn.
+    pub(crate) fn send_changes(&mut self, store: &OpenStore) {
+        if self.watchers.is_empty() {
+            return;
+        }
+        self.take_started(store);
+        let last_commit = store.database.last_commit();
+        let is_ready = self.watchers.iter().any(Watcher::is_ready);
+        if !is_ready || self.seen == Some(last_commit) {
+            return;
+        }
+        match self.read_log(store) {
+            Ok(is_read) => self.seen = is_read.then_some(last_commit),
+            Err(error) => self.end_all(store, &error.to_rpc()),
+        }
+        self.watchers.iter_mut().for_each(|watcher| watcher.sent = 0);
+    }
+
+    fn take_started(&mut self, store: &OpenStore) {
+        let started = mem::take(&mut *self.lock_started());
+        for (token, since) in started {
+            let Some(watcher) = self.find(token) else { continue };
+            match since {
+                Ok(version) => {
+                    watcher.position = Some(version);
+                    self.seen = None;
+                    let mut item = Vec::new();
+                    write_watched(&mut item, version);
+                    self.outcomes.send(token, NativeOutcome::Item(item));
+                }
+                Err(error) => self.end(store, token, error.to_rpc()),
+            }
+        }
+    }
+
+    /// Whether all changes were read.
+    fn read_log(&mut self, store: &OpenStore) -> Result<bool, StoreError> {
+        let snapshot = store.database.snapshot()?;
+        let ready = self.watchers.iter().filter(|watcher| watcher.is_ready());
+        let from = ready.filter_map(|watcher| watcher.position).min().unwrap_or_default();
+        let (mut read, mut item, mut missed) = (0, Vec::new(), Vec::new());
+        let (watchers, outcomes) = (&mut self.watchers, &self.outcomes);
+        store.database.changes_after(&snapshot, from, |version, change| {
+            item.clear();
+            let ready = watchers.iter_mut().filter(|watcher| watcher.is_ready());
+            for watcher in ready.filter(|watcher| watcher.position < Some(version)) {
+                if watcher.position != Some(version - 1) {
+                    missed.push((watcher.token, watcher.position.take()));
+                    continue;
+                }
+                watcher.position = Some(version);
+                if watcher.filter.matches(change.key) {
+                    send(outcomes, watcher, &mut item, version, &change);
+                }
+            }
+            read += 1;
+            read < TURN_CHANGES_MAX
+        })?;
+        let is_read = read < TURN_CHANGES_MAX;
+        if is_read {
+            let last = Some(store.database.version(&snapshot)?);
+            let behind = watchers.iter_mut().filter(|it| it.is_ready() && it.position < last);
+            missed.extend(behind.map(|watcher| (watcher.token, watcher.position.take())));
+        }
+        let is_read = is_read && watchers.iter().all(|watcher| watcher.sent < TURN_BYTES_MAX);
+        for (token, position) in missed {
+            self.end(store, token, missed_changes(position.unwrap_or_default()));
+        }
+        Ok(is_read)
+    }
+
+    fn end_all(&mut self, store: &OpenStore, error: &RpcError) {
+        let tokens: Vec<_> = self.watchers.iter().map(|watcher| watcher.token).collect();
+        tokens.into_iter().for_each(|token| self.end(store, token, error.clone()));
+    }
+
+    fn end(&mut self, store: &OpenStore, token: Token, error: RpcError) {
+        self.remove(store, token);
+        self.outcomes.send(token, NativeOutcome::Reply(Err(error)));
+    }
+}
+
+/// Sends a change, whose text is in `item` if it was sent to another watcher.
+fn send(
+    outcomes: &NativeOutcomes,
+    watcher: &mut Watcher,
+    item: &mut Vec<u8>,
+    version: u64,
+    change: &Change<'_>,
+) {
+    if item.is_empty() {
+        write_change(item, version, change);
+    }
+    watcher.sent += item.len();
+    outcomes.send(watcher.token, NativeOutcome::Item(item.clone()));
+}
+
+fn missed_changes(version: u64) -> RpcError {
+    RpcError::new(RpcError::OVERLOADED, "Changes missed").expected(&format!(
+        "the caller has read too slowly: the changes after version {version} are gone \
+         (max_watch_bytes)"
+    ))
+}
