@@ -117,13 +117,14 @@ def _relay(settings: GatewaySettings) -> int:
     from ucall import _gateway, _supervisor
 
     if _process_role.is_worker():
-        _gateway.build(os.environ.pop(_gateway.CONFIG), settings.config).run()
+        _gateway.build(_gateway.read_text(), settings.config).run()
         return 0
     configuration = _gateway.Configuration(settings.config)
     configuration.load()
     command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
-    supervisor = _supervisor.Supervisor(settings.workers, command, may_replace=configuration.reload)
-    return supervisor.run()
+    return _supervisor.Supervisor(
+        settings.workers, command, may_replace=configuration.reload, stdin=configuration.fileno
+    ).run()
 
 
 def watch() -> None:

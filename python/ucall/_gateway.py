@@ -1,8 +1,8 @@
 """``python -m ucall relay config.toml``: a gateway without functions, configured by a file.
 
 The supervisor reads the file, and checks it by building the server that it describes. The workers
-get its text in their environment, so a worker that is restarted has the configuration of the others
-even if the file has changed since. SIGHUP reads the file again.
+get its text as their standard input, so a worker that is restarted has the configuration of the
+others even if the file has changed since. SIGHUP reads the file again.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import difflib
 import inspect
 import logging
 import os
+import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any
 
 from ucall import _process_role, auth
 from ucall._import import StartupError
 from ucall.server import Server
 
-__all__ = ["CONFIG", "Configuration", "build"]
+__all__ = ["Configuration", "build", "read_text"]
 
 log = logging.getLogger("ucall")
 
-#: In the environment of a worker: the text of the configuration.
-CONFIG: Final = "UCALL_WORKER_CONFIG"
 #: Options that a reload cannot change, because the sockets stay open.
 _FIXED = ("host", "port", "uds", "uds_mode")
 
@@ -43,6 +43,12 @@ class Configuration:
         self._path = path
         #: The fixed options that the workers have been started with.
         self._fixed: dict[str, object] | None = None
+        self._text: IO[bytes] | None = None
+
+    def fileno(self) -> int:
+        """The descriptor of a file with the text, which all workers share."""
+        assert self._text is not None
+        return self._text.fileno()
 
     def load(self) -> None:
         """Reads the file, and passes it to the workers that start from now on.
@@ -61,7 +67,10 @@ class Configuration:
         if changed:
             raise StartupError(f"{self._path}: server.{changed[0]}: a change needs a restart")
         self._fixed = fixed
-        os.environ[CONFIG] = text
+        # An environment, or an argument, is limited to 128 KiB.
+        self._text = _anonymous_file()
+        self._text.write(text.encode())
+        self._text.flush()
 
     def reload(self) -> bool:
         """Reads the file again; returns whether it can be used, and otherwise logs why not."""
@@ -71,6 +80,20 @@ class Configuration:
             log.error("%s; the workers keep their configuration", error)
             return False
         return True
+
+
+def _anonymous_file() -> IO[bytes]:
+    if sys.platform == "linux":
+        return open(os.memfd_create("ucall-configuration"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def read_text() -> str:
+    """The configuration of this worker, once."""
+    text = os.pread(0, os.fstat(0).st_size, 0)
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), 0)
+    return text.decode()
 
 
 def build(text: str, name: str) -> Server:

@@ -93,6 +93,7 @@ class Supervisor:
         command: list[str],
         reload: list[str] | None = None,
         may_replace: Callable[[], bool] = lambda: True,
+        stdin: Callable[[], int] = lambda: subprocess.DEVNULL,
     ) -> None:
         #: The counters of all workers, past ones included.
         self.counters = _core.SharedCounters(_anonymous_file())
@@ -104,6 +105,7 @@ class Supervisor:
         self._command = command
         self._reload = reload
         self._may_replace = may_replace
+        self._stdin = stdin
         self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
         self._retiring: list[Worker] = []
         #: Slots whose workers are to be replaced; the first one is in progress.
@@ -233,7 +235,7 @@ class Supervisor:
                     self._command,
                     env=environment,
                     pass_fds=[theirs.fileno(), *(number for number in sockets if number >= 0)],
-                    stdin=subprocess.DEVNULL,
+                    stdin=self._stdin(),
                     # The terminal sends SIGINT to the supervisor alone, which stops the workers.
                     process_group=0,
                 )

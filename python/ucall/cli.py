@@ -54,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from ucall._cli.stub import write_stub
 
                 write_stub(arguments[1:], _quiet_client)
+            case ["store"] if set(arguments[1:2]) & {"check", "dump", "load", "compact"}:
+                from ucall.store import __main__ as store_tool
+
+                return store_tool.main(arguments[1:])
             case _:
                 return _run(parse(arguments))
         return ANSWERED

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +156,41 @@ def test_calls_to_a_frozen_upstream_end_in_time(serve: Serve, tmp_path: Path, sc
             for load in running:
                 load.stop()
     check(running, log, {-32001, -32003, -32005})
+
+
+RELAY = """
+import sys, ucall
+server = ucall.Server(port=0, max_held_bytes=8 << 20)
+server.relay("up.*", to=sys.argv[1], timeout_ms=300)
+server.start()
+print(server.port)
+sys.stdin.read()
+"""
+
+
+def peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_calls_to_an_upstream_that_reads_nothing_hold_bounded_memory(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "deaf"))
+        listener.listen(100)
+        with program(RELAY, f"unix://{tmp_path}/deaf") as relay:
+            port = int(relay.stdout.readline())
+            before = peak_bytes(relay.pid)
+
+            def code(number: int) -> int:
+                with Wire(port) as wire:
+                    wire.send(request("up.run", ["x" * 2_000_000]))
+                    return int(json.loads(wire.line())["error"]["code"])
+
+            with ThreadPoolExecutor(30) as callers:
+                codes = set(callers.map(code, range(60)))
+            assert codes <= {-32001, -32003, -32005}
+            assert peak_bytes(relay.pid) - before < 40 << 20
 
 
 @SCHEMES

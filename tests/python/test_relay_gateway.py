@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -147,6 +148,32 @@ def test_a_reload_changes_the_upstreams_and_loses_no_call(
             wire.socket.close()
         finally:
             gateway.close()
+
+
+def test_a_file_may_be_long(tmp_path: Path, upstream: Scripted) -> None:
+    keys = ", ".join(f"'{number:032}'" for number in range(5000))
+    auth = f"[auth]\nbearer = [{keys}]\n"
+    gateway = Gateway(tmp_path, relay_to(upstream, server=auth))
+    try:
+        client = Client(f"http://127.0.0.1:{gateway.port}", headers=bearer(4999))
+        assert client.call("up.f", 1).json == [1]
+        gateway.reload(relay_to(upstream, server=auth.replace(f"{4998:032}", f"{5000:032}")))
+        gateway.wait_for("is ready", 2)
+        client = Client(f"http://127.0.0.1:{gateway.port}", headers=bearer(5000))
+        # Until its listening socket is closed, the old worker accepts connections, too.
+        assert eventually(lambda: is_served(client))
+    finally:
+        gateway.close()
+
+
+def bearer(number: int) -> dict[str, str]:
+    return {"Authorization": f"Bearer {number:032}"}
+
+
+def is_served(client: Client) -> bool:
+    with suppress(Exception):
+        return bool(client.call("up.f", 1).json == [1])
+    return False
 
 
 def test_a_reload_with_a_wrong_file_keeps_the_old_one(tmp_path: Path, upstream: Scripted) -> None:

@@ -185,6 +185,22 @@ def test_late_items_of_a_cancelled_stream_reach_nobody(relay: Callable[..., Wire
             assert first["params"]["value"] in (1, 5)
 
 
+def test_a_cancelled_stream_that_goes_on_ends_its_connection(relay: Callable[..., Wire]) -> None:
+    def script(peer: Peer) -> None:
+        peer.send(item(read_call(peer)["id"]))
+        while True:
+            peer.raw_request()
+
+    with scripted(script) as upstream:
+        port = relay(upstream).socket.getpeername()[1]
+        with StreamWire(port) as wire:
+            wire.send(stream_request("up.f"))
+            assert wire.message()["params"]["value"] == 1
+            wire.send(cancel_request(1))
+            assert wire.message()["error"]["code"] == -32800
+            assert eventually(lambda: upstream.ended == 1)
+
+
 @pytest.mark.parametrize("token", [b"99", b"0"])
 def test_an_item_of_no_stream_ends_its_connection(relay: Callable[..., Wire], token: bytes) -> None:
     def bad(peer: Peer) -> None:

@@ -184,6 +184,10 @@ def test_a_scan_goes_on_at_its_cursor(wire: Wire) -> None:
         found += page["entries"]
         cursor, pages = page["cursor"], pages + 1
     assert [entry["value"] for entry in found] == list(range(250)) and pages == 3
+    assert wire.result("kv.scan", {"cursor": "", "limit": 1})["entries"][0]["key"] == "k000"
+    assert wire.result("kv.delete", ["k100"]) is True
+    page = wire.result("kv.scan", {"cursor": "k100", "limit": 1})
+    assert [entry["key"] for entry in page["entries"]] == ["k101"]
     page = wire.result("kv.scan", {"start": "k010", "end": "k012"})
     assert [entry["key"] for entry in page["entries"]] == ["k010", "k011"]
 

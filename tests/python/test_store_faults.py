@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import programs
 import pytest
 
 import ucall
-from harness import Wire, eventually, program, send_line
+from harness import Wire, eventually, free_port, program, send_line
+from ucall import cli
 
 SERVES = """
 import sys, ucall
@@ -160,6 +161,28 @@ def test_a_killed_waiting_writer_holds_up_no_other(tmp_path: Path) -> None:
     assert [key for key, _ in store.scan()] == ["a", "second"]
 
 
+SMALL = """
+import sys, ucall.store
+store = ucall.store.open(sys.argv[1], max_bytes=1 << 20)
+print(store.put("small", 1), flush=True)
+sys.stdin.readline()
+try:
+    store.get("small")
+except OSError as error:
+    print(error)
+"""
+
+
+def test_a_process_with_a_smaller_limit_than_the_file_is_told(tmp_path: Path) -> None:
+    with program(SMALL, str(tmp_path)) as small:
+        assert small.stdout.readline() == "1\n"
+        with closing(ucall.store.open(tmp_path, max_bytes=4 << 20)) as store:
+            store.put("large", b"x" * (2 << 20))
+        send_line(small)
+        expected = "another process has a larger max_bytes: open the store with that\n"
+        assert small.stdout.readline() == expected
+
+
 def tool(command: str, path: Path, text: str = "") -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-m", "ucall.store", command, str(path)]
     return subprocess.run(arguments, input=text, capture_output=True, text=True)
@@ -200,6 +223,17 @@ def test_the_tool_refuses_what_is_no_store(tmp_path: Path) -> None:
         )
     refused = tool("load", tmp_path / "kv", '{"key":"a","value":1}\n{"key":"a"}\n')
     assert refused.returncode == 1 and "line 2: expected an entry of dump" in refused.stderr
+
+
+def test_the_tool_is_a_command_beside_methods_of_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(ucall.store.open(tmp_path)) as store:
+        store.put("a", 1)
+    assert cli.main(["store", "dump", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["key"] == "a"
+    # A call of a method store: nothing listens there.
+    assert cli.main(["store", "check=1", "-p", str(free_port())]) == 3
 
 
 def test_a_store_in_use_is_not_compacted(tmp_path: Path) -> None:

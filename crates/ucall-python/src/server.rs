@@ -408,17 +408,18 @@ impl Server {
         params: &str,
     ) -> PyResult<()> {
         let upstreams = relay::upstreams(py, &to, headers, meta, &tls)?;
+        let timeout = options::timeout(Some(timeout_ms))?;
         let module = Arc::new(RelayModule::new(RelayOptions {
             methods,
             upstreams,
             idempotent,
             hash_param,
             rewrite: Rewrite::new(rename, params).map_err(PyValueError::new_err)?,
+            timeout: timeout.unwrap_or(Duration::MAX),
             outstanding_max: max_outstanding,
             failures_max: max_failures,
             reply_bytes_max: self.call_limits.reply_bytes_max,
         }));
-        let timeout = options::timeout(Some(timeout_ms))?;
         self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(module.clone());
         self.procedures.insert_native(module, timeout);
         Ok(())

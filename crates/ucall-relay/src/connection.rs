@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ucall_engine::{Id, SockAddr};
 use ucall_proto::tls::TlsError;
 use ucall_proto::{MemoryBudget, Reservation};
-use ucall_server::{NativeContext, NativeOutcome, Token};
+use ucall_server::{Deadline, NativeContext, NativeOutcome, Token};
 
 use crate::http::{self, HttpReplyReader, HttpTarget};
 use crate::options::UpstreamAddress;
@@ -31,6 +31,10 @@ const CALLS_MAX: usize = 100;
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 /// A longer call has a connection of its own, so that others do not wait for it.
 const SHARED_BYTES_MAX: usize = 256 * 1024;
+/// Calls that were given up and not answered since, at which a connection gets no more calls.
+const GIVEN_UP_MAX: usize = CALLS_MAX / 2;
+/// How long the replies to them may take, once no other call waits.
+const GIVEN_UP_TIMEOUT: Duration = Duration::from_secs(1);
 /// An unused connection is closed after this, before the upstream closes it.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The same over HTTP: common servers close after 5 s, and a call sent meanwhile is lost.
@@ -97,8 +101,9 @@ pub(crate) struct Connection {
     /// The stream whose caller is slow.
     paused: Option<Token>,
     is_reading_paused: bool,
-    /// When the response to a notification over HTTP must have arrived.
-    notified_until: Option<Instant>,
+    /// When the reply to a call that was given up, or to a notification over HTTP, must have
+    /// arrived.
+    discarded_until: Option<Instant>,
     /// For what has arrived of a reply, and what waits to be sent.
     reserved: Reservation,
 }
@@ -131,7 +136,7 @@ impl Connection {
             has_stream: false,
             paused: None,
             is_reading_paused: false,
-            notified_until: None,
+            discarded_until: None,
             reserved: Reservation::default(),
         }
     }
@@ -196,7 +201,7 @@ impl Connection {
     pub(crate) fn notify(&mut self, text: &[u8], context: &CallContext, now: Instant) {
         if self.is_http() {
             self.slots.insert_discarded();
-            self.notified_until = context.deadline.map(|deadline| deadline.at);
+            self.discarded_until = context.deadline.map(|deadline| deadline.at);
         }
         self.write(text, context, None, now);
     }
@@ -231,19 +236,23 @@ impl Connection {
         start..start + text.len()
     }
 
-    /// Gives up a call, if it is here; returns whether it is late. A connection on which nothing
-    /// has arrived since a late call was sent gets no more calls, and so does one over HTTP.
-    pub(crate) fn give_up(&mut self, token: Token, now: Instant) -> Option<bool> {
+    /// Gives up a call, if it is here; returns the time that it had, if it is late. A connection on
+    /// which nothing has arrived since a late call was sent gets no more calls. Neither does one
+    /// over HTTP, or with many calls that were given up.
+    pub(crate) fn give_up(&mut self, token: Token, now: Instant) -> Option<Option<Duration>> {
         let (slot, call) = self.slots.give_up(token)?;
         self.paused = None;
-        let is_late = call.context.deadline.is_some_and(|deadline| deadline.at <= now);
+        let late = call.context.deadline.filter(|deadline| deadline.at <= now);
         if self.is_http() {
             self.is_retired = true;
         } else {
-            self.is_retired |= is_late && self.last_received <= call.started;
+            let is_silent = late.is_some() && self.last_received <= call.started;
+            let given_up = self.slots.used() - self.slots.waiting();
+            self.is_retired |= is_silent || given_up >= GIVEN_UP_MAX;
+            self.discarded_until = Some(now + GIVEN_UP_TIMEOUT);
             write_cancel(&mut self.output, slot);
         }
-        Some(is_late)
+        Some(late.map(Deadline::timeout))
     }
 
     /// An attempt to connect has ended.
@@ -337,8 +346,9 @@ impl Connection {
                 self.ended = Some(Err(reason));
             }
             ConnectionState::Open(_) if self.is_done(now) => self.ended = Some(Ok(())),
-            ConnectionState::Open(_) if self.response_until().is_some_and(|until| until <= now) => {
-                self.ended = Some(Err("it has not answered a notification in time".to_owned()));
+            ConnectionState::Open(_) if self.reply_until().is_some_and(|until| until <= now) => {
+                let reason = "it has not answered a notification in time";
+                self.ended = Some(if self.is_http() { Err(reason.to_owned()) } else { Ok(()) });
             }
             ConnectionState::Open(_)
                 if self.transport.is_handshaking() && self.handshake_until <= now =>
@@ -377,10 +387,10 @@ impl Connection {
         is_idle.then(|| self.last_used + idle_max)
     }
 
-    /// When the response to a notification, whose caller has no deadline, is late.
-    fn response_until(&self) -> Option<Instant> {
-        let is_notification = self.slots.waiting() == 0 && self.slots.used() > 0;
-        self.notified_until.filter(|_| is_notification)
+    /// When a reply is late, if there are only such that nothing waits for.
+    fn reply_until(&self) -> Option<Instant> {
+        let is_discarded = self.slots.waiting() == 0 && self.slots.used() > 0;
+        self.discarded_until.filter(|_| is_discarded)
     }
 
     fn held_bytes(&self) -> usize {
@@ -402,7 +412,7 @@ impl Connection {
             ConnectionState::Open(_) if self.transport.is_handshaking() => {
                 Some(self.handshake_until)
             }
-            ConnectionState::Open(_) => self.idle_until().or(self.response_until()),
+            ConnectionState::Open(_) => self.idle_until().or(self.reply_until()),
             ConnectionState::New | ConnectionState::Closed => None,
         }
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ucall_engine::SockAddr;
 use ucall_proto::tls::{ClientConfig, ServerName};
@@ -23,6 +24,8 @@ pub struct RelayOptions {
     pub hash_param: Option<String>,
     /// What is changed in calls.
     pub rewrite: Rewrite,
+    /// The time of a call, if its caller does not allow less.
+    pub timeout: Duration,
     /// Calls under way to one upstream, of one worker.
     pub outstanding_max: usize,
     /// Failures in a row after which an upstream is not called for a while.

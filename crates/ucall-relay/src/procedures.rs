@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::json::{Reader, write_string};
@@ -23,6 +23,8 @@ use crate::upstream::Upstream;
 
 /// Relays that a call may pass. More are a loop.
 const HOPS_MAX: u32 = 8;
+/// A late call whose caller has allowed less time says nothing about the upstream.
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Memory that is kept for the text of the next call.
 const CACHED_BYTES_MAX: usize = 64 * 1024;
 
@@ -112,8 +114,8 @@ impl NativeHandler for RelayHandler {
 
     fn cancel(&mut self, token: Token) {
         self.is_due = true;
-        let now = Instant::now();
-        self.upstreams.iter_mut().any(|upstream| upstream.give_up(token, now));
+        let (timeout_min, now) = (self.options.timeout.min(FAILURE_TIMEOUT), Instant::now());
+        self.upstreams.iter_mut().any(|upstream| upstream.give_up(token, timeout_min, now));
     }
 
     fn set_paused(&mut self, token: Token, is_paused: bool) {

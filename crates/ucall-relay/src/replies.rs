@@ -158,7 +158,10 @@ fn outcome(response: &Response<'_>) -> Result<Result<Vec<u8>, RpcError>, String>
     match response.body {
         ResponseBody::Result(result) => Ok(Ok(one_line(result))),
         ResponseBody::Error(error) => match RpcError::parse_response(error) {
-            Some(error) => Ok(Err(error)),
+            Some(mut error) => {
+                error.data = error.data.as_deref().map(one_line);
+                Ok(Err(error))
+            }
             None => Err("a reply has an error without code and message".to_owned()),
         },
         ResponseBody::Request { .. } | ResponseBody::Invalid => {
@@ -205,8 +208,8 @@ fn slot_number(text: &[u8]) -> Option<u32> {
     }
 }
 
-/// The text of a result. Line breaks, which JSON has between tokens only, become spaces: replies
-/// over raw TCP and items of streams are lines.
+/// The text of a result, or of the data of an error. Line breaks, which JSON has between tokens
+/// only, become spaces: replies over raw TCP and items of streams are lines.
 fn one_line(result: &[u8]) -> Vec<u8> {
     let mut text = result.to_vec();
     if memchr::memchr2(b'\n', b'\r', result).is_some() {
@@ -243,12 +246,12 @@ mod tests {
             "1.0,\n\"\\u00e9\"]}}",
             r#"{"method":"$/progress","params":{"token":"5","value":1}}"#,
             r#"{"method":"$/other","params":{"token":5,"value":1}}"#,
-            r#"{"id":3,"error":{"code":-5,"message":"no","data":[1.0]}}"#,
+            "{\"id\":3,\"error\":{\"code\":-5,\"message\":\"no\",\"data\":[1.0,\n2]}}",
         );
         for at in 0..=text.len() {
             let (replies, result) = read_split(text, at);
             assert_eq!(result, Ok(()), "{at}");
-            let error = RpcError { data: Some(b"[1.0]".to_vec()), ..RpcError::new(-5, "no") };
+            let error = RpcError { data: Some(b"[1.0, 2]".to_vec()), ..RpcError::new(-5, "no") };
             let expected = [
                 (0, Ok(br#"{"a":[1.0,"\u00e9}{"]}"#.to_vec()).into()),
                 (9, Ok(b"[1,  2]".to_vec()).into()),

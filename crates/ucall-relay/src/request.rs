@@ -48,10 +48,14 @@ impl TraceContext {
     }
 }
 
+/// The longest text: two of them fit into the heads and the `_meta` that upstreams take.
+const TEXT_BYTES_MAX: usize = 1024;
+
 /// A text that may be in a header: line breaks would end it.
 fn text_of(bytes: &[u8]) -> Option<String> {
     let is_visible = bytes.iter().all(|byte| matches!(byte, b' '..=b'~'));
-    is_visible.then(|| String::from_utf8_lossy(bytes).into_owned())
+    (is_visible && bytes.len() <= TEXT_BYTES_MAX)
+        .then(|| String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// Appends the text of a call up to its params. The method is as within the quotes of its text.
@@ -150,7 +154,8 @@ mod tests {
     #[test]
     fn a_trace_that_could_end_a_header_is_dropped() {
         assert_eq!(text_of(b"00-1-2-01").as_deref(), Some("00-1-2-01"));
-        for bytes in [&b"a\r\nX: 1"[..], b"\xff", b"a\0"] {
+        assert!(text_of(&[b'a'; TEXT_BYTES_MAX]).is_some());
+        for bytes in [&b"a\r\nX: 1"[..], b"\xff", b"a\0", &[b'a'; TEXT_BYTES_MAX + 1]] {
             assert_eq!(text_of(bytes), None);
         }
     }

@@ -1,7 +1,7 @@
 //! One upstream of a relay: its connections, and the choice of one for a call.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_server::{NativeContext, Token};
@@ -104,13 +104,16 @@ impl Upstream {
         self.connections.iter_mut().find(|connection| connection.is(id))
     }
 
-    /// Gives up a call; `false` if it is not here.
-    pub(crate) fn give_up(&mut self, token: Token, now: Instant) -> bool {
+    /// Gives up a call; `false` if it is not here. It is a failure of the upstream if it is late
+    /// after `timeout_min` or more.
+    pub(crate) fn give_up(&mut self, token: Token, timeout_min: Duration, now: Instant) -> bool {
         let given_up = self.connections.iter_mut().find_map(|it| it.give_up(token, now));
         match given_up {
             None => return false,
-            Some(true) => self.fail("it has not answered in time".to_owned(), now),
-            Some(false) => self.breaker.give_up(now),
+            Some(Some(timeout)) if timeout >= timeout_min => {
+                self.fail("it has not answered in time".to_owned(), now);
+            }
+            Some(_) => self.breaker.give_up(now),
         }
         true
     }

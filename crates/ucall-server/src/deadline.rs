@@ -43,6 +43,11 @@ impl Deadline {
         self.at <= Instant::now()
     }
 
+    /// The time that the call had.
+    pub fn timeout(self) -> Duration {
+        self.timeout
+    }
+
     /// The error for a caller whose call has not been answered in time.
     #[cold]
     pub fn error(&self) -> RpcError {

@@ -19,7 +19,7 @@ pub(crate) type Written = Result<Outcome, StoreError>;
 pub(crate) type ReplySink = Box<dyn FnOnce(Vec<Written>) + Send>;
 
 /// How often the readers of dead processes and, without writes, expired entries are removed.
-const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
+pub(crate) const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 /// Expired entries that one transaction removes.
 const EXPIRED_MAX: usize = 256;
 
@@ -39,6 +39,7 @@ struct Queue {
 
 struct Shared {
     database: Arc<Database>,
+    maintenance_interval: Duration,
     queue: Mutex<Queue>,
     has_requests: Condvar,
 }
@@ -50,9 +51,12 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn start(database: Arc<Database>) -> Result<Self, StoreError> {
+    pub(crate) fn start(
+        database: Arc<Database>,
+        maintenance_interval: Duration,
+    ) -> Result<Self, StoreError> {
         let (queue, has_requests) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { database, queue, has_requests });
+        let shared = Arc::new(Shared { database, maintenance_interval, queue, has_requests });
         let woken = Arc::downgrade(&shared);
         shared.database.watchers.add_waker(Box::new(move || {
             woken.upgrade().map(|shared: Arc<Shared>| shared.wake()).is_some()
@@ -91,13 +95,14 @@ impl Shared {
         let mut maintained = Instant::now();
         // After a failure, entries expire with the next write.
         let mut has_failed = false;
-        while let Some(requests) = self.next_requests(maintained + MAINTENANCE_INTERVAL, has_failed)
+        while let Some(requests) =
+            self.next_requests(maintained + self.maintenance_interval, has_failed)
         {
             has_failed &= requests.is_empty();
             if !requests.is_empty() {
                 self.commit_all(requests);
             }
-            if maintained.elapsed() >= MAINTENANCE_INTERVAL {
+            if maintained.elapsed() >= self.maintenance_interval {
                 self.maintain();
                 maintained = Instant::now();
             } else if !has_failed && self.next_expiry().is_some_and(|expiry| expiry.is_zero()) {
@@ -186,5 +191,64 @@ impl Shared {
             writer.commit()?;
         }
         Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::fs;
+    use std::io::{BufRead, BufReader, stdin};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::entry::Value;
+    use crate::options::{Durability, StoreOptions};
+
+    const PATH: &str = "UCALL_STORE_TO_READ";
+    const VALUE_BYTES: usize = 100_000;
+
+    fn database(path: &std::path::Path) -> Arc<Database> {
+        let options = StoreOptions { durability: Durability::None, ..StoreOptions::default() };
+        Arc::new(Database::open(path, &options).expect("a store"))
+    }
+
+    fn overwrite(committer: &Committer) {
+        let (value, ttl_ms, version) = (Value::Bytes(vec![0; VALUE_BYTES]), None, None);
+        let put = Operation::Put { key: b"k".to_vec(), value, ttl_ms, version };
+        let (sender, receiver) = mpsc::channel();
+        committer.submit(vec![put], Box::new(move |written| sender.send(written).expect("sent")));
+        receiver.recv().expect("an outcome").pop().expect("one").expect("written");
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own, which dies"]
+    fn a_reader_that_dies() {
+        let database = database(env::var_os(PATH).expect("the path").as_ref());
+        let _snapshot = database.snapshot().expect("a snapshot");
+        println!("\nreading");
+        let _ = stdin().read_line(&mut String::new());
+    }
+
+    #[test]
+    fn a_reader_that_was_killed_does_not_keep_old_pages() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let database = database(directory.path());
+        let mut reader = Command::new(env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "--nocapture", "committer::tests::a_reader_that_dies"])
+            .env(PATH, directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let lines = BufReader::new(reader.stdout.take().expect("its output")).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line == "reading"));
+        reader.kill().expect("it runs");
+        reader.wait().expect("it has ended");
+        let committer = Committer::start(database, Duration::ZERO).expect("a thread");
+        (0..100).for_each(|_| overwrite(&committer));
+        let file = fs::metadata(directory.path().join("data.mdb")).expect("the file");
+        assert!(file.len() < 10 * VALUE_BYTES as u64, "it has {} bytes", file.len());
     }
 }

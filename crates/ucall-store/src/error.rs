@@ -61,6 +61,9 @@ impl From<heed::Error> for StoreError {
             heed::Error::Mdb(heed::MdbError::MapFull) => {
                 "the store has grown to max_bytes".to_owned()
             }
+            heed::Error::Mdb(heed::MdbError::MapResized) => {
+                "another process has a larger max_bytes: open the store with that".to_owned()
+            }
             heed::Error::Mdb(heed::MdbError::ReadersFull) => {
                 "too many threads read the store at once".to_owned()
             }

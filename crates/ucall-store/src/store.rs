@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 
-use crate::committer::{Committer, ReplySink, Written};
+use crate::committer::{Committer, MAINTENANCE_INTERVAL, ReplySink, Written};
 use crate::database::{Database, Snapshot, corrupt, now_ms};
 use crate::entry::{StoredValue, Value};
 use crate::error::StoreError;
@@ -118,7 +118,7 @@ impl Scan {
     fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         let start = self.start.as_deref().unwrap_or_default().max(&self.prefix);
         let from = match self.cursor.as_deref() {
-            Some(cursor) if cursor >= start => Bound::Excluded(cursor),
+            Some(cursor) if cursor >= start && !cursor.is_empty() => Bound::Excluded(cursor),
             _ if start.is_empty() => Bound::Unbounded,
             _ => Bound::Included(start),
         };
@@ -146,7 +146,7 @@ impl OpenStore {
             };
         }
         let database = Arc::new(Database::open(path, options)?);
-        let committer = Committer::start(database.clone())?;
+        let committer = Committer::start(database.clone(), MAINTENANCE_INTERVAL)?;
         let (options, process) = (options.clone(), process::id());
         let store = Arc::new(Self { committer, database, options, process });
         let path = path.canonicalize().map_err(|error| StoreError::Failed(error.to_string()))?;

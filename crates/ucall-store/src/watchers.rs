@@ -137,9 +137,7 @@ fn has_ended(fifo: &Path) -> bool {
 
 impl Listener {
     fn start(path: PathBuf, wakers: Arc<Mutex<Vec<Waker>>>) -> io::Result<Self> {
-        make_fifo(&path)?;
-        // As a writer, too, so that it does not end with the last writer.
-        let fifo = File::options().read(true).write(true).open(&path)?;
+        let fifo = open_fifo(&path)?;
         let (mut reader, is_closed) = (fifo.try_clone()?, Arc::new(AtomicBool::new(false)));
         let closed = is_closed.clone();
         let read = move || {
@@ -163,6 +161,17 @@ impl Drop for Listener {
     }
 }
 
+/// Makes a FIFO, and opens it as a writer, too, so that it does not end with the last writer.
+fn open_fifo(path: &Path) -> io::Result<File> {
+    // Under its name it has a reader, or another process would remove it.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let unnamed = path.with_file_name(format!("new.{name}"));
+    make_fifo(&unnamed)?;
+    let fifo = File::options().read(true).write(true).open(&unnamed)?;
+    fs::rename(unnamed, path)?;
+    Ok(fifo)
+}
+
 #[cfg(target_os = "linux")]
 fn make_fifo(path: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -181,4 +190,28 @@ fn wake_all(wakers: &Mutex<Vec<Waker>>) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_kept_beside_processes_that_remove_unused_ones() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::SeqCst) {
+                    remove_unused(directory.path());
+                }
+            });
+            let is_kept = (0..2000).all(|number| {
+                let path = directory.path().join(format!("watch.{number}"));
+                open_fifo(&path).is_ok_and(|_fifo| fs::remove_file(path).is_ok())
+            });
+            is_done.store(true, Ordering::SeqCst);
+            assert!(is_kept);
+        });
+    }
 }

@@ -1,4 +1,4 @@
-"""``python -m ucall.store``: checks, dumps, loads and compacts a store."""
+"""``ucall store``, or ``python -m ucall.store``: checks, dumps, loads and compacts a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -20,9 +20,9 @@ __all__ = ["main"]
 _BATCH = 500
 
 
-def main() -> int:
-    """Runs one command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m ucall.store", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command, by default that of ``sys.argv``; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="ucall store", description=__doc__)
     commands = {
         "check": "read every entry, and report damage",
         "dump": "write every entry to standard output, a line of JSON each",
@@ -33,11 +33,11 @@ def main() -> int:
     for name, text in commands.items():
         command = subparsers.add_parser(name, help=text, description=text)
         command.add_argument("path", type=Path, help="the directory of the store")
-    arguments = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
-        return _run(arguments.command, arguments.path)
+        return _run(options.command, options.path)
     except (OSError, ValueError) as failure:
-        print(f"{arguments.path}: {failure}", file=sys.stderr)
+        print(f"{options.path}: {failure}", file=sys.stderr)
         return 1
 
 
