@@ -40,13 +40,17 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one load. Latencies are those of a request, which may be a batch. Cycles and
-    what follows are None where the machine does not count them."""
+    """The figures of one load. Latencies are those of a request, which may be a batch.
+    `p999_windows_us` is the median of the quarters of a second: a stop of the machine changes one
+    or two. Only `bench/load` gives it and `max_us`. Cycles and what follows are None where the
+    machine does not count them."""
 
     calls_per_second: float
     p50_us: float | None
     p99_us: float | None
     p999_us: float | None
+    p999_windows_us: float | None
+    max_us: float | None
     cpu_us_per_call: float
     rss_mb: float
     errors: int
@@ -218,6 +222,8 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
             p50_us=found["p50"],
             p99_us=found["p99"],
             p999_us=found["p999"],
+            p999_windows_us=found.get("p999_windows"),
+            max_us=found.get("max"),
             cpu_us_per_call=cpu / 1e3 / calls,
             rss_mb=sum(usage.memory(pid).now_mb for pid in pids),
             errors=found["errors"],
