@@ -56,8 +56,7 @@ class Results:
         section = self.section_for(server, load)
         found = [pair[server] for pair in self.rounds(section, load, server)]
         usual = [sample for sample in found if self.is_in_usual_mode(sample)]
-        values = [sample.get(metric) for sample in usual or found]
-        return interval([value for value in values if value is not None])
+        return known([sample.get(metric) for sample in usual or found])
 
     @functools.cached_property
     def calibrations(self) -> list[float]:
@@ -122,10 +121,14 @@ class Results:
         names = floors_of(server)
         return next((name for name in names if self.accepted(server, name, load)), names[-1])
 
-    def floor_of(self, server: str, load: str, metric: str) -> Spread | None:
-        """The floor's own figure, in the pairs with the server."""
+    def beside_floor(
+        self, server: str, load: str, metric: str
+    ) -> tuple[Spread | None, Spread | None]:
+        """The server's own figure and its floor's, in their pairs."""
         floor = self.nearest_floor(server, load)
-        return interval([pair[floor][metric] for pair in self.accepted(server, floor, load)])
+        pairs = self.accepted(server, floor, load)
+        own, other = ([pair[name].get(metric) for pair in pairs] for name in (server, floor))
+        return known(own), known(other)
 
     def errors(self, server: str, load: str) -> int:
         section = self.section_for(server, load)
@@ -133,6 +136,10 @@ class Results:
 
     def has(self, server: str, load: str) -> bool:
         return any(server in pair for key, pair in self.pairs.items() if key[1] == load)
+
+
+def known(values: Iterable[float | None]) -> Spread | None:
+    return interval([value for value in values if value is not None])
 
 
 def calibrations_of(sample: Sample) -> list[float]:

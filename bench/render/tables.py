@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from harness.report import Spread
 from render.data import Results, difference
 from render.verdicts import NOT_MEASURED, Verdict
+from suite import beside
 from suite.plan import BATCHES, PAYLOAD_BYTES, RATES
-from suite.servers import Server
+from suite.servers import Server, python_beside
 from suite.tails import SHARES
 
 NONE = "-"
@@ -94,7 +95,7 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
                 one(results.values(name, "c32", "calls_per_second"), RATE),
                 f"{results.errors(name, 'c32'):,}",
                 one(results.values(name, "c32", "cpu_us_per_call"), CPU),
-                one(results.floor_of(name, "c32", "cpu_us_per_call"), CPU),
+                one(results.beside_floor(name, "c32", "cpu_us_per_call")[1], CPU),
                 full(results.to_floor(name, "c32", results.cost), RATIO),
                 one(results.values(name, "c32", "p99_us"), TIME),
                 one(results.values(name, "c1", "p50_us"), TIME),
@@ -125,23 +126,48 @@ def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
     return table(header, rows)
 
 
+IDLE_LABEL = f"beside {beside.IDLE_CONNECTIONS:,} idle connections"
+TAIL_METRICS = {
+    "p50_us": "p50",
+    "p99_us": "p99",
+    "p999_windows_us": "p99.9 of ¼ s",
+    "p999_us": "p99.9",
+    "max_us": "max",
+}
+
+
 def tails(results: Results, servers: Sequence[Server]) -> str:
-    """Latency of ucall at shares of its capacity, and its ratio to the floor's at that rate."""
-    header = [""]
-    for share in SHARES:
-        header += [f"{share}%: p50 µs", "p99", "p99.9", "p99.9, ratio"]
+    """Latency of ucall at shares of its capacity, and its floor's at that rate."""
+    header = ["", "share", *TAIL_METRICS.values(), "p99.9 of ¼ s, ratio"]
     rows = []
     for server in servers:
-        loads = [f"share-{share}" for share in SHARES]
-        if server.family != "ours" or not any(results.has(server.name, load) for load in loads):
+        if server.family != "ours":
             continue
-        cells = [server.label]
-        for load in loads:
-            for metric in ("p50_us", "p99_us", "p999_us"):
-                cells.append(one(results.values(server.name, load, metric), TIME))
-            cells.append(full(results.to_floor(server.name, load, "p999_us"), RATIO))
-        rows.append(cells)
+        for share in SHARES:
+            load = f"share-{share}"
+            if not results.has(server.name, load):
+                continue
+            cells = [server.label, f"{share}%"]
+            for metric in TAIL_METRICS:
+                both = results.beside_floor(server.name, load, metric)
+                cells.append(" / ".join(one(found, TIME) for found in both))
+            ratio = results.to_floor(server.name, load, "p999_windows_us")
+            rows.append([*cells, full(ratio, RATIO)])
     return table(header, rows)
+
+
+def beside_others(results: Results) -> str:
+    """Latency of Python servers while something else goes on."""
+    rows = []
+    for server in python_beside():
+        for load in (beside.LOAD, beside.IDLE):
+            if not results.has(server.name, load):
+                continue
+            is_idle = load == beside.IDLE
+            label = server.label.replace("alone", IDLE_LABEL) if is_idle else server.label
+            values = (results.values(server.name, load, metric) for metric in TAIL_METRICS)
+            rows.append([label, *(one(found, TIME) for found in values)])
+    return table(["", *TAIL_METRICS.values()], rows)
 
 
 def open_loop(results: Results, servers: Sequence[Server]) -> str:

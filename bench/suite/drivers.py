@@ -40,13 +40,17 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one load. Latencies are those of a request, which may be a batch. Cycles and
-    what follows are None where the machine does not count them."""
+    """The figures of one load. Latencies are those of a request, which may be a batch.
+    `p999_windows_us` is the median of the quarters of a second: a stop of the machine changes one
+    or two. Only `bench/load` gives it and `max_us`. Cycles and what follows are None where the
+    machine does not count them."""
 
     calls_per_second: float
     p50_us: float | None
     p99_us: float | None
     p999_us: float | None
+    p999_windows_us: float | None
+    max_us: float | None
     cpu_us_per_call: float
     rss_mb: float
     errors: int
@@ -59,7 +63,7 @@ def run_command(command: Sequence[str], seconds: float) -> str:
     """Runs a load on its core, ends it after a time limit, and returns its output."""
     _, core = processes.cores()
     process = processes.start_pinned(
-        command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         output, _ = process.communicate(timeout=seconds + OVERTIME_SECONDS)
@@ -115,6 +119,7 @@ def own_command(server: Server, load: Load) -> list[str]:
     command = [str(PROGRAM), "--protocol", server.protocol, *requests_of(server, load)]
     command += ["--connections", str(load.connections), "--depth", str(load.depth)]
     command += ["--rate", str(load.rate)] if load.rate else []
+    command += ["--idle", str(load.idle)] if load.idle else []
     return command + (["--reconnect"] if load.reconnect else [])
 
 
@@ -218,6 +223,8 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
             p50_us=found["p50"],
             p99_us=found["p99"],
             p999_us=found["p999"],
+            p999_windows_us=found.get("p999_windows"),
+            max_us=found.get("max"),
             cpu_us_per_call=cpu / 1e3 / calls,
             rss_mb=sum(usage.memory(pid).now_mb for pid in pids),
             errors=found["errors"],

@@ -161,4 +161,5 @@ macro_rules! targets {
 targets! {
     base64 chunked connection datagrams http_head json_stream json_values params pickle queue_frames
     queue_session raw_documents relay_replies rpc_document tls websocket
+    xdp_frames
 }

@@ -23,6 +23,7 @@ const LATENCY_MAX: Duration = Duration::from_secs(60);
 /// The load stops after this many errors.
 const ERRORS_MAX: u64 = 1000;
 const TICK: Duration = Duration::from_millis(10);
+const WINDOW: Duration = Duration::from_millis(250);
 /// The timer's token.
 const TIMER: Token = Token(usize::MAX);
 
@@ -30,6 +31,8 @@ const TIMER: Token = Token(usize::MAX);
 pub struct Outcome {
     /// The latency of every request with a reply, in nanoseconds.
     pub latency: Histogram<u64>,
+    /// The 99.9th percentile of each quarter of a second, in nanoseconds.
+    pub windows: Vec<u64>,
     pub elapsed: Duration,
     /// Replies that were wrong, and connections that failed.
     pub errors: u64,
@@ -69,6 +72,9 @@ pub struct Load<'a> {
     free: VecDeque<usize>,
     due: VecDeque<Instant>,
     buffer: Vec<u8>,
+    /// The latencies of the current window.
+    window: Histogram<u64>,
+    window_end: Instant,
     outcome: Outcome,
 }
 
@@ -78,6 +84,7 @@ impl<'a> Load<'a> {
         let pipelined = |exchanges: &Vec<Exchange>| {
             exchanges.iter().map(|it| it.request.repeat(options.depth)).collect()
         };
+        let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3)?;
         let mut load = Self {
             wire,
             options,
@@ -87,8 +94,11 @@ impl<'a> Load<'a> {
             free: (0..options.connections).collect(),
             due: VecDeque::new(),
             buffer: vec![0; READ_BYTES],
+            window: latency.clone(),
+            window_end: Instant::now(),
             outcome: Outcome {
-                latency: Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3)?,
+                latency,
+                windows: Vec::new(),
                 elapsed: Duration::ZERO,
                 errors: 0,
                 unanswered: 0,
@@ -105,12 +115,25 @@ impl<'a> Load<'a> {
     pub fn run(mut self) -> Result<Outcome, Error> {
         let start = Instant::now();
         let end = start + self.options.duration;
+        self.window_end = start + WINDOW;
         match self.options.rate {
             None => self.closed_loop(end)?,
             Some(rate) => self.open_loop(start, end, Duration::from_secs_f64(1.0 / rate))?,
         }
         self.outcome.elapsed = start.elapsed();
+        self.outcome.latency.add(&self.window)?;
         Ok(self.outcome)
+    }
+
+    /// Ends the window if its time is over.
+    fn turn_window(&mut self, now: Instant) -> Result<(), Error> {
+        if now >= self.window_end {
+            self.outcome.windows.push(self.window.value_at_quantile(0.999));
+            self.outcome.latency.add(&self.window)?;
+            self.window.reset();
+            self.window_end = now + WINDOW;
+        }
+        Ok(())
     }
 
     fn closed_loop(&mut self, end: Instant) -> Result<(), Error> {
@@ -123,6 +146,7 @@ impl<'a> Load<'a> {
             self.poll.poll(&mut events, Some((end - now).min(TICK)))?;
             self.take(&events)?;
             now = Instant::now();
+            self.turn_window(now)?;
         }
         Ok(())
     }
@@ -134,6 +158,7 @@ impl<'a> Load<'a> {
         let mut asked: u32 = 0;
         loop {
             let now = Instant::now();
+            self.turn_window(now)?;
             while start + interval * asked <= now && now < end {
                 self.due.push_back(start + interval * asked);
                 asked += 1;
@@ -164,7 +189,7 @@ impl<'a> Load<'a> {
     fn count_unanswered(&mut self) {
         let busy = self.connections.iter().filter(|c| c.is_busy).map(|c| c.since);
         for since in self.due.iter().copied().chain(busy) {
-            self.outcome.latency.saturating_record(since.elapsed().as_nanos() as u64);
+            self.window.saturating_record(since.elapsed().as_nanos() as u64);
             self.outcome.unanswered += 1;
         }
     }
@@ -293,7 +318,7 @@ impl<'a> Load<'a> {
             }
             place += piece;
             if place % exchange.reply_bytes == 0 {
-                self.outcome.latency.saturating_record(since.elapsed().as_nanos() as u64);
+                self.window.saturating_record(since.elapsed().as_nanos() as u64);
             }
         }
         Ok(())

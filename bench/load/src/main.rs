@@ -28,6 +28,12 @@ fn open_idle(wire: &Wire, count: usize) -> Result<Vec<std::net::TcpStream>, Erro
     Ok(idle)
 }
 
+/// `None` without values.
+fn median(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
+}
+
 fn report(wire: &Wire, outcome: &Outcome) -> serde_json::Value {
     let first = &wire.clients[0][0];
     let percentile = |share| outcome.latency.value_at_quantile(share) as f64 / 1e3;
@@ -39,6 +45,8 @@ fn report(wire: &Wire, outcome: &Outcome) -> serde_json::Value {
         "p50": percentile(0.5),
         "p99": percentile(0.99),
         "p999": percentile(0.999),
+        "p999_windows": median(outcome.windows.clone()).map(|median| median as f64 / 1e3),
+        "max": outcome.latency.max() as f64 / 1e3,
         "mean": outcome.latency.mean() / 1e3,
         "reply": String::from_utf8_lossy(&first.body[..first.body.len().min(4096)]),
         "reply_bytes": first.reply_bytes,
