@@ -177,6 +177,7 @@ def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Se
         "calls_256": tables.calls(results, servers, "c256"),
         "calls_constant": tables.calls(results, servers, "constant"),
         "tails": tables.tails(results, servers),
+        "beside": tables.beside_others(results),
         "open_loop": tables.open_loop(results, servers),
         "pipelined": tables.rates(results, servers, {"depth-16": "16 deep"}),
         "multiplexed": tables.calls(results, servers, "streams-32"),

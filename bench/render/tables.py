@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from harness.report import Spread
 from render.data import Results, difference
 from render.verdicts import NOT_MEASURED, Verdict
+from suite import beside
 from suite.plan import BATCHES, PAYLOAD_BYTES, RATES
-from suite.servers import Server
+from suite.servers import Server, python_beside
 from suite.tails import SHARES
 
 NONE = "-"
@@ -125,6 +126,7 @@ def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
     return table(header, rows)
 
 
+IDLE_LABEL = f"beside {beside.IDLE_CONNECTIONS:,} idle connections"
 TAIL_METRICS = {
     "p50_us": "p50",
     "p99_us": "p99",
@@ -152,6 +154,20 @@ def tails(results: Results, servers: Sequence[Server]) -> str:
             ratio = results.to_floor(server.name, load, "p999_windows_us")
             rows.append([*cells, full(ratio, RATIO)])
     return table(header, rows)
+
+
+def beside_others(results: Results) -> str:
+    """Latency of Python servers while something else goes on."""
+    rows = []
+    for server in python_beside():
+        for load in (beside.LOAD, beside.IDLE):
+            if not results.has(server.name, load):
+                continue
+            is_idle = load == beside.IDLE
+            label = server.label.replace("alone", IDLE_LABEL) if is_idle else server.label
+            values = (results.values(server.name, load, metric) for metric in TAIL_METRICS)
+            rows.append([label, *(one(found, TIME) for found in values)])
+    return table(["", *TAIL_METRICS.values()], rows)
 
 
 def open_loop(results: Results, servers: Sequence[Server]) -> str:

@@ -7,6 +7,10 @@ Prints `listening on PORT` once the socket is bound. SIGTERM ends it.
 
 import argparse
 import importlib
+import threading
+
+#: Objects that a garbage collection visits.
+LIVE = 300_000
 
 
 def options() -> argparse.Namespace:
@@ -14,6 +18,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--engine", choices=["posix", "uring"], required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ssl-certfile", help="a certificate and its key, for TLS")
+    parser.add_argument(
+        "--beside",
+        choices=["thread", "garbage"],
+        help="a thread that computes; or reference cycles in each call, beside many live objects",
+    )
     return parser.parse_args()
 
 
@@ -21,13 +30,27 @@ def sum(a: int, b: int):
     return a + b
 
 
+def sum_with_garbage(a: int, b: int):
+    cycle = []
+    cycle.append(cycle)
+    return a + b
+
+
+def compute() -> None:
+    while True:
+        pass
+
+
 def main() -> None:
     chosen = options()
+    live = [[] for _ in range(LIVE)] if chosen.beside == "garbage" else None
+    if chosen.beside == "thread":
+        threading.Thread(target=compute, daemon=True).start()
     # `ucall.uring` does not fall back to posix, so the figures have the right name.
     server = importlib.import_module(f"ucall.{chosen.engine}").Server(
         port=chosen.port, ssl_certfile=chosen.ssl_certfile
     )
-    server(sum)
+    server(sum if live is None else sum_with_garbage, name="sum")
     print(f"listening on {server.port}", flush=True)
     server.run()
 

@@ -63,7 +63,7 @@ def run_command(command: Sequence[str], seconds: float) -> str:
     """Runs a load on its core, ends it after a time limit, and returns its output."""
     _, core = processes.cores()
     process = processes.start_pinned(
-        command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         output, _ = process.communicate(timeout=seconds + OVERTIME_SECONDS)
@@ -119,6 +119,7 @@ def own_command(server: Server, load: Load) -> list[str]:
     command = [str(PROGRAM), "--protocol", server.protocol, *requests_of(server, load)]
     command += ["--connections", str(load.connections), "--depth", str(load.depth)]
     command += ["--rate", str(load.rate)] if load.rate else []
+    command += ["--idle", str(load.idle)] if load.idle else []
     return command + (["--reconnect"] if load.reconnect else [])
 
 

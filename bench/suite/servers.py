@@ -22,7 +22,8 @@ ENGINES = {"posix": "posix", "uring": "io_uring"}
 class Load:
     """A load. `clients` are those whose requests it sends, one client on each connection; without
     them it repeats one request. `rate` makes it an open loop; `depth` requests are pipelined.
-    `body` is a request other than `sum`, whose reply contains `expected`."""
+    `idle` connections have had a call before, and get none. `body` is a request other than `sum`,
+    whose reply contains `expected`."""
 
     name: str
     label: str
@@ -31,6 +32,7 @@ class Load:
     batch: int = 0
     depth: int = 1
     rate: int | None = None
+    idle: int = 0
     reconnect: bool = False
     tool: str | None = None
     body: Path | None = None
@@ -128,6 +130,25 @@ def ours(protocol: str) -> list[Server]:
 def twin(server: Server) -> Server:
     """The same program under another name, which is compared with it."""
     return replace(server, name=f"twin-{server.name}", label=f"{server.label}, again")
+
+
+def python_beside() -> list[Server]:
+    """Python servers of `sum` alone, beside a thread that computes, and with much garbage."""
+    return [
+        replace(
+            server,
+            name=f"{server.name}-{beside}" if beside else server.name,
+            label=f"{server.label}, {label}",
+            command=(*server.command, *(("--beside", beside) if beside else ())),
+        )
+        for server in ours("http")
+        if "python" in server.name
+        for beside, label in (
+            ("", "alone"),
+            ("thread", "beside a thread that computes"),
+            ("garbage", "with garbage collections"),
+        )
+    ]
 
 
 def python_peer(

@@ -127,7 +127,7 @@ def beat():
         print("beats")
 
 server._core.set_callbacks(lambda: print("drains"), beat, 0.01)
-server._service_report = lambda: None
+server._service_report = lambda *_: None
 print(server.port)
 server.run()
 print("returned")

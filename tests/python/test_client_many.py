@@ -83,7 +83,7 @@ def fine() -> Iterator[ucall.Server]:
 def test_a_refused_call_goes_to_another_server(fine: ucall.Server, kind: str, code: int) -> None:
     with scripted(replies(error(code, {"retry_after_ms": 5000}))) as refuses:
         uris = [f"{HOST}:{refuses.port}", f"{HOST}:{fine.port}"]
-        assert all(call(uris, kind, "count", 1) == 2 for _ in range(10))
+        assert all(call(uris, kind, "count", 1) == 2 for _ in range(30))
         assert refuses.accepted > 0
 
 
@@ -317,7 +317,7 @@ def test_functions_declare_that_they_are_idempotent(kind: str) -> None:
         }
         with server:
             uris = [f"{HOST}:{cuts.port}", f"{HOST}:{server.port}"]
-            assert all(call(uris, kind, "get") == "got" for _ in range(10))
+            assert all(call(uris, kind, "get") == "got" for _ in range(30))
             with pytest.raises(ucall.ConnectionError):
                 for _ in range(50):
                     call(uris, kind, "put")

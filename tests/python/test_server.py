@@ -369,5 +369,5 @@ def test_startup_is_undone_when_on_start_raises() -> None:
             raise BrokenPipeError
 
         with pytest.raises(BrokenPipeError):
-            server._run(-1, -1, fail)
+            server._run(-1, -1, None, fail)
         assert seen == ["up", "down"]

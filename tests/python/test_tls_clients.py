@@ -85,7 +85,7 @@ def test_curl(server: ucall.Server, authority: Authority, version: str) -> None:
 def go_client() -> Path:
     """Go's own client, which make builds before the tests."""
     require("go")
-    assert GO_CLIENT.exists(), "make go-client builds it"
+    assert GO_CLIENT.exists(), "make .bench/tls_client builds it"
     return GO_CLIENT
 
 

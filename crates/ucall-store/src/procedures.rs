@@ -106,8 +106,7 @@ impl NativeHandler for StoreHandler {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let store = self.store.as_ref().ok()?;
-        self.watchers.is_due(store).then(Instant::now)
+        self.watchers.is_due().then(Instant::now)
     }
 
     fn turn_ended(&mut self, _: Instant, _: &mut dyn NativeContext) {

@@ -5,6 +5,7 @@
 //! changes after that position meanwhile, the stream ends with an error.
 
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ucall_proto::RpcError;
@@ -49,6 +50,9 @@ pub(crate) struct WorkerWatchers {
     started: Arc<Mutex<Vec<Started>>>,
     /// The commit up to which all watchers that take changes have got them.
     seen: Option<usize>,
+    /// Whether there was a commit since the log was read. LMDB counts a commit before readers see
+    /// it, for as long as the disk takes, so its count alone would spin or miss the change.
+    is_woken: Arc<AtomicBool>,
     outcomes: Arc<NativeOutcomes>,
     has_waker: bool,
 }
@@ -70,8 +74,8 @@ impl Watcher {
 
 impl WorkerWatchers {
     pub(crate) fn new(outcomes: Arc<NativeOutcomes>) -> Self {
-        let (watchers, started) = (Vec::new(), Arc::default());
-        Self { watchers, started, seen: None, outcomes, has_waker: false }
+        let (watchers, started, is_woken) = (Vec::new(), Arc::default(), Arc::default());
+        Self { watchers, started, seen: None, is_woken, outcomes, has_waker: false }
     }
 
     /// Begins a stream, whose first item tells that it has begun.
@@ -83,8 +87,11 @@ impl WorkerWatchers {
     ) -> Result<(), StoreError> {
         let all = &store.database.watchers;
         if !mem::replace(&mut self.has_waker, true) {
-            let outcomes = Arc::downgrade(&self.outcomes);
-            let wake = move || outcomes.upgrade().map(|outcomes| outcomes.wake()).is_some();
+            let (outcomes, is_woken) = (Arc::downgrade(&self.outcomes), self.is_woken.clone());
+            let wake = move || {
+                is_woken.store(true, Ordering::SeqCst);
+                outcomes.upgrade().map(|outcomes| outcomes.wake()).is_some()
+            };
             all.add_waker(Box::new(wake));
         }
         all.add().map_err(|error| StoreError::Failed(format!("cannot watch: {error}")))?;
@@ -133,9 +140,9 @@ impl WorkerWatchers {
 
     /// Whether there is something to send. Asked before each wait: a turn may have taken the
     /// wake-up of a commit after its calls had ended.
-    pub(crate) fn is_due(&self, store: &OpenStore) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         let is_ready = || self.watchers.iter().any(Watcher::is_ready);
-        let is_new = || self.seen != Some(store.database.last_commit());
+        let is_new = || self.seen.is_none() || self.is_woken.load(Ordering::SeqCst);
         !self.watchers.is_empty() && (!self.lock_started().is_empty() || is_ready() && is_new())
     }
 
@@ -149,13 +156,16 @@ impl WorkerWatchers {
             return;
         }
         self.take_started(store);
-        let last_commit = store.database.last_commit();
         let is_ready = self.watchers.iter().any(Watcher::is_ready);
-        if !is_ready || self.seen == Some(last_commit) {
+        if !is_ready {
+            return;
+        }
+        self.is_woken.store(false, Ordering::SeqCst);
+        if self.seen == Some(store.database.last_commit()) {
             return;
         }
         match self.read_log(store) {
-            Ok(is_read) => self.seen = is_read.then_some(last_commit),
+            Ok(seen) => self.seen = seen,
             Err(error) => self.end_all(store, &error.to_rpc()),
         }
         self.watchers.iter_mut().for_each(|watcher| watcher.sent = 0);
@@ -178,8 +188,8 @@ impl WorkerWatchers {
         }
     }
 
-    /// Whether all changes were read.
-    fn read_log(&mut self, store: &OpenStore) -> Result<bool, StoreError> {
+    /// The commit that was read; `None` if there is more to read.
+    fn read_log(&mut self, store: &OpenStore) -> Result<Option<usize>, StoreError> {
         let snapshot = store.database.snapshot()?;
         let ready = self.watchers.iter().filter(|watcher| watcher.is_ready());
         let from = ready.filter_map(|watcher| watcher.position).min().unwrap_or_default();
@@ -211,7 +221,7 @@ impl WorkerWatchers {
         for (token, position) in missed {
             self.end(store, token, missed_changes(position.unwrap_or_default()));
         }
-        Ok(is_read)
+        Ok(is_read.then_some(snapshot.id()))
     }
 
     fn end_all(&mut self, store: &OpenStore, error: &RpcError) {

@@ -146,14 +146,19 @@ class _Reporter:
         self._level = level
         self._on_lost = on_lost
         self._last = ""
+        #: What the broker has said last, which a reset of the connection may hide the next time.
+        self._answer = ""
 
     @property
     def failure(self) -> str:
         """Why there is no connection."""
-        return f"cannot connect to NATS at {self._where}: {self._last or 'no answer'}"
+        reason = self._answer or self._last or "no answer"
+        return f"cannot connect to NATS at {self._where}: {reason}"
 
     async def failed(self, error: Exception) -> None:
         reason = str(error) or type(error).__name__
+        if not isinstance(error, OSError):
+            self._answer = reason
         if reason != self._last:
             self._last = reason
             log.log(self._level, "NATS at %s: %s; trying again", self._where, reason)
@@ -164,7 +169,7 @@ class _Reporter:
             await self.failed(ConnectionError("the connection has ended"))
 
     async def connected(self) -> None:
-        self._last = ""
+        self._last = self._answer = ""
         level = logging.INFO if self._level == logging.WARNING else self._level
         log.log(level, "connected to NATS at %s", self._where)
 

@@ -17,7 +17,9 @@ LIST = PAGE.partition("## Every limit\n")[2].partition("\n## ")[0]
 ROWS = [line.strip("| ").split(" | ") for line in LIST.splitlines() if line.startswith("| ")][1:]
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> float | None:
+    if text == "none":
+        return None
     return float(re.sub(r"\D.*", "", text.replace(",", "")))
 
 
