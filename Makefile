@@ -218,6 +218,12 @@ test-browser: docs test-programs ## Install Chromium and Playwright, and test uc
 	$(PY) -m pip install --quiet $(PLAYWRIGHT)
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
 
+.PHONY: test-site
+test-site: docs test-programs ## Check all pages of the site in Chromium, after `make test-browser`; pictures in .site/pictures
+	@mkdir -p .site/pictures
+	SITE_PICTURES=$(abspath .site/pictures) $(PY) -m pytest $(PYTEST_FLAGS) --timeout 1800 \
+		--numprocesses 2 tests/javascript/test_site.py
+
 .PHONY: test-prometheus
 test-prometheus: setup ## Install Prometheus, and compare its rates with those of a load for a minute
 	@tools/install-test-programs.sh prometheus

@@ -168,8 +168,9 @@ def is_seen(mutant: Mutant, output: int | None = subprocess.DEVNULL) -> bool:
     """Whether the test fails; ends the program if it cannot run."""
     command = mutant.test.split()
     if mutant.runner == "pytest":
-        command = [sys.executable, "-m", *command, "-q", "-x", "--timeout", "120"]
-        command += ["-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", *command, "-q", "-x", "--timeout", "60"]
+        # The thread ends pytest, also if the test hangs again at its end.
+        command += ["--timeout-method", "thread", "-p", "no:cacheprovider"]
     status = run(*command, output=output)
     if status not in (0, FAILED[mutant.runner]):
         sys.exit(f"{mutant.promise}: the test cannot run, status {status}: {mutant.test}")

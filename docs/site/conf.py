@@ -51,6 +51,8 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 autodoc_default_options = {"members": True, "inherited-members": True, "show-inheritance": False}
 
+# A list of parameters, which has no terms: screen readers need `ul` for it.
+_PARAMETERS = re.compile(r"<dl>((?:\s*<dd>.*?</dd>)+\s*)</dl>", re.DOTALL)
 # The commands to tests in pages, and folders, which only a file browser can show.
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 _FOLDER = re.compile(r"\]\((?P<path>[\w./-]+)\)")
@@ -76,13 +78,30 @@ def add_accessibility(
 ) -> None:
     """Lets the keyboard scroll code and tables, and gives the captions of the menu their level."""
     body = context.get("body", "").replace("<pre", '<pre tabindex="0"')
+    body = _PARAMETERS.sub(_list_parameters, body)
     context["body"] = body.replace('<table class="docutils', '<table tabindex="0" class="docutils')
     menu = context["furo_navigation_tree"]
     level = 'role="heading" aria-level="2"'
     context["furo_navigation_tree"] = menu.replace('role="heading"', level)
 
 
+def _list_parameters(found: re.Match[str]) -> str:
+    items = found[1].replace("<dd>", "<li>").replace("</dd>", "</li>")
+    return f'<ul class="parameters">{items}</ul>'
+
+
+def name_landmarks(app: Sphinx, failure: Exception | None) -> None:
+    """Names the two menus of each page, which the theme leaves without one."""
+    for path in () if failure else Path(app.outdir).rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        named = text.replace('<aside class="sidebar', '<aside aria-label="Pages" class="sidebar')
+        named = named.replace('<aside class="toc', '<aside aria-label="On this page" class="toc')
+        if named != text:
+            path.write_text(named, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     # After the theme, which makes the menu.
     app.connect("html-page-context", add_accessibility, priority=900)
     app.connect("source-read", prepare_page)
+    app.connect("build-finished", name_landmarks)

@@ -343,7 +343,7 @@ class Server(Decorators):
             workers: Serves from this many processes, and restarts them when they die. Each one runs
                 this program again, up to this call.
             broker: ``"nats://a:4222,nats://b:4222"`` registers the server with NATS, through which
-                clients find and call it: see docs/scale.md. Needs ``ucall[nats]``.
+                clients find and call it: see docs/scale.md. Needs nats-py.
             group: The name of the servers with these functions.
             advertise: ``host`` or ``host:port`` for direct calls; empty for none. By default that
                 of the server.

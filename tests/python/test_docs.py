@@ -195,6 +195,14 @@ def test_no_page_says_pip_install_ucall() -> None:
         assert found is None, f"{path}: {found and found[0]}"
 
 
+def test_each_page_says_first_what_its_reader_can_do() -> None:
+    names = ("*.md", "bench/*.md", "docs/*.md", "examples/*/*.md")
+    for page in (path for name in names for path in ROOT.glob(name)):
+        text = re.sub(r"<!--.*?-->\n*", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        opening = re.match(r"# [^\n]+\n+(.+?)\n\n", text, re.DOTALL)
+        assert opening and re.search(r"\byou\s(can|find|have|know)\b", opening[1]), page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples(
     page: Path,

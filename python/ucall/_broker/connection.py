@@ -178,6 +178,5 @@ def _nats() -> Any:
     try:
         return importlib.import_module("nats")
     except ImportError as missing:
-        raise ImportError(
-            "NATS needs nats-py: pip install nats-py", name=missing.name
-        ) from None
+        text = "NATS needs nats-py: pip install 'nats-py[nkeys]'"
+        raise ImportError(text, name=missing.name) from None
