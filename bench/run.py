@@ -24,11 +24,22 @@ from pathlib import Path
 
 from harness import processes
 from harness.rows import OUTPUT, ROOT
-from suite import beside, calibration, documents, exact, idle, machine, plan, rounds, tails
+from suite import (
+    beside,
+    calibration,
+    documents,
+    exact,
+    idle,
+    machine,
+    over_tls,
+    plan,
+    rounds,
+    tails,
+)
 
 OURS = ("headline", "same", "clients", "quoted", "tails", "exact")
 #: Sections that do not consist of groups.
-SPECIAL = ("tails", "beside", "idle", "json", "exact")
+SPECIAL = ("tails", "beside", "tls", "idle", "json", "exact")
 PEERS = tuple(name for name in (*plan.SECTIONS, *SPECIAL) if name not in OURS)
 PART, UNFINISHED = OUTPUT / "part.json", OUTPUT / "peers.json"
 
@@ -50,6 +61,8 @@ def steps(name: str, brief: bool) -> Iterator[Step]:
         yield Step(name, tails.estimate(brief), measure)
     elif name == "beside":
         yield Step(name, beside.estimate(brief), functools.partial(beside.measure_all, brief))
+    elif name == "tls":
+        yield Step(name, over_tls.estimate(brief), functools.partial(over_tls.measure_all, brief))
     elif name == "idle":
         yield Step(name, idle.estimate(), lambda run: idle.measure_all(run.records, run.progress))
     elif name == "json":

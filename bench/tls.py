@@ -16,9 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import trustme
-
-from harness import load, processes, report, usage
+from harness import certificate, load, processes, report, usage
 from harness.rows import OUTPUT, ROWS, sum_server
 
 ROW = ROWS["headline"]
@@ -31,14 +29,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--seconds", type=int, default=2, help="of each load (2)")
     return parser.parse_args()
-
-
-def certificate() -> list[str]:
-    """The server's options for a new certificate: ECDSA on P-256."""
-    issued = trustme.CA().issue_cert("127.0.0.1", "localhost")
-    both = OUTPUT / "tls.pem"
-    issued.private_key_and_cert_chain_pem.write_to_path(both)
-    return ["--ssl-certfile", str(both)]
 
 
 @contextlib.contextmanager
@@ -66,9 +56,12 @@ def sample(server: processes.Server, scheme: str, seconds: int) -> load.Sample:
 def pairs_of(engine: str, options: argparse.Namespace) -> dict[str, list[load.Sample]]:
     plain = [*sum_server(), "--engine", engine, "--port", "0"]
     found: dict[str, list[load.Sample]] = {"http": [], "https": []}
+    certificate.issue()
     with (
         warm(plain, f"plain-{engine}", "http") as unencrypted,
-        warm([*plain, *certificate()], f"tls-{engine}", "https") as encrypted,
+        warm(
+            [*plain, "--ssl-certfile", str(certificate.CHAIN)], f"tls-{engine}", "https"
+        ) as encrypted,
     ):
         both = [("http", unencrypted), ("https", encrypted)]
         for number in range(options.pairs):

@@ -44,15 +44,17 @@ make_root() {
     git clone --quiet --depth 1 "file://$PWD" "$fresh/srv/ucall"
     in_root "$fresh" root "apt-get install -y -qq $(packages_of_readme) >/dev/null 2>&1"
     in_root "$fresh" root "useradd --create-home user"
-    umount --recursive "$fresh/proc" "$fresh/sys" "$fresh/dev"
+    umount --recursive "$fresh"
 }
 
 packages_of_readme() {
     sed -n 's/^\$ .*apt-get install \([^#]*\).*/\1/p' README.md
 }
 
+# The root is a mount point, because `ip netns` needs one.
 mount_system() {
     mountpoint --quiet "$1/proc" && return
+    mount --bind "$1" "$1"
     mount -t proc proc "$1/proc"
     mount --rbind /sys "$1/sys"
     mount --rbind /dev "$1/dev"
@@ -98,7 +100,7 @@ end_leftovers() {
             kill -KILL "${process#/proc/}"
         fi
     done
-    umount --recursive --lazy "$1/proc" "$1/sys" "$1/dev"
+    umount --recursive --lazy "$1"
 }
 
 # Gives the sources and cargo's builds to the user, in the root without the tests' programs.

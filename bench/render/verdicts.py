@@ -83,6 +83,7 @@ def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Ver
                 claim = f"Python, {label}, 32 clients: calls a second, times {labels[peer]}'s"
                 yield evaluated(claim, found, "{:.1f}", least=times)
         yield tail_verdict(results, name, f"Python, {label}")
+        yield tail_verdict(results, f"{name}-tls", f"Python, {label}, TLS")
         batch = results.values(name, "batch-100", "calls_per_second")
         claim = f"Python, {label}: batches of 100, calls a second"
         yield evaluated(claim, batch, "{:,.0f}", least=3e6)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 
-from harness import counters, processes, request, shapes, usage
+from harness import certificate, counters, processes, request, shapes, usage
 from harness import load as wrk_load
 from harness.rows import OUTPUT, Row
 from suite.servers import PEERS, PYTHON, Load, Server
@@ -63,7 +63,7 @@ def run_command(command: Sequence[str], seconds: float) -> str:
     """Runs a load on its core, ends it after a time limit, and returns its output."""
     _, core = processes.cores()
     process = processes.start_pinned(
-        command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         output, _ = process.communicate(timeout=seconds + OVERTIME_SECONDS)
@@ -116,7 +116,10 @@ def h2load_figures(output: str, micros: list[int]) -> dict:
 
 
 def own_command(server: Server, load: Load) -> list[str]:
-    command = [str(PROGRAM), "--protocol", server.protocol, *requests_of(server, load)]
+    is_tls = server.protocol == "https"
+    protocol = "http" if is_tls else server.protocol
+    command = [str(PROGRAM), "--protocol", protocol, *requests_of(server, load)]
+    command += ["--authority", str(certificate.AUTHORITY)] if is_tls else []
     command += ["--connections", str(load.connections), "--depth", str(load.depth)]
     command += ["--rate", str(load.rate)] if load.rate else []
     command += ["--idle", str(load.idle)] if load.idle else []

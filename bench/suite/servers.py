@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from harness import processes, request
+from harness import certificate, processes, request
 from harness.rows import OUTPUT, ROOT, sum_server
 
 PEERS = ROOT / "bench/peers"
 PYTHON = OUTPUT / "peers/bin/python"
+FLOOR_TLS = OUTPUT / "target/release/floor_tls"
 PYTHON_UCALL = OUTPUT / "peers-ucall/bin/python"
 NATIVE = OUTPUT / "target/release"
 ENGINES = {"posix": "posix", "uring": "io_uring"}
@@ -130,6 +131,33 @@ def ours(protocol: str) -> list[Server]:
 def twin(server: Server) -> Server:
     """The same program under another name, which is compared with it."""
     return replace(server, name=f"twin-{server.name}", label=f"{server.label}, again")
+
+
+def over_tls() -> list[Server]:
+    """The floor of TLS, and Python servers over TLS."""
+    options = ("--ssl-certfile", str(certificate.CHAIN))
+    floor = Server(
+        "floor-tls",
+        "floor: rustls on epoll, TLS",
+        "floor",
+        (str(FLOOR_TLS), *options),
+        "https",
+        start="asked",
+    )
+    return [
+        floor,
+        *(
+            replace(
+                server,
+                name=f"{server.name}-tls",
+                label=f"{server.label}, TLS",
+                command=(*server.command, *options),
+                protocol="https",
+            )
+            for server in ours("http")
+            if "python" in server.name
+        ),
+    ]
 
 
 def python_beside() -> list[Server]:
@@ -264,6 +292,8 @@ def payload_floor() -> Server:
 def floors_of(server: str) -> tuple[str, ...]:
     """The names of the floors to compare a server with, the nearest first."""
     suffix = "-raw" if server.endswith("-raw") else ""
+    if server.endswith("-tls"):
+        return ("floor-tls",)
     if server.startswith("twin-"):
         return (server.removeprefix("twin-"),)
     if server.startswith("payload"):
@@ -281,4 +311,4 @@ def everyone() -> list[Server]:
     payload = [payload_server(engine, label) for engine, label in ENGINES.items()]
     echo = [*echo_servers(), *websocket_peers("echo")]
     websocket = [*ours("websocket"), *websocket_peers("sum"), *echo]
-    return [*http, *native, *by_python, *raw, payload_floor(), *payload, *websocket]
+    return [*http, *native, *by_python, *raw, *over_tls(), payload_floor(), *payload, *websocket]

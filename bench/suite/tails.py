@@ -1,5 +1,8 @@
 """Tail latency at shares of the capacity that was found, beside the floor at the same rate."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from suite import drivers, rounds, servers
 from suite.plan import MANY
 from suite.rounds import Group, Run
@@ -12,35 +15,50 @@ ROUNDS, SECONDS = 8, 1
 BRIEF_ROUNDS = 1
 
 
-def load_at(share: int, capacity: float) -> Load:
+def load_at(share: int, capacity: float, of: Load = MANY) -> Load:
     rate = max(round(capacity * share / 100), 1)
     label = f"{rate:,} calls a second, {share}% of the capacity"
-    return Load(f"share-{share}", label, MANY.connections, MANY.clients, rate=rate)
+    return replace(of, name=f"share-{share}", label=label, rate=rate)
 
 
-def capacity(server: Server) -> float:
+def capacity(server: Server, of: Load = MANY) -> float:
     """Calls a second that the server reaches in a closed loop."""
-    with server.running(MANY) as running:
-        return drivers.measure(server, running, MANY, 1)["calls_per_second"]
+    with server.running(of) as running:
+        return drivers.measure(server, running, of, 1)["calls_per_second"]
 
 
 def estimate(brief: bool) -> float:
-    rounds_made = BRIEF_ROUNDS if brief else ROUNDS
-    loads = (MANY,) * len(SHARES)
-    group = Group("tails", tuple(servers.ours("http")[:2]), loads, rounds_made, SECONDS)
-    return group.estimate * len(servers.ours("http"))
+    return estimate_of(servers.ours("http"), SHARES, BRIEF_ROUNDS if brief else ROUNDS)
+
+
+def estimate_of(chosen: Sequence[Server], shares: Sequence[int], rounds_made: int) -> float:
+    runs = 2 * len(chosen) * len(shares) * rounds_made
+    return runs * (SECONDS + rounds.RUN_SECONDS)
 
 
 def measure_all(brief: bool, run: Run) -> None:
     floors = {floor.name: floor for floor in servers.floors("http")}
-    for round_number in range(BRIEF_ROUNDS if brief else ROUNDS):
-        for number, server in enumerate(servers.ours("http")):
-            floor = floors[servers.floors_of(server.name)[0]]
+    rounds_made = BRIEF_ROUNDS if brief else ROUNDS
+    pairs = [(floors[servers.floors_of(it.name)[0]], it) for it in servers.ours("http")]
+    measure("tails", pairs, SHARES, rounds_made, run)
+
+
+def measure(
+    section: str,
+    pairs: Sequence[tuple[Server, Server]],
+    shares: Sequence[int],
+    rounds_made: int,
+    run: Run,
+    of: Load = MANY,
+) -> None:
+    """Measures servers and their floors."""
+    for round_number in range(rounds_made):
+        for floor, server in pairs:
             try:
-                found = capacity(server)
+                found = capacity(server, of)
             except drivers.FAILURES as error:
-                run.records.problem(f"tails: {server.label}: {error}")
+                run.records.problem(f"{section}: {server.label}: {error}")
                 continue
-            loads = tuple(load_at(share, found) for share in SHARES)
-            group = Group("tails", (floor, server), loads, 1, SECONDS)
-            rounds.run_group(group, f"tails.{number}.{round_number}", run)
+            loads = tuple(load_at(share, found, of) for share in shares)
+            group = Group(section, (floor, server), loads, 1, SECONDS)
+            rounds.run_group(group, f"{section}.{server.name}.{round_number}", run)

@@ -10,7 +10,7 @@ import run
 
 import gate
 from harness import counters, deterministic, request, usage
-from suite import drivers, plan, rounds
+from suite import drivers, over_tls, plan, rounds
 from suite.rounds import order
 from suite.servers import Load, everyone
 
@@ -84,7 +84,8 @@ def test_a_whole_run_fits_its_time():
 
 @pytest.mark.usefixtures("small_payloads")
 def test_every_server_is_measured():
-    measured = {server.name for group in groups_of(plan.SECTIONS) for server in group.servers}
+    groups = [*groups_of(plan.SECTIONS), over_tls.closed_loop(1)]
+    measured = {server.name for group in groups for server in group.servers}
     assert measured - {"twin-ours-c-posix"} == {server.name for server in everyone()}
     assert {*run.OURS, *run.PEERS} == {*plan.SECTIONS, *run.SPECIAL}
 

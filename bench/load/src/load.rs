@@ -15,6 +15,7 @@ use mio::{Events, Interest, Poll, Token};
 use crate::Error;
 use crate::options::Options;
 use crate::pace::Pace;
+use crate::stream::Stream;
 use crate::wire::{Exchange, Wire};
 
 const EVENTS_MAX: usize = 1024;
@@ -42,7 +43,7 @@ pub struct Outcome {
 
 /// A connection, and its requests without replies.
 struct Connection {
-    stream: TcpStream,
+    stream: Stream<TcpStream>,
     since: Instant,
     /// Bytes sent of the current requests, and bytes received of their replies.
     sent: usize,
@@ -206,16 +207,15 @@ impl<'a> Load<'a> {
     }
 
     fn opened(&self, at: usize) -> Result<Connection, Error> {
-        let stream = if self.options.reconnect {
-            self.wire.start_connecting()?
+        let mut stream = if self.options.reconnect {
+            Stream::Plain(self.wire.start_connecting()?)
         } else {
-            let stream = self.wire.open()?;
-            stream.set_nonblocking(true)?;
-            stream
+            self.wire.open()?
         };
-        let mut stream = TcpStream::from_std(stream);
+        stream.socket().set_nonblocking(true)?;
+        let mut stream = stream.on(TcpStream::from_std);
         let both = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut stream, Token(at), both)?;
+        self.poll.registry().register(stream.socket(), Token(at), both)?;
         let client = at % self.requests.len();
         // Connections start at different requests, so that the server does not get the same ones
         // in a row.

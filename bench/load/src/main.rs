@@ -6,19 +6,22 @@
 mod load;
 mod options;
 mod pace;
+mod stream;
 mod wire;
 
 use std::io::{self, BufRead, Write};
+use std::net::TcpStream;
 
 use load::{Load, Outcome};
 use options::Options;
+use stream::Stream;
 use wire::Wire;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens the idle connections, prints a line, and waits for a line on standard input, so that the
 /// server's memory can be measured meanwhile.
-fn open_idle(wire: &Wire, count: usize) -> Result<Vec<std::net::TcpStream>, Error> {
+fn open_idle(wire: &Wire, count: usize) -> Result<Vec<Stream<TcpStream>>, Error> {
     let idle = (0..count).map(|_| wire.call_once()).collect::<Result<Vec<_>, _>>()?;
     if count > 0 {
         println!("idle {count}");
@@ -58,7 +61,7 @@ fn run() -> Result<(), Error> {
         print!("{}", options::USAGE);
         return Ok(());
     };
-    let wire = Wire::learn(options.address, options.protocol, &options.asked)?;
+    let wire = Wire::learn(&options)?;
     let _idle = open_idle(&wire, options.idle)?;
     let outcome = Load::new(&wire, &options)?.run()?;
     println!("{}", report(&wire, &outcome));

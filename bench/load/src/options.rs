@@ -1,16 +1,22 @@
 //! The command line.
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lexopt::prelude::*;
+use rustls::ClientConfig;
 
-use crate::{Error, wire::Protocol};
+use crate::Error;
+use crate::stream::tls_of;
+use crate::wire::Protocol;
 
 /// What `--help` prints.
 pub const USAGE: &str = "\
 load [options] ADDRESS:PORT
   --protocol http|raw|websocket  the protocol (http)
+  --authority PEM                TLS, to a server whose certificate that authority has signed
   --body FILE                    the JSON-RPC request
   --requests FILE                whole requests instead, each after a line with its length, sent in
                                  turn; repeated, each connection takes the next FILE
@@ -39,6 +45,8 @@ pub struct Options {
     pub address: SocketAddr,
     /// The protocol.
     pub protocol: Protocol,
+    /// For TLS.
+    pub tls: Option<Arc<ClientConfig>>,
     /// The requests.
     pub asked: Asked,
     /// The number of connections with requests.
@@ -66,6 +74,7 @@ impl Options {
         let mut options = Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             protocol: Protocol::Http,
+            tls: None,
             asked: Asked::Body(Vec::new()),
             connections: 1,
             depth: 1,
@@ -79,6 +88,7 @@ impl Options {
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("protocol") => options.protocol = parser.value()?.parse()?,
+                Long("authority") => options.tls = Some(tls_of(Path::new(&parser.value()?))?),
                 Long("body") => body = Some(std::fs::read(parser.value()?)?),
                 Long("requests") => clients.push(split(&std::fs::read(parser.value()?)?)?),
                 Long("connections") => options.connections = parser.value()?.parse()?,
@@ -115,6 +125,9 @@ impl Options {
         }
         if self.depth > 1 && (self.reconnect || self.rate.is_some()) {
             return Err("--depth goes with neither --rate nor --reconnect".into());
+        }
+        if self.tls.is_some() && (self.reconnect || self.protocol == Protocol::WebSocket) {
+            return Err("--authority goes with neither --reconnect nor --protocol websocket".into());
         }
         if self.sleep && self.rate.is_none() {
             return Err("--sleep goes with --rate".into());

@@ -7,15 +7,19 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use socket2::{Domain, Socket, Type};
 use tungstenite::Message;
 use tungstenite::protocol::frame::Frame;
 use tungstenite::protocol::frame::coding::{Data, OpCode};
 
-use crate::{Error, options::Asked};
+use crate::Error;
+use crate::options::{Asked, Options};
+use crate::stream::{Stream, encrypted};
 
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: usize = 64;
@@ -68,14 +72,16 @@ impl Exchange {
 pub struct Wire {
     address: SocketAddr,
     protocol: Protocol,
+    tls: Option<Arc<ClientConfig>>,
     pub clients: Vec<Vec<Exchange>>,
 }
 
 impl Wire {
     /// Sends each request once, and records its reply.
-    pub fn learn(address: SocketAddr, protocol: Protocol, asked: &Asked) -> Result<Self, Error> {
-        let mut wire = Self { address, protocol, clients: Vec::new() };
-        wire.clients = match asked {
+    pub fn learn(options: &Options) -> Result<Self, Error> {
+        let Options { address, protocol, .. } = *options;
+        let mut wire = Self { address, protocol, tls: options.tls.clone(), clients: Vec::new() };
+        wire.clients = match &options.asked {
             Asked::Body(body) => vec![vec![wire.exchange_of(body)?]],
             Asked::Whole(clients) => {
                 let learn = |requests: &Vec<Vec<u8>>| {
@@ -110,7 +116,7 @@ impl Wire {
     }
 
     /// A connection on which the server waits for requests.
-    pub fn open(&self) -> Result<TcpStream, Error> {
+    pub fn open(&self) -> Result<Stream<TcpStream>, Error> {
         let stream = self.connect()?;
         if self.protocol != Protocol::WebSocket {
             return Ok(stream);
@@ -120,7 +126,7 @@ impl Wire {
     }
 
     /// A connection that has had one call.
-    pub fn call_once(&self) -> Result<TcpStream, Error> {
+    pub fn call_once(&self) -> Result<Stream<TcpStream>, Error> {
         let mut stream = self.open()?;
         let exchange = &self.clients[0][0];
         stream.write_all(&exchange.request)?;
@@ -148,12 +154,15 @@ impl Wire {
         }
     }
 
-    fn connect(&self) -> Result<TcpStream, Error> {
+    fn connect(&self) -> Result<Stream<TcpStream>, Error> {
         let stream = TcpStream::connect_timeout(&self.address, WAIT_MAX)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;
-        Ok(stream)
+        match &self.tls {
+            Some(tls) => encrypted(stream, tls, self.address.ip()),
+            None => Ok(Stream::Plain(stream)),
+        }
     }
 }
 
@@ -185,7 +194,7 @@ fn masked_frame(body: &[u8]) -> Result<Vec<u8>, Error> {
 
 /// Reads until `length_of` returns the whole length, and all bytes have arrived.
 fn read_until(
-    stream: &mut TcpStream,
+    stream: &mut Stream<TcpStream>,
     length_of: impl Fn(&[u8]) -> Result<Option<usize>, Error>,
 ) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
@@ -217,14 +226,14 @@ fn http_lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Error> {
     Ok(Some((head_bytes, std::str::from_utf8(length.value)?.trim().parse()?)))
 }
 
-fn http_reply(stream: &mut TcpStream) -> Result<(usize, Vec<u8>), Error> {
+fn http_reply(stream: &mut Stream<TcpStream>) -> Result<(usize, Vec<u8>), Error> {
     let whole = |bytes: &[u8]| Ok(http_lengths(bytes)?.map(|(head, body)| head + body));
     let bytes = read_until(stream, whole)?;
     let (head_bytes, _) = http_lengths(&bytes)?.ok_or("no head")?;
     Ok((bytes.len(), bytes[head_bytes..].to_vec()))
 }
 
-fn raw_reply(stream: &mut TcpStream) -> Result<(usize, Vec<u8>), Error> {
+fn raw_reply(stream: &mut Stream<TcpStream>) -> Result<(usize, Vec<u8>), Error> {
     let whole = |bytes: &[u8]| Ok(bytes.ends_with(b"\n").then_some(bytes.len()));
     let bytes = read_until(stream, whole)?;
     Ok((bytes.len(), bytes))
@@ -232,7 +241,7 @@ fn raw_reply(stream: &mut TcpStream) -> Result<(usize, Vec<u8>), Error> {
 
 /// Servers do not mask: a frame's head has 2, 4 or 10 bytes.
 fn websocket_reply(
-    stream: TcpStream,
+    stream: Stream<TcpStream>,
     address: SocketAddr,
     body: &[u8],
 ) -> Result<(usize, Vec<u8>), Error> {
