@@ -6,7 +6,9 @@ import base64
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,28 @@ def test_a_watcher_that_reads_slowly_is_told_what_it_has_missed(
         assert f"after version {len(versions)} are gone (max_watch_bytes)" in error["data"]
         # Its connection goes on.
         assert slow.result("kv.get", ["a"])["version"] == 1000
+
+
+def test_each_change_is_sent_at_once_beside_other_calls(
+    port: int, store: ucall.store.Store
+) -> None:
+    is_done = threading.Event()
+
+    def call() -> None:
+        with Wire(port) as wire:
+            while not is_done.is_set():
+                wire.result("kv.get", ["a"])
+
+    with ThreadPoolExecutor(2) as callers, Watch(port) as watch:
+        calls = [callers.submit(call) for _ in range(2)]
+        try:
+            for number in range(1, 201):
+                store.put("a", number)
+                assert watch.item()["version"] == number
+        finally:
+            is_done.set()
+        for done in calls:
+            done.result()
 
 
 def test_a_pause_loses_nothing_within_the_limit(port: int, store: ucall.store.Store) -> None:
