@@ -23,6 +23,7 @@ from udp_proxy import UdpProxy
 import ucall
 from harness import eventually
 from ucall import aio
+from ucall._client.datagrams import Cookie, RoundTrips, Window, parse_reply
 from ucall.client import Client
 
 #: Calls over a bad network; `make test-udp-long` makes more.
@@ -305,6 +306,9 @@ def test_a_reply_that_is_late_or_forged_answers_no_other_call() -> None:
                 for reply in (
                     b"\xff",
                     b"[]",
+                    b'{"jsonrpc":"2.0","id":%s,"result":1}' % (b"9" * 5_000),
+                    b'{"jsonrpc":"2.0","id":%d,"error":1}' % id,
+                    b'{"jsonrpc":"2.0","id":%d,"error":{"code":%s}}' % (id, b"9" * 5_000),
                     json.dumps([{"jsonrpc": "2.0", "id": id, "result": "batch"}]).encode(),
                     _reply(id - 1, "late"),
                     _reply(str(id), "another"),
@@ -318,6 +322,20 @@ def test_a_reply_that_is_late_or_forged_answers_no_other_call() -> None:
         with Client(f"udp://127.0.0.1:{server.getsockname()[1]}") as client:
             assert [client.sum(1, 2).json for _ in range(10)] == list(range(10))
         thread.join()
+
+
+def test_a_forged_cookie_does_not_make_later_requests_invalid() -> None:
+    for length, expected in ((256, "0" * 256), (257, None)):
+        cookie = Cookie()
+        window = Window([(1, b"{}")], RoundTrips(), cookie)
+        window.take_due(0)
+        error = {"code": -32006, "message": "", "data": {"cookie": "0" * length}}
+        datagram = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
+        id, reply = parse_reply(datagram, 10_000)
+        assert reply is not None
+        window.take_reply(id, reply, 1)
+        assert cookie.text == expected
+        assert window.is_done == (expected is None)
 
 
 def _reply(id: object, result: object) -> bytes:

@@ -43,6 +43,8 @@ PAUSE_S_MAX = 2.0
 JITTER = 0.25
 #: How often one call is sent again with another cookie.
 COOKIES_MAX = 3
+#: A longer one would make the `_meta` of all later requests invalid. Ours have 32.
+COOKIE_CHARACTERS_MAX = 256
 
 Call = tuple[object, bytes]
 
@@ -167,7 +169,7 @@ class Window:
             return False
         data = error.get("data")
         text = data.get("cookie") if isinstance(data, dict) else None
-        if not isinstance(text, str):
+        if not isinstance(text, str) or len(text) > COOKIE_CHARACTERS_MAX:
             return False
         self._cookie.text = text
         sent.cookies += 1
@@ -182,11 +184,14 @@ def parse_reply(
     reader = _core.ReplyReader(http=False, reply_bytes_max=reply_bytes_max)
     try:
         messages = reader.feed(datagram + b"\n")
-    except ConnectionError:
+        if len(messages) != 1 or not isinstance(reply := messages[0], _core.Reply):
+            return None, None
+        if reply.is_batch or (reply.is_error and not isinstance(reply.error(), dict)):
+            return None, None
+        id = reply.id
+    except (ConnectionError, ValueError):
+        # An integer may have more digits than Python reads.
         return None, None
-    if len(messages) != 1 or not isinstance(reply := messages[0], _core.Reply) or reply.is_batch:
-        return None, None
-    id = reply.id
     # Others are never looked up: millions of them may have one hash.
     return (id, reply) if type(id) in (int, str) else (None, None)
 

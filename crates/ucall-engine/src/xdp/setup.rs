@@ -92,7 +92,7 @@ fn make(name: &str, connection: BorrowedFd<'_>) -> io::Result<(XdpProgram, Vec<O
     };
     let [socket] = <[OwnedFd; 1]>::try_from(descriptors)
         .map_err(|_| io::Error::other("expected one UDP socket"))?;
-    check_socket(&socket)?;
+    check_socket(name, &socket)?;
     let program = XdpProgram::attach(name, UdpSocket::from(socket).local_addr()?)?;
     if program.queues() as usize + 2 > DESCRIPTORS_MAX {
         let max = DESCRIPTORS_MAX - 2;
@@ -103,8 +103,9 @@ fn make(name: &str, connection: BorrowedFd<'_>) -> io::Result<(XdpProgram, Vec<O
     Ok((program, sockets.map_err(|error| super::explain(name, &error))?))
 }
 
-/// The right to a port is of one network namespace, and of UDP.
-fn check_socket(socket: &OwnedFd) -> io::Result<()> {
+/// The right to a port is of one network namespace, of UDP, and of one interface if the socket is
+/// bound to that (`SO_BINDTODEVICE`).
+fn check_socket(name: &str, socket: &OwnedFd) -> io::Result<()> {
     let given = SockRef::from(socket);
     let domain = given.domain()?;
     let is_udp = [Domain::IPV4, Domain::IPV6].contains(&domain)
@@ -112,6 +113,9 @@ fn check_socket(socket: &OwnedFd) -> io::Result<()> {
         && given.protocol()? == Some(Protocol::UDP);
     if !is_udp {
         return Err(io::Error::other("expected a UDP socket"));
+    }
+    if given.device()?.is_some_and(|device| device != name.as_bytes()) {
+        return Err(io::Error::other("the server's socket is bound to another interface"));
     }
     let own = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     if network_cookie(socket.as_fd())? != network_cookie(own.as_fd())? {
@@ -183,10 +187,13 @@ mod tests {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let other = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let unix = Socket::new(Domain::UNIX, Type::DGRAM, None).unwrap();
+        let of_loopback = UdpSocket::bind("127.0.0.1:0").unwrap();
+        SockRef::from(&of_loopback).bind_device(Some(b"lo")).unwrap();
         for (request, given, expected) in [
             (&[VERSION, 0][..], vec![udp.as_fd()], "xdp: no-such-card: "),
             (&[VERSION, 0][..], vec![other.as_fd()], "expected a UDP socket"),
             (&[VERSION, 0][..], vec![unix.as_fd()], "expected a UDP socket"),
+            (&[VERSION, 0][..], vec![of_loopback.as_fd()], "bound to another interface"),
             (&[VERSION, 0][..], vec![], "expected one UDP socket"),
             (&[VERSION, 0][..], vec![udp.as_fd(), udp.as_fd()], "expected one UDP socket"),
             (&[VERSION + 1, 0][..], vec![udp.as_fd()], "another version"),

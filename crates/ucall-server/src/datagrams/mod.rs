@@ -110,7 +110,7 @@ impl DatagramServer {
     }
 
     /// Handles a datagram; returns the reply to send, if there is one. `is_rejecting` is whether
-    /// all calls are refused just now.
+    /// all new calls are refused just now.
     pub(crate) fn handle<H: Handler>(
         &mut self,
         bytes: &[u8],
@@ -138,7 +138,9 @@ impl DatagramServer {
         } else if let Err(error) = self.check(&document, &sender, environment) {
             self.refuse(&document, error, unix_time_s, address);
         } else {
-            let key = self.key_of(&document, &sender, is_rejecting, environment);
+            let key = self.key_of(&document, &sender, environment);
+            // A call that is refused did not run, so its repeat may run elsewhere.
+            let key = key.filter(|key| !is_rejecting || self.cache.contains(key));
             self.run_once(&document, &sender, key, unix_time_s, environment);
         }
         self.limit_amplification(document.id(), &sender, unix_time_s);
@@ -176,10 +178,9 @@ impl DatagramServer {
         &self,
         document: &DatagramDocument<'_>,
         sender: &Sender,
-        is_rejecting: bool,
         environment: &Environment<'_, Dispatch<'_, H>>,
     ) -> Option<RequestKey> {
-        if !self.config.dedupe || is_rejecting || document.id().is_none() {
+        if !self.config.dedupe || document.id().is_none() {
             return None;
         }
         if document.methods().all(|method| environment.service.is_idempotent(method)) {

@@ -81,6 +81,11 @@ impl ReplyCache {
         self.entries.is_empty()
     }
 
+    /// Whether a request is a repeat.
+    pub(crate) fn contains(&self, key: &RequestKey) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// Looks a request up. A new one takes room for the longest reply until it is answered.
     pub(crate) fn begin(&mut self, key: RequestKey, has_cookie: bool, now: Instant) -> Found<'_> {
         self.expire(now);

@@ -47,6 +47,19 @@ impl Udp {
         replies.map(text).collect()
     }
 
+    /// Makes new calls until a drain refuses one.
+    fn await_refusal(&mut self) {
+        let mut id = 100;
+        self.harness.turn_until(|harness| {
+            id += 1;
+            let text = call("echo", "[]", &id.to_string());
+            harness.network.write_datagram(self.socket, text.as_bytes(), source(1));
+            harness.turn();
+            let replies = harness.network.read_datagrams(self.socket);
+            replies.iter().any(|(reply, _)| String::from_utf8_lossy(reply).contains("-32002"))
+        });
+    }
+
     fn counts(&self) -> DatagramCounts {
         self.harness.stats().datagrams
     }
@@ -304,15 +317,24 @@ fn a_drain_refuses_calls_and_does_not_remember_that() {
     let mut udp = udp(|_| {});
     assert_eq!(udp.send(1, &call("later", "[]", "1")), [""; 0]);
     udp.harness.worker.mailbox().send(Message::drain(Drain::Refusing));
-    udp.harness.turn_until(|harness| {
-        harness.network.write_datagram(udp.socket, call("echo", "[]", "2").as_bytes(), source(1));
-        harness.turn();
-        let replies = harness.network.read_datagrams(udp.socket);
-        replies.iter().any(|(reply, _)| String::from_utf8_lossy(reply).contains("-32002"))
-    });
+    udp.await_refusal();
     udp.harness.complete("1", Ok(b"1".to_vec()));
     assert!(udp.replies(1).contains(&result("1", "1")));
     assert!(udp.send(1, &call("echo", "[]", "3"))[0].contains("-32002"));
+}
+
+#[test]
+fn a_repeat_during_a_drain_is_not_said_to_be_new() {
+    let mut udp = udp(|_| {});
+    let (done, running) = (call("echo", "[1]", "1"), call("later", "[]", "2"));
+    assert_eq!(udp.send(1, &done), [result("1", "[1]")]);
+    assert_eq!(udp.send(1, &running), [""; 0]);
+    udp.harness.worker.mailbox().send(Message::drain(Drain::Refusing));
+    udp.await_refusal();
+    assert_eq!(udp.send(1, &done), [result("1", "[1]")]);
+    assert_eq!(udp.send(1, &running), [""; 0]);
+    udp.harness.complete("2", Ok(b"2".to_vec()));
+    assert_eq!(udp.replies(1), [result("2", "2")]);
 }
 
 #[test]
