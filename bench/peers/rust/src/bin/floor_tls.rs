@@ -1,5 +1,5 @@
-//! The floor of TLS: rustls with aws-lc, as ucall has it, on epoll. It decrypts, and encrypts a reply
-//! made before the first connection came, without parsing.
+//! The floor of TLS: rustls with aws-lc, as ucall has it, on epoll. It decrypts, and encrypts a
+//! reply made before the first connection came, without parsing.
 //!
 //!     floor_tls --ssl-certfile PEM --port 0
 
