@@ -7,8 +7,9 @@ tests/mutants/*.toml list the mutants: a promise; a change of one file that brea
 that the file has once (`before`) and its replacement (`after`); and the test that must fail, a node
 of pytest or `cargo test -p CRATE … NAME`. Each change is made alone, in a copy of the tree in
 target/mutants, which is kept so that Rust builds only what a change affects. First every test runs
-once without a change, because one that fails anyway sees nothing. With `--check` nothing is built
-and run: each mutant must still apply, and its test exist. Standard library only.
+once without a change: a test that fails or is skipped anyway sees nothing, so its mutants are not
+tried. A mutant with `accepted`, the reason why no test sees it, may survive. With `--check` nothing
+is built and run: each mutant must still apply, and its test exist. Standard library only.
 """
 
 import argparse
@@ -18,8 +19,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +37,18 @@ KINDS = ["python", "extension", "rust", "library"]
 #: A test that hangs has seen its mutant. pytest's own limit is lower.
 HANGS_S = 900
 FAILED = {"pytest": 1, "cargo": 101}
+#: What a runner prints of a test that ran.
+PASSED = re.compile(r"\b[1-9]\d* passed\b")
+#: Builds that take less time than those of a release.
+PROFILE = {
+    "CARGO_PROFILE_RELEASE_LTO": "off",
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    "CARGO_INCREMENTAL": "1",
+}
+
+
+class CannotRunError(Exception):
+    """A build or a test that says nothing of its mutant."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +58,7 @@ class Mutant:
     before: str
     after: str
     test: str
+    accepted: str = ""
 
     @property
     def runner(self) -> str:
@@ -120,84 +136,109 @@ def _copy_extension() -> None:
         shutil.copy2(module, TREE / "python" / "ucall")
 
 
-def run(*command: str, output: int | None = subprocess.DEVNULL) -> int:
-    environment = os.environ | {
+def run(*command: str) -> tuple[int, str]:
+    """The status of a command, and its output."""
+    environment = os.environ | PROFILE
+    environment |= {
         "PYTHONPATH": os.pathsep.join([str(TREE / "python"), str(TREE / "tests")]),
         "PYO3_PYTHON": sys.executable,
         "CARGO_TARGET_DIR": str(FOLDER / "build"),
     }
-    # In a group of its own, which ends with it.
-    process = subprocess.Popen(
-        command, cwd=TREE, env=environment, stdout=output, stderr=output, start_new_session=True
-    )
-    try:
-        return process.wait(HANGS_S)
-    except subprocess.TimeoutExpired:
-        return FAILED["cargo"] if command[0] == "cargo" else FAILED["pytest"]
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        # In a group of its own, which ends with it.
+        process = subprocess.Popen(
+            command,
+            cwd=TREE,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(HANGS_S)
+        except subprocess.TimeoutExpired:
+            status = FAILED["cargo"] if command[0] == "cargo" else FAILED["pytest"]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return status, output.read()
 
 
 def build(mutant: Mutant) -> None:
-    """Builds what the test runs; ends the program if that fails."""
+    """Builds what the test runs."""
     if mutant.kind == "extension":
         wheels = FOLDER / "wheels"
         shutil.rmtree(wheels, ignore_errors=True)
         options = ["--quiet", "--release", "--locked", "--interpreter", sys.executable]
-        status = run(sys.executable, "-m", "maturin", "build", *options, "--out", str(wheels))
+        commands = [[sys.executable, "-m", "maturin", "build", *options, "--out", str(wheels)]]
+    elif mutant.runner == "cargo":
+        commands = [[*mutant.test.split(), "--no-run", "--quiet"]]
+    elif mutant.kind == "library":
+        library = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi"]
+        commands = [library, [*library, "--release"], [sys.executable, "tests/c/build.py"]]
+    else:
+        commands = []
+    for command in commands:
+        status, output = run(*command)
+        if status:
+            raise CannotRunError(f"does not compile: {output[-2000:]}")
+    if mutant.kind == "extension":
         for wheel in wheels.glob("*.whl"):
             with zipfile.ZipFile(wheel) as file:
                 names = [name for name in file.namelist() if name.startswith("ucall/_core.c")]
                 file.extractall(TREE / "python", names)
-    elif mutant.runner == "cargo":
-        status = run(*mutant.test.split(), "--no-run", "--quiet")
-    elif mutant.kind == "library":
-        library = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi"]
-        programs = [sys.executable, "tests/c/build.py"]
-        commands = [library, [*library, "--release"], programs]
-        status = next(filter(None, (run(*command) for command in commands)), 0)
-    else:
-        status = 0
-    if status:
-        sys.exit(f"{mutant.promise}: does not compile")
 
 
-def is_seen(mutant: Mutant, output: int | None = subprocess.DEVNULL) -> bool:
-    """Whether the test fails; ends the program if it cannot run."""
+def run_test(mutant: Mutant) -> tuple[bool, str]:
+    """Whether the test fails, and its output."""
     command = mutant.test.split()
     if mutant.runner == "pytest":
         command = [sys.executable, "-m", *command, "-q", "-x", "--timeout", "60"]
         # The thread ends pytest, also if the test hangs again at its end.
         command += ["--timeout-method", "thread", "-p", "no:cacheprovider"]
-    status = run(*command, output=output)
+    status, output = run(*command)
     if status not in (0, FAILED[mutant.runner]):
-        sys.exit(f"{mutant.promise}: the test cannot run, status {status}: {mutant.test}")
-    return status != 0
+        raise CannotRunError(f"the test cannot run, status {status}: {output[-2000:]}")
+    return status != 0, output
 
 
-def check_tests(mutants: list[Mutant]) -> None:
-    """Runs each test without a change; ends the program if one fails."""
+def find_unusable_tests(mutants: list[Mutant]) -> dict[str, str]:
+    """The tests that see nothing, because they fail or do not run without a change, and why."""
+    unusable = {}
     tests = {mutant.test: mutant for mutant in mutants}
     for number, mutant in enumerate(tests.values(), start=1):
         print(f"{number}/{len(tests)} without a change: {mutant.test}", flush=True)
-        if mutant.kind in ("rust", "library"):
-            build(mutant)
-        if is_seen(mutant, output=None):
-            sys.exit(f"fails without a change: {mutant.test}")
+        try:
+            if mutant.kind in ("rust", "library"):
+                build(mutant)
+            fails, output = run_test(mutant)
+        except CannotRunError as error:
+            unusable[mutant.test] = str(error)
+            continue
+        if fails:
+            unusable[mutant.test] = f"fails without a change: {output[-2000:]}"
+        elif not PASSED.search(output):
+            unusable[mutant.test] = "is skipped"
+    return unusable
 
 
-def try_mutant(mutant: Mutant) -> bool:
-    """Whether the test sees the mutant."""
+def try_mutant(mutant: Mutant) -> str:
+    """Breaks the promise, and returns the verdict: seen, survived, accepted, or why neither."""
     path = TREE / mutant.file
     text = path.read_text(encoding="utf-8")
     try:
         path.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
         build(mutant)
-        return is_seen(mutant)
+        fails, _ = run_test(mutant)
+    except CannotRunError as error:
+        return f"not tried: {error}"
     finally:
         path.write_text(text, encoding="utf-8")
+    if fails:
+        return "seen"
+    return f"accepted: {mutant.accepted}" if mutant.accepted else "survived"
 
 
 def main() -> None:
@@ -213,16 +254,27 @@ def main() -> None:
     mutants = [it for it in mutants if options.kind in (None, it.kind)]
     mutants = [it for it in mutants if options.only in f"{it.promise} {it.file}"]
     copy_tree()
-    check_tests(mutants)
-    survivors = []
+    unusable = find_unusable_tests(mutants)
+    verdicts = {}
     for number, mutant in enumerate(mutants, start=1):
-        seen = try_mutant(mutant)
-        verdict = "seen" if seen else "SURVIVED"
+        reason = unusable.get(mutant.test)
+        verdict = f"not tried: {reason}" if reason else try_mutant(mutant)
         print(f"{number}/{len(mutants)} {verdict}: {mutant.promise}", flush=True)
-        survivors += [] if seen else [mutant]
-    print(f"mutants: {len(mutants)} tried, {len(mutants) - len(survivors)} seen")
-    if survivors:
-        sys.exit("\n".join(f"survived: {it.promise} ({it.test})" for it in survivors))
+        verdicts[mutant] = verdict
+    report(verdicts)
+
+
+def report(verdicts: dict[Mutant, str]) -> None:
+    """Counts the verdicts, and fails if a mutant survived or was not tried."""
+    counts = Counter(verdict.partition(":")[0] for verdict in verdicts.values())
+    print(f"mutants: {len(verdicts)};", ", ".join(f"{n} {it}" for it, n in counts.items()))
+    missed = [
+        f"{verdict}: {it.promise} ({it.test})"
+        for it, verdict in verdicts.items()
+        if not verdict.startswith(("seen", "accepted"))
+    ]
+    if missed:
+        sys.exit("\n".join(missed))
 
 
 main()
