@@ -34,6 +34,7 @@ def main() -> int:
     if sys.argv[1:2] == ["relay"]:
         gateway = GatewaySettings.read(sys.argv[2:])
         _log_to_stderr(gateway.log_level.upper())
+        _warn(gateway.warnings)
         return _reporting(lambda: _relay(gateway))
     if sys.argv[1:2] == ["xdp-setup"]:
         from ucall import _xdp_setup
@@ -41,13 +42,18 @@ def main() -> int:
         return _xdp_setup.main(sys.argv[2:])
     settings = Settings.read()
     _log_to_stderr(settings.log_level.upper())
-    if not _process_role.is_worker():
-        for warning in settings.warnings:
-            log.warning("%s", warning)
+    _warn(settings.warnings)
     supervised = settings.workers is not None or settings.reload
     if supervised and not _process_role.is_worker():
         return _reporting(lambda: _supervise(settings))
     return _reporting(lambda: _serve(settings))
+
+
+def _warn(warnings: list[str]) -> None:
+    """Logs the warnings once: the variables of a worker are those of its supervisor."""
+    if not _process_role.is_worker():
+        for warning in warnings:
+            log.warning("%s", warning)
 
 
 def _reporting(run: Callable[[], int]) -> int:

@@ -96,6 +96,8 @@ class GatewaySettings:
     config: str
     workers: int
     log_level: str
+    #: What is wrong with variables whose names begin with ``UCALL_``.
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, arguments: Sequence[str]) -> GatewaySettings:
@@ -115,7 +117,8 @@ class GatewaySettings:
             help="processes, restarted when they die (default: 1)",
         )
         _add_log_level(parser)
-        return cls(**vars(parser.parse_args(arguments)))
+        flags = vars(parser.parse_args(arguments))
+        return cls(**flags, warnings=_unknown_variables(set(flags) - {"config"}))
 
 
 def _variable(name: str) -> str:
@@ -195,10 +198,13 @@ def _parser() -> Parser:
     _add(parser, "--broker-ca-certs", metavar="FILE", help="authorities of the broker's TLS")
     _add(parser, "--broker-certfile", metavar="FILE", help="certificate for the broker")
     _add(parser, "--broker-keyfile", metavar="FILE", help="its private key")
+    text = os.environ.get("UCALL_RELOAD")
     parser.add_argument(
         "--reload",
         action="store_true",
-        default=_is_yes(os.environ.get("UCALL_RELOAD", "")),
+        default=_parse_variable(parser, "UCALL_RELOAD", text, {"type": _boolean})
+        if text
+        else False,
         help="restart when a source below this folder changes (needs ucall[reload])",
     )
     return parser

@@ -18,7 +18,7 @@ from serving import NO_URING
 
 import ucall
 from harness import Wire, program, request
-from ucall._settings import Settings
+from ucall._settings import GatewaySettings, Settings
 
 APP = """
 import threading, ucall
@@ -266,6 +266,16 @@ def test_an_unknown_variable_is_warned_of(tmp_path: Path) -> None:
     assert "WARNING" not in _run(tmp_path, _ending("server"), "ending", **known)
 
 
+def test_a_gateway_warns_of_variables_that_it_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UCALL_WORKERS", "2")
+    monkeypatch.setenv("UCALL_MAX_BODY_BYTES", "9")
+    settings = GatewaySettings.read(["config.toml"])
+    assert settings.workers == 2
+    assert settings.warnings == ["UCALL_MAX_BODY_BYTES is no variable of ucall"]
+
+
 def test_every_option_of_a_server_has_a_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,7 +293,12 @@ def test_every_option_of_a_server_has_a_variable(
     assert (settings.options["uds_mode"], settings.options["title"]) == (0o660, "a title")
     assert (settings.options["debug"], settings.options["describe"]) == (True, False)
     assert settings.options["drain_timeout_s"] == 1.0
-    for name, complaint in (("debug", "yes or no"), ("uds_mode", "octal"), ("timeout_ms", "a num")):
+    for name, complaint in (
+        ("debug", "yes or no"),
+        ("uds_mode", "octal"),
+        ("timeout_ms", "a num"),
+        ("reload", "yes or no"),
+    ):
         monkeypatch.setenv(f"UCALL_{name.upper()}", "x")
         with pytest.raises(SystemExit):
             Settings.read(["a:b"])
