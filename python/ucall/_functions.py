@@ -68,7 +68,7 @@ class Functions:
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
-        #: Their description; ``None`` if nobody may ask for it.
+        #: Their description; ``None`` if the server does not describe itself.
         self.discovery: Discovery | None = None
         #: Whether any function needs an event loop.
         self.is_async = False

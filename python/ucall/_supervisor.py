@@ -468,8 +468,10 @@ class Supervisor:
             if not os.read(descriptor, 65536):
                 self._selector.unregister(descriptor)
                 watcher.wait()
-                how = _exit_reason(watcher)
-                log.error("the watcher of sources %s: changes restart nothing any more", how)
+                log.error(
+                    "the watcher of sources %s: source changes no longer restart the workers",
+                    _exit_reason(watcher),
+                )
             elif not self._is_stopping:
                 log.info("a source has changed: restarting")
                 self._begin_rolling()

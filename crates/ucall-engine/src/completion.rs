@@ -86,7 +86,7 @@ pub enum Completion {
         /// What for.
         readiness: Readiness,
     },
-    /// Somebody called [`Waker::wake`](crate::Waker::wake).
+    /// [`Waker::wake`](crate::Waker::wake) was called.
     Woken,
 }
 

@@ -27,7 +27,7 @@ pub fn finish_connect(socket: OwnedFd) -> io::Result<OwnedFd> {
         return Err(error);
     }
     let (peer, own) = (inner.peer_addr()?, inner.local_addr()?);
-    // A port of the local system that nobody listens on may be picked for the socket itself.
+    // The system may pick a local port without a listener for the socket itself.
     if !peer.is_unix() && peer == own {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -58,7 +58,7 @@ mod tests {
         let address = listener.local_addr().expect("it is bound").into();
         assert!(connect(&address).is_ok());
         drop(listener);
-        let error = connect(&address).expect_err("nobody listens");
+        let error = connect(&address).expect_err("no listener");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

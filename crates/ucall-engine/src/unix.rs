@@ -81,7 +81,7 @@ fn lock(folder: &Path) -> io::Result<File> {
             let folder = folder.display();
             let reason = format!(
                 "another process keeps {folder} locked (flock): end it, `lslocks` names it, or put \
-                 the socket into a folder that nobody else may read"
+                 the socket into a folder that no other user may read"
             );
             return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
         }

@@ -35,7 +35,7 @@ impl Network {
         drop(state);
         match listener {
             Some(listener) => self.connect_to(listener),
-            None => panic!("nobody listens"),
+            None => panic!("no listener"),
         }
     }
 
@@ -47,7 +47,7 @@ impl Network {
         let mut state = self.state();
         let connection = state.connect(None);
         let Some(Node::Listener(found)) = state.nodes.get_mut(listener) else {
-            panic!("nobody listens")
+            panic!("no listener")
         };
         found.backlog.push_back(connection);
         drop(state);

@@ -55,7 +55,7 @@ mod timer {
             Ok(Self { timer, expires_at: None })
         }
 
-        /// Sets it once. What it held of a ring before, which nobody reads, goes with that.
+        /// Sets it once. That also discards an expiration that was not read.
         #[cold]
         pub(super) fn set(
             &mut self,

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Operation {
-    /// Nobody waits for it: cancel, close.
+    /// Its completion is ignored: cancel, close.
     Ignored,
     Accept,
     Receive,

@@ -1,4 +1,4 @@
-//! What the system tells of a network interface.
+//! Attributes of a network interface, as the system reports them.
 
 use std::ffi::{CStr, CString};
 use std::io;

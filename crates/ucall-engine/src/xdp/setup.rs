@@ -65,7 +65,7 @@ pub(super) fn request(
 /// `connection`, a socket that keeps the bounds of messages.
 ///
 /// # Errors
-/// Why the server got nothing, which it is told.
+/// The reason, which the server is sent as well.
 pub fn hand_over(name: &str, connection: BorrowedFd<'_>) -> io::Result<()> {
     match make(name, connection) {
         Ok((program, sockets)) => {

@@ -73,7 +73,7 @@ pub fn a_shutdown_reaches_no_later_connection(harness: &mut Harness<impl Engine>
 pub fn returns_what_an_unknown_id_was_given(harness: &mut Harness<impl Engine, impl TestPeer>) {
     let unknown = Id { index: 7, generation: 3 };
     let SendState::Pending = harness.engine.send(unknown, b"hello".to_vec().into()) else {
-        panic!("nobody is there to take it");
+        panic!("no receiver");
     };
     let (payload, result) = harness.expect_sent(unknown);
     assert_eq!((payload.head(), result.is_err()), (&b"hello"[..], true));

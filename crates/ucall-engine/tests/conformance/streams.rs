@@ -373,7 +373,7 @@ pub fn reports_a_reset(harness: &mut Harness<impl Engine, impl TestPeer>) {
         Some(io::ErrorKind::ConnectionReset)
     );
     let SendState::Pending = harness.engine.send(socket, b"hello?".to_vec().into()) else {
-        panic!("nobody is there to take it");
+        panic!("no receiver");
     };
     let (payload, result) = harness.expect_sent(socket);
     assert_eq!((payload.head(), result.is_err()), (&b"hello?"[..], true));

@@ -22,7 +22,7 @@ fn write_long_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// So many bytes are not worth a call to be copied.
+/// Up to this length, in bytes, a text is copied in a loop instead of by a call.
 const SHORT: usize = 6;
 
 /// Appends text that is short in most calls.
