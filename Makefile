@@ -64,22 +64,24 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 			print(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"][0])')"
 	@touch $@
 
-# pip does not replace a package of the same version, so the second call forces it.
 # maturin lists every crate that it downloads, also with --quiet, so its output is shown on failure.
-$(STAMPS)/package: $(SOURCES) $(STAMPS)/maturin
+$(STAMPS)/wheel: $(SOURCES) $(STAMPS)/maturin
 	@tools/check-requirements.sh
 	@rm -rf $(WHEELS)
 	@echo "Building the package for release: some minutes the first time"
 	@$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY) \
 		>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
-	@echo "Installing the package and its test extras into $(VENV)"
-	@$(PY) -m pip install --quiet "$$(echo $(WHEELS)/*.whl)[test]"
+	@touch $@
+
+# pip does not replace a package of the same version, so this forces it.
+$(STAMPS)/package: $(STAMPS)/wheel $(STAMPS)/test-tools
+	@echo "Installing the package into $(VENV)"
 	@$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
 	@touch $@
 
 # Not as an extra of the package, so that linting Python builds no Rust.
-$(STAMPS)/lint-tools: pyproject.toml $(STAMPS)/venv
-	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
+$(STAMPS)/lint-tools: pyproject.toml $(STAMPS)/venv | $(STAMPS)/test-tools
+	@$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
 		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["lint"])')
 	@touch $@
 
@@ -477,9 +479,10 @@ uninstall-c: ## Remove the C library that install-c has installed with the same 
 c-reference: ## Write docs/c-reference.md, after a change of the C header
 	@$$(tools/find-python.sh) tools/c-reference.py
 
-# Installs pytest without the package, so that testing C builds no Python package.
-$(STAMPS)/test-tools: pyproject.toml $(STAMPS)/venv
-	$(PY) -c 'import tomllib; \
+# Installs pytest without the package, so that testing C builds no Python package. `make --jobs` runs
+# one pip at a time, and this one while the package is built.
+$(STAMPS)/test-tools: pyproject.toml $(STAMPS)/maturin
+	@$(PY) -c 'import tomllib; \
 		project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 		print(*project["optional-dependencies"]["test"], sep="\n")' | \
 		$(PY) -m pip install --quiet --requirement /dev/stdin

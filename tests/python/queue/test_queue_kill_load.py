@@ -27,7 +27,7 @@ from progress import Progress
 from ucall import queue as nq
 
 LONG = bool(os.environ.get("UCALL_QUEUE_LONG"))
-COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "3000"))
+COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "2000"))
 KILLS = 10 if LONG else 2
 PATIENCE_S = 4 if LONG else 2
 WAIT_S = 60 + COUNT / 500
