@@ -5,6 +5,7 @@ bench-compare`.
 """
 
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from render import tables
@@ -37,9 +38,17 @@ def compared(one: Path, other: Path) -> list[list[str]]:
             *(first.found, first.outcome, second.found, second.outcome),
             overlap(first, second),
         ]
-        for first, second in zip(*both, strict=True)
+        for first, second in matched(*both)
         if NOT_MEASURED not in (first.outcome, second.outcome)
     ]
+
+
+def matched(one: Iterable[Verdict], other: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict]]:
+    """The verdicts of one claim; the nearest peer may be another one in the other run."""
+    by_claim = {verdict.claim: verdict for verdict in other}
+    for verdict in one:
+        if verdict.claim in by_claim:
+            yield verdict, by_claim[verdict.claim]
 
 
 def main() -> None:

@@ -156,7 +156,9 @@ def path_of(results: dict, options: argparse.Namespace) -> Path:
     if options.rows or options.brief:
         return PART
     suffix = "-peers" if options.peers else ""
-    return ROOT / f"bench/results/{results['machine']['date']}{suffix}.json"
+    # With the time, so that a second run of a day replaces no other.
+    began = time.strftime("%H%M", time.gmtime(time.time() - results["minutes"] * 60))
+    return ROOT / f"bench/results/{results['machine']['date']}-{began}{suffix}.json"
 
 
 def end_on_sigterm(*_) -> None:

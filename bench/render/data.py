@@ -43,12 +43,16 @@ class Results:
             if (in_section, under) == (section, load) and all(name in found for name in servers)
         ]
 
-    def sections_of(self, load: str) -> list[str]:
-        return list(dict.fromkeys(section for section, under, _ in self.pairs if under == load))
+    def sections_of(self, load: str, *servers: str) -> list[str]:
+        """The sections that measured all these servers under this load; the headline alone, if it
+        did: a run of the peers measures ucall and the floor again, and does not change it."""
+        found = list(dict.fromkeys(section for section, under, _ in self.pairs if under == load))
+        found = [section for section in found if self.rounds(section, load, *servers)]
+        return ["headline"] if "headline" in found else found
 
     def section_for(self, server: str, load: str) -> str:
         """The section with most samples of the server under this load."""
-        sections = self.sections_of(load)
+        sections = self.sections_of(load, server)
         return max(sections, key=lambda name: len(self.rounds(name, load, server)), default="")
 
     def values(self, server: str, load: str, metric: str) -> Spread | None:
@@ -98,7 +102,7 @@ class Results:
                 for pair in self.rounds(section, load, server, other)
                 if in_one_mode(pair[server], pair[other])
             ]
-            for section in self.sections_of(load)
+            for section in self.sections_of(load, server, other)
         ]
         return max(found, key=len, default=[])
 
@@ -153,7 +157,7 @@ def in_one_mode(sample: Sample, other: Sample) -> bool:
 
 def load_results(path: Path, peers: Path | None = None) -> Results:
     """A run's results, with those of a run of the other peers."""
-    found = json.loads(path.read_text())
+    found = json.loads(path.read_text()) | {"file": path.stem}
     if peers:
         others = json.loads(peers.read_text())
         for name in ("samples", "problems", "idle", "json", "exact"):

@@ -6,7 +6,7 @@ from harness.report import Spread
 from render.data import Results, difference
 from render.verdicts import NOT_MEASURED, Verdict
 from suite import beside
-from suite.plan import BATCHES, PAYLOAD_BYTES, RATES
+from suite.plan import BATCHES, PAYLOAD_BYTES, QUOTED, RATES
 from suite.servers import Server, python_beside
 from suite.tails import SHARES
 
@@ -86,16 +86,19 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
     rows = []
     for server in present(results, servers, "c32"):
         name = server.name
-        if server.family == "floor" and server.protocol == "raw":
+        is_quoted = server.family in ("floor", "ours") or name in QUOTED
+        # Raw TCP and the other peers have fewer pairs, and are on the page of the benchmarks.
+        if server.protocol == "raw" or not is_quoted:
             continue
+        own, floors = results.beside_floor(name, "c32", "cpu_us_per_call")
         label = f"**{server.label}**" if server.family == "ours" else server.label
         rows.append(
             [
                 label,
                 one(results.values(name, "c32", "calls_per_second"), RATE),
                 f"{results.errors(name, 'c32'):,}",
-                one(results.values(name, "c32", "cpu_us_per_call"), CPU),
-                one(results.beside_floor(name, "c32", "cpu_us_per_call")[1], CPU),
+                one(own or results.values(name, "c32", "cpu_us_per_call"), CPU),
+                one(floors, CPU),
                 full(results.to_floor(name, "c32", results.cost), RATIO),
                 one(results.values(name, "c32", "p99_us"), TIME),
                 one(results.values(name, "c1", "p50_us"), TIME),

@@ -8,7 +8,7 @@ from suite.plan import MANY
 from suite.rounds import Group, Run
 
 #: Chromium names an origin, which over TLS is another one, and so rejected.
-LOAD = replace(MANY, clients=tuple(it for it in MANY.clients if it != "chromium"))
+LOAD = replace(MANY, name="c32-tls", clients=tuple(it for it in MANY.clients if it != "chromium"))
 SHARES = (50,)
 ROUNDS, SECONDS = 7, 1
 

@@ -8,6 +8,7 @@ import compare
 import pytest
 
 from harness.report import Spread, spread
+from render import tables
 from render.data import Results, difference, nearest
 from render.interval import interval
 from render.verdicts import Verdict, all_verdicts, evaluated
@@ -136,6 +137,35 @@ def test_runs_are_compared_by_their_intervals():
     assert compare.overlap(one, other) == "yes"
     assert compare.overlap(one, third) == "**no**"
     assert compare.overlap(one, Verdict("claim", "at most 2", "-", "not measured")) == "-"
+
+
+def test_runs_whose_nearest_peers_differ_are_compared_by_claim():
+    one = [Verdict(claim, "at least 2", "-", "met") for claim in ("cost", "times A's", "idle")]
+    other = [Verdict(claim, "at least 2", "-", "met") for claim in ("cost", "times B's", "idle")]
+    assert [first.claim for first, _ in compare.matched(one, other)] == ["cost", "idle"]
+
+
+def test_a_run_of_peers_does_not_change_the_headline():
+    samples = [
+        {"section": section, "load": "c32", "pair": pair, "server": server, "cpu_us_per_call": cpu}
+        for section, pair, server, cpu in (
+            ("headline", "0", "floor-epoll", 2.0),
+            ("headline", "0", "ours-c-posix", 2.2),
+            ("calls", "1", "floor-epoll", 2.0),
+            ("calls", "1", "ours-c-posix", 4.0),
+            ("calls", "1", "ntex", 3.0),
+            ("calls", "2", "floor-epoll", 2.0),
+            ("calls", "2", "ours-c-posix", 4.0),
+            ("calls", "2", "actix", 5.0),
+        )
+    ]
+    sample = {"calls_per_second": 1.0, "p99_us": 1.0, "rss_mb": 1.0, "errors": 0}
+    found = Results({"samples": [it | sample for it in samples], "idle": []})
+    assert found.to_floor("ours-c-posix", "c32", "cpu_us_per_call").median == pytest.approx(1.1)
+    assert found.values("ours-c-posix", "c32", "cpu_us_per_call").median == 2.2
+    assert found.to_floor("ntex", "c32", "cpu_us_per_call").median == 1.5
+    table = tables.headline(found, everyone())
+    assert "actix" in table and "ntex" not in table
 
 
 def test_an_unmeasured_target_is_not_met():

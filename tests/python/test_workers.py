@@ -454,7 +454,7 @@ def test_a_watcher_of_sources_that_dies_is_logged(tmp_path: Path) -> None:
             if b"watch()" in Path(f"/proc/{child}/cmdline").read_bytes()
         ]
         os.kill(watcher, signal.SIGKILL)
-        line = "the watcher of sources was killed by SIGKILL: source changes no longer restart the workers"
+        line = "was killed by SIGKILL: source changes no longer restart the workers"
         assert eventually(lambda: line in it.text()), it.text()
         assert it.call("version") == 1
         it.stop()

@@ -122,18 +122,26 @@ impl<'a> Load<'a> {
             Some(rate) => self.open_loop(start, end, Duration::from_secs_f64(1.0 / rate))?,
         }
         self.outcome.elapsed = start.elapsed();
-        self.outcome.latency.add(&self.window)?;
+        if !self.window.is_empty() {
+            self.end_window(Instant::now())?;
+        }
         Ok(self.outcome)
     }
 
-    /// Ends the window if its time is over.
+    /// Ends the window if its time is over. A window without replies goes on: its requests count
+    /// when they are answered, with the time that they have waited.
     fn turn_window(&mut self, now: Instant) -> Result<(), Error> {
-        if now >= self.window_end {
-            self.outcome.windows.push(self.window.value_at_quantile(0.999));
-            self.outcome.latency.add(&self.window)?;
-            self.window.reset();
-            self.window_end = now + WINDOW;
+        if now >= self.window_end && !self.window.is_empty() {
+            self.end_window(now)?;
         }
+        Ok(())
+    }
+
+    fn end_window(&mut self, now: Instant) -> Result<(), Error> {
+        self.outcome.windows.push(self.window.value_at_quantile(0.999));
+        self.outcome.latency.add(&self.window)?;
+        self.window.reset();
+        self.window_end = now + WINDOW;
         Ok(())
     }
 
