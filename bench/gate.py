@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ INSTRUCTIONS_TOLERANCE = 0.03
 SYSTEM_CALLS_TOLERANCE = 0.02
 ENGINES = ("posix", "uring")
 OTHER_BUILDS = ("CARGO_PROFILE_RELEASE_LTO", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS")
+#: What counts instructions and system calls.
+TOOLS = ("valgrind", "strace")
 COUNTED_BY_HARDWARE = "instructions by perf"
 
 #: Figures by what is counted, for each server and shape.
@@ -98,10 +101,13 @@ def build() -> str:
     return f"rustc {rust}, CPython {python}, {platform.machine()}"
 
 
-def reason_to_fail(stored: dict[str, Figures]) -> str | None:
+def reason_to_fail(stored: dict[str, Figures], writes: bool = False) -> str | None:
     if os.environ.keys() & set(OTHER_BUILDS):
         return f"{' or '.join(OTHER_BUILDS)} is set: this is not the release build"
-    if build() not in stored:
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"{' and '.join(missing)} not found: apt-get install {' '.join(missing)}"
+    if build() not in stored and not writes:
         known = "; ".join(stored)
         return f"gate.json has figures of {known}; this is {build()}: BENCH_FLAGS=--write adds them"
     return None
@@ -117,7 +123,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="store what is found")
     options = parser.parse_args()
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    if not options.write and (reason := reason_to_fail(stored)):
+    if reason := reason_to_fail(stored, options.write):
         sys.exit(f"bench-gate: {reason}")
     OUTPUT.mkdir(exist_ok=True)
     found, notes = measured()

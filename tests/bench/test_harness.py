@@ -162,10 +162,14 @@ def test_the_gate_reports_missing_counters():
 def test_the_gate_fails_for_another_build(monkeypatch):
     monkeypatch.delenv("CARGO_PROFILE_RELEASE_LTO", raising=False)
     monkeypatch.delenv("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", raising=False)
+    monkeypatch.setattr(gate, "TOOLS", ())
     assert gate.reason_to_fail({gate.build(): STORED}) is None
+    assert gate.reason_to_fail({}, writes=True) is None
     assert "BENCH_FLAGS=--write" in gate.reason_to_fail({"rustc 1.0.0": STORED})
+    monkeypatch.setattr(gate, "TOOLS", ("no-such-tool",))
+    assert "no-such-tool not found" in gate.reason_to_fail({}, writes=True)
     monkeypatch.setenv("CARGO_PROFILE_RELEASE_LTO", "off")
-    assert "not the release build" in gate.reason_to_fail({gate.build(): STORED})
+    assert "not the release build" in gate.reason_to_fail({}, writes=True)
 
 
 def test_requests_are_sent_in_turn_and_their_replies_read(monkeypatch):
