@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import threading
@@ -57,6 +58,10 @@ def served(seen: Seen | None = None, **options: Any) -> ucall.Server:
     @server
     def context(ctx: ucall.Context) -> list[Any]:
         return [ctx.user, ctx.headers.get("x-tenant"), ctx.headers.get("ucall-broker")]
+
+    @server
+    def peer(ctx: ucall.Context) -> str:
+        return str(ctx.peer)
 
     @server
     def repeat(count: int) -> str:
@@ -226,6 +231,29 @@ def test_headers_of_the_connection_are_not_passed_on(
     assert code == "-32600"
 
 
+def test_a_caller_cannot_forge_its_address(broker: NatsServer) -> None:
+    server = served(trusted_proxies=["127.0.0.1"])
+    server.start(broker=broker.url, group="models")
+    try:
+        assert registered(broker)
+        for forged in ({"X-Forwarded-For": "9.9.9.9"}, {"forwarded": "for=9.9.9.9"}):
+            reply = request(broker, "models.peer", b"", forged)
+            assert reply.headers is None and b"9.9.9.9" not in reply.data
+    finally:
+        server.stop()
+
+
+def test_statistics_describe_the_server_once(
+    broker: NatsServer, server: ucall.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda text: hashed.append(text) or sha256(text))
+    for _ in range(3):
+        request(broker, "$SRV.STATS.models")
+    assert len(hashed) == 1
+
+
 def test_a_deadline_holds(broker: NatsServer, server: ucall.Server, seen: Seen) -> None:
     code, _, _ = error_of(request(broker, "models.wait", b"", {"Ucall-Timeout-Ms": "50"}))
     assert code == "-32001"
@@ -282,6 +310,25 @@ def test_calls_above_the_limit_are_refused(
         first.cancel()
 
     connected(broker.url, call_twice)
+
+
+def test_messages_above_the_limit_of_bytes_are_refused(
+    broker: NatsServer, server: ucall.Server, monkeypatch: pytest.MonkeyPatch, seen: Seen
+) -> None:
+    monkeypatch.setattr("ucall._broker.calls._RUNNING_BYTES_MAX", 10)
+
+    async def call(connection: Any) -> None:
+        headers = {"Ucall-Call-Id": "waiting"}
+        await connection.publish("models.wait", b"[    ]", reply="nowhere", headers=headers)
+        await connection.flush()
+        await asyncio.to_thread(seen.started.wait, 60)
+        reply = await connection.request("models.math.add", b"[12]", timeout=60)
+        assert reply.data == b"13"
+        code, _, _ = error_of(await connection.request("models.math.add", b"[123]", timeout=60))
+        assert code == "-32003"
+        await connection.publish("models.$cancel", b"waiting")
+
+    connected(broker.url, call)
 
 
 def test_a_server_serves_without_its_broker_and_registers_when_it_comes(seen: Seen) -> None:

@@ -27,10 +27,13 @@ from ucall.errors import ConnectionError, HTTPError, TimeoutError
 
 __all__ = ["LocalCalls"]
 
-#: Calls under way. Past it, -32003.
+#: Calls under way, and the bytes of their messages. Past either, -32003.
 _RUNNING_MAX = 1_024
-#: Headers of messages that concern NATS, or the connection of the caller.
+_RUNNING_BYTES_MAX = 67_108_864
+#: Headers of messages that concern NATS, or the connection of the caller. Those of proxies are
+#: refused because the server may trust its own machine as one.
 _NOT_PASSED_ON = {*RESERVED, "accept", "content-encoding", "expect", "origin", "te", "trailer"}
+_NOT_PASSED_ON |= {"forwarded", "x-forwarded-for"}
 _INVALID, _INTERNAL = -32600, -32603
 _DRAINING, _OVERLOADED, _UNAUTHORISED, _ABORTED = -32002, -32003, -32004, -32007
 #: What a status without a JSON-RPC reply stands for.
@@ -57,6 +60,7 @@ class LocalCalls:
         options = Options(self._address, None, {})
         self._pool = HttpPool(options, REPLY_BYTES_MAX, tls, _RUNNING_MAX, WAITING_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running_bytes = 0
         self._by_id: dict[str, asyncio.Task[None]] = {}
         self._writer = lru_cache(maxsize=64)(self._new_writer)
 
@@ -67,16 +71,22 @@ class LocalCalls:
 
     def begin(self, connection: Any, method: str, message: Any, count: Count) -> None:
         """Begins a call, which replies by itself."""
+        length = len(message.data)
+        is_refused = (
+            len(self._tasks) >= _RUNNING_MAX or self._running_bytes + length > _RUNNING_BYTES_MAX
+        )
         task = asyncio.get_running_loop().create_task(
-            self._run(connection, method, message, count, len(self._tasks) >= _RUNNING_MAX)
+            self._run(connection, method, message, count, is_refused)
         )
         self._tasks.add(task)
+        self._running_bytes += length
         id = (message.headers or {}).get(CALL_ID)
         if id is not None:
             self._by_id[id] = task
 
         def forget(_: object) -> None:
             self._tasks.discard(task)
+            self._running_bytes -= length
             if id is not None and self._by_id.get(id) is task:
                 del self._by_id[id]
 

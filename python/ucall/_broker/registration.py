@@ -140,6 +140,8 @@ class Registration:
             Address(advertise)
         self._id = secrets.token_hex(11)
         self._started = datetime.now(UTC)
+        #: A document and its hash.
+        self._hashed: tuple[dict[str, Any], str] = {}, ""
         self._identity: dict[str, Any] = {}
         self._endpoints: list[Endpoint] = []
         self._subscriptions: list[Any] = []
@@ -263,9 +265,17 @@ class Registration:
         data: dict[str, Any] = {"load": {**load, "calls_through_broker": self._calls.running}}
         discovery = self._server._functions.discovery
         if discovery is not None:
-            text = json.dumps(discovery.document(), sort_keys=True)
-            data["openrpc_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+            data["openrpc_sha256"] = self._hash_of(discovery.document())
         return data
+
+    def _hash_of(self, document: dict[str, Any]) -> str:
+        """The SHA-256 of a document, which is the same object until the functions change."""
+        hashed, text = self._hashed
+        if hashed is not document:
+            encoded = json.dumps(document, sort_keys=True).encode()
+            text = hashlib.sha256(encoded).hexdigest()
+            self._hashed = document, text
+        return text
 
     def _make_endpoints(self) -> list[Endpoint]:
         functions = self._server._functions
