@@ -87,37 +87,88 @@ def test_both_engines_serve_one_program() -> None:
         server.stop()
 
 
-LITTLE_MEMORY = """
-import os, resource, ucall
-from ucall.uring import Server
+#: Tests run at the same time, so each is a user of its own where it can be.
+LIMITED = """
+import os, resource, sys
+import ucall
+from ucall import queue, uring
 
-servers = [Server(port=0) for _ in range(100)]
+def limit_memory(memory_bytes):
+    if os.getuid() == 0:
+        os.setuid(int(sys.argv[1]))
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (memory_bytes, hard))
+"""
+
+MANY_RINGS = """
+servers = [uring.Server(port=0) for _ in range(100)]
 with servers.pop():
     pass  # Imports what root's files have, which the user below cannot read.
-if os.getuid() == 0:
-    os.setuid(65534)
-resource.setrlimit(resource.RLIMIT_MEMLOCK, (256 * 1024, 256 * 1024))
+limit_memory(256 * 1024)
 started = []
 try:
     for server in servers:
         server.start()
         started.append(server)
-    print("the kernel does not count")
 except ucall.EngineError as error:
     print(len(started), error)
 for server in started:
     server.stop()
 """
 
+ONE_RING = """
+def start(server):
+    with server:
+        pass
 
-@pytest.mark.skipif(NO_URING, reason="io_uring is refused here")
-def test_a_start_without_memory_names_the_limit() -> None:
-    command = [sys.executable, "-c", LITTLE_MEMORY]
+def run(server):
+    server.on_startup(server.stop)
+    server.run()
+
+def communicate(server):
+    location = queue.NetworkLocation("127.0.0.1", 0)
+    options = queue.CommunicatorOptions(netloc=location, engine="uring")
+    queue.new("tcp", "server", options).close()
+
+use, udp, pages = globals()[sys.argv[2]], sys.argv[3] == "udp", int(sys.argv[4])
+first, second = (uring.Server(port=0, udp=udp) for _ in range(2))
+use(first)  # As above.
+limit_memory(pages * resource.getpagesize())
+try:
+    use(second)
+except ucall.EngineError as error:
+    print(error)
+"""
+
+
+def _with_little_memory(source: str, user: int, *arguments: str) -> str:
+    command = [sys.executable, "-c", LIMITED + source, str(user), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    if "does not count" in done.stdout:
+    if not done.stdout:
         pytest.skip("this kernel does not count io_uring as locked memory")
-    started, _, error = done.stdout.partition(" ")
+    assert "io_uring cannot be used here: no memory" in done.stdout
+    assert "ulimit -l" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.skipif(NO_URING, reason="io_uring is refused here")
+def test_a_ring_is_smaller_where_memory_is_short() -> None:
+    started = _with_little_memory(MANY_RINGS, 65_534).partition(" ")[0]
     # Other tests of an ordinary user use up the same limit.
     assert int(started) >= (4 if os.getuid() == 0 else 0)
-    assert error.startswith("io_uring cannot be used here: no memory") and "ulimit -l" in error
+
+
+# The pages are one less than each takes, so that the last step fails.
+@pytest.mark.skipif(NO_URING, reason="io_uring is refused here")
+@pytest.mark.parametrize(
+    ("use", "transport", "pages", "user"),
+    [
+        ("start", "tcp", 2, 65_533),
+        ("run", "tcp", 2, 65_532),
+        ("start", "udp", 3, 65_531),
+        ("communicate", "tcp", 2, 65_530),
+    ],
+)
+def test_what_needs_a_ring_names_the_limit(use: str, transport: str, pages: int, user: int) -> None:
+    _with_little_memory(ONE_RING, user, use, transport, str(pages))

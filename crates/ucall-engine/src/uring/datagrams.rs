@@ -19,7 +19,7 @@ use socket2::{SockAddr, SockAddrStorage};
 use super::buffers::{Buffers, GROUP};
 use super::memory::StableBox;
 use super::token::Operation;
-use super::{Slot, Uring};
+use super::{Slot, Uring, features};
 use crate::datagram::{self, CONTROL_BYTES, Control, DatagramDrops, DatagramPath};
 use crate::{Completion, Id};
 
@@ -228,9 +228,10 @@ impl Uring {
     fn datagram_buffers(&mut self) -> io::Result<(u16, DatagramBuffers)> {
         loop {
             self.last_group = self.last_group.checked_add(1).unwrap_or(GROUP + 1);
-            match Buffers::new(&self.ring.submitter(), self.last_group) {
+            let (ring, group) = (&mut self.ring, self.last_group);
+            match features::wait_for_memory(|| Buffers::new(&ring.submitter(), group)) {
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-                made => return Ok((self.last_group, made?)),
+                made => return Ok((group, made.map_err(features::explain)?)),
             }
         }
     }

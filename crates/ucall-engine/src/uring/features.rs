@@ -112,10 +112,11 @@ impl Default for Features {
     }
 }
 
-/// Makes a ring, for up to a quarter of a second where its memory is above the limit on locked
-/// memory: the kernel releases that of earlier rings some time after their end.
+/// Makes a ring, or what it needs. Retries for a second where its memory is above the limit on
+/// locked memory: the kernel releases that of earlier rings some time after their end, mostly within
+/// 100 ms.
 pub(super) fn wait_for_memory<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 0..25 {
+    for _ in 0..100 {
         match make() {
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
                 thread::sleep(Duration::from_millis(10));

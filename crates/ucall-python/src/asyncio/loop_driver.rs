@@ -17,6 +17,7 @@ use ucall_engine::Listener;
 
 use super::runner::{Bounds, RunEnd, TurnOutcome, WorkerRunner};
 use super::tasks::Tasks;
+use crate::engine;
 use crate::thread_bound::ThreadBound;
 
 /// The loop runs its callbacks for this long before the engine is polled again.
@@ -78,7 +79,8 @@ impl LoopDriver {
             run.runner.worker.handler_mut().take_variables(py)?;
             run.runner.worker.listen(sockets.listener)?;
             if let Some(datagrams) = sockets.datagrams {
-                run.runner.worker.listen_datagrams(datagrams)?;
+                let listening = run.runner.worker.listen_datagrams(datagrams);
+                listening.map_err(|error| engine::failure(py, error))?;
             }
             Ok(())
         })

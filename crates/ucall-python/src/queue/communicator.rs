@@ -123,7 +123,8 @@ impl QueueCore {
             },
         };
         // SAFETY: starting a thread and binding a socket access no Python object.
-        let handle = unsafe { detached(py, || ucall_queue::start(settings)) }?;
+        let handle = unsafe { detached(py, || ucall_queue::start(settings)) }
+            .map_err(|error| engine::failure(py, error))?;
         Ok(Self {
             handle,
             is_plain: load_plain.is_none(),
