@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from programs import find, reason
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
 
@@ -68,6 +70,8 @@ def _enter(path: str) -> None:
 def why_no_network() -> str | None:
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs root on Linux"
+    if find("ip") is None:
+        return reason("ip")
     name = f"ucall-{os.getpid()}-probe"
     try:
         _ip("netns", "add", name)

@@ -53,8 +53,12 @@ def require_header(name: str) -> None:
 
 def skip(program: str, *, allow_module_level: bool = False) -> None:
     """Skips the test, or the module, because this program is missing."""
-    reason = f"{program} is not installed (apt-get install {_PACKAGES[program]})"
-    pytest.skip(reason, allow_module_level=allow_module_level)
+    pytest.skip(reason(program), allow_module_level=allow_module_level)
+
+
+def reason(program: str) -> str:
+    """Why a test without this program is skipped; the end of the run counts these tests."""
+    return f"{program} is not installed (apt-get install {_PACKAGES[program]})"
 
 
 def unrun_blocks(passed: Iterable[Any]) -> Iterator[str]:

@@ -205,7 +205,7 @@ def _parser() -> Parser:
         default=_parse_variable(parser, "UCALL_RELOAD", text, {"type": _boolean})
         if text
         else False,
-        help="restart when a source below this folder changes (needs ucall[reload])",
+        help="restart when a source below this folder changes (needs watchfiles)",
     )
     return parser
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from programs import require
 from serving import Serve
 from streaming import KINDS, SINGLE_KINDS, Source, StreamWire, stream_request
 from websockets.sync.client import connect
@@ -123,9 +123,7 @@ def test_items_over_http(serve: Serve, kind: str, accept: str) -> None:
 
 
 def test_items_with_curl(serve: Serve) -> None:
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("needs curl")
+    curl = require("curl")
     server, _ = served(serve, "async")
     url, data = f"http://{HOST}:{server.port}/", request("stream", [2, 0]).decode()
     command = [curl, "-sN", url, "-H", f"Accept: {LINES}", "-d", data]
