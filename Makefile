@@ -188,9 +188,14 @@ security-table: setup ## Test every bad input, and write the tables in docs/secu
 	UCALL_SECURITY_TABLE=$(abspath docs/security.md) $(PY) -m pytest $(PYTEST_FLAGS) \
 		tests/python/security
 
+# The features are those of `make test-rust`, so that neither compiles the other's crates again.
+.PHONY: websocket-echo
+websocket-echo: $(STAMPS)/venv
+	@$(CARGO) build --quiet --locked --workspace --exclude ucall-python --example ws_echo
+
 .PHONY: conformance test-conformance
 test: test-conformance
-test-conformance: setup test-programs ## Run conformance suites: JSONTestSuite, h11, httptools, httplint
+test-conformance: setup test-programs websocket-echo ## Run conformance suites: JSONTestSuite, h11, httptools, httplint
 	@tools/install-conformance.sh $(PY)
 	$(PY) -m pytest $(PYTEST_FLAGS) --ignore tests/conformance/test_tls.py tests/conformance
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from limits import LimitedServer
 
 ROOT = Path(__file__).resolve().parents[2]
+# Built by `make websocket-echo`.
+ECHO = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "debug/examples/ws_echo"
 WS = ROOT / ".bench/conformance/ws"
 if not (WS / "package.json").exists():
     pytest.skip("make test-conformance gets ws, by npm", allow_module_level=True)
@@ -83,10 +86,7 @@ def test_calls(peer: LimitedServer) -> None:
 
 @pytest.fixture(scope="module")
 def echo_port() -> Iterator[int]:
-    build = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-server"]
-    subprocess.run([*build, "--example", "ws_echo"], cwd=ROOT, check=True)
-    program = ROOT / "target/debug/examples/ws_echo"
-    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([ECHO], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         yield int(process.stdout.readline())
         process.kill()
