@@ -260,7 +260,7 @@ lint-explorer: ## Check that the built page matches its source, if npm works
 
 .PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
 lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
-lint: lint-workflows
+lint: lint-workflows lint-container
 
 lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
@@ -562,6 +562,14 @@ test-wheel: test-programs .bench/tls_client ## Run the Python tests on a wheel o
 	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
 		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
 
+.PHONY: test-old-system test-new-pythons
+test-old-system: ## Install a wheel of dist/ in Debian 11, serve and call there (needs root)
+	@tools/test-wheel-in-debian.sh bullseye python3.11
+
+test-new-pythons: ## The same with 3.14 and 3.15 in Debian's next release
+	@tools/test-wheel-in-debian.sh forky python3.14
+	@tools/test-wheel-in-debian.sh forky python3.15
+
 .PHONY: dist-c test-dist-c sbom
 dist-c: $(STAMPS)/release-tools ## Pack the C library in dist/, for any folder and glibc 2.17
 	@tools/pack-c-library.sh $(abspath $(PY)) $(DIST)
@@ -577,6 +585,10 @@ sbom: ## List the crates that are compiled in, as CycloneDX, in dist/
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 .PHONY: lint-workflows
 lint-workflows: ## Check the workflows of GitHub, if Go can install actionlint
-	@if GOBIN=$(abspath .bench/bin) go install $(ACTIONLINT) 2>/dev/null; then \
+	@if error=$$(GOBIN=$(abspath .bench/bin) go install $(ACTIONLINT) 2>&1); then \
 		.bench/bin/actionlint && echo "workflows: good"; \
-	else echo "workflows: not checked; needs Go and its module proxy"; fi
+	else echo "workflows: not checked; needs Go and its module proxy: $${error##*$$'\n'}"; fi
+
+.PHONY: lint-container
+lint-container: $(STAMPS)/lint-tools ## Check deploy/Dockerfile
+	@$(VENV)/bin/hadolint deploy/Dockerfile

@@ -33,7 +33,7 @@ make_root() {
     make_debian trixie "$fresh"
     git clone --quiet --depth 1 "file://$PWD" "$fresh/srv/ucall"
     # With recommended packages, as a reader runs README's line.
-    in_root "$fresh" root "apt-get install -y -qq $(packages_of_readme) >/dev/null 2>&1"
+    in_root "$fresh" root "apt-get install -y -qq $(packages_of_readme)" >>"$fresh.log" 2>&1
     in_root "$fresh" root "useradd --create-home user"
     umount --recursive "$fresh"
 }

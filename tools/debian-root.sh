@@ -1,4 +1,4 @@
-# Sourced by scripts that run commands in a Debian of their own, made by debootstrap. They need root.
+# Sourced by scripts that run commands in a Debian that debootstrap makes. They need root.
 
 # Runs the script again in mount and process namespaces of its own, so that its mounts and processes
 # end with it.
@@ -62,8 +62,8 @@ in_root() {
 install_packages() {
     local root=$1
     shift
-    in_root "$root" root "apt-get install -y -qq --no-install-recommends $* >/var/log/install.log 2>&1" ||
-        { tail -n 20 "$root/var/log/install.log" >&2; exit 1; }
+    in_root "$root" root "apt-get install -y -qq --no-install-recommends $*" >"$root.log" 2>&1 ||
+        { tail -n 20 "$root.log" >&2; exit 1; }
 }
 
 # Ends what the commands left running, which keeps the file systems of the root busy, and names it.

@@ -3,8 +3,9 @@
     PYTHON tools/test-wheel.py [--package FILE] [PYTEST ARGUMENTS …]
 
 The environment belongs to the interpreter that runs this script. Without a file it takes the wheel
-in dist/ for that interpreter. It serves and calls a function, prints how long installation and
-import took, and runs the Python tests if it gets arguments for pytest. Standard library only.
+in dist/ for that interpreter. It serves and calls a function, and fails if the
+installation, the first call or the import takes longer than the limits below. With arguments for
+pytest it runs the Python tests. Standard library only.
 """
 
 import argparse
@@ -33,6 +34,8 @@ def sum(a: int, b: int) -> int:
 with server, Client(port=server.port) as client:
     assert client.sum(2, 3).json == 5
 """
+FIRST_CALL_SECONDS_MAX = 10
+IMPORT_SECONDS_MAX = 0.03
 # Settings of this build, which a user does not have.
 SETTINGS = {"CARGO_TARGET_DIR", "CFLAGS", "CXXFLAGS", "PYO3_PYTHON", "PYTHONPATH", "RUSTFLAGS"}
 
@@ -65,10 +68,15 @@ class Environment:
 
 
 def try_out(environment: Environment, package: Path) -> None:
-    seconds = environment.install(package) + environment.run("-c", SERVE_AND_CALL)
-    print(f"installed, and served the first call, in {seconds:.1f} s")
-    seconds = cpu_seconds(environment, "import ucall") - cpu_seconds(environment, "pass")
-    print(f"import ucall: {seconds * 1000:.0f} ms of CPU time", flush=True)
+    first_call = environment.install(package) + environment.run("-c", SERVE_AND_CALL)
+    print(f"installed, and served the first call, in {first_call:.1f} s")
+    imported = cpu_seconds(environment, "import ucall") - cpu_seconds(environment, "pass")
+    print(f"import ucall: {imported * 1000:.0f} ms of CPU time", flush=True)
+    # The source distribution compiles first.
+    if package.suffix == ".whl" and first_call > FIRST_CALL_SECONDS_MAX:
+        sys.exit(f"the first call took more than {FIRST_CALL_SECONDS_MAX} s")
+    if imported > IMPORT_SECONDS_MAX:
+        sys.exit(f"the import took more than {IMPORT_SECONDS_MAX * 1000:.0f} ms")
 
 
 def cpu_seconds(environment: Environment, code: str) -> float:
