@@ -1,8 +1,8 @@
 """The header in C++ with RAII, and in Go by cgo."""
 
+import build
 import pytest
 
-import build
 import harness
 from harness import Client, serving
 

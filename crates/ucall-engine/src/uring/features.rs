@@ -112,9 +112,8 @@ impl Default for Features {
     }
 }
 
-/// Makes a ring, or what it needs. Retries for a second where its memory is above the limit on
-/// locked memory: the kernel releases that of earlier rings some time after their end, mostly within
-/// 100 ms.
+/// Makes a ring, or buffers of one. Retries for a second where they are above the limit on locked
+/// memory: the kernel releases that of earlier rings after their end, mostly within 100 ms.
 pub(super) fn wait_for_memory<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..100 {
         match make() {
