@@ -397,7 +397,9 @@ class Request:
 
 @final
 class RequestWriter:
-    def __new__(cls, head: bytes | None, default: Callable[[Any], object]) -> RequestWriter: ...
+    def __new__(
+        cls, head: bytes | None, default: Callable[[Any], object], timeout_ms: int | None = None
+    ) -> RequestWriter: ...
     def call(
         self,
         method: str,

@@ -80,21 +80,26 @@ class HTTPError(ConnectionError):
         status: The status code, such as 413.
         reason: The reason phrase (RFC 9112, section 4).
         text: The beginning of the body.
+        retry_after_s: The seconds of the header Retry-After; ``None`` without one.
     """
 
     status: int
     reason: str
     text: str
+    retry_after_s: int | None
 
-    def __init__(self, status: int, reason: str = "", text: str = "") -> None:
+    def __init__(
+        self, status: int, reason: str = "", text: str = "", retry_after_s: int | None = None
+    ) -> None:
         line = f"HTTP status {status} {reason}".rstrip()
         super().__init__(f"{line}: {text}" if text else line)
         self.status = status
         self.reason = reason
         self.text = text
+        self.retry_after_s = retry_after_s
 
-    def __reduce__(self) -> tuple[type[HTTPError], tuple[int, str, str]]:
-        return type(self), (self.status, self.reason, self.text)
+    def __reduce__(self) -> tuple[type[HTTPError], tuple[int, str, str, int | None]]:
+        return type(self), (self.status, self.reason, self.text, self.retry_after_s)
 
 
 class TimeoutError(builtins.TimeoutError):

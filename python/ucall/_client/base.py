@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address, Addresses
 from ucall._client.inbox import check_waiting_bytes
-from ucall._client.options import UNCHANGED, BalancedOptions, Options, Unchanged
+from ucall._client.options import TIMEOUT_S, UNCHANGED, BalancedOptions, Options, Unchanged
 from ucall._client.response import Response
 from ucall._client.tls import context_for
 from ucall._core import Reply, Request
@@ -34,7 +34,6 @@ __all__ = [
     "target_of",
 ]
 
-TIMEOUT_S = 60.0
 REPLY_BYTES_MAX = 67_108_864
 IMAGE_PIXELS_MAX = 67_108_864
 

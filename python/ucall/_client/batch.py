@@ -52,7 +52,11 @@ class Calls:
                 span, self._requests[position] = spans.add_to(request)
                 # A notification has no id.
                 self._spans[request.get("id", f"notification {position}")] = span
-        return self._client._options.writer.batch(self._requests, bool(self.responses))
+        options = self._client._options
+        if options.timeout_ms is not None:
+            for request in self._requests:
+                request["_meta"] = {**request.get("_meta", {}), "timeout_ms": options.timeout_ms}
+        return options.writer.batch(self._requests, bool(self.responses))
 
     def datagrams(self) -> tuple[list[tuple[object, bytes]], list[bytes]]:
         """The calls as requests of their own, with their ids, and the notifications."""

@@ -10,7 +10,15 @@ from ucall import _core
 from ucall._client.address import Address
 from ucall._client.encode import default
 
-__all__ = ["RESERVED", "TIMEOUT_MS", "UNCHANGED", "BalancedOptions", "Options", "Unchanged"]
+__all__ = [
+    "RESERVED",
+    "TIMEOUT_MS",
+    "TIMEOUT_S",
+    "UNCHANGED",
+    "BalancedOptions",
+    "Options",
+    "Unchanged",
+]
 
 
 class Unchanged:
@@ -22,6 +30,8 @@ class Unchanged:
 
 UNCHANGED: Final = Unchanged()
 
+#: The time limit of a call unless the program sets one.
+TIMEOUT_S = 60.0
 #: The header with the time that the caller waits: milliseconds, in decimal. Past it, -32001.
 TIMEOUT_MS = "Ucall-Timeout-Ms"
 
@@ -48,7 +58,7 @@ class Options:
         TypeError, ValueError: An option is invalid; the message names it.
     """
 
-    __slots__ = ("address", "headers", "id", "timeout", "writer")
+    __slots__ = ("address", "headers", "id", "timeout", "timeout_ms", "writer")
 
     def __init__(
         self,
@@ -76,7 +86,12 @@ class Options:
         self.id = id
         if address.is_websocket:
             self.upgrade_head()
-        self.writer = _core.RequestWriter(self._head(), default)
+        #: The time limit in the `_meta` of calls without headers: only one that the program has
+        #: set, since servers read requests without `_meta` faster.
+        self.timeout_ms: int | None = None
+        if timeout not in (None, TIMEOUT_S) and not (address.is_http or address.is_udp):
+            self.timeout_ms = math.ceil(timeout * 1000)
+        self.writer = _core.RequestWriter(self._head(), default, self.timeout_ms)
 
     def _head(self) -> bytes | None:
         """The head of all requests; ``None`` over other protocols than HTTP."""

@@ -48,7 +48,7 @@ _probe_ids = itertools.count(1)
 _KNOWN_S = 60.0
 
 _DRAINING, _OVERLOADED, _ABORTED = -32002, -32003, -32007
-#: The pause that a status 503 asks for, and the longest that `retry_after_ms` may.
+#: The pause without `retry_after_ms` or `Retry-After`, and the longest that they may ask for.
 _UNAVAILABLE_S = 1.0
 _RETRY_AFTER_MAX_S = 30.0
 #: Seconds to wait before each further round over all addresses.
@@ -120,7 +120,8 @@ class Attempts(Generic[PoolT]):
                 return Verdict.DONE
             # A server that accepts no WebSocket may be back at any moment.
             if error.status == 503 and error.may_have_run:
-                balancer.overload(member, now, _UNAVAILABLE_S)
+                seconds = _UNAVAILABLE_S if error.retry_after_s is None else error.retry_after_s
+                balancer.overload(member, now, min(seconds, _RETRY_AFTER_MAX_S))
             else:
                 balancer.fail(member, now)
         elif isinstance(error, TimeoutError) and error.may_have_run:

@@ -26,6 +26,8 @@ pub struct ResponseHead {
     pub has_events: bool,
     /// The proof of a server that it speaks WebSocket (RFC 6455, section 4.2.2).
     pub websocket_accept: Option<Vec<u8>>,
+    /// `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is ignored.
+    pub retry_after_s: Option<u64>,
 }
 
 /// The length of a response's body.
@@ -91,6 +93,7 @@ pub fn parse_response_head(
         keeps_alive,
         has_events: fields.has_events,
         websocket_accept: fields.websocket_accept,
+        retry_after_s: fields.retry_after_s,
     }))
 }
 
@@ -103,6 +106,7 @@ struct Fields {
     keep_alive: bool,
     has_events: bool,
     websocket_accept: Option<Vec<u8>>,
+    retry_after_s: Option<u64>,
 }
 
 impl Fields {
@@ -141,6 +145,8 @@ impl Fields {
             self.has_events = media.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
         } else if is("sec-websocket-accept") {
             self.websocket_accept = Some(header.value.trim_ascii().to_vec());
+        } else if is("retry-after") {
+            self.retry_after_s = decimal(header.value);
         } else if is("sec-websocket-extensions") {
             return Err(not_http("an extension of WebSocket, which the request does not offer"));
         } else if is("content-encoding") && !header.value.eq_ignore_ascii_case(b"identity") {

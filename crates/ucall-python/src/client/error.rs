@@ -34,7 +34,7 @@ pub(super) enum ClientFault {
     /// The server violates the protocol; the text is a clause.
     Protocol(String),
     /// An HTTP status other than success, without a JSON-RPC document.
-    Http { status: u16, reason: String, text: String },
+    Http { status: u16, reason: String, text: String, retry_after_s: Option<u64> },
     /// The frames of the server violate WebSocket; the text says what was expected.
     WebSocket(String),
     /// The server sent a Close frame.
@@ -55,7 +55,9 @@ impl ClientFault {
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
         let message = match self {
             Self::TimedOut => return raise(py, &TIMEOUT_ERROR, "TimeoutError", self.message()),
-            Self::Http { status, reason, text } => return http_error(py, status, &reason, &text),
+            Self::Http { status, reason, text, retry_after_s } => {
+                return http_error(py, (status, reason, text, retry_after_s));
+            }
             _ => self.message(),
         };
         raise(py, &CONNECTION_ERROR, "ConnectionError", message)
@@ -131,9 +133,9 @@ fn raise(
     }
 }
 
-fn http_error(py: Python<'_>, status: u16, reason: &str, text: &str) -> PyErr {
+fn http_error(py: Python<'_>, arguments: (u16, String, String, Option<u64>)) -> PyErr {
     match HTTP_ERROR.import(py, "ucall.errors", "HTTPError") {
-        Ok(class) => PyErr::from_type(class.clone(), (status, reason.to_owned(), text.to_owned())),
+        Ok(class) => PyErr::from_type(class.clone(), arguments),
         Err(error) => error,
     }
 }

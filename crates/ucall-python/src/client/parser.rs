@@ -44,6 +44,8 @@ pub(super) struct Message {
     /// The reason phrase, for statuses other than success.
     pub(super) reason: String,
     pub(super) body: Vec<u8>,
+    /// The seconds of its `Retry-After`.
+    pub(super) retry_after_s: Option<u64>,
     /// Whether it is the end of a body of events, without a document.
     pub(super) ends_events: bool,
 }
@@ -292,8 +294,13 @@ impl Parser {
         if has_events && matches!(self.protocol, Protocol::HttpEvents) {
             self.events = Some(EventReader::new(self.bytes_max));
         }
-        self.message =
-            Message { status: head.status, reason: head.reason, body, ends_events: false };
+        self.message = Message {
+            status: head.status,
+            reason: head.reason,
+            body,
+            retry_after_s: head.retry_after_s,
+            ends_events: false,
+        };
         self.keeps_alive = head.keeps_alive;
         self.state = state;
         Ok(())

@@ -40,6 +40,8 @@ pub(crate) struct Request {
     start: usize,
     /// Where its document is.
     document: Range<usize>,
+    /// Where the digits of its `timeout_ms` are; empty without one.
+    timeout: Range<usize>,
     expected: Expected,
 }
 
@@ -108,15 +110,18 @@ pub(crate) struct RequestWriter {
     head: Option<Vec<u8>>,
     /// Replaces an object that JSON does not have by one that it has.
     default: Py<PyAny>,
+    /// The `timeout_ms` of each call's `_meta`, for requests without a head.
+    timeout_ms: Option<u64>,
 }
 
 #[pymethods]
 impl RequestWriter {
-    /// `head` ends with `Content-Length: `; with `None` requests are raw documents.
+    /// `head` ends with `Content-Length: `; with `None` requests are raw documents, whose calls
+    /// carry `timeout_ms`.
     #[new]
-    #[pyo3(signature = (head, default))]
-    fn new(head: Option<Vec<u8>>, default: Py<PyAny>) -> Self {
-        Self { head, default }
+    #[pyo3(signature = (head, default, timeout_ms=None))]
+    fn new(head: Option<Vec<u8>>, default: Py<PyAny>, timeout_ms: Option<u64>) -> Self {
+        Self { head, default, timeout_ms }
     }
 
     /// Writes one call; with the id `None` a notification. `wants_items` asks for the items of a
@@ -152,9 +157,11 @@ impl RequestWriter {
             Expected::Id(text) if wants_items => Some(&**text),
             _ => None,
         };
-        write_meta(&mut data, progress_token, trace);
+        // The timeout of a stream holds between its items.
+        let timeout_ms = self.timeout_ms.filter(|_| id.is_some() && !wants_items);
+        let timeout = write_meta(&mut data, progress_token, trace, timeout_ms);
         data.push(b'}');
-        Ok(self.end(data, expected, &head_end))
+        Ok(Request { timeout, ..self.end(data, expected, &head_end) })
     }
 
     /// Writes a request object that is complete, with its id.
@@ -186,11 +193,18 @@ impl RequestWriter {
         }
         let start = data.len();
         data.extend_from_slice(document);
+        let mut timeout = 0..0;
+        if let (Some(timeout_ms), false) = (self.timeout_ms, request.timeout.is_empty()) {
+            let digits = timeout_ms.to_string();
+            let at = start + request.timeout.start - request.document.start;
+            data.splice(at..at + request.timeout.len(), digits.bytes());
+            timeout = at..at + digits.len();
+        }
         let document = start..data.len();
         if self.head.is_none() {
             data.push(b'\n');
         }
-        Request { data, start: 0, document, expected: request.expected.clone() }
+        Request { data, start: 0, document, timeout, expected: request.expected.clone() }
     }
 }
 
@@ -212,7 +226,7 @@ impl RequestWriter {
         let document = self.head_bytes(head_end)..data.len();
         let Some(head) = &self.head else {
             data.push(b'\n');
-            return Request { data, start: 0, document, expected };
+            return Request { data, start: 0, document, timeout: 0..0, expected };
         };
         let head_bytes = document.start;
         let length = (data.len() - head_bytes).to_string();
@@ -224,7 +238,7 @@ impl RequestWriter {
                 position.copy_from_slice(part);
             }
         }
-        Request { data, start, document, expected }
+        Request { data, start, document, timeout: 0..0, expected }
     }
 
     fn params(
@@ -269,8 +283,13 @@ fn head_end_with((traceparent, tracestate): &TraceContext) -> Vec<u8> {
     [lines.as_bytes(), HEAD_END].concat()
 }
 
-/// Writes the member `_meta`, if it has members.
-fn write_meta(data: &mut Vec<u8>, progress_token: Option<&[u8]>, trace: Option<TraceContext>) {
+/// Writes the member `_meta`, if it has members. Returns the digits of its `timeout_ms`.
+fn write_meta(
+    data: &mut Vec<u8>,
+    progress_token: Option<&[u8]>,
+    trace: Option<TraceContext>,
+    timeout_ms: Option<u64>,
+) -> Range<usize> {
     let mut begin: &[u8] = br#","_meta":{"#;
     let mut member = |data: &mut Vec<u8>, name: &str| {
         data.extend_from_slice(std::mem::replace(&mut begin, b","));
@@ -289,7 +308,15 @@ fn write_meta(data: &mut Vec<u8>, progress_token: Option<&[u8]>, trace: Option<T
             write_string(data, &tracestate);
         }
     }
+    let mut timeout = 0..0;
+    if let Some(timeout_ms) = timeout_ms {
+        member(data, "timeout_ms");
+        let start = data.len();
+        data.extend_from_slice(timeout_ms.to_string().as_bytes());
+        timeout = start..data.len();
+    }
     if begin == b"," {
         data.push(b'}');
     }
+    timeout
 }
