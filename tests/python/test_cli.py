@@ -352,7 +352,7 @@ def test_no_connection_and_no_reply() -> None:
 
     with scripted(silent) as server:
         status, out, line = run("echo", "-p", str(server.port), "--timeout", "0.2")
-        assert (status, out, line) == (3, b"", "ucall: no reply came within 0.2 s\n")
+        assert (status, out, line) == (3, b"", "ucall: timed out after 0.2 s\n")
 
     def page(peer: Peer) -> None:
         peer.http_request()

@@ -58,7 +58,7 @@ class AsyncPool:
 
         Raises:
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
-            ucall.TimeoutError: No reply came within ``timeout`` seconds.
+            ucall.TimeoutError: There was no reply within ``timeout`` seconds.
         """
         self.use_running_loop()
         try:
@@ -236,7 +236,7 @@ class SharedPool(AsyncPool):
         self.subscriptions.clear()
 
     def cancel(self, connection: SharedConnection, ids: Collection[object]) -> None:
-        """Tells the server that no one waits for these calls."""
+        """Tells the server that the replies to these calls are not needed."""
         for id in ids:
             connection.cancel(self._options.writer.call("$/cancelRequest", (), {"id": id}, None))
 

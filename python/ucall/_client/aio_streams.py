@@ -110,7 +110,7 @@ class Stream:
         except builtins.TimeoutError as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise timeout_error(self._timeout, "no item and no reply came") from None
+            raise timeout_error(self._timeout, "no further item") from None
 
 
 class SharedSource:

@@ -70,7 +70,7 @@ class Channel:
         Raises:
             ValueError: A call in progress has one of the ids.
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
-            ucall.TimeoutError: No reply came within ``timeout`` seconds, connecting included.
+            ucall.TimeoutError: There was no reply within ``timeout`` seconds, connecting included.
         """
         deadline = Deadline(timeout)
         link = self.link(deadline)
@@ -81,7 +81,7 @@ class Channel:
         try:
             link.wait(inbox, deadline)
             while not isinstance(message := inbox.take(), _core.Reply):
-                pass  # An item that no one asked for.
+                pass  # An item that was not requested.
             return message
         except BaseException as error:
             self.cancel(link, ids)
@@ -130,7 +130,7 @@ class Channel:
         return inbox
 
     def cancel(self, link: Link, ids: Collection[object]) -> None:
-        """Tells the server that no one waits for these calls."""
+        """Tells the server that the replies to these calls are not needed."""
         for id in ids:
             request = self._options.writer.call("$/cancelRequest", (), {"id": id}, None)
             if link.error is None:
@@ -198,7 +198,7 @@ def _passes_within(deadline: Deadline, seconds: float) -> bool:
 
 
 def _poll_in_background(link: Link) -> None:
-    """Starts a thread that polls a link until it closes, or no one refers to it."""
+    """Starts a thread that polls a link until it closes, or is collected."""
     known, is_closed = ref(link), link.is_closed
 
     def run() -> None:

@@ -1,16 +1,20 @@
-"""Hedged calls: a second server is asked when the first is slower than nearly all calls."""
+"""Hedged calls: they are sent again when there is no reply in the time of nearly all calls."""
 
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["Hedge", "Latencies"]
+__all__ = ["Hedge", "Latencies", "first_result"]
 
 T = TypeVar("T")
+_Work: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 _THREADS_MAX = 128
 
@@ -45,30 +49,84 @@ class Hedge:
 
     def __init__(self) -> None:
         self.latencies = Latencies()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: _Threads | None = None
         self._process = 0
 
     def run(self, attempt: Callable[[], T], delay_s: float, may_hedge: Callable[[], bool]) -> T:
         """Runs an attempt, and another one if the first has no result after a delay. Returns the
         first result; raises if both fail."""
-        threads = self._executor()
-        futures = {threads.submit(attempt)}
-        done, running = wait(futures, timeout=delay_s)
-        if running and may_hedge():
-            futures.add(threads.submit(attempt))
-            done, running = wait(futures, return_when=FIRST_COMPLETED)
-        while running and all(it.exception() is not None for it in done):
-            done, running = wait(futures)
-        return _best(done or futures)
+        threads = self._running_threads()
+        return first_result(lambda: threads.submit(attempt), (delay_s,), may_hedge)
 
-    def _executor(self) -> ThreadPoolExecutor:
+    def close(self) -> None:
+        """Ends the threads, each after its attempt. The next call starts new ones."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.close()
+
+    def _running_threads(self) -> _Threads:
         if self._threads is None or self._process != os.getpid():
             # A forked child has none of its parent's threads.
-            self._threads = ThreadPoolExecutor(_THREADS_MAX, "ucall-client-hedge")
-            self._process = os.getpid()
+            self._threads, self._process = _Threads(), os.getpid()
         return self._threads
 
 
-def _best(futures: set[Future[T]]) -> T:
-    succeeded = (it for it in futures if it.exception() is None)
-    return next(succeeded, next(iter(futures))).result()
+class _Threads:
+    """Daemon threads: unlike those of an executor, they do not delay the end of the process until
+    the slower attempts have ended. They end when this object is collected."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._count = 0
+        self.close = weakref.finalize(self, self._work.put, None)
+        self.close.atexit = False
+
+    def submit(self, attempt: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._work.put((future, attempt))
+        if self._idle.acquire(blocking=False):
+            return future
+        with self._lock:
+            may_start = self._count < _THREADS_MAX
+            self._count += may_start
+        if may_start:
+            threading.Thread(
+                target=_run, args=(self._work, self._idle), name="ucall-client-hedge", daemon=True
+            ).start()
+        return future
+
+
+def _run(work: SimpleQueue[_Work | None], idle: threading.Semaphore) -> None:
+    while (item := work.get()) is not None:
+        future, attempt = item
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(attempt())
+            except BaseException as error:
+                future.set_exception(error)
+        del item, future, attempt
+        idle.release()
+    work.put(None)  # For the next thread.
+
+
+def first_result(
+    begin: Callable[[], Future[T]], delays_s: Iterable[float], may_hedge: Callable[[], bool]
+) -> T:
+    """The first result of an attempt, and of further ones that begin while there is none, after
+    these delays. Cancels the others; raises if all fail."""
+    running = {begin()}
+    try:
+        for delay_s in delays_s:
+            if wait(running, delay_s, FIRST_COMPLETED).done or not may_hedge():
+                break
+            running.add(begin())
+        while True:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            succeeded = [it for it in done if it.exception() is None]
+            if succeeded or not running:
+                return (succeeded or [*done])[0].result()
+    finally:
+        for future in running:
+            future.cancel()

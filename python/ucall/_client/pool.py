@@ -75,7 +75,7 @@ class Pool:
 
         Raises:
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
-            ucall.TimeoutError: No reply came within ``timeout`` seconds, connecting included.
+            ucall.TimeoutError: There was no reply within ``timeout`` seconds, connecting included.
         """
         if self._calls_share_channel:
             return self.channel().exchange(request, ids, timeout)

@@ -154,9 +154,10 @@ def not_sent(error: ErrorT) -> ErrorT:
     return error
 
 
-def timeout_error(seconds: float | None, event: str = "no reply came") -> TimeoutError:
-    """The exception for a deadline that passed."""
-    return TimeoutError(f"{event} within {seconds:g} s" if seconds else f"{event} in time")
+def timeout_error(seconds: float | None, event: str = "") -> TimeoutError:
+    """The exception for a deadline that passed, before an event."""
+    limit = f"timed out after {seconds:g} s" if seconds else "timed out"
+    return TimeoutError(f"{event}: {limit}" if event else limit)
 
 
 def closed_error() -> ConnectionError:

@@ -72,7 +72,7 @@ class StreamConnection:
 
         Raises:
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
-            ucall.TimeoutError: No reply came within ``timeout`` seconds.
+            ucall.TimeoutError: There was no reply within ``timeout`` seconds.
         """
         connected = self._socket
         if connected is None or self._is_stale(connected):

@@ -133,7 +133,7 @@ class ChannelSource:
         try:
             self._link.wait(self._inbox, Deadline(self._timeout))
         except builtins.TimeoutError:
-            raise timeout_error(self._timeout, "no item and no reply came") from None
+            raise timeout_error(self._timeout, "no further item") from None
         return self._inbox.take()
 
     def close(self, *, has_ended: bool) -> None:

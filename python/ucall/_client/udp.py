@@ -94,7 +94,7 @@ class UdpPool(_Base):
         Raises:
             ValueError: The request is too long for a datagram.
             ucall.ConnectionError: No server listens there.
-            ucall.TimeoutError: No reply came within ``timeout`` seconds.
+            ucall.TimeoutError: There was no reply within ``timeout`` seconds.
         """
         deadline = Deadline(timeout)
         if not ids:
