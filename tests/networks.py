@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from programs import find, reason
 
@@ -33,6 +33,7 @@ class Network:
         _ip("link", "add", "eth0", "netns", self.server, *queues, "type", "veth", *peer)
         for name, number in ((self.client, 1), (self.server, 2)):
             inside = ["-n", name]
+            _ip(*inside, "link", "set", "lo", "up")
             _ip(*inside, "link", "set", "eth0", "mtu", str(mtu))
             _ip(*inside, "address", "add", f"192.0.2.{number}/24", "dev", "eth0")
             _ip(*inside, "address", "add", f"2001:db8::{number}/64", "dev", "eth0", "nodad")
@@ -52,14 +53,32 @@ class Network:
         return "xdp" in shown.stdout
 
     @contextmanager
-    def on_client(self) -> Iterator[None]:
-        """Lets this thread make sockets in the client's namespace."""
-        with open("/proc/thread-self/ns/net") as own:
-            _enter(f"/run/netns/{self.client}")
-            try:
-                yield
-            finally:
-                assert not _LIBC.setns(own.fileno(), _CLONE_NEWNET)
+    def lost_packets(self) -> Iterator[None]:
+        """Drops what the server sends."""
+        route = ["blackhole", "192.0.2.1/32"]
+        _ip("-n", self.server, "route", "add", *route)
+        try:
+            yield
+        finally:
+            _ip("-n", self.server, "route", "delete", *route)
+
+    def on_client(self) -> AbstractContextManager[None]:
+        """Lets this thread make sockets and processes in the client's namespace."""
+        return _inside(f"/run/netns/{self.client}")
+
+    def on_server(self) -> AbstractContextManager[None]:
+        """The same in the server's namespace."""
+        return _inside(f"/run/netns/{self.server}")
+
+
+@contextmanager
+def _inside(path: str) -> Iterator[None]:
+    with open("/proc/thread-self/ns/net") as own:
+        _enter(path)
+        try:
+            yield
+        finally:
+            assert not _LIBC.setns(own.fileno(), _CLONE_NEWNET)
 
 
 def _enter(path: str) -> None:

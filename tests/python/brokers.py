@@ -26,11 +26,12 @@ class NatsServer:
 
     Args:
         arguments: More arguments of its command line.
-        scheme: ``tls`` if it needs TLS.
         monitors: Whether it has a port for `routes`.
+        address: Where it listens.
     """
 
-    def __init__(self, *arguments: str, monitors: bool = False) -> None:
+    def __init__(self, *arguments: str, monitors: bool = False, address: str = HOST) -> None:
+        self._address = address
         self._program = require("nats-server")
         self.port = free_port()
         self._monitoring_port = free_port() if monitors else None
@@ -49,7 +50,14 @@ class NatsServer:
 
     def start(self) -> None:
         """Starts it, and waits until it listens."""
-        command = [self._program, "--addr", HOST, "--port", str(self.port), *self._arguments]
+        command = [
+            self._program,
+            "--addr",
+            self._address,
+            "--port",
+            str(self.port),
+            *self._arguments,
+        ]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE)
         assert self._process.stderr is not None
         lines = iter(self._process.stderr.readline, b"")
@@ -82,12 +90,12 @@ class NatsServer:
 
 
 @contextmanager
-def cluster(count: int = 3) -> Iterator[list[NatsServer]]:
+def cluster(count: int = 3, address: str = HOST) -> Iterator[list[NatsServer]]:
     """A cluster, whose nodes may be killed and started again."""
     ports = [free_port() for _ in range(count)]
     urls = [f"nats://{HOST}:{port}" for port in ports]
     options = "--cluster_name", "test", "--routes", ",".join(urls)
-    nodes = [NatsServer("--cluster", url, *options, monitors=True) for url in urls]
+    nodes = [NatsServer("--cluster", url, *options, monitors=True, address=address) for url in urls]
     try:
         for node in nodes:
             node.start()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
 from ucall.client import Client
@@ -131,7 +132,11 @@ class Failure:
 class Load:
     """Calls one after another by several callers, until it is stopped."""
 
+    callers: int
+    idempotent: bool = False
     succeeded: list[int] = field(default_factory=list)
+    #: When each call that succeeded began, and the seconds that it took.
+    latencies: list[tuple[float, float]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     wrong: list[Any] = field(default_factory=list)
     _has_ended: bool = False
@@ -139,49 +144,78 @@ class Load:
     def stop(self) -> None:
         self._has_ended = True
 
-    def goes_on(self) -> bool:
+    def goes_on(self, calls: int = 200) -> bool:
         """Whether calls succeed that began from now on."""
         before = len(self.succeeded)
-        return eventually(lambda: len(self.succeeded) > before + 200)
+        return eventually(lambda: len(self.succeeded) > before + calls)
 
-    def _numbers(self, caller: int, callers: int) -> Iterator[tuple[int, str]]:
+    def goes_on_until(self, moment: float) -> bool:
+        """Whether calls succeed until then, by ``time.monotonic``."""
+        while (left := moment - time.monotonic()) > 0 and not self._has_ended:
+            time.sleep(min(left, 0.1))
+        return self.goes_on()
+
+    def check(self, begun: Counter[int]) -> None:
+        """No reply was wrong, and no call was begun twice that may not."""
+        assert self.wrong == []
+        known = [*self.succeeded, *(failure.number for failure in self.failures)]
+        repeated = [number for number in known if begun[number] > 1]
+        assert [number for number in repeated if self.method_of(number) == "once"] == []
+
+    def check_failures(self, ended: list[tuple[float, float]]) -> None:
+        """Only calls have failed that may not be repeated, and were under way when a server ended,
+        from one moment to another."""
+        for failure in self.failures:
+            assert failure.method == "once", failure
+            assert isinstance(failure.error, ucall.ConnectionError) and failure.error.may_have_run
+            is_of = (began <= failure.ended and failure.began <= end for began, end in ended)
+            assert any(is_of), failure
+
+    def method_of(self, number: int) -> str:
+        return "once" if number // self.callers % 2 else "often"
+
+    def _numbers(self, caller: int) -> Iterator[tuple[int, str]]:
         number = caller
         while not self._has_ended:
-            number += callers
-            yield number, "once" if number // callers % 2 else "often"
+            number += self.callers
+            yield number, self.method_of(number)
 
-    def _note(self, number: int, result: object) -> None:
+    def _note(self, number: int, result: object, began: float) -> None:
         if result == number + 1:
             self.succeeded.append(number)
+            self.latencies.append((began, time.monotonic() - began))
         else:
             self.wrong.append((number, result))
 
     def _fail(self, number: int, method: str, error: BaseException, began: float) -> None:
         self.failures.append(Failure(number, method, error, began, time.monotonic()))
 
-    def call_in_turn(self, client: Client, caller: int, callers: int) -> None:
-        for number, method in self._numbers(caller, callers):
+    def call_in_turn(self, client: Client, caller: int) -> None:
+        for number, method in self._numbers(caller):
             began = time.monotonic()
             try:
-                self._note(number, client.call(method, number).json)
+                self._note(number, client.call(method, number).json, began)
             except Exception as error:
                 self._fail(number, method, error, began)
 
-    async def await_in_turn(self, client: aio.Client, caller: int, callers: int) -> None:
-        for number, method in self._numbers(caller, callers):
+    async def await_in_turn(self, client: aio.Client, caller: int) -> None:
+        for number, method in self._numbers(caller):
             began = time.monotonic()
             try:
-                self._note(number, (await client.call(method, number)).json)
+                self._note(number, (await client.call(method, number)).json, began)
             except Exception as error:
                 self._fail(number, method, error, began)
 
 
 @contextmanager
-def load(uris: str | list[str], kind: str, callers: int = 8, **options: Any) -> Iterator[Load]:
-    """Calls servers during the block, by a client of threads or of asyncio."""
-    made = Load()
+def load(
+    uris: str | list[str], kind: str, callers: int = 8, idempotent: bool = False, **options: Any
+) -> Iterator[Load]:
+    """Calls servers during the block, by a client of threads or of asyncio; with `idempotent` all
+    calls may be repeated."""
+    made = Load(callers, idempotent)
     run: Callable[..., None] = _run_threads if kind == "threads" else _run_tasks
-    thread = threading.Thread(target=run, args=(made, uris, callers, options))
+    thread = threading.Thread(target=run, args=(made, uris, options))
     thread.start()
     try:
         assert made.goes_on()
@@ -192,11 +226,12 @@ def load(uris: str | list[str], kind: str, callers: int = 8, **options: Any) -> 
     assert not thread.is_alive()
 
 
-def _run_threads(made: Load, uris: str | list[str], callers: int, options: dict[str, Any]) -> None:
-    with Client(uris, **options) as client:
+def _run_threads(made: Load, uris: str | list[str], options: dict[str, Any]) -> None:
+    with Client(uris, **options) as base:
+        client = base.with_options(idempotent=True) if made.idempotent else base
         threads = [
-            threading.Thread(target=made.call_in_turn, args=(client, caller, callers))
-            for caller in range(callers)
+            threading.Thread(target=made.call_in_turn, args=(client, caller))
+            for caller in range(made.callers)
         ]
         for thread in threads:
             thread.start()
@@ -204,10 +239,11 @@ def _run_threads(made: Load, uris: str | list[str], callers: int, options: dict[
             thread.join()
 
 
-def _run_tasks(made: Load, uris: str | list[str], callers: int, options: dict[str, Any]) -> None:
+def _run_tasks(made: Load, uris: str | list[str], options: dict[str, Any]) -> None:
     async def main() -> None:
-        async with aio.Client(uris, **options) as client:
-            tasks = [made.await_in_turn(client, it, callers) for it in range(callers)]
+        async with aio.Client(uris, **options) as base:
+            client = base.with_options(idempotent=True) if made.idempotent else base
+            tasks = [made.await_in_turn(client, it) for it in range(made.callers)]
             await asyncio.gather(*tasks)
 
     asyncio.run(main())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from many_servers import Load, load, rounds, servers
+from many_servers import load, rounds, servers
 
 import ucall
 from harness import HOST, eventually
@@ -16,14 +15,6 @@ from ucall.client import Client
 COUNT = 4
 KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
 SCHEMES = pytest.mark.parametrize("scheme", ["http://", "tcp://", "ws://"])
-
-
-def check(made: Load, begun: Counter[int]) -> None:
-    """No reply is wrong, and no call began twice that may not."""
-    assert made.wrong == []
-    once = [failure.number for failure in made.failures if failure.method == "once"]
-    repeated = [number for number in [*made.succeeded, *once] if begun[number] > 1]
-    assert [number for number in repeated if number // 8 % 2] == []
 
 
 @KINDS
@@ -37,12 +28,8 @@ def test_killed_servers_fail_only_the_calls_on_them(tmp_path: Path, kind: str, s
                 kills.append(running.kill(victim))
                 running.restart(victim)
                 assert made.goes_on()
-        check(made, running.begun())
-    for failure in made.failures:
-        assert failure.method == "once", failure
-        assert isinstance(failure.error, ucall.ConnectionError) and failure.error.may_have_run
-        is_of = (began <= failure.ended and failure.began <= ended for began, ended in kills)
-        assert any(is_of), failure
+        made.check(running.begun())
+    made.check_failures(kills)
 
 
 @KINDS
@@ -55,7 +42,7 @@ def test_a_rolling_restart_fails_no_call(tmp_path: Path, kind: str, scheme: str)
                 running.signal(victim, signal.SIGTERM)
                 running.restart(victim)
                 assert made.goes_on()
-        check(made, running.begun())
+        made.check(running.begun())
     assert made.failures == []
     assert all(count == 1 for count in running.begun().values())
 

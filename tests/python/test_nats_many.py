@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from signal import Signals
+from typing import Any, TypeAlias
 
 import nats
 import pytest
 from brokers import NatsServer, cluster, registered
-from many_servers import Load, load, rounds, servers
-from test_many_servers import check
+from many_servers import SECONDS, Load, Servers, load, rounds, servers
 
 import ucall
-from harness import HOST, eventually
+from harness import HOST
 
-COUNT = 4
+COUNT, CALLERS = 4, 32 if SECONDS else 8
 KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
 #: nats-py would wait for two seconds.
 AGAIN = {"reconnect_time_wait": 0.05}
+Ended: TypeAlias = list[tuple[float, float]]
 
 
 @pytest.fixture
@@ -41,44 +43,54 @@ def run_arguments(nodes: list[NatsServer], **more: Any) -> dict[str, Any]:
     return {"broker": urls, "group": "models", "broker_options": AGAIN, **more}
 
 
+def disturb(running: Servers, nodes: list[NatsServer], made: Load, sent: Signals) -> Ended:
+    """Ends the servers in turn, and kills the nodes: with `make test-many-servers` a server every
+    three seconds and a node every ten, otherwise as soon as calls go on. Restarts each. Returns
+    from when to when servers were ending."""
+    ended, began = [], time.monotonic()
+    node_due, node_number = began + 10, 0
+    for number in rounds(COUNT if sent is signal.SIGKILL else 2):
+        victim = number % COUNT
+        if SECONDS:
+            assert made.goes_on_until(began + 3 * (number + 1))
+        kills_node = not SECONDS or time.monotonic() >= node_due
+        if kills_node:
+            nodes[node_number % 3].kill()
+        if sent is signal.SIGKILL:
+            ended.append(running.kill(victim))
+            assert made.goes_on()
+        else:
+            running.signal(victim, sent)
+        running.restart(victim)
+        if kills_node:
+            nodes[node_number % 3].start()
+            node_due, node_number = node_due + 10, node_number + 1
+        assert made.goes_on()
+    return ended
+
+
 @KINDS
 @pytest.mark.parametrize("scheme", ["", "+tcp"])
 def test_killed_servers_and_nodes_fail_only_the_calls_on_the_servers(
     tmp_path: Path, nodes: list[NatsServer], kind: str, scheme: str
 ) -> None:
-    kills: list[tuple[float, float]] = []
     with servers(tmp_path, COUNT, run_arguments(nodes)) as running:
         assert registered(nodes[0], COUNT)
-        with load(uri(nodes, scheme), kind, broker_options=AGAIN) as made:
-            for number in rounds(COUNT):
-                nodes[number % 3].kill()
-                victim = number % COUNT
-                kills.append(running.kill(victim))
-                assert made.goes_on()
-                running.restart(victim)
-                nodes[number % 3].start()
-                assert made.goes_on()
-        check(made, running.begun())
-    for failure in made.failures:
-        assert failure.method == "once", failure
-        assert isinstance(failure.error, ucall.ConnectionError) and failure.error.may_have_run
-        is_of = (began <= failure.ended and failure.began <= ended for began, ended in kills)
-        assert any(is_of), failure
+        with load(uri(nodes, scheme), kind, CALLERS, broker_options=AGAIN) as made:
+            ended = disturb(running, nodes, made, signal.SIGKILL)
+        made.check(running.begun())
+    made.check_failures(ended)
 
 
 @KINDS
-def test_a_rolling_restart_fails_no_call(
+def test_drained_servers_and_killed_nodes_fail_no_call(
     tmp_path: Path, nodes: list[NatsServer], kind: str
 ) -> None:
     with servers(tmp_path, COUNT, run_arguments(nodes)) as running:
         assert registered(nodes[0], COUNT)
-        with load(uri(nodes), kind, broker_options=AGAIN) as made:
-            for number in rounds(COUNT):
-                victim = number % COUNT
-                running.signal(victim, signal.SIGTERM)
-                running.restart(victim)
-                assert made.goes_on()
-        check(made, running.begun())
+        with load(uri(nodes), kind, CALLERS, broker_options=AGAIN) as made:
+            disturb(running, nodes, made, signal.SIGTERM)
+        made.check(running.begun())
     assert made.failures == []
     assert all(count == 1 for count in running.begun().values())
 
@@ -125,21 +137,41 @@ async def _restart_under_requests(nodes: list[NatsServer], running: Any) -> Coun
 
 
 @KINDS
-def test_idempotent_calls_through_nats_survive_a_killed_node(
-    tmp_path: Path, nodes: list[NatsServer], kind: str
+def test_calls_through_nats_fail_only_if_they_may_not_be_repeated(
+    tmp_path: Path, nodes: list[NatsServer], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No server can be reached directly, so all calls go through the broker."""
+    """No server can be reached directly, so all calls go through the broker, whose nodes end. NATS
+    does not report that a reply was lost with a node: its caller waits as long as it allows."""
+    monkeypatch.setattr("ucall._broker.group._SILENCES_S", (0.3, 0.3, 0.3))
     with servers(tmp_path, 2, run_arguments(nodes, advertise="")) as running:
         assert registered(nodes[0], 2)
-        with load(uri(nodes), kind, broker_options=AGAIN) as made:
+        with load(uri(nodes), kind, broker_options=AGAIN, timeout=3) as made:
             for number in rounds(3):
                 nodes[number % 3].kill()
-                assert _goes_on(made)
+                assert made.goes_on(50)
                 nodes[number % 3].start()
-                assert _goes_on(made)
-        check(made, running.begun())
+                assert made.goes_on(50)
+        made.check(running.begun())
+    for failure in made.failures:
+        assert failure.method == "once", failure
+        assert isinstance(failure.error, ucall.ConnectionError | ucall.TimeoutError)
+        assert failure.error.may_have_run
 
 
-def _goes_on(made: Load) -> bool:
-    before = len(made.succeeded)
-    return eventually(lambda: len(made.succeeded) > before + 50)
+@KINDS
+def test_idempotent_calls_through_nats_leave_a_killed_server(
+    tmp_path: Path, nodes: list[NatsServer], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NATS does not report that the server has ended which has a call."""
+    monkeypatch.setattr("ucall._broker.group._SILENCES_S", (0.3, 0.3, 0.3))
+    with servers(tmp_path, 2, run_arguments(nodes, advertise="")) as running:
+        assert registered(nodes[0], 2)
+        with load(uri(nodes), kind, broker_options=AGAIN, idempotent=True) as made:
+            for number in rounds(3):
+                running.kill(number % 2)
+                assert made.goes_on()
+                running.restart(number % 2)
+                assert made.goes_on()
+        assert made.wrong == []
+    assert made.failures == []
+    assert max(made.latencies, key=lambda it: it[1])[1] < 30
