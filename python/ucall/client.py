@@ -82,7 +82,7 @@ class Client(ClientBase):
         tcp_fallback: Over UDP: repeats a call over raw TCP, on the same port, if its reply is too
             long for a datagram. It then runs twice.
         server_hostname: With ``nats+https://`` and the like: the name in the servers' certificates.
-            Without one, ``headers`` are refused, because anyone on the broker could collect them.
+            Without one, ``headers`` are refused: any user of the broker could collect them.
         broker_options: With ``nats://``: options of nats-py's ``connect``, such as
             ``user_credentials``.
 
@@ -175,7 +175,7 @@ class Client(ClientBase):
             ValueError: An argument cannot be encoded; the message names it.
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC. Unless the
                 client could not connect, the call may have run.
-            ucall.TimeoutError: No reply came in time. The call may have run.
+            ucall.TimeoutError: There was no reply in time. The call may have run.
         """
         return self._call(method, args, kwargs)
 

@@ -123,6 +123,43 @@ def test_a_removed_address_gets_no_calls() -> None:
     assert not member.is_up
 
 
+def found_by_broker(made: Made, names: list[str], now: float) -> list[str]:
+    made.update(made.with_missing([Address(name) for name in names], now), now)
+    return [member.address.host for member in made.members]
+
+
+def test_a_member_that_a_broker_reports_no_more_stays_for_a_minute() -> None:
+    made = balancer(2, resolves=True)
+    # Nothing is known from a discovery without answers.
+    assert all(found_by_broker(made, [], now) == ["host0", "host1"] for now in (0.0, 100.0))
+    assert found_by_broker(made, ["host0"], 100.0) == ["host0", "host1"]
+    assert found_by_broker(made, ["host0", "host1"], 130.0) == ["host0", "host1"]
+    assert found_by_broker(made, ["host0"], 140.0) == ["host0", "host1"]
+    assert found_by_broker(made, ["host0"], 199.9) == ["host0", "host1"]
+    # Another group may have its address by now: calls to it succeed, with -32601.
+    made.succeed(made.members[1], 199.9)
+    assert found_by_broker(made, ["host0"], 200.0) == ["host0"]
+
+
+def test_a_missing_member_that_is_down_for_long_is_dropped_at_once() -> None:
+    made = balancer(2, resolves=True)
+    for now in range(10):
+        made.fail(made.members[1], float(now))
+        made.members[1].is_probing = True
+    assert found_by_broker(made, ["host0"], 10.0) == ["host0"]
+
+
+def test_a_broker_that_reports_ever_new_members_displaces_none() -> None:
+    made = Made(lambda address: "", random.Random(1).random, resolves=True, members_max=5)
+    known = ["host0", "host1"]
+    assert found_by_broker(made, known, 0.0) == known
+    assert found_by_broker(made, ["a", "b", "c"], 1.0) == [*known, "a", "b", "c"]
+    for now in range(2, 60):
+        new = [f"new{now}-{number}" for number in range(10)]
+        assert found_by_broker(made, [*new, *known], float(now)) == [*known, "a", "b", "c"]
+    assert found_by_broker(made, [*new, *known], 62.0) == [*known, *new[:3]]
+
+
 def test_without_any_that_is_up_resting_ones_are_tried() -> None:
     made = balancer(2)
     for member in made.members:
@@ -248,6 +285,8 @@ def test_retry_after_is_honoured() -> None:
     assert judge(error(-32003, {"retry_after_ms": 10**9}))[2].rests_until == 30
     assert judge(error(-32003, "?"))[2].rests_until == 1
     assert judge(ucall.HTTPError(503))[2].rests_until == 1
+    assert judge(ucall.HTTPError(503, retry_after_s=7))[2].rests_until == 7
+    assert judge(ucall.HTTPError(503, retry_after_s=2**64))[2].rests_until == 30
 
 
 def test_a_server_that_refuses_websockets_may_be_back_soon() -> None:

@@ -243,6 +243,89 @@ def test_streams_skip_a_server_that_is_down(fine: ucall.Server, kind: str, schem
 
 
 @KINDS
+@pytest.mark.parametrize("code", [-32002, -32003])
+def test_streams_that_are_refused_begin_on_another_server(
+    fine: ucall.Server, kind: str, code: int
+) -> None:
+    def refuse(peer: Peer) -> None:
+        while True:
+            id = json.loads(peer.raw_request())["id"]
+            peer.send(json.dumps({"jsonrpc": "2.0", "id": id, **error(code)}).encode() + b"\n")
+
+    with scripted(refuse) as refuses:
+        uris = [f"tcp://{HOST}:{refuses.port}", f"tcp://{HOST}:{fine.port}"]
+
+        def items() -> list[Any]:
+            with Client(uris) as client:
+                return list(client.stream.generate(3))
+
+        async def main() -> list[Any]:
+            async with aio.Client(uris) as client:
+                return [item async for item in client.stream.generate(3)]
+
+        for _ in range(10):
+            assert (items() if kind == "threads" else asyncio.run(main())) == [0, 1, 2]
+        assert refuses.accepted > 0
+        # Without another one the stream fails with the refusal.
+        del uris[1]
+        with pytest.raises(ucall.RPCError) as caught:
+            _ = items() if kind == "threads" else asyncio.run(main())
+        assert caught.value.code == code
+
+
+@KINDS
+def test_a_time_limit_that_the_program_sets_is_sent_without_headers(kind: str) -> None:
+    """And an attempt at another server has the time that is left."""
+    seen: list[dict[str, Any]] = []
+
+    def refuse(peer: Peer) -> None:
+        while True:
+            request = json.loads(peer.raw_request())
+            if request["method"] == "count":  # No probe.
+                seen.append(request)
+            body = {"jsonrpc": "2.0", "id": request["id"], **error(-32002)}
+            peer.send(json.dumps(body).encode() + b"\n")
+
+    with scripted(refuse) as refuses:
+        uris = [f"tcp://{HOST}:{refuses.port}"]
+        for limit in ({}, {"timeout": None}, {"timeout": 5}):
+            with pytest.raises(ucall.RPCError):
+                call(uris, kind, "count", 1, **limit)
+    assert all("_meta" not in it for it in seen[:-3])
+    limits = [it["_meta"]["timeout_ms"] for it in seen[-3:]]
+    # It was tried three times, with pauses of 0.1 and 0.3 s.
+    assert limits[0] == 5000 and 4000 < limits[2] < limits[1] - 250 < 4700
+
+
+@KINDS
+@pytest.mark.parametrize("scheme", ["tcp://", "ws://"])
+def test_a_server_learns_the_time_limit_without_headers(
+    serve: Serve, kind: str, scheme: str
+) -> None:
+    def left(ctx: ucall.Context) -> float:
+        assert ctx.time_left is not None
+        return ctx.time_left
+
+    server = serve(left)
+    assert 0 < call(f"{scheme}{HOST}:{server.port}", kind, "left", timeout=7) <= 7
+    with Client(f"{scheme}{HOST}:{server.port}", timeout=7) as client, client.batch() as batch:
+        found = batch.left()
+    assert 0 < found.json <= 7
+
+
+def test_an_error_has_the_seconds_of_its_retry_after() -> None:
+    def refuse(peer: Peer) -> None:
+        peer.http_request()
+        head = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 25\r\nContent-Length: 0\r\n\r\n"
+        peer.send(head)
+
+    with scripted(refuse) as refuses, Client(f"{HOST}:{refuses.port}") as client:
+        with pytest.raises(ucall.HTTPError) as caught:
+            client.count(1)
+        assert caught.value.retry_after_s == 25
+
+
+@KINDS
 def test_batches_and_notifications(fine: ucall.Server, kind: str) -> None:
     uris = [f"{HOST}:{free_port()}", f"{HOST}:{fine.port}"]
     with Client(uris) as client:

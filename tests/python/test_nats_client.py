@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import ssl
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from brokers import NatsServer, cluster, connected, registered, request
-from certificates import Authority, authority
-from scripted import Peer, scripted
+from brokers import NatsServer, cluster, registered, request
 
 import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
 from ucall._client.address import Addresses
 from ucall.client import Client
-
-# The fixture, for pytest.
-__all__ = ["authority"]
 
 KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
 SCHEMES = pytest.mark.parametrize("scheme", ["", "http", "tcp", "ws"])
@@ -352,100 +347,22 @@ def test_a_forked_child_has_a_connection_of_its_own(module_broker: NatsServer, g
         assert client.add(3, 4).json == 7
 
 
-ANSWERS = [
-    b"",
-    b"{",
-    b"[]",
-    b'{"metadata": null}',
-    b'{"metadata": {"address": 5, "transports": "http"}}',
-    b'{"metadata": {"address": "a b", "transports": "http"}}',
-    b'{"metadata": {"address": "127.0.0.1:0", "transports": "http"}}',
-    b'{"metadata": {"address": "user@127.0.0.1", "transports": "http"}}',
-    b'{"metadata": {"address": "127.0.0.1:1", "transports": "https"}}',
-    b"[" * 100_000,
-]
-
-
-@contextmanager
-def impostor(broker: NatsServer, group: str, *answers: bytes) -> Iterator[None]:
-    """A client of the broker that answers discoveries."""
-    started, ended = threading.Event(), threading.Event()
-
-    async def answer(connection: Any) -> None:
-        async def reply(message: Any) -> None:
-            for text in answers:
-                await connection.publish(message.reply, text)
-
-        await connection.subscribe(f"$SRV.PING.{group}", cb=reply)
-        await connection.flush()
-        started.set()
-        await asyncio.to_thread(ended.wait)
-
-    thread = threading.Thread(target=connected, args=(broker.url, answer))
-    thread.start()
-    try:
-        assert started.wait(60)
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 @KINDS
-def test_answers_that_are_no_address_are_ignored(
-    module_broker: NatsServer, group: str, kind: str
-) -> None:
-    with serving(module_broker, group), impostor(module_broker, group, *ANSWERS):
+def test_a_connection_that_a_time_limit_has_cut_off_is_closed(kind: str) -> None:
+    """A broker that accepts it, and says nothing."""
+    with socket.create_server((HOST, 0)) as silent:
+        port = silent.getsockname()[1]
 
         def work(client: Any) -> None:
-            assert all(client.call("through").json is False for _ in range(20))
+            with pytest.raises(ucall.TimeoutError) as raised:
+                client.call("add", 1, 2)
+            assert not raised.value.may_have_run
 
-        run(module_broker.uri(group), kind, work)
-
-
-@KINDS
-@pytest.mark.parametrize("with_tls", [True, False])
-def test_an_impostor_gets_no_credentials(
-    module_broker: NatsServer, group: str, authority: Authority, kind: str, with_tls: bool
-) -> None:
-    """Neither without TLS nor with a valid certificate for another name."""
-    files = authority.sign("models.internal")
-    foreign = authority.sign(HOST, "evil.example")
-    received: list[bytes] = []
-
-    def collect(peer: Peer) -> None:
-        if with_tls:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(foreign.certificate, foreign.key)
-            try:
-                peer.socket = context.wrap_socket(peer.socket, server_side=True)
-            except OSError:
-                return
-        while data := peer.socket.recv(65_536):
-            received.append(data)
-
-    options = {
-        "auth": ucall.auth.bearer(["secret"]),
-        "allowed_hosts": ["models.internal"],
-        "ssl_certfile": files.certificate,
-        "ssl_keyfile": files.key,
-    }
-    client_options: dict[str, Any] = {
-        "headers": {"Authorization": "Bearer secret"},
-        "verify": authority.path,
-        "server_hostname": "models.internal",
-        "timeout": 20,
-    }
-    with serving(module_broker, group, server=options), scripted(collect) as evil:
-        metadata = {"address": f"{HOST}:{evil.port}", "transports": "https"}
-        with impostor(module_broker, group, json.dumps({"metadata": metadata}).encode()):
-
-            def work(client: Any) -> None:
-                assert all(client.call("through").json is False for _ in range(30))
-
-            run(module_broker.uri(group, "https"), kind, work, **client_options)
-        assert evil.accepted > 0
-    assert not any(b"secret" in data or b"HTTP/1.1" in data for data in received)
+        run(f"nats://{HOST}:{port}/models", kind, work, timeout=0.2)
+        accepted, _ = silent.accept()
+        with accepted:
+            accepted.settimeout(60)
+            assert accepted.recv(1) == b""
 
 
 @pytest.mark.parametrize(

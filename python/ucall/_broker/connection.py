@@ -125,8 +125,11 @@ async def connect(
                 reconnected_cb=reporter.connected,
                 **{"ping_interval": _PING_INTERVAL_S, **options},
             )
-    except TimeoutError:
-        await connection.close()
+    except BaseException as error:
+        # Otherwise it would go on trying.
+        start(connection.close())
+        if not isinstance(error, TimeoutError):
+            raise
         raise not_sent(ConnectionError(reporter.failure)) from None
     await reporter.connected()
     return connection

@@ -11,12 +11,14 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Collection
+import time
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ucall import _core
 from ucall._broker.connection import BrokerOptions, connect, header_bytes, start
 from ucall._broker.subjects import CALL_ID, ERROR, ERROR_CODE, cancel_subject, subject_of
+from ucall._client.balancer import MEMBERS_MAX
 from ucall._client.options import RESERVED, TIMEOUT_MS
 from ucall._client.sockets import not_sent, timeout_error
 from ucall.errors import ConnectionError
@@ -31,7 +33,13 @@ _CONNECT_S = 5.0
 #: Seconds in which the first server has to answer a discovery, and each further one after another.
 _FIRST_ANSWER_S = 1.0
 _NEXT_ANSWER_S = 0.1
-_SERVERS_MAX = 4_096
+#: Seconds of a discovery in all.
+_ANSWERS_S = 2.0
+#: Seconds without a reply after which idempotent calls are sent again, as NATS does not report that
+#: the server has ended which has a call, or the node with its reply.
+_SILENCES_S = (1.0, 2.0, 4.0)
+#: Characters of the address in an answer.
+_ADDRESS_MAX = 320
 #: Headers that are not those of a call.
 _OWN_HEADERS = {*RESERVED, "user-agent", TIMEOUT_MS.lower()}
 _NOT_FOUND = b'{"code":-32601,"message":"Method not found"}'
@@ -46,45 +54,40 @@ class Group:
         addresses: The brokers, the group, and how its servers are called directly.
         options: Options of nats-py.
         reply_bytes_max: The longest reply, of a batch as a whole.
+        servers_max: How many servers a discovery may find.
     """
 
-    def __init__(self, addresses: Addresses, options: BrokerOptions, reply_bytes_max: int) -> None:
+    def __init__(
+        self,
+        addresses: Addresses,
+        options: BrokerOptions,
+        reply_bytes_max: int,
+        servers_max: int = MEMBERS_MAX,
+    ) -> None:
         self._addresses = addresses
         self._name = addresses.group
         self._options = options
         self._reply_bytes_max = reply_bytes_max
+        self._servers_max = servers_max
         self._pid = os.getpid()
         self._connection: Any = None
         self._connecting: asyncio.Lock | None = None
         #: Is done when the connection has ended.
         self._lost: asyncio.Future[None] | None = None
 
-    async def discover(self) -> list[Address]:
+    async def discover(self, timeout: float | None = None) -> list[Address]:
         """The direct addresses of the servers, by ``$SRV.PING``.
 
         Raises:
             ucall.ConnectionError: No broker accepts the connection.
+            TimeoutError: There was no answer within ``timeout`` seconds.
         """
-        connection = await self._connected()
-        found: dict[str, Address] = {}
-        try:
-            subscription = await connection.subscribe(inbox := connection.new_inbox())
-            await connection.publish(f"$SRV.PING.{self._name}", reply=inbox)
-            wait_s = _FIRST_ANSWER_S
-            while len(found) < _SERVERS_MAX:
-                try:
-                    message = await subscription.next_msg(timeout=wait_s)
-                except TimeoutError:
-                    break
-                if "Status" in (message.headers or {}):  # There is none.
-                    break
-                wait_s = _NEXT_ANSWER_S
-                if (address := self._address_of(message.data)) is not None:
-                    found[str(address)] = address
-            await subscription.unsubscribe()
-        except Exception as error:
-            self._fail(error)
-        return list(found.values())
+        async with asyncio.timeout(timeout):
+            connection = await self._connected()
+            try:
+                return await self._discover(connection)
+            except Exception as error:
+                self._fail(error)
 
     async def exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None
@@ -92,9 +95,9 @@ class Group:
         """Makes the calls of a request through NATS, and returns their reply.
 
         Raises:
-            ucall.ConnectionError: No server has the function, a call is too long, or the connection
-                has ended.
-            ucall.TimeoutError: No reply came within ``timeout`` seconds.
+            ucall.ConnectionError: No server has the function, a call is too long, the connection
+                has ended, or a reply is not JSON.
+            ucall.TimeoutError: There was no reply within ``timeout`` seconds.
         """
         document = json.loads(request.document)
         headers = _headers_of(request)
@@ -145,11 +148,32 @@ class Group:
             self._lost.set_result(None)
         self._lost = asyncio.get_running_loop().create_future()
 
-    def _address_of(self, answer: bytes) -> Address | None:
-        """The address in a server's answer, which anyone may have sent."""
+    async def _discover(self, connection: Any) -> list[Address]:
+        found: dict[str, Address] = {}
+        ends_at = time.monotonic() + _ANSWERS_S
+        subscription = await connection.subscribe(inbox := connection.new_inbox())
+        try:
+            await connection.publish(f"$SRV.PING.{self._name}", reply=inbox)
+            wait_s = _FIRST_ANSWER_S
+            while len(found) < self._servers_max and (left := ends_at - time.monotonic()) > 0:
+                message = await subscription.next_msg(timeout=min(wait_s, left))
+                if "Status" in (message.headers or {}):  # There is none.
+                    break
+                wait_s = _NEXT_ANSWER_S
+                if (address := self._address_in(message.data)) is not None:
+                    found[str(address)] = address
+        except TimeoutError:
+            pass
+        finally:
+            await subscription.unsubscribe()
+        return list(found.values())
+
+    def _address_in(self, answer: bytes) -> Address | None:
+        """The address in an answer, which any user of the broker may have sent."""
         try:
             metadata = json.loads(answer)["metadata"]
-            return self._addresses.found(metadata["address"], metadata["transports"].split(","))
+            address, transports = metadata["address"], metadata["transports"].split(",")
+            return self._addresses.found(address[:_ADDRESS_MAX], transports)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
@@ -165,7 +189,7 @@ class Group:
                 headers[name] = call["_meta"][name]
         headers[CALL_ID] = id = f"{_process}-{next(_call_ids)}"
         subject = subject_of(self._name, call["method"])
-        params = json.dumps(call["params"]).encode() if "params" in call else b""
+        params = _compact(call["params"]) if "params" in call else b""
         if len(params) + header_bytes(headers) > connection.max_payload:
             text = (
                 "no server can be reached directly, and the request is longer than the "
@@ -196,7 +220,7 @@ class Group:
     async def _request(
         self, connection: Any, subject: str, params: bytes, headers: dict[str, str]
     ) -> Any:
-        """The reply to a request; ``None`` if nobody has subscribed to its subject. Unlike that of
+        """The reply to a request; ``None`` if its subject has no subscriber. Unlike that of
         nats-py, it ends with the connection."""
         assert self._lost is not None
         request = asyncio.ensure_future(
@@ -229,15 +253,23 @@ class BrokerPool:
         self._group = group
 
     def exchange(
-        self, request: _core.Request, ids: Collection[object], timeout: float | None
+        self,
+        request: _core.Request,
+        ids: Collection[object],
+        timeout: float | None,
+        may_repeat: Callable[[], bool] = lambda: False,
     ) -> _core.Reply:
-        """See `Group.exchange`."""
-        future = start(self._group.exchange(request, ids, timeout))
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        """See `Group.exchange`.
+
+        Args:
+            may_repeat: Returns whether the calls may be sent again, which is tried while there is
+                no reply.
+        """
+        from ucall._client.hedge import first_result
+
+        return first_result(
+            lambda: start(self._group.exchange(request, ids, timeout)), _SILENCES_S, may_repeat
+        )
 
     def close(self) -> None:
         """Closes the connection to the broker."""
@@ -255,6 +287,10 @@ class BrokerPool:
         raise _no_streams()
 
 
+async def _never() -> bool:
+    return False
+
+
 class AsyncBrokerPool:
     """`BrokerPool` for asyncio."""
 
@@ -262,10 +298,20 @@ class AsyncBrokerPool:
         self._group = group
 
     async def exchange(
-        self, request: _core.Request, ids: Collection[object], timeout: float | None
+        self,
+        request: _core.Request,
+        ids: Collection[object],
+        timeout: float | None,
+        may_repeat: Callable[[], Awaitable[bool]] = _never,
     ) -> _core.Reply:
-        """See `Group.exchange`."""
-        return await asyncio.wrap_future(start(self._group.exchange(request, ids, timeout)))
+        """See `BrokerPool.exchange`."""
+        from ucall._client.aio_balanced import first_async_result
+
+        return await first_async_result(
+            lambda: asyncio.wrap_future(start(self._group.exchange(request, ids, timeout))),
+            _SILENCES_S,
+            may_repeat,
+        )
 
     def close(self) -> None:
         """Closes the connection to the broker."""
@@ -298,21 +344,37 @@ def _headers_of(request: _core.Request) -> dict[str, str]:
     return {name: value for name, _, value in lines if value and name.lower() not in _OWN_HEADERS}
 
 
+def _compact(value: object) -> bytes:
+    """JSON without the escapes and spaces that would count towards ``max_payload``."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def _reply_object(id: object, message: Any) -> bytes:
-    """The JSON-RPC reply in a message, with the id of the call."""
+    """The JSON-RPC reply in a message, with the id of the call.
+
+    Raises:
+        ucall.ConnectionError: The payload is not JSON.
+    """
     ending = b',"id":%s}' % json.dumps(id).encode()
     if message is None:
         return b'{"jsonrpc":"2.0","error":' + _NOT_FOUND + ending
     headers = message.headers or {}
-    if ERROR_CODE not in headers:
-        return b'{"jsonrpc":"2.0","result":' + (message.data or b"null") + ending
-    return b'{"jsonrpc":"2.0","error":' + _error_of(message.data, headers) + ending
+    if ERROR_CODE in headers:
+        return b'{"jsonrpc":"2.0","error":' + _error_of(message.data, headers) + ending
+    try:
+        # Any service may have answered: the payload has to be one value, and no part of a reply.
+        json.loads(message.data or b"null")
+    except (ValueError, RecursionError):
+        text = "the reply through NATS is not JSON; the call may have run"
+        raise ConnectionError(text) from None
+    return b'{"jsonrpc":"2.0","result":' + (message.data or b"null") + ending
 
 
 def _error_of(payload: bytes, headers: dict[str, str]) -> bytes:
     """The JSON-RPC error of a reply; of its headers, if the service is none of ours."""
     try:
-        if isinstance(json.loads(payload)["code"], int):
+        error = json.loads(payload)
+        if type(error["code"]) is int and isinstance(error["message"], str):
             return payload
     except (ValueError, TypeError, KeyError, RecursionError):
         pass

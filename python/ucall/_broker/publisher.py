@@ -140,7 +140,7 @@ class Publisher:
                 log.warning("a message for the other servers is dropped: %s", error)
 
     async def _receive(self, received: Any) -> None:
-        """Takes a message, which anyone may have sent who may publish."""
+        """Takes a message, which any user of the broker that may publish may have sent."""
         try:
             message = json.loads(received.data)
             if message["origin"] == self._origin:

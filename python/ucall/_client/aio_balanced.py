@@ -7,9 +7,9 @@ import random
 import socket
 import time
 import weakref
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ucall import _core
 from ucall._client.balancer import Balancer, Member
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
     Pool: TypeAlias = HttpPool | SharedPool
 
-__all__ = ["AsyncBalancedPool"]
+__all__ = ["AsyncBalancedPool", "first_async_result"]
 
+T = TypeVar("T")
 Outcome: TypeAlias = "_core.Reply | Exception"
 
 
@@ -92,7 +93,7 @@ class _Servers:
 
             known = await asyncio.wrap_future(start(self.group.discover()))
             self.balancer.fallback = self.fallback
-            return self.balancer.with_missing(known)
+            return self.balancer.with_missing(known, time.monotonic())
         address = self.addresses.first
         found = await asyncio.get_running_loop().getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
@@ -166,7 +167,10 @@ class AsyncBalancedPool:
         if self._latencies is not None:
             return await self._exchange_hedged(self._latencies, request, ids, timeout)
         balancer, began = self._balancer, time.monotonic()
+        is_first = not balancer.is_resolved
         member = await self._pick(began)
+        if is_first or member is balancer.fallback:
+            return await self._exchange_from(member, request, ids, Deadline(timeout, began))
         running = member.running
         running.append(None)
         try:
@@ -202,26 +206,37 @@ class AsyncBalancedPool:
     async def begin_stream(
         self, begin: Callable[[Pool, Options], Source]
     ) -> tuple[Source, Message, list[None]]:
-        """Begins a stream on one of the servers; on another one if it accepts no connection.
-        Returns it with its first message, and the list that counts it."""
+        """Begins a stream on one of the servers; on another one if it is not begun there. Returns
+        it with its first message, and the list that counts it."""
         attempts, deadline = Attempts(self._balancer, self._key), Deadline(self._options.timeout)
         member = await self._pick(time.monotonic())
         while True:
             options = self._options.at(member.address, self._options.timeout)
             source = begin(member.pool, options)
             member.running.append(None)
+            outcome: Message | Exception
             try:
-                return source, await source.next(), member.running
-            except BaseException as error:
+                outcome = await source.next()
+                if not isinstance(outcome, _core.Reply) or not is_refused(outcome):
+                    return source, outcome, member.running
+            except OSError as error:
+                outcome = error
+            except BaseException:
                 _remove(member.running)
                 source.close(has_ended=False)
-                if not isinstance(error, OSError):
-                    raise
-                verdict = attempts.judge(member, error, time.monotonic())
+                raise
+            _remove(member.running)
+            source.close(has_ended=isinstance(outcome, _core.Reply))
+            verdict = attempts.judge(member, outcome, time.monotonic())
+            found = None
+            if verdict is Verdict.RESEND:
                 found = await self._next_member(attempts, deadline)
-                if verdict is not Verdict.RESEND or found is None:
-                    raise
+            if found is not None:
                 member = found
+            elif isinstance(outcome, Exception):
+                raise outcome from None
+            else:
+                return source, outcome, []
 
     async def _exchange_hedged(
         self,
@@ -237,18 +252,30 @@ class AsyncBalancedPool:
         async def attempt() -> _core.Reply:
             member = await self._pick(time.monotonic(), tried)
             tried.append(member)
-            outcome = await self._attempt(member, request, ids, deadline)
-            if isinstance(outcome, Exception) or is_refused(outcome):
-                return await self._exchange_again(member, outcome, request, ids, deadline)
-            return outcome
+            return await self._exchange_from(member, request, ids, deadline)
 
-        self._balancer.budget.earn()
-        if delay is None or not await self._is_idempotent(request):
+        if delay is None or not await self._is_idempotent(request, deadline):
             reply = await attempt()
         else:
-            reply = await _hedged(attempt, delay, self._balancer.budget.spend)
+            reply = await first_async_result(
+                lambda: asyncio.ensure_future(attempt()), (delay,), self._may_hedge
+            )
         latencies.add(time.monotonic() - began)
         return reply
+
+    async def _exchange_from(
+        self,
+        member: Member[Pool],
+        request: _core.Request,
+        ids: Collection[object],
+        deadline: Deadline,
+    ) -> _core.Reply:
+        """Sends a request to this member first, with the time that is left."""
+        outcome = await self._attempt(member, request, ids, deadline)
+        if isinstance(outcome, Exception) or is_refused(outcome):
+            return await self._exchange_again(member, outcome, request, ids, deadline)
+        self._balancer.budget.earn()
+        return outcome
 
     async def _exchange_again(
         self,
@@ -260,7 +287,7 @@ class AsyncBalancedPool:
     ) -> _core.Reply:
         """Goes on after an attempt that has failed."""
         attempts = Attempts(self._balancer, self._key)
-        while await self._may_resend(attempts, member, outcome, request):
+        while await self._may_resend(attempts, member, outcome, request, deadline):
             found = await self._next_member(attempts, deadline)
             if found is None:
                 break
@@ -276,10 +303,11 @@ class AsyncBalancedPool:
         member: Member[Pool],
         outcome: Outcome,
         request: _core.Request,
+        deadline: Deadline,
     ) -> bool:
         verdict = attempts.judge(member, outcome, time.monotonic())
         if verdict is Verdict.RESEND_IF_IDEMPOTENT:
-            return await self._is_idempotent(request) and self._balancer.budget.spend()
+            return await self._may_repeat(request, deadline)
         return verdict is Verdict.RESEND
 
     async def _next_member(
@@ -303,9 +331,14 @@ class AsyncBalancedPool:
         member.running.append(None)
         try:
             left = deadline.left()
-            if self._is_http:
-                request = self._options.at(member.address, left).writer.rewrite(request)
-            reply = await member.pool.exchange(request, ids, left)
+            request = self._options.at(member.address, left).writer.rewrite(request)
+            fallback = self._servers.fallback
+            if fallback is not None and member is fallback:
+                reply: _core.Reply = await fallback.pool.exchange(
+                    request, ids, left, lambda: self._may_repeat(request, deadline)
+                )
+            else:
+                reply = await member.pool.exchange(request, ids, left)
         except TimeoutError as error:
             return error if hasattr(error, "may_have_run") else timeout_error(deadline.seconds)
         except OSError as error:
@@ -316,33 +349,40 @@ class AsyncBalancedPool:
             self._balancer.succeed(member, began)
         return reply
 
-    async def _is_idempotent(self, request: _core.Request) -> bool:
+    async def _may_hedge(self) -> bool:
+        return self._balancer.budget.spend()
+
+    async def _may_repeat(self, request: _core.Request, deadline: Deadline) -> bool:
+        return await self._is_idempotent(request, deadline) and self._balancer.budget.spend()
+
+    async def _is_idempotent(self, request: _core.Request, deadline: Deadline) -> bool:
         if self._options.idempotent:
             return True
         idempotence = self._servers.idempotence
         if idempotence.is_stale(time.monotonic()):
-            await self._discover()
+            await self._discover(deadline)
         return idempotence.allows(request)
 
-    async def _discover(self) -> None:
+    async def _discover(self, deadline: Deadline) -> None:
         """Asks the servers which functions are idempotent, until one of them answers."""
         now = time.monotonic()
         tried: list[Member[Pool]] = []
-        while (member := self._balancer.pick(now, tried)) is not None:
+        while (member := self._balancer.pick(now, tried)) is not None and not deadline.is_over():
             tried.append(member)
-            options = self._options.at(member.address, PROBE_S)
-            request, id = probe_request(options, "rpc.discover")
             with suppress(OSError):
-                reply = await member.pool.exchange(request, (id,), PROBE_S)
+                left = deadline.at_most(PROBE_S).left()
+                options = self._options.at(member.address, left)
+                request, id = probe_request(options, "rpc.discover")
+                reply = await member.pool.exchange(request, (id,), left)
                 return self._servers.idempotence.learn(reply, now)
 
     async def _pick(self, now: float, tried: Collection[Member[Pool]] = ()) -> Member[Pool]:
         self._servers.use_running_loop()
         self._run_due(now)
         member = self._balancer.pick(now, tried, self._key) or self._balancer.pick(now)
-        return await self._first_member(now) if member is None else member
+        return await self._first_member() if member is None else member
 
-    async def _first_member(self, now: float) -> Member[Pool]:
+    async def _first_member(self) -> Member[Pool]:
         """Resolves the name for the first call."""
         address, timeout = self._options.address, self._options.timeout
         try:
@@ -352,13 +392,14 @@ class AsyncBalancedPool:
             raise
         except (OSError, UnicodeError) as error:
             raise connect_error(address, error, timeout) from None
-        member = self._balancer.pick(now, (), self._key)
+        member = self._balancer.pick(time.monotonic(), (), self._key)
         if member is None:
             raise not_sent(ConnectionError(f"cannot connect to {address.name}: it has no address"))
         return member
 
     def _writer_of(self, member: Member[Pool]) -> _core.RequestWriter:
         made = self._options.at(member.address, self._options.timeout).writer
+        self._writers = {it: kept for it, kept in self._writers.items() if not it.is_removed}
         self._writers[member] = made
         return made
 
@@ -410,26 +451,29 @@ class _BalancedSource:
             self._source.close(has_ended=has_ended)
 
 
-async def _hedged(
-    attempt: Callable[[], Coroutine[Any, Any, _core.Reply]],
-    delay_s: float,
-    may_hedge: Callable[[], bool],
-) -> _core.Reply:
-    """Runs an attempt, and another one if the first has no result after a delay. Returns the first
-    result, and cancels the other; raises if both fail."""
-    tasks = {asyncio.ensure_future(attempt())}
+async def first_async_result(
+    begin: Callable[[], asyncio.Future[T]],
+    delays_s: Iterable[float],
+    may_hedge: Callable[[], Awaitable[bool]],
+) -> T:
+    """See `ucall._client.hedge.first_result`."""
+    begun = running = {begin()}
     try:
-        done, running = await asyncio.wait(tasks, timeout=delay_s)
-        if running and may_hedge():
-            tasks.add(asyncio.ensure_future(attempt()))
-        done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if running and all(it.exception() is not None for it in done):
-            done, running = await asyncio.wait(tasks)
-        succeeded = (it for it in done if it.exception() is None)
-        return next(succeeded, next(iter(done))).result()
+        for delay_s in delays_s:
+            done, _ = await asyncio.wait(
+                running, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done or not await may_hedge():
+                break
+            running.add(begin())
+        while True:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            succeeded = [it for it in done if it.exception() is None]
+            if succeeded or not running:
+                return (succeeded or [*done])[0].result()
     finally:
-        for task in tasks:
-            task.cancel()
+        for future in begun:
+            future.cancel()
 
 
 def _remove(running: list[None]) -> None:

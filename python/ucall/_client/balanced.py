@@ -30,7 +30,7 @@ from ucall._client.resend import (
     probe_request,
 )
 from ucall._client.resolve import resolve
-from ucall._client.sockets import Deadline, connect_error, not_sent
+from ucall._client.sockets import Deadline, connect_error, not_sent, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -72,19 +72,24 @@ class _Servers:
         self.group, self.fallback = group, Member(self.addresses.first, BrokerPool(group))
         weakref.finalize(self, group.close).atexit = False
 
-    def resolve(self) -> None:
-        """Resolves the name again. Keeps the known addresses if that fails."""
+    def resolve(self, timeout: float | None = None) -> None:
+        """Resolves the name again. Keeps the known addresses if that fails.
+
+        Args:
+            timeout: Seconds in which a broker has to answer. DNS has its own limit.
+        """
         if self.group is None:
             found = resolve(self.addresses.first)
         else:
             from ucall._broker.connection import start
 
-            found = start(self.group.discover()).result()
+            found = start(self.group.discover(timeout)).result()
+        now = time.monotonic()
         with self.lock:
             if self.fallback is not None:
-                found = self.balancer.with_missing(found)
+                found = self.balancer.with_missing(found, now)
                 self.balancer.fallback = self.fallback
-            removed = self.balancer.update(found, time.monotonic())
+            removed = self.balancer.update(found, now)
         for member in removed:
             member.pool.close_idle()
 
@@ -159,7 +164,10 @@ class BalancedPool:
             if len(other.running) < len(member.running):
                 member = other
         else:
-            member = self._pick(began)
+            is_first, deadline = not balancer.is_resolved, Deadline(timeout, began)
+            member = self._pick(began, deadline)
+            if is_first or member is balancer.fallback:
+                return self._exchange_from(member, request, ids, deadline)
         running = member.running
         running.append(None)
         try:
@@ -185,30 +193,20 @@ class BalancedPool:
 
     def close(self) -> None:
         """Closes the idle connections; those in use close after their exchange."""
+        if self._hedge is not None:
+            self._hedge.close()
         for member in self._balancer.members:
             member.pool.close()
         if self._servers.group is not None:
             self._servers.group.close()
 
     def source(self, begin: Callable[[Pool, Options], Source]) -> Source:
-        """Begins a stream on one of the servers; on another one if it accepts no connection.
+        """Begins a stream on one of the servers; on another one if it is not begun there.
 
         Raises:
             ucall.ConnectionError, ucall.TimeoutError: See `Pool.exchange`.
         """
-        attempts, deadline = Attempts(self._balancer, self._key), Deadline(self._options.timeout)
-        member = self._pick(time.monotonic())
-        while True:
-            try:
-                options = self._options.at(member.address, self._options.timeout)
-                return _CountedSource(begin(member.pool, options), member.running)
-            except OSError as error:
-                with self._servers.lock:
-                    verdict = attempts.judge(member, error, time.monotonic())
-                found = self._next_member(attempts, deadline)
-                if verdict is not Verdict.RESEND or found is None:
-                    raise
-                member = found
+        return _BalancedSource(self, begin, Deadline(self._options.timeout))
 
     def channel(self, *, for_calls: bool = False) -> Never:
         """Raises ``ValueError``: messages come from the server that was subscribed to."""
@@ -222,26 +220,38 @@ class BalancedPool:
         tried: list[Member[Pool]] = []
 
         def attempt() -> _core.Reply:
-            member = self._pick(time.monotonic(), tried)
+            member = self._pick(time.monotonic(), deadline, tried)
             tried.append(member)
-            outcome = self._attempt(member, request, ids, deadline)
-            if isinstance(outcome, Exception) or is_refused(outcome):
-                return self._exchange_again(member, outcome, request, ids, deadline)
-            return outcome
+            return self._exchange_from(member, request, ids, deadline)
 
-        self._balancer.budget.earn()
-        if delay is None or not self._is_idempotent(request):
+        if delay is None or not self._is_idempotent(request, deadline):
             reply = attempt()
         else:
             reply = hedge.run(attempt, delay, self._balancer.budget.spend)
         hedge.latencies.add(time.monotonic() - began)
         return reply
 
-    def _pick(self, now: float, tried: Collection[Member[Pool]] = ()) -> Member[Pool]:
+    def _pick(
+        self, now: float, deadline: Deadline, tried: Collection[Member[Pool]] = ()
+    ) -> Member[Pool]:
         if now >= self._balancer.next_due:
             self._run_due(now)
         member = self._balancer.pick(now, tried, self._key) or self._balancer.pick(now)
-        return self._first_member(now, self._options.timeout) if member is None else member
+        return self._first_member(deadline) if member is None else member
+
+    def _exchange_from(
+        self,
+        member: Member[Pool],
+        request: _core.Request,
+        ids: Collection[object],
+        deadline: Deadline,
+    ) -> _core.Reply:
+        """Sends a request to this member first, with the time that is left."""
+        outcome = self._attempt(member, request, ids, deadline)
+        if isinstance(outcome, Exception) or is_refused(outcome):
+            return self._exchange_again(member, outcome, request, ids, deadline)
+        self._balancer.budget.earn()
+        return outcome
 
     def _exchange_again(
         self,
@@ -253,7 +263,7 @@ class BalancedPool:
     ) -> _core.Reply:
         """Goes on after an attempt that has failed."""
         attempts = Attempts(self._balancer, self._key)
-        while self._may_resend(attempts, member, outcome, request):
+        while self._may_resend(attempts, member, outcome, request, deadline):
             found = self._next_member(attempts, deadline)
             if found is None:
                 break
@@ -269,11 +279,12 @@ class BalancedPool:
         member: Member[Pool],
         outcome: Outcome,
         request: _core.Request,
+        deadline: Deadline,
     ) -> bool:
         with self._servers.lock:
             verdict = attempts.judge(member, outcome, time.monotonic())
         if verdict is Verdict.RESEND_IF_IDEMPOTENT:
-            return self._is_idempotent(request) and self._balancer.budget.spend()
+            return self._may_repeat(request, deadline)
         return verdict is Verdict.RESEND
 
     def _next_member(self, attempts: Attempts[Pool], deadline: Deadline) -> Member[Pool] | None:
@@ -298,9 +309,16 @@ class BalancedPool:
         member.running.append(None)
         try:
             left = deadline.left()
-            if self._is_http:
-                request = self._options.at(member.address, left).writer.rewrite(request)
-            reply = member.pool.exchange(request, ids, left)
+            request = self._options.at(member.address, left).writer.rewrite(request)
+            fallback = self._servers.fallback
+            if fallback is not None and member is fallback:
+                reply: _core.Reply = fallback.pool.exchange(
+                    request, ids, left, lambda: self._may_repeat(request, deadline)
+                )
+            else:
+                reply = member.pool.exchange(request, ids, left)
+        except TimeoutError as error:
+            return error if hasattr(error, "may_have_run") else timeout_error(deadline.seconds)
         except OSError as error:
             return error
         finally:
@@ -309,45 +327,51 @@ class BalancedPool:
             self._succeed(member, began)
         return reply
 
-    def _is_idempotent(self, request: _core.Request) -> bool:
+    def _may_repeat(self, request: _core.Request, deadline: Deadline) -> bool:
+        return self._is_idempotent(request, deadline) and self._balancer.budget.spend()
+
+    def _is_idempotent(self, request: _core.Request, deadline: Deadline) -> bool:
         if self._options.idempotent:
             return True
         idempotence = self._servers.idempotence
         if idempotence.is_stale(time.monotonic()):
-            self._discover()
+            self._discover(deadline)
         return idempotence.allows(request)
 
-    def _discover(self) -> None:
+    def _discover(self, deadline: Deadline) -> None:
         """Asks the servers which functions are idempotent, until one of them answers."""
         now = time.monotonic()
         tried: list[Member[Pool]] = []
-        while (member := self._balancer.pick(now, tried)) is not None:
+        while (member := self._balancer.pick(now, tried)) is not None and not deadline.is_over():
             tried.append(member)
-            options = self._options.at(member.address, PROBE_S)
-            request, id = probe_request(options, "rpc.discover")
             with suppress(OSError):
-                reply = member.pool.exchange(request, (id,), PROBE_S)
+                left = deadline.at_most(PROBE_S).left()
+                options = self._options.at(member.address, left)
+                request, id = probe_request(options, "rpc.discover")
+                reply = member.pool.exchange(request, (id,), left)
                 return self._servers.idempotence.learn(reply, now)
 
     def _writer_of(self, member: Member[Pool]) -> _core.RequestWriter:
         made = self._options.at(member.address, self._options.timeout).writer
-        self._writers[member] = made
+        # Other threads read it, so it is replaced.
+        kept = {it: writer for it, writer in self._writers.items() if not it.is_removed}
+        self._writers = {**kept, member: made}
         return made
 
     def _succeed(self, member: Member[Pool], began: float) -> None:
         with self._servers.lock:
             self._balancer.succeed(member, began)
 
-    def _first_member(self, now: float, timeout: float | None) -> Member[Pool]:
+    def _first_member(self, deadline: Deadline) -> Member[Pool]:
         """Resolves the name for the first call."""
         address = self._options.address
         try:
-            self._servers.resolve()
+            self._servers.resolve(deadline.left())
         except ConnectionError:  # No broker accepts the connection.
             raise
         except (OSError, UnicodeError) as error:
-            raise connect_error(address, error, timeout) from None
-        member = self._balancer.pick(now, (), self._key)
+            raise connect_error(address, error, deadline.seconds) from None
+        member = self._balancer.pick(time.monotonic(), (), self._key)
         if member is None:
             raise not_sent(ConnectionError(f"cannot connect to {address.name}: it has no address"))
         return member
@@ -379,22 +403,74 @@ class BalancedPool:
             self._balancer.probed(member, time.monotonic(), is_alive=is_alive(outcome))
 
 
-class _CountedSource:
-    """A stream, which counts as a call of its server until it is closed."""
+class _BalancedSource:
+    """A stream of one of the servers, which counts as a call of it until it is closed."""
 
-    def __init__(self, source: Source, running: list[None]) -> None:
-        self._source = source
-        self._running = running
-        running.append(None)
+    def __init__(
+        self, pool: BalancedPool, begin: Callable[[Pool, Options], Source], deadline: Deadline
+    ) -> None:
+        self._pool, self._begin, self._deadline = pool, begin, deadline
+        self._attempts = Attempts(pool._balancer, pool._key)
+        self._member = pool._pick(time.monotonic(), deadline)
+        self._source: Source | None = None
+        #: Whether it has a message of the server that has begun it.
+        self._has_begun = False
+        self._open()
 
     def next(self) -> Message:
         """See `Source.next`."""
-        return self._source.next()
+        while True:
+            assert self._source is not None
+            try:
+                message = self._source.next()
+            except OSError as error:
+                if self._has_begun or not self._may_move(error):
+                    raise
+            else:
+                if (
+                    self._has_begun
+                    or not isinstance(message, _core.Reply)
+                    or not is_refused(message)
+                    or not self._may_move(message)
+                ):
+                    self._has_begun = True
+                    return message
+            self._open()
 
     def close(self, *, has_ended: bool) -> None:
         """See `Source.close`."""
-        self._running.pop()
-        self._source.close(has_ended=has_ended)
+        source, self._source = self._source, None
+        if source is not None:
+            self._running.pop()
+            source.close(has_ended=has_ended)
+
+    def _open(self) -> None:
+        """Sends the request."""
+        options = self._pool._options
+        while self._source is None:
+            member = self._member
+            try:
+                self._source = self._begin(member.pool, options.at(member.address, options.timeout))
+            except OSError as error:
+                if not self._may_move(error):
+                    raise
+            else:
+                self._running = member.running
+                self._running.append(None)
+
+    def _may_move(self, outcome: Outcome) -> bool:
+        """Moves to another server, if this one has not begun the stream."""
+        pool = self._pool
+        with pool._servers.lock:
+            verdict = self._attempts.judge(self._member, outcome, time.monotonic())
+        if verdict is not Verdict.RESEND:
+            return False
+        found = pool._next_member(self._attempts, self._deadline)
+        if found is None:
+            return False
+        self.close(has_ended=True)
+        self._member = found
+        return True
 
 
 _all_servers: weakref.WeakSet[_Servers] = weakref.WeakSet()

@@ -11,6 +11,9 @@ The present and random numbers are arguments, so tests have a clock of their own
 An address that has replied to nothing for a second, while calls wait for it, is probed, too, and
 rests if it does not answer: a process that is stopped and a network that drops packets report no
 error. Pauses grow to ten seconds.
+
+The servers of a group are those that have answered a broker. One that is missing in an answer may
+have lost only its broker, so it stays for a minute of answers if it is not down.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import Generic, TypeVar
 
 from ucall._client.address import Address
 
-__all__ = ["Balancer", "Member", "RetryBudget"]
+__all__ = ["MEMBERS_MAX", "Balancer", "Member", "RetryBudget"]
 
 PoolT = TypeVar("PoolT")
 
@@ -41,6 +44,10 @@ _PAIRS = 1024
 _INSPECTION_S = 1.0
 _RESOLVE_S = 30.0
 _RESOLVE_LEAST_S = 1.0
+#: Seconds for which a member stays that is missing in the answers to a broker.
+_MISSING_S = 60.0
+#: The members of a group: any user of the broker may announce more.
+MEMBERS_MAX = 4_096
 
 
 class Member(Generic[PoolT]):
@@ -54,6 +61,7 @@ class Member(Generic[PoolT]):
         "is_removed",
         "is_suspected",
         "is_up",
+        "missing_since",
         "name",
         "pause_s",
         "pool",
@@ -93,6 +101,8 @@ class Member(Generic[PoolT]):
         self.is_suspected = False
         #: Whether the name has this address no more.
         self.is_removed = False
+        #: Since when it has been missing in the answers to a broker.
+        self.missing_since: float | None = None
 
     def score(self, key: bytes) -> bytes:
         """Its rank for a key, by rendezvous hashing: without one address, the keys of the others
@@ -132,6 +142,7 @@ class Balancer(Generic[PoolT]):
         make_pool: Makes the connections to an address, without opening any.
         random: Returns a random number from 0 up to 1.
         resolves: Whether the addresses are those of a name, which may change.
+        members_max: How many of them a broker may report.
     """
 
     def __init__(
@@ -140,8 +151,10 @@ class Balancer(Generic[PoolT]):
         random: Callable[[], float],
         *,
         resolves: bool,
+        members_max: int = MEMBERS_MAX,
     ) -> None:
         self._make_pool = make_pool
+        self._members_max = members_max
         self._random = random
         self.members: list[Member[PoolT]] = []
         self._up: list[Member[PoolT]] = []
@@ -264,17 +277,18 @@ class Balancer(Generic[PoolT]):
         """Whether the name was resolved before."""
         return bool(self.members) or self.fallback is not None
 
-    def with_missing(self, found: Collection[Address]) -> list[Address]:
+    def with_missing(self, found: Iterable[Address], now: float) -> list[Address]:
         """The addresses that a broker has reported, and the known ones that may only have answered
-        late: all but those that have rested for long."""
-        names = {str(address) for address in found}
-        kept = [
-            member.address
-            for member in self.members
-            if member.name not in names
-            and (member.is_up or member.is_overloaded or member.pause_s < _PAUSE_LAST_S)
-        ]
-        return [*found, *kept]
+        late. Known ones come first, so that new ones above the limit displace none."""
+        reported = {str(address): address for address in found}
+        kept: dict[str, Address] = {}
+        for member in self.members:
+            if member.name in reported:
+                member.missing_since = None
+            elif self._is_gone(member, now, has_answers=bool(reported)):
+                continue
+            kept[member.name] = member.address
+        return list((kept | reported).values())[: self._members_max]
 
     def forget_calls(self) -> None:
         """Forgets calls and probes of another process or event loop."""
@@ -285,6 +299,16 @@ class Balancer(Generic[PoolT]):
     def _resolve_soon(self) -> None:
         self._resolve_at = min(self._resolve_at, self._resolved_at + _RESOLVE_LEAST_S)
         self.next_due = min(self.next_due, self._resolve_at)
+
+    def _is_gone(self, member: Member[PoolT], now: float, *, has_answers: bool) -> bool:
+        """Whether a member that a broker does not report any more is dropped: if it is down for
+        long, or missing for long while others answer, as another group may have its address."""
+        if has_answers:
+            if member.missing_since is None:
+                member.missing_since = now
+            if now - member.missing_since >= _MISSING_S:
+                return True
+        return not (member.is_up or member.is_overloaded or member.pause_s < _PAUSE_LAST_S)
 
     def _has_overloaded(self) -> bool:
         return any(member.is_overloaded for member in self.members)

@@ -1,0 +1,231 @@
+"""Users of the broker that answer for the servers of a group: what a client takes from them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from brokers import NatsServer, connected
+from certificates import Authority, authority
+from scripted import Peer, scripted
+from test_nats_client import KINDS, group, module_broker, run, serving
+
+import ucall
+from harness import HOST
+from ucall._broker.connection import start
+from ucall._broker.group import Group
+from ucall._client.address import Addresses
+from ucall.client import Client
+
+# The fixtures, for pytest.
+__all__ = ["authority", "group", "module_broker"]
+
+
+ANSWERS = [
+    b"",
+    b"{",
+    b"[]",
+    b'{"metadata": null}',
+    b'{"metadata": {"address": 5, "transports": "http"}}',
+    b'{"metadata": {"address": "a b", "transports": "http"}}',
+    b'{"metadata": {"address": "127.0.0.1:0", "transports": "http"}}',
+    b'{"metadata": {"address": "user@127.0.0.1", "transports": "http"}}',
+    b'{"metadata": {"address": "127.0.0.1:1", "transports": "https"}}',
+    b"[" * 100_000,
+]
+
+
+@contextmanager
+def impostor(
+    broker: NatsServer,
+    group: str,
+    *answers: bytes,
+    subject: str = "",
+    headers: dict[str, str] | None = None,
+    is_endless: bool = False,
+) -> Iterator[None]:
+    """A client of the broker that answers discoveries, or calls with a subject of a function."""
+    started, ended = threading.Event(), threading.Event()
+
+    async def answer(connection: Any) -> None:
+        async def reply(message: Any) -> None:
+            for text in answers:
+                await connection.publish(message.reply, text, headers=headers)
+            while is_endless and not ended.is_set():
+                await connection.publish(message.reply, answers[0])
+                await asyncio.sleep(0.01)
+
+        await connection.subscribe(subject or f"$SRV.PING.{group}", cb=reply)
+        await connection.flush()
+        started.set()
+        await asyncio.to_thread(ended.wait)
+
+    thread = threading.Thread(target=connected, args=(broker.url, answer))
+    thread.start()
+    try:
+        assert started.wait(60)
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@KINDS
+def test_answers_that_are_no_address_are_ignored(
+    module_broker: NatsServer, group: str, kind: str
+) -> None:
+    with serving(module_broker, group), impostor(module_broker, group, *ANSWERS):
+
+        def work(client: Any) -> None:
+            assert all(client.call("through").json is False for _ in range(20))
+
+        run(module_broker.uri(group), kind, work)
+
+
+def answer(number: int) -> bytes:
+    metadata = {"address": f"127.0.0.1:{number + 1}", "transports": "http"}
+    return json.dumps({"id": f"server {number}", "metadata": metadata}).encode()
+
+
+def group_of(broker: NatsServer, group: str, **options: Any) -> Group:
+    return Group(Addresses(broker.uri(group)), {}, 1000, **options)
+
+
+def discovered(made: Group) -> list[str]:
+    try:
+        return [it.name for it in start(made.discover()).result(60)]
+    finally:
+        made.close()
+
+
+def test_a_discovery_whose_answers_never_end_is_ended(
+    module_broker: NatsServer, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ucall._broker.group._ANSWERS_S", 0.2)
+    with impostor(module_broker, group, answer(0), is_endless=True):
+        assert discovered(group_of(module_broker, group)) == ["127.0.0.1:1"]
+
+
+@pytest.mark.parametrize("count", [5, 6])
+def test_a_discovery_finds_servers_up_to_its_limit(
+    module_broker: NatsServer, group: str, count: int
+) -> None:
+    with impostor(module_broker, group, *map(answer, range(count))):
+        assert len(discovered(group_of(module_broker, group, servers_max=5))) == 5
+
+
+HOSTILE = [
+    b'{"a":1',
+    b"1\n2",
+    b'1,"id":1}\n{"jsonrpc":"2.0","result":5',
+    b"[" * 100_000,
+    b"[" * 1000 + b"]" * 1000,
+    b"NaN",
+    "[1]".encode("utf-16"),
+    b"\xff",
+]
+
+
+@KINDS
+@pytest.mark.parametrize("payload", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_reply_through_nats_that_is_not_json(
+    module_broker: NatsServer, group: str, kind: str, payload: bytes
+) -> None:
+    def work(client: Any) -> None:
+        with pytest.raises(ucall.ConnectionError, match="not JSON") as raised:
+            client.call("add", 1, 2)
+        assert raised.value.may_have_run
+
+    with impostor(module_broker, group, payload, subject=f"{group}.add"):
+        run(module_broker.uri(group), kind, work)
+
+
+@pytest.mark.parametrize("payload", [*HOSTILE, b"", b"5", b"{}", b'{"code": true}', b'{"code": 7}'])
+def test_an_error_through_nats_of_another_service(
+    module_broker: NatsServer, group: str, payload: bytes
+) -> None:
+    """Its headers are those of ADR-32, and its payload may be anything."""
+    headers = {"Nats-Service-Error-Code": "500", "Nats-Service-Error": "failed"}
+    with (
+        impostor(module_broker, group, payload, subject=f"{group}.add", headers=headers),
+        Client(module_broker.uri(group)) as client,
+    ):
+        error = client.add(1, 2).error
+        assert error is not None and (error.code, error.message) == (500, "failed")
+
+
+def test_a_request_has_no_escapes_that_make_it_longer(
+    module_broker: NatsServer, group: str
+) -> None:
+    with (
+        serving(module_broker, group, advertise=""),
+        Client(module_broker.uri(group)) as client,
+    ):
+        # As ASCII with escapes it would be thrice as long, above the broker's limit.
+        error = client.add("é" * 500_000, 1).error
+        assert error is not None and error.code == -32602
+
+
+@KINDS
+@pytest.mark.parametrize("with_tls", [True, False])
+def test_an_impostor_gets_no_credentials(
+    module_broker: NatsServer, group: str, authority: Authority, kind: str, with_tls: bool
+) -> None:
+    """Neither without TLS nor with a valid certificate for another name."""
+    files = authority.sign("models.internal")
+    foreign = authority.sign(HOST, "evil.example")
+    received: list[bytes] = []
+
+    def collect(peer: Peer) -> None:
+        if with_tls:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(foreign.certificate, foreign.key)
+            try:
+                peer.socket = context.wrap_socket(peer.socket, server_side=True)
+            except OSError:
+                return
+        while data := peer.socket.recv(65_536):
+            received.append(data)
+
+    options = {
+        "auth": ucall.auth.bearer(["secret"]),
+        "allowed_hosts": ["models.internal"],
+        "ssl_certfile": files.certificate,
+        "ssl_keyfile": files.key,
+    }
+    client_options: dict[str, Any] = {
+        "headers": {"Authorization": "Bearer secret"},
+        "verify": authority.path,
+        "server_hostname": "models.internal",
+        "timeout": 20,
+    }
+    with serving(module_broker, group, server=options), scripted(collect) as evil:
+        metadata = {"address": f"{HOST}:{evil.port}", "transports": "https"}
+        with impostor(module_broker, group, json.dumps({"metadata": metadata}).encode()):
+
+            def work(client: Any) -> None:
+                assert all(client.call("through").json is False for _ in range(30))
+
+            run(module_broker.uri(group, "https"), kind, work, **client_options)
+        assert evil.accepted > 0
+    assert not any(b"secret" in data or b"HTTP/1.1" in data for data in received)
+
+
+@KINDS
+def test_the_time_limit_includes_the_first_discovery(
+    module_broker: NatsServer, group: str, kind: str
+) -> None:
+    with impostor(module_broker, group):
+
+        def work(client: Any) -> None:
+            with pytest.raises(ucall.TimeoutError) as raised:
+                client.call("add", 1, 2)
+            assert not raised.value.may_have_run
+
+        run(module_broker.uri(group), kind, work, timeout=0.1)
