@@ -589,6 +589,9 @@ lint-workflows: ## Check the workflows of GitHub, if Go can install actionlint
 		.bench/bin/actionlint && echo "workflows: good"; \
 	else echo "workflows: not checked; needs Go and its module proxy: $${error##*$$'\n'}"; fi
 
-.PHONY: lint-container
+.PHONY: lint-container test-container
+test-container: ## Run deploy/Dockerfile's instructions without Docker, and serve (needs root)
+	@tools/test-container.sh
+
 lint-container: $(STAMPS)/lint-tools ## Check deploy/Dockerfile
 	@$(VENV)/bin/hadolint deploy/Dockerfile

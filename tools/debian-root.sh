@@ -9,7 +9,7 @@ enter_namespaces() {
         apt-get update -qq
         apt-get install -y -qq debootstrap debian-archive-keyring >/dev/null
     }
-    IN_NAMESPACES=1 exec unshare --mount --pid --fork --kill-child "$0" "$@"
+    IN_NAMESPACES=1 exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
 }
 
 # make_debian SUITE ROOT: a minimal Debian, in which no service starts.
@@ -69,11 +69,16 @@ install_packages() {
 # Ends what the commands left running, which keeps the file systems of the root busy, and names it.
 end_leftovers() {
     local process
-    for process in /proc/[0-9]*; do
-        if [ "$(readlink "$process/root")" = "$1" ]; then
-            echo "left running: $(tr '\0' ' ' <"$process/cmdline")"
-            kill -KILL "${process#/proc/}"
-        fi
+    for process in $(processes_of "$1"); do
+        echo "left running: $(tr '\0' ' ' <"/proc/$process/cmdline")"
+        kill -KILL "$process"
     done
     umount --recursive --lazy "$1"
+}
+
+processes_of() {
+    local process
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/root")" != "$1" ] || echo "${process#/proc/}"
+    done
 }
