@@ -512,7 +512,7 @@ class Block:
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
-@final
+@disjoint_base
 class Message:
     """A received object and its sender."""
 

@@ -90,12 +90,19 @@ class NatsServer:
 
 
 @contextmanager
-def cluster(count: int = 3, address: str = HOST) -> Iterator[list[NatsServer]]:
-    """A cluster, whose nodes may be killed and started again."""
+def cluster(
+    count: int = 3, address: str = HOST, store: Path | None = None
+) -> Iterator[list[NatsServer]]:
+    """A cluster, whose nodes may be killed and started again; with a folder to store JetStream's
+    messages in."""
     ports = [free_port() for _ in range(count)]
     urls = [f"nats://{HOST}:{port}" for port in ports]
     options = "--cluster_name", "test", "--routes", ",".join(urls)
-    nodes = [NatsServer("--cluster", url, *options, monitors=True, address=address) for url in urls]
+    stores = [jetstream(store / f"node{number}") if store else [] for number in range(count)]
+    nodes = [
+        NatsServer("--cluster", url, *options, *stored, monitors=True, address=address)
+        for url, stored in zip(urls, stores, strict=True)
+    ]
     try:
         for node in nodes:
             node.start()
@@ -105,6 +112,11 @@ def cluster(count: int = 3, address: str = HOST) -> Iterator[list[NatsServer]]:
     finally:
         for node in nodes:
             node.kill()
+
+
+def jetstream(folder: Path) -> list[str]:
+    """Arguments of a node that stores messages in a folder."""
+    return ["--jetstream", "--store_dir", str(folder), "--name", folder.name]
 
 
 def connected(url: str, work: Callable[[Any], Awaitable[T]], **options: Any) -> T:

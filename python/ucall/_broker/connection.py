@@ -96,6 +96,7 @@ async def connect(
     reports: bool,
     timeout_s: float | None = None,
     on_lost: Callable[[], None] = lambda: None,
+    on_connected: Callable[[], None] = lambda: None,
 ) -> Any:
     """Connects to one of the brokers, and again whenever the connection ends. It tries until one
     accepts.
@@ -105,6 +106,7 @@ async def connect(
         reports: Whether to log failures and connections.
         timeout_s: How long it tries.
         on_lost: Called when the connection has ended.
+        on_connected: Called when there is a connection, the first or another one.
 
     Returns:
         nats-py's client.
@@ -112,8 +114,10 @@ async def connect(
     Raises:
         ucall.ConnectionError: No broker has accepted it in time.
     """
-    reporter = _Reporter(brokers, logging.WARNING if reports else logging.DEBUG, on_lost)
-    reporter.connection = connection = importlib.import_module("nats.aio.client").Client()
+    level = logging.WARNING if reports else logging.DEBUG
+    reporter = _Reporter(brokers, level, on_lost, on_connected)
+    requires_tls = "tls" in options or any(url.startswith("tls:") for url in brokers)
+    reporter.connection = connection = _client_class(requires_tls)()
     try:
         async with asyncio.timeout(timeout_s):
             await connection.connect(
@@ -131,6 +135,9 @@ async def connect(
         if not isinstance(error, TimeoutError):
             raise
         raise not_sent(ConnectionError(reporter.failure)) from None
+    except asyncio.CancelledError:
+        await connection.close()
+        raise
     await reporter.connected()
     return connection
 
@@ -143,11 +150,17 @@ def header_bytes(headers: Mapping[str, str]) -> int:
 class _Reporter:
     """Logs one line for each outage, and one for its end."""
 
-    def __init__(self, brokers: Sequence[str], level: int, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        brokers: Sequence[str],
+        level: int,
+        on_lost: Callable[[], None],
+        on_connected: Callable[[], None],
+    ) -> None:
         self.connection: Any = None
         self._where = printable(",".join(brokers))
         self._level = level
-        self._on_lost = on_lost
+        self._on_lost, self._on_connected = on_lost, on_connected
         self._last = ""
         #: What the broker has said last, which a reset of the connection may hide the next time.
         self._answer = ""
@@ -175,6 +188,28 @@ class _Reporter:
         self._last = self._answer = ""
         level = logging.INFO if self._level == logging.WARNING else self._level
         log.log(level, "connected to NATS at %s", self._where)
+        self._on_connected()
+
+
+def _client_class(requires_tls: bool) -> Any:
+    """nats-py's client. If it requires TLS, it does not continue in plaintext where the broker
+    offers none: an attacker on the network path could else read the credentials."""
+    plain = importlib.import_module("nats.aio.client").Client
+    if not requires_tls:
+        return plain
+
+    class TlsClient(plain):  # type: ignore[misc]
+        async def _process_info(self, info: Any, initial_connection: bool = False) -> None:
+            is_secure = (
+                info.get("tls_required")
+                or self.options["tls_handshake_first"]
+                or self._current_server.uri.scheme == "wss"
+            )
+            if initial_connection and not is_secure:
+                raise importlib.import_module("nats.errors").Error("the broker requires no TLS")
+            await super()._process_info(info, initial_connection)
+
+    return TlsClient
 
 
 def _nats() -> Any:

@@ -36,7 +36,13 @@ def new(
     purpose: Purpose = Purpose.CLIENT,
     options: CommunicatorOptions | None = None,
 ) -> Communicator:
-    """Makes a communicator for the event loop that it is first used in. See `ucall.queue.new`."""
+    """Makes a communicator for the event loop that it is first used in. See `ucall.queue.new`.
+
+    Raises:
+        ValueError: The protocol is JetStream.
+    """
+    if protocol == Protocol.JETSTREAM:
+        raise ValueError("JetStream has no communicator for asyncio: wrap that of ucall.queue")
     return Communicator(nq.new(protocol, purpose, options))
 
 

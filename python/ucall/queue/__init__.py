@@ -18,8 +18,9 @@ guarantees.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Literal, overload
 
-from ucall.queue import grpc, mqtt, shm, tcp, unix
+from ucall.queue import grpc, jetstream, mqtt, nats, shm, tcp, unix
 from ucall.queue.core import (
     BrokerOptions,
     Communicator,
@@ -33,6 +34,7 @@ from ucall.queue.core import (
     SerializationOptions,
 )
 from ucall.queue.errors import ConnectionError, FullError, RefusedError
+from ucall.queue.jetstream.stored import StoredQueue
 from ucall.queue.transports import Protocol, Purpose
 from ucall.queue.utils.allow import allow
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
@@ -55,10 +57,13 @@ __all__ = [
     "RefusedError",
     "SecurityOptions",
     "SerializationOptions",
+    "StoredQueue",
     "Stream",
     "allow",
     "grpc",
+    "jetstream",
     "mqtt",
+    "nats",
     "new",
     "shm",
     "tcp",
@@ -66,11 +71,29 @@ __all__ = [
 ]
 
 
+@overload
+def new(
+    protocol: Literal[Protocol.JETSTREAM],
+    purpose: Literal[Purpose.SERVER],
+    options: CommunicatorOptions | None = None,
+) -> jetstream.server.Communicator: ...
+@overload
+def new(
+    protocol: Literal[Protocol.JETSTREAM],
+    purpose: Literal[Purpose.CLIENT] = Purpose.CLIENT,
+    options: CommunicatorOptions | None = None,
+) -> jetstream.client.Communicator: ...
+@overload
 def new(
     protocol: Protocol = Protocol.TCP,
     purpose: Purpose = Purpose.CLIENT,
     options: CommunicatorOptions | None = None,
-) -> Communicator:
+) -> Communicator: ...
+def new(
+    protocol: Protocol = Protocol.TCP,
+    purpose: Purpose = Purpose.CLIENT,
+    options: CommunicatorOptions | None = None,
+) -> Communicator | StoredQueue:
     """Makes a `ucall.queue.{protocol}.{purpose}.Communicator`.
 
     It never blocks: a client connects in the background, and may be started before its server.
@@ -81,5 +104,5 @@ def new(
         ValueError: The protocol or the purpose is unknown, or an option is invalid.
     """
     module = import_module(f"ucall.queue.{Protocol(protocol)}.{Purpose(purpose)}")
-    made: Communicator = module.Communicator(options)
+    made: Communicator | StoredQueue = module.Communicator(options)
     return made

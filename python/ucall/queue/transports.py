@@ -1,4 +1,4 @@
-"""The transports of a queue: TCP, Unix sockets, shared memory, an MQTT broker and gRPC.
+"""The transports of a queue: TCP, Unix sockets, shared memory, MQTT and NATS brokers, and gRPC.
 
 Each transport is a class that says where its communicators listen or connect. The classes of its
 two sides derive from it, in `ucall.queue.{protocol}.server` and `ucall.queue.{protocol}.client`.
@@ -16,9 +16,10 @@ from ucall._core import check_shared_memory
 from ucall.queue.core import Communicator, CommunicatorOptions, NetworkLocation
 
 if TYPE_CHECKING:
-    from ucall.queue.grpc_transport import Transport
+    from ucall.queue.grpc_transport import Transport as GrpcTransport
+    from ucall.queue.nats_transport import Transport as NatsTransport
 
-__all__ = ["Grpc", "Mqtt", "Protocol", "Purpose", "Shm", "Tcp", "Unix"]
+__all__ = ["Grpc", "Mqtt", "Nats", "Protocol", "Purpose", "Shm", "Tcp", "Unix"]
 
 log = logging.getLogger("ucall")
 
@@ -31,6 +32,8 @@ class Protocol(enum.StrEnum):
     SHM = "shm"
     MQTT = "mqtt"
     GRPC = "grpc"
+    NATS = "nats"
+    JETSTREAM = "jetstream"
 
 
 class Purpose(enum.StrEnum):
@@ -76,31 +79,37 @@ class Shm(Communicator):
 class Mqtt(Communicator):
     """Exchanges messages with its peers through the MQTT broker at a host and a port."""
 
+    has_broker = True
+
     @classmethod
     def _broker(cls, options: CommunicatorOptions) -> tuple[str, str | None, str | None]:
         return options.broker.topic, options.broker.user, options.broker.password
 
+    @classmethod
+    def _check(cls, options: CommunicatorOptions) -> None:
+        super()._check(options)
+        broker = options.broker
+        if broker.urls is not None or broker.options or broker.replicas != 1:
+            raise ValueError("broker: urls, options and replicas are for NATS")
 
-class Grpc(Communicator):
-    """Listens on, or connects to, a host and a port. Port 0 picks a free one: see `address`.
 
-    Raises:
-        ImportError: grpcio is not installed.
-    """
-
-    takes_password = False
+class _External(Communicator):
+    """A communicator whose links are carried by a transport in Python."""
 
     #: None until it has started, and if it could not.
-    _transport: Transport | None = None
+    _transport: GrpcTransport | NatsTransport | None = None
 
     def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
         made = super().__new__(cls, options)
         try:
-            made._transport = _grpc_transport(made)
+            made._transport = made._start_transport()
         except BaseException:
             made._close(True)
             raise
         return made
+
+    def _start_transport(self) -> GrpcTransport | NatsTransport:
+        raise NotImplementedError
 
     @classmethod
     def _location(cls, options: CommunicatorOptions) -> None:
@@ -119,17 +128,49 @@ class Grpc(Communicator):
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port that a server listens on; None for a client."""
+        """Host and port that a server listens on; None for a client, and with a broker."""
         return None if self._transport is None else self._transport.address
 
 
-def _grpc_transport(communicator: Grpc) -> Transport:
-    # grpcio is an optional dependency, and slow to import.
-    try:
-        from ucall.queue.grpc_transport import Transport
-    except ModuleNotFoundError as error:
-        raise ImportError("a queue over grpc needs grpcio: pip install grpcio") from error
-    return Transport(communicator)
+class Grpc(_External):
+    """Listens on, or connects to, a host and a port. Port 0 picks a free one: see `address`.
+
+    Raises:
+        ImportError: grpcio is not installed.
+    """
+
+    takes_password = False
+
+    def _start_transport(self) -> GrpcTransport:
+        # grpcio is an optional dependency, and slow to import.
+        try:
+            from ucall.queue.grpc_transport import Transport
+        except ModuleNotFoundError as error:
+            raise ImportError("a queue over grpc needs grpcio: pip install grpcio") from error
+        return Transport(self)
+
+
+class Nats(_External):
+    """Exchanges messages with its peers through a NATS server, or a cluster of them.
+
+    Raises:
+        ImportError: nats-py is not installed.
+    """
+
+    has_broker = True
+
+    @classmethod
+    def _check(cls, options: CommunicatorOptions) -> None:
+        super()._check(options)
+        # It imports asyncio.
+        from ucall.queue.core.nats_options import check_nats
+
+        check_nats(options)
+
+    def _start_transport(self) -> NatsTransport:
+        from ucall.queue.nats_transport import Transport
+
+        return Transport(self)
 
 
 def _socket_path(netloc: NetworkLocation) -> str:

@@ -1,4 +1,4 @@
-"""A real MQTT broker, mosquitto, on a port of its own."""
+"""Real brokers on ports of their own: mosquitto for MQTT, nats-server for NATS."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
+from brokers import NatsServer
 from programs import require
 
 from harness import free_port
 
 START_S = 60
+
+
+class Broker(Protocol):
+    """A broker that can be killed and started again on its port."""
+
+    port: int
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def __enter__(self) -> Broker: ...
+
+    def __exit__(self, *raised: object) -> None: ...
 
 
 class Mosquitto:
@@ -70,3 +86,16 @@ class Mosquitto:
     ) -> None:
         self.kill()
         self._folder.cleanup()
+
+
+#: The brokers of the protocols that have one.
+BROKERS: dict[str, Callable[[], Broker]] = {"mqtt": Mosquitto, "nats": NatsServer}
+#: The broker of a protocol, for all tests that do not kill it.
+SharedBroker = Callable[[str], Broker]
+
+
+def tls_broker(protocol: str, key: object, certificate: object) -> Broker:
+    """A broker with this certificate."""
+    if protocol == "nats":
+        return NatsServer("--tls", "--tlscert", str(certificate), "--tlskey", str(key))
+    return Mosquitto(f"keyfile {key}", f"certfile {certificate}")

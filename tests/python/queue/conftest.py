@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import Mosquitto
+from broker import BROKERS, SharedBroker
 from certificates import Authority, authority  # noqa: F401
 from pairs import PROTOCOLS, Pairs
 from resources import shared_maps
@@ -20,17 +20,17 @@ from ucall import queue as nq
 
 
 @pytest.fixture(scope="session")
-def shared_broker() -> Iterator[Callable[[], Mosquitto]]:
-    """A broker, started on first use."""
+def shared_broker() -> Iterator[SharedBroker]:
+    """The brokers of the protocols, each started on first use."""
     with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda: stack.enter_context(Mosquitto()))
+        yield functools.cache(lambda protocol: stack.enter_context(BROKERS[protocol]()))
 
 
 @pytest.fixture(params=PROTOCOLS)
 def pairs(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    shared_broker: Callable[[], Mosquitto],
+    shared_broker: SharedBroker,
     authority: Authority,  # noqa: F811
 ) -> Iterator[Pairs]:
     if request.param == "shm":

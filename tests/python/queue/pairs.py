@@ -6,17 +6,16 @@ import contextlib
 import dataclasses
 import os
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker import Mosquitto
+from broker import BROKERS, Broker, SharedBroker
 from certificates import Authority
 
 from harness import HOST, free_port
 from ucall import queue as nq
 
-PROTOCOLS = ["tcp", "unix", "tcp+tls", "unix+tls", "shm", "mqtt", "grpc"]
+PROTOCOLS = ["tcp", "unix", "tcp+tls", "unix+tls", "shm", "mqtt", "grpc", "nats"]
 STREAMS = ["tcp", "unix", "tcp+tls", "unix+tls"]
 
 
@@ -37,7 +36,7 @@ class Pairs:
     """Makes servers and their clients."""
 
     def __init__(
-        self, protocol: str, folder: Path, broker: Callable[[], Mosquitto], authority: Authority
+        self, protocol: str, folder: Path, broker: SharedBroker, authority: Authority
     ) -> None:
         name, _, tls = protocol.partition("+")
         self.protocol = nq.Protocol(name)
@@ -47,9 +46,9 @@ class Pairs:
         self.made: list[nq.Communicator] = []
 
     @property
-    def broker(self) -> Mosquitto:
-        """The MQTT broker of all tests."""
-        return self._broker()
+    def broker(self) -> Broker:
+        """The broker of the protocol, for all tests."""
+        return self._broker(self.protocol)
 
     def _new(self, purpose: str, options: nq.CommunicatorOptions) -> nq.Communicator:
         made = nq.new(self.protocol, nq.Purpose(purpose), options)
@@ -66,8 +65,8 @@ class Pairs:
         if self.authority:
             files = self.authority.sign("localhost", "127.0.0.1")
             given.setdefault("security", nq.SecurityOptions(files.key, files.certificate))
-        if self.protocol == "mqtt":
-            given.setdefault("netloc", nq.NetworkLocation(port=self._broker().port))
+        if self.protocol in BROKERS:
+            given.setdefault("netloc", nq.NetworkLocation(port=self.broker.port))
             given.setdefault("broker", nq.BrokerOptions(topic=f"test/{uuid.uuid4()}"))
         elif self.protocol in ("tcp", "grpc"):
             given.setdefault("netloc", nq.NetworkLocation(port=0))

@@ -29,7 +29,7 @@ class Proxy:
             self._listener.listen()
         self.address = path or self._listener.getsockname()
         self.cuts = 0
-        #: The first bytes of each connection.
+        #: The first byte that each client has sent.
         self.openings: list[bytes] = []
         #: The maximum of bytes until the next cut; 0 for no further cuts.
         self.cut_after = 0
@@ -54,9 +54,9 @@ class Proxy:
             except OSError:
                 client_side.close()
                 continue
-            self.openings.append(client_side.recv(1, socket.MSG_PEEK))
-            for source, target in ((client_side, server_side), (server_side, client_side)):
-                threading.Thread(target=self._relay, args=(source, target), daemon=True).start()
+            both = (client_side, server_side, True), (server_side, client_side, False)
+            for way in both:
+                threading.Thread(target=self._relay, args=way, daemon=True).start()
 
     def _relay_preamble(self, server_side: socket.socket, client_side: socket.socket) -> None:
         if not self._greeting:
@@ -79,11 +79,14 @@ class Proxy:
 
         threading.Timer(0.01 * self._random.random(), cut).start()
 
-    def _relay(self, source: socket.socket, target: socket.socket) -> None:
-        left = -1
+    def _relay(self, source: socket.socket, target: socket.socket, is_client: bool) -> None:
+        left, is_opening = -1, is_client
         try:
             while self._open:
                 data = source.recv(self._random.choice([1, 100, 4096, 65536, 1 << 20]))
+                if is_opening:
+                    self.openings.append(data[:1])
+                    is_opening = False
                 if not data:
                     break
                 if left < 0 and self.cut_after:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import nats
 import paho.mqtt.client as paho
 from frames import CLIENT_PREAMBLE
 from paho.mqtt.enums import CallbackAPIVersion
@@ -28,6 +30,8 @@ def sent(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[None]:
     """A link whose peer has sent these bytes and stays connected."""
     if pairs.protocol == "mqtt":
         connect_by = _published
+    elif pairs.protocol == "nats":
+        connect_by = _published_to_nats
     elif pairs.protocol == "grpc":
         connect_by = _streamed
     else:
@@ -64,6 +68,18 @@ def _published(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[N
     yield
     raw_client.disconnect()
     raw_client.loop_stop()
+
+
+@contextlib.contextmanager
+def _published_to_nats(pairs: Pairs, server: nq.Communicator, data: bytes) -> Iterator[None]:
+    topic, name = server.options.broker.topic, uuid.uuid4().hex
+    with asyncio.Runner() as runner:
+        raw_client = runner.run(nats.connect(f"nats://127.0.0.1:{server.options.netloc.port}"))
+        runner.run(raw_client.subscribe(f"{topic}.down.{name}"))
+        runner.run(raw_client.publish(f"{topic}.up.{name}", PIECE + data))
+        runner.run(raw_client.flush())
+        yield
+        runner.run(raw_client.close())
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker import Mosquitto
+from broker import BROKERS, tls_broker
 from certificates import Authority
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -70,12 +70,12 @@ def exchange(server: nq.Communicator, client: nq.Communicator) -> None:
 def exchange_over_tls(
     protocol: nq.Protocol, folder: Path, server: nq.SecurityOptions, client: nq.SecurityOptions
 ) -> None:
-    """Over MQTT the broker is the TLS server, and both sides are its clients."""
+    """Over MQTT and NATS the broker is the TLS server, and both sides are its clients."""
     netloc = nq.NetworkLocation(port=0)
     if protocol == "unix":
         netloc = nq.NetworkLocation(str(folder / "queue.sock"))
-    if protocol == "mqtt":
-        with Mosquitto(f"keyfile {server.key}", f"certfile {server.certificate}") as broker:
+    if protocol in BROKERS:
+        with tls_broker(protocol, server.key, server.certificate) as broker:
             options = nq.CommunicatorOptions(
                 netloc=nq.NetworkLocation(port=broker.port), security=client
             )
@@ -142,7 +142,7 @@ def test_contradicting_files_are_refused(protocol: nq.Protocol, authority: Autho
     both = nq.SecurityOptions(certificate=files.certificate, authority=authority.path)
     with pytest.raises(ValueError, match="security: expected a key for the certificate"):
         nq.new(protocol, options=nq.CommunicatorOptions(security=both))
-    if protocol != "mqtt":
+    if protocol not in BROKERS:
         half = nq.CommunicatorOptions(
             netloc=nq.NetworkLocation(port=0),
             security=nq.SecurityOptions(certificate=files.certificate),

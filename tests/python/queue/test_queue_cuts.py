@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from broker import BROKERS
 from frames import PREAMBLE_BYTES
 from pairs import STREAMS, Pairs
 from progress import Progress
@@ -86,7 +87,7 @@ def take(
 @pytest.mark.timeout(3 * WAIT_S)
 @pytest.mark.parametrize(
     ("pairs", "trusted"),
-    [*((name, False) for name in [*STREAMS, "shm", "mqtt", "grpc"]), ("shm", True)],
+    [*((name, False) for name in [*STREAMS, "shm", "mqtt", "grpc", "nats"]), ("shm", True)],
     indirect=["pairs"],
 )
 @pytest.mark.parametrize("ack", ["received", "taken", "explicit"])
@@ -96,7 +97,7 @@ def test_each_message_arrives_once_and_in_order(
     given = {"ack": ack, "reconnect": (0.001, 0.01), "full": "block", "queue_size": 1 << 26}
     given["trusted"] = trusted
     server = pairs.server(**given)
-    if pairs.protocol == "mqtt":
+    if pairs.protocol in BROKERS:
         proxy = Proxy(("127.0.0.1", server.options.netloc.port))
         netloc = nq.NetworkLocation(*proxy.address)
     elif server.address is None:
@@ -127,7 +128,7 @@ def test_each_message_arrives_once_and_in_order(
             working[0].join(0.2)
             done = min(taken.get(side.id, 0) for side in (server, client))
             # Counted in messages and not in time: on a slow machine none may arrive in between.
-            if pairs.protocol == "mqtt" and done >= (kills + 1) * MESSAGES_A_KILL:
+            if pairs.protocol in BROKERS and done >= (kills + 1) * MESSAGES_A_KILL:
                 pairs.broker.kill()
                 pairs.broker.start()
                 kills += 1
@@ -138,4 +139,4 @@ def test_each_message_arrives_once_and_in_order(
     server.close()
     proxy.close()
     assert proxy.cuts > 3
-    assert kills > 3 or pairs.protocol != "mqtt"
+    assert kills > 3 or pairs.protocol not in BROKERS

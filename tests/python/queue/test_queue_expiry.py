@@ -39,7 +39,7 @@ queue.close(20)
 """
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "unix", "shm", "mqtt", "grpc"], indirect=True)
+@pytest.mark.parametrize("pairs", ["tcp", "unix", "shm", "mqtt", "grpc", "nats"], indirect=True)
 def test_an_expired_peer_fails_and_frees_its_messages(pairs: Pairs) -> None:
     server = pairs.server(expire_s=0.5, ack="taken")
     other = pairs.client(server)
@@ -85,7 +85,7 @@ def test_an_expired_peer_fails_and_frees_its_messages(pairs: Pairs) -> None:
     wait_until(lambda: (descriptors(), shared_maps()) <= before)
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt"], indirect=True)
+@pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt", "nats"], indirect=True)
 @pytest.mark.parametrize("expire_s", [30, 0.4])
 def test_a_stopped_peer_resumes_or_expires(pairs: Pairs, expire_s: float) -> None:
     server = pairs.server(expire_s=expire_s, keepalive_s=0.1)

@@ -8,11 +8,10 @@ window, while a library's threads may have work to finish first.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker import Mosquitto
+from broker import BROKERS, SharedBroker
 
 from harness import eventually, program
 
@@ -76,13 +75,13 @@ def most_of_others(threads: Path, poller: str) -> int:
     return max(count - before.get(thread, 0) for thread, count in after.items())
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "unix", "shm", "mqtt", "grpc"])
+@pytest.mark.parametrize("protocol", ["tcp", "unix", "shm", "mqtt", "grpc", "nats"])
 def test_idle_threads_do_not_poll(
-    protocol: str, tmp_path: Path, shared_broker: Callable[[], Mosquitto]
+    protocol: str, tmp_path: Path, shared_broker: SharedBroker
 ) -> None:
     host, port = "127.0.0.1", 0
-    if protocol == "mqtt":
-        port = shared_broker().port
+    if protocol in BROKERS:
+        port = shared_broker(protocol).port
     elif protocol in ("unix", "shm"):
         host = str(tmp_path / "idle.sock")
     with program(IDLE, protocol, host, str(port)) as process:

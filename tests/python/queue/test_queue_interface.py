@@ -27,7 +27,7 @@ WAIT_S = 60
 
 def test_names_and_defaults() -> None:
     assert issubclass(nq.Protocol, str) and issubclass(nq.Protocol, enum.Enum)
-    assert [*nq.Protocol] == ["tcp", "unix", "shm", "mqtt", "grpc"]
+    assert [*nq.Protocol] == ["tcp", "unix", "shm", "mqtt", "grpc", "nats"]
     assert [*nq.Purpose] == ["server", "client"]
     defaults = {
         name: parameter.default for name, parameter in inspect.signature(nq.new).parameters.items()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from broker import Mosquitto
+from broker import BROKERS, SharedBroker
 from certificates import Authority
 from pairs import STREAMS, free_location
 
@@ -102,23 +102,21 @@ def numbered(protocol: str, number: int) -> object:
     return number if protocol != "shm" else np.full(20_000, number)
 
 
-def location_for(
-    protocol: str, folder: Path, broker: Callable[[], Mosquitto]
-) -> nq.NetworkLocation:
-    if protocol == "mqtt":
-        return nq.NetworkLocation(port=broker().port)
+def location_for(protocol: str, folder: Path, broker: SharedBroker) -> nq.NetworkLocation:
+    if protocol in BROKERS:
+        return nq.NetworkLocation(port=broker(protocol).port)
     if protocol in ("unix", "shm"):
         return nq.NetworkLocation(str(folder / "kill.sock"), 0)
     return free_location()
 
 
-@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc"])
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
 def test_a_killed_server(
     protocol: str,
     start: Start,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Mosquitto],
+    shared_broker: SharedBroker,
 ) -> None:
     ours, theirs = files_for(protocol, authority)
     protocol = protocol.partition("+")[0]
@@ -143,13 +141,13 @@ def test_a_killed_server(
         client.close(0)
 
 
-@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc"])
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
 def test_a_killed_client(
     protocol: str,
     start: Start,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Mosquitto],
+    shared_broker: SharedBroker,
 ) -> None:
     ours, theirs = files_for(protocol, authority)
     protocol = protocol.partition("+")[0]
@@ -177,14 +175,14 @@ def test_a_killed_client(
 
 
 @pytest.mark.parametrize("killed", ["server", "client"])
-@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc"])
+@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
 def test_one_that_is_killed_before_and_after_it_acknowledged(
     protocol: str,
     killed: str,
     start: Start,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Mosquitto],
+    shared_broker: SharedBroker,
 ) -> None:
     ours, theirs = files_for(protocol, authority)
     if killed == "client":

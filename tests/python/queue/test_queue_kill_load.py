@@ -13,13 +13,12 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from broker import Mosquitto
+from broker import BROKERS, SharedBroker
 from certificates import Authority
 from pairs import PROTOCOLS, free_location
 from progress import Progress
@@ -134,11 +133,11 @@ def test_either_side_may_be_killed_under_load(
     killed: str,
     tmp_path: Path,
     authority: Authority,
-    shared_broker: Callable[[], Mosquitto],
+    shared_broker: SharedBroker,
 ) -> None:
     name, _, tls = protocol.partition("+")
-    if name == "mqtt":
-        netloc = nq.NetworkLocation("127.0.0.1", shared_broker().port)
+    if name in BROKERS:
+        netloc = nq.NetworkLocation("127.0.0.1", shared_broker(name).port)
     elif name in ("unix", "shm"):
         netloc = nq.NetworkLocation(str(tmp_path / "kill.sock"), 0)
     else:

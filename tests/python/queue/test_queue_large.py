@@ -6,11 +6,10 @@ import contextlib
 import os
 import resource
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker import Mosquitto
+from broker import BROKERS, SharedBroker
 from pairs import Pairs, free_location
 from progress import Progress
 
@@ -19,8 +18,8 @@ from ucall import queue as nq
 
 WAIT_S = 60
 LONG = bool(os.environ.get("UCALL_QUEUE_LONG"))
-THOUSAND = ["tcp", "unix", "shm", *(["tcp+tls", "mqtt", "grpc"] if LONG else [])]
-ONE_LARGE_OVER = ["tcp", "unix", "shm", "mqtt", "grpc"] if LONG else ["tcp"]
+THOUSAND = ["tcp", "unix", "shm", *(["tcp+tls", "mqtt", "grpc", "nats"] if LONG else [])]
+ONE_LARGE_OVER = ["tcp", "unix", "shm", "mqtt", "grpc", "nats"] if LONG else ["tcp"]
 # In a process of its own, so that its peak memory is its own.
 ONE_LARGE = """
 import sys
@@ -77,12 +76,12 @@ def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
 @pytest.mark.timeout(5 * WAIT_S)
 @pytest.mark.parametrize("protocol", ONE_LARGE_OVER)
 def test_a_large_message_takes_at_most_twice_its_size(
-    protocol: str, tmp_path: Path, shared_broker: Callable[[], Mosquitto]
+    protocol: str, tmp_path: Path, shared_broker: SharedBroker
 ) -> None:
     size = 4 << 30 if LONG else 256 << 20
     netloc = free_location()
-    if protocol == "mqtt":
-        netloc = nq.NetworkLocation("127.0.0.1", shared_broker().port)
+    if protocol in BROKERS:
+        netloc = nq.NetworkLocation("127.0.0.1", shared_broker(protocol).port)
     elif protocol in ("unix", "shm"):
         netloc = nq.NetworkLocation(str(tmp_path / "large.sock"), 0)
     arguments = [str(it) for it in (*netloc, size, f"test/{uuid.uuid4()}")]

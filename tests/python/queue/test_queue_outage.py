@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from broker import Mosquitto
+from broker import BROKERS, Broker
 from pairs import PROTOCOLS, Pairs, free_location
 
 from harness import eventually
@@ -30,12 +30,12 @@ class Outage:
 
     def __init__(self, pairs: Pairs, *, is_of_broker: bool = False) -> None:
         self.pairs = pairs
-        self._broker: Mosquitto | None = None
+        self._broker: Broker | None = None
         self._given: dict[str, object] = {}
         if pairs.protocol in ("tcp", "grpc"):
             self._given["netloc"] = free_location()
         if is_of_broker:
-            self._broker = Mosquitto()
+            self._broker = BROKERS[pairs.protocol]()
             self._broker.start()
             self._given["netloc"] = nq.NetworkLocation(port=self._broker.port)
         self.server = pairs.server(id=uuid.uuid4(), **self._given)
@@ -133,7 +133,7 @@ def test_a_client_that_never_connected_outlives_an_outage(outage: Outage) -> Non
     later.result(WAIT_S)
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt"], indirect=True)
+@pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt", "nats"], indirect=True)
 def test_a_server_takes_a_client_back(pairs: Pairs) -> None:
     server = pairs.server(expire_s=EXPIRE_S, keepalive_s=0.1)
     given = {"id": uuid.uuid4(), "reconnect": (0.01, 0.1)}
@@ -212,7 +212,7 @@ def test_a_refused_client_is_told(pairs: Pairs, caplog: pytest.LogCaptureFixture
     assert second.state == "closed"
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "mqtt"], indirect=True)
+@pytest.mark.parametrize("pairs", ["tcp", "mqtt", "nats"], indirect=True)
 def test_states(pairs: Pairs) -> None:
     server = pairs.server()
     assert server.state == "listening"
@@ -254,7 +254,8 @@ def test_an_asyncio_client_outlives_an_outage(outage: Outage) -> None:
     asyncio.run(asyncio.wait_for(main(), WAIT_S))
 
 
-ABSENT = [(protocol, "server") for protocol in PROTOCOLS] + [("mqtt", "broker")]
+ABSENT = [(protocol, "server") for protocol in PROTOCOLS]
+ABSENT += [(protocol, "broker") for protocol in BROKERS]
 
 
 @pytest.mark.timeout(AWAY_S + 300)

@@ -106,7 +106,7 @@ def test_allow_by_name_is_announced(pairs: Pairs) -> None:
         client.put(Job())
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt", "grpc"], indirect=True)
+@pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt", "grpc", "nats"], indirect=True)
 def test_what_is_put_before_the_connection_is_checked_then(pairs: Pairs) -> None:
     given = {"netloc": free_location()} if pairs.protocol in ("tcp", "grpc") else {}
     server = pairs.server(**given)
@@ -162,7 +162,7 @@ def test_get_tells_and_the_sender_is_told(
         eventually(lambda line=line: line in caplog.text, timeout_s=WAIT_S)
 
 
-@pytest.mark.parametrize("pairs", ["tcp", "mqtt"], indirect=True)
+@pytest.mark.parametrize("pairs", ["tcp", "mqtt", "nats"], indirect=True)
 def test_an_error_of_a_custom_load_has_the_peer(pairs: Pairs) -> None:
     def load(stream: nq.Stream) -> Any:
         raise KeyError("no such key")

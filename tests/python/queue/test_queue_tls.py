@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker import BROKERS
 from certificates import Authority, Files
 from handshakes import client_hello, resident_bytes
 from pairs import Pairs, free_location, sockets
@@ -535,7 +536,7 @@ def test_options_without_effect_are_rejected(protocol: nq.Protocol, authority: A
         ("client", {**pair, "key": None, "authority": authority.path}, "a key for the certificate"),
         ("client", password, "expected a key for the password"),
     ]
-    if protocol != nq.Protocol.MQTT:
+    if protocol not in BROKERS:
         cases += [
             ("server", {"authority": authority.path}, "a server needs a key and a certificate"),
             ("server", {**pair, **name}, "name is for clients"),

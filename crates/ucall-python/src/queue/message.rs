@@ -13,7 +13,7 @@ use super::incoming::Reader;
 use crate::ffi;
 
 /// A received object and its sender.
-#[pyclass(frozen, module = "ucall.queue", name = "Message", generic)]
+#[pyclass(frozen, subclass, module = "ucall.queue", name = "Message", generic)]
 pub(crate) struct Message {
     /// The id of the sender.
     #[pyo3(get)]

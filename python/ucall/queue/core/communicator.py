@@ -49,7 +49,7 @@ class Communicator(QueueCore):
     named peers, or of any peer. `peers()` lists the ids of all peers. All methods are thread-safe.
 
     `ucall.queue.new` makes communicators, as do their classes in
-    `ucall.queue.{tcp,unix,shm,mqtt,grpc}.{server,client}`.
+    `ucall.queue.{tcp,unix,shm,mqtt,grpc,nats}.{server,client}`.
     """
 
     #: Whether this is the server's side.
@@ -58,6 +58,8 @@ class Communicator(QueueCore):
     has_tls: ClassVar[bool] = True
     #: Whether the transport reads an encrypted key.
     takes_password: ClassVar[bool] = True
+    #: Whether both sides are clients of a broker.
+    has_broker: ClassVar[bool] = False
 
     _options: CommunicatorOptions
     _notifier: Notifier
@@ -74,7 +76,7 @@ class Communicator(QueueCore):
         codec, broker, tls = codec_of(options, kind), cls._broker(options), None
         if options.security is not None:
             # The TLS server is the broker, if there is one.
-            is_server = cls.is_server and broker is None
+            is_server = cls.is_server and not cls.has_broker
             check_security(options.security, is_server, cls.takes_password)
             if location is not None:
                 tls = tls_settings(options.security, is_server, cls._verified_name(options))

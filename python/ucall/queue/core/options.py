@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -102,7 +102,7 @@ class SecurityOptions:
     """TLS, by files in PEM.
 
     An option that has no effect on the given side or transport is refused with `ValueError`. Over
-    MQTT both sides are TLS clients of the broker. Shared memory has no TLS.
+    MQTT and NATS both sides are TLS clients of the broker. Shared memory has no TLS.
 
     Args:
         key: The private key of ``certificate``.
@@ -128,17 +128,25 @@ _LOCATION = NetworkLocation()
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """The topic and the login of an MQTT broker.
+    """The topic and the login of a broker, for MQTT or NATS.
 
     Args:
-        topic: The prefix of all topics. Servers of one broker need different ones.
+        topic: The prefix of all topics, or subjects. Servers of one broker need different ones.
         user: The name for the login; None for no login.
         password: The password for the login.
+        urls: For NATS: the servers of a cluster, as ``"nats://a:4222,nats://b:4222"``. By default
+            the one at the ``netloc``.
+        options: For NATS: options of nats-py's ``connect``, such as ``user_credentials``.
+        replicas: For JetStream: the nodes of a cluster that store each message; 3 survive the loss
+            of one. The communicator that creates the queue chooses.
     """
 
     topic: str = "ucall/queue"
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    urls: str | None = field(default=None, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +160,10 @@ class CommunicatorOptions:
         connection: See `ConnectionOptions`.
         serialization: See `SerializationOptions`.
         security: TLS; None for plaintext.
-        broker: See `BrokerOptions`; used by MQTT alone.
+        broker: See `BrokerOptions`; used by MQTT and NATS alone.
         workers: Only 1: one thread, which never holds the interpreter lock, serves all connections
-            of a communicator. All gRPC communicators of a process share one more.
+            of a communicator. All gRPC communicators of a process share one more, and all NATS
+            connections another one.
         engine: ``"auto"`` uses io_uring if the system allows it, else epoll or kqueue; ``"uring"``
             and ``"posix"`` require one of them.
     """

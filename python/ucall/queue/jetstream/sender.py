@@ -1,0 +1,247 @@
+"""Puts: publishes messages until the broker has stored each.
+
+Each message has an id, by which the broker detects one that is sent again. One that is sent again
+is marked, because the broker forgets the ids after some minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats.errors
+import nats.js.api as api
+import nats.js.errors
+
+from ucall._broker.connection import header_bytes
+from ucall.queue.core.options import CommunicatorOptions
+from ucall.queue.errors import ConnectionError, FullError
+from ucall.queue.jetstream.payload import PEER, REPEATED, dumped
+from ucall.queue.jetstream.session import Session, reason_of
+
+__all__ = ["Sender"]
+
+#: Messages and bytes that wait for the broker's acknowledgement at a time.
+_SENT_MAX = 1024
+_SENT_BYTES_MAX = 8 << 20
+#: Seconds without an acknowledgement after which a message is sent again.
+_ANSWER_S = 5.0
+#: A message's weight beside its bytes, as in queues over other transports.
+_WEIGHT = 128
+#: JetStream's error for a message that it could not store; if the stream is full, its text says so.
+_NOT_STORED = 10077
+
+
+@dataclass(slots=True, eq=False)
+class _Put:
+    """A message that is not stored yet."""
+
+    payload: bytes
+    headers: dict[str, str]
+    future: Future[None] = field(default_factory=Future)
+    sent_at: float = 0.0
+
+    @property
+    def weight(self) -> int:
+        return len(self.payload) + _WEIGHT
+
+
+class Sender(Session):
+    """The client's side."""
+
+    def __init__(self, options: CommunicatorOptions) -> None:
+        #: Messages to send, and those that are sent and not stored.
+        self._waiting: deque[_Put] = deque()
+        self._sent: dict[_Put, asyncio.Future[Any]] = {}
+        self._sent_bytes = self._bytes = 0
+        #: The ids of messages are unique, also after a restart with the same id.
+        self._incarnation, self._count = uuid.uuid4().hex, 0
+        #: When the broker last stored a message, or all were stored. None once an outage was
+        #: reported: from then on messages wait until the broker is back.
+        self._progress_at: float | None = None
+        #: Nothing is sent before this time: the broker refuses messages.
+        self._pause_until = 0.0
+        super().__init__(options)
+
+    def put(self, data: Any) -> Future[None]:
+        """Enqueues an object: see `ucall.queue.jetstream.client.Communicator.put`."""
+        payload, headers = dumped(self._options.serialization.dump, data)
+        connection = self._options.connection
+        if len(payload) > connection.message_size:
+            raise ValueError(f"the message is longer than message_size: {len(payload)} bytes")
+        put = _Put(payload, {**headers, PEER: str(self._options.id)})
+        with self._condition:
+            while self._bytes and self._bytes + put.weight > connection.queue_size:
+                if connection.full == "error":
+                    raise FullError
+                if self._is_closing:
+                    break
+                self._condition.wait()
+            if self._is_closing:
+                put.future.set_exception(ConnectionError(self._options.id))
+                return put.future
+            self._count += 1
+            put.headers[api.Header.MSG_ID] = f"{self._incarnation}:{self._count}"
+            self._bytes += put.weight
+            self._waiting.append(put)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._wake()
+        return put.future
+
+    def _may_end(self) -> bool:
+        return self._is_closing and not self._bytes
+
+    async def _while_wanted(self, work: Any) -> bool:
+        expiring = asyncio.ensure_future(self._expire())
+        try:
+            return await super()._while_wanted(work)
+        finally:
+            expiring.cancel()
+
+    async def _work(self) -> None:
+        await self._while_wanted(self._send_all())
+
+    async def _send_all(self) -> None:
+        while True:
+            now = self._time()
+            if not self._broker.is_connected or now < self._pause_until:
+                await self._next_change(timeout_s=max(0.01, self._pause_until - now))
+                continue
+            self._send_overdue_again(now)
+            put = self._next_put()
+            if put is None:
+                await self._next_change()
+            else:
+                await self._send(put, now)
+
+    def _next_put(self) -> _Put | None:
+        if len(self._sent) >= _SENT_MAX or self._sent_bytes >= _SENT_BYTES_MAX:
+            return None
+        with self._condition:
+            return self._waiting.popleft() if self._waiting else None
+
+    async def _send(self, put: _Put, now: float) -> None:
+        if not put.future.running() and not put.future.set_running_or_notify_cancel():
+            self._forget(put)
+            return
+        length = len(put.payload) + header_bytes(put.headers)
+        if length > self._broker.max_payload:
+            reason = f"expected up to {self._broker.max_payload} bytes (the broker's max_payload)"
+            self._finish(put, ValueError(f"{reason}, got {length}"))
+            return
+        put.sent_at = now
+        try:
+            answer = await self._js.publish_async(self.topic, put.payload, headers=put.headers)
+        except (nats.errors.Error, OSError) as error:
+            self._reason = reason_of(error)
+            self._put_back(put)
+            return
+        self._sent[put] = answer
+        self._sent_bytes += put.weight
+        answer.add_done_callback(lambda answer: self._handle_answer(put, answer))
+
+    def _handle_answer(self, put: _Put, answer: asyncio.Future[Any]) -> None:
+        if self._sent.get(put) is not answer:
+            return
+        del self._sent[put]
+        self._sent_bytes -= put.weight
+        error = None if answer.cancelled() else answer.exception()
+        if answer.cancelled():
+            self._put_back(put)
+        elif error is None:
+            self._finish(put, None)
+        else:
+            self._handle_refusal(put, error)
+        if len(self._sent) <= _SENT_MAX // 2 and self._sent_bytes <= _SENT_BYTES_MAX // 2:
+            self._wanted.set()
+
+    def _handle_refusal(self, put: _Put, error: BaseException) -> None:
+        self._reason = reason_of(error)
+        code = getattr(error, "code", None) or 503
+        is_full = getattr(error, "err_code", None) == _NOT_STORED and "maximum" in self._reason
+        if is_full and self._options.connection.full == "error":
+            self._finish(put, FullError(None, f"the stream is full: {self._reason}"))
+        elif code < 500:
+            self._finish(put, ConnectionError(None, f"the broker refuses it: {self._reason}"))
+        else:
+            if is_full:
+                self._progress_at = self._time()
+            self._put_back(put)
+            self._pause_until = self._time() + self._options.connection.reconnect[1] / 10
+
+    def _send_overdue_again(self, now: float) -> None:
+        """Sends messages again of which the broker, or its connection, has lost the answer."""
+        while self._sent:
+            put, answer = next(iter(self._sent.items()))
+            if now - put.sent_at < _ANSWER_S:
+                break
+            # Its callback puts the message back.
+            answer.cancel()
+            self._handle_answer(put, answer)
+
+    def _handle_connected(self) -> None:
+        """Answers may be lost with the connection before."""
+        for put, answer in list(self._sent.items()):
+            answer.cancel()
+            self._handle_answer(put, answer)
+        super()._handle_connected()
+
+    def _put_back(self, put: _Put) -> None:
+        put.headers[REPEATED] = "1"
+        with self._condition:
+            self._waiting.appendleft(put)
+
+    def _finish(self, put: _Put, error: Exception | None) -> None:
+        self._forget(put)
+        if error is None:
+            self._progress_at = self._time()
+            put.future.set_result(None)
+        else:
+            put.future.set_exception(error)
+
+    def _forget(self, put: _Put) -> None:
+        with self._condition:
+            self._bytes -= put.weight
+            self._condition.notify_all()
+
+    async def _expire(self) -> None:
+        """Fails all messages once none was stored for ``expire_s``."""
+        expire_s, was_closing = self._options.connection.expire_s, False
+        self._progress_at = self._time()
+        while True:
+            now = self._time()
+            if self._is_closing and not was_closing:
+                was_closing, self._progress_at = True, now
+            if self._progress_at is not None and not self._bytes:
+                self._progress_at = now
+            elif self._progress_at is not None and now - self._progress_at >= expire_s:
+                self._fail_all(f"not stored within expire_s: {self._reason}")
+                self._progress_at = None
+            await asyncio.sleep(min(0.1, expire_s / 4))
+
+    def _fail_all(self, reason: str) -> None:
+        sent, self._sent, self._sent_bytes = list(self._sent.items()), {}, 0
+        for _, answer in sent:
+            answer.cancel()
+        with self._condition:
+            puts = [put for put, _ in sent] + list(self._waiting)
+            self._waiting.clear()
+        for put in puts:
+            if put.future.running() or put.future.set_running_or_notify_cancel():
+                self._finish(put, ConnectionError(None, reason))
+            else:
+                self._forget(put)
+
+    def _handle_ended(self) -> None:
+        with self._condition:
+            self._is_closing = True
+        self._fail_all("closed")
+
+    def _time(self) -> float:
+        assert self._loop is not None
+        return self._loop.time()

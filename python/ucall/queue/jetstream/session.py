@@ -1,0 +1,215 @@
+"""The connection of a queue over JetStream, and the stream that stores it.
+
+The stream of the topic ``jobs`` is ``jobs``; characters that the name of a stream must not have are
+escaped, as ``=2E``. The first communicator creates it, from its options, and an existing one is
+used as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Literal
+
+import nats.errors
+import nats.js.api as api
+import nats.js.errors
+
+from ucall._broker.connection import connect, start
+from ucall.queue.core.nats_options import broker_urls, connection_options
+from ucall.queue.core.options import CommunicatorOptions
+
+__all__ = ["Session", "reason_of"]
+
+log = logging.getLogger("ucall")
+
+#: Seconds for which JetStream detects a message that is sent again.
+_DUPLICATES_S = 120.0
+#: Seconds for the last bytes to the broker.
+_END_S = 1.0
+#: JetStream's error for a stream that another communicator has created meanwhile.
+_EXISTS = 10058
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Session:
+    """One side's connection and its work, on the thread of the brokers.
+
+    Args:
+        options: Those of the communicator.
+    """
+
+    def __init__(self, options: CommunicatorOptions) -> None:
+        self._options = options
+        self.topic = options.broker.topic
+        self.stream = _NOT_IN_NAME.sub(lambda it: f"={ord(it[0]):02X}", self.topic)
+        #: Guards what the program's threads share with the thread of the brokers.
+        self._condition = threading.Condition()
+        self._is_closing = self._is_aborted = self._is_ready = False
+        #: Why nothing proceeds, for errors.
+        self._reason = "no connection to NATS"
+        self._broker: Any = None
+        self._js: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Wakes `_work`: there is something to do, or a change of the connection.
+        self._wanted = asyncio.Event()
+        self._ended: Future[None] = start(self._run())
+
+    @property
+    def state(self) -> Literal["connecting", "connected", "closing", "closed"]:
+        if self._ended.done():
+            return "closed"
+        if self._is_closing:
+            return "closing"
+        return "connected" if self._is_ready and self._broker.is_connected else "connecting"
+
+    def close_nowait(self) -> None:
+        """Begins to close."""
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify_all()
+        self._wake()
+
+    def close(self, timeout: float | None) -> None:
+        """Closes, within a time."""
+        self.close_nowait()
+        try:
+            self._ended.result(timeout)
+        except TimeoutError:
+            self._is_aborted = True
+            self._wake()
+            self._ended.result()
+
+    def _wake(self) -> None:
+        """Wakes `_work`, from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wanted.set)
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        connection = self._options.connection
+        given = {
+            "reconnect_time_wait": connection.reconnect[1],
+            "ping_interval": connection.keepalive_s,
+            **connection_options(self._options),
+        }
+        urls, name = broker_urls(self._options), f"ucall queue {self._options.id}"
+        connecting = connect(
+            urls,
+            given,
+            name,
+            reports=True,
+            on_lost=self._wanted.set,
+            on_connected=self._handle_connected,
+        )
+        try:
+            if not await self._while_wanted(self._connect(connecting)):
+                return
+            await self._work()
+        except Exception:
+            log.exception("the queue of NATS's stream %s has failed", self.stream)
+        finally:
+            self._handle_ended()
+            if self._broker is not None:
+                # It may wait for a broker that does not read.
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(self._broker.close(), _END_S)
+
+    async def _connect(self, connecting: Coroutine[Any, Any, Any]) -> None:
+        self._broker = await connecting
+        self._js = self._broker.jetstream()
+        await self._prepare()
+        self._is_ready = True
+
+    def _handle_connected(self) -> None:
+        self._wanted.set()
+
+    async def _while_wanted(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Runs until it is done, or until this side closes with nothing to do."""
+        working = asyncio.ensure_future(work)
+        try:
+            while not working.done() and not self._is_aborted and not self._may_end():
+                await self._next_change(working)
+        finally:
+            if not working.done():
+                working.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await working
+        return working.done() and not working.cancelled() and working.result() is None
+
+    async def _next_change(self, *others: asyncio.Future[Any], timeout_s: float = 1.0) -> None:
+        """Waits until there may be something to do."""
+        waking = asyncio.ensure_future(self._wanted.wait())
+        try:
+            await asyncio.wait(
+                [waking, *others], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            waking.cancel()
+        self._wanted.clear()
+
+    async def _prepare(self) -> None:
+        """Creates the stream, unless it exists."""
+        await self._until_done(self._create_stream)
+
+    async def _create_stream(self) -> None:
+        try:
+            await self._js.stream_info(self.stream)
+            return
+        except nats.js.errors.NotFoundError:
+            pass
+        options = self._options
+        config = api.StreamConfig(
+            name=self.stream,
+            subjects=[self.topic],
+            retention=api.RetentionPolicy.WORK_QUEUE,
+            storage=api.StorageType.FILE,
+            discard=api.DiscardPolicy.NEW,
+            max_bytes=options.connection.queue_size,
+            num_replicas=options.broker.replicas,
+            duplicate_window=max(_DUPLICATES_S, 2 * options.connection.expire_s),
+        )
+        try:
+            await self._js.add_stream(config)
+        except nats.js.errors.APIError as error:
+            if error.err_code != _EXISTS:
+                raise
+
+    async def _until_done(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Repeats what the broker refuses, as it does while it elects a leader."""
+        delay_s, most_s = self._options.connection.reconnect
+        while True:
+            try:
+                return await work()
+            except (nats.errors.Error, OSError) as error:
+                reason = reason_of(error)
+                if reason != self._reason:
+                    self._reason = reason
+                    log.warning("NATS's stream %s: %s; trying again", self.stream, reason)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, most_s)
+
+    def _may_end(self) -> bool:
+        """Whether this side closes, and has nothing to do."""
+        raise NotImplementedError
+
+    async def _work(self) -> None:
+        """Sends or receives until this side closes."""
+        raise NotImplementedError
+
+    def _handle_ended(self) -> None:
+        """Ends what the program waits for."""
+        raise NotImplementedError
+
+
+def reason_of(error: BaseException) -> str:
+    """The text of an error of nats-py."""
+    if isinstance(error, nats.js.errors.NoStreamResponseError):
+        return "no stream takes the topic, or its leader is being elected"
+    description = getattr(error, "description", None)
+    return description or str(error) or type(error).__name__
