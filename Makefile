@@ -446,12 +446,12 @@ bench-queue: setup .bench/floor-pair ## Compare queues with net-queue, pyzmq and
 
 # The outage at the default `expire_s`: OUTAGE_S=60 is the shortest that makes sense.
 OUTAGE_S = 300
-test-queue-long: setup ## Test queues with 100,000 messages through cuts and kills, 4 GiB, 1,000 clients, an outage
+test-queue-long: setup ## Test queues with 100,000 messages through cuts, kills and killed brokers, 4 GiB, 1,000 clients, an outage
 	UCALL_QUEUE_AWAY_S=$(OUTAGE_S) UCALL_QUEUE_EXPIRE_S=30 $(PY) -m pytest --verbose \
 		-n 8 tests/python/queue/test_queue_outage.py -k accounted_for
 	UCALL_QUEUE_MESSAGES=100000 UCALL_QUEUE_LONG=1 $(PY) -m pytest --verbose --capture=no \
 		--durations=0 --durations-min=1 $(addprefix tests/python/queue/test_queue_, \
-		cuts.py kill.py kill_load.py large.py)
+		cuts.py kill.py kill_load.py jetstream_kill.py large.py)
 
 ROUNDS ?= 200
 .PHONY: test-store-kills

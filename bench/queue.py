@@ -6,11 +6,13 @@
 
 Compares ucall's queues with net-queue, pyzmq (raw bytes, no acknowledgement) and a pair of C
 programs, of which the reader allocates memory for each message. Over MQTT each turn has a mosquitto
-of its own with an unlimited queue, which net-queue needs. net-queue's gRPC is left out, because
-2.6.0 does not find its own module for it. All contenders run in turns, because machines drift:
-compare only ratios of one run. Sizes with targets get more rounds. A turn that exceeds its time is
-reported, and the next one begins. Prints tables and verdicts, and writes .bench/queue.json; with
-all sizes also docs/queue.svg and the tables in docs/queues.md. A whole run takes six minutes.
+of its own with an unlimited queue, which net-queue needs, and over NATS and JetStream a nats-
+server, which stores messages of up to 1 MiB in a folder in /dev/shm if there is one. net-queue's
+gRPC is left out, because 2.6.0 does not find its own module for it. All contenders run in turns,
+because machines drift: compare only ratios of one run. Sizes with targets get more rounds. A turn
+that exceeds its time is reported, and the next one begins. Prints tables and verdicts, and writes
+.bench/queue.json; with all sizes also docs/queue.svg and the tables in docs/queues.md. A whole run
+takes six minutes.
 """
 
 import argparse
@@ -53,9 +55,16 @@ CONTENDERS = {
     "ucall, MQTT": (Path(sys.executable), "ours.py", "mqtt"),
     "net-queue, MQTT": (NET_QUEUE, "netqueue.py", "mqtt"),
     "ucall, gRPC": (Path(sys.executable), "ours.py", "grpc"),
+    "ucall, NATS": (Path(sys.executable), "ours.py", "nats"),
+    "ucall, JetStream": (Path(sys.executable), "ours.py", "jetstream"),
+    "nats-py, JetStream": (Path(sys.executable), "natspy.py", "jetstream"),
 }
+BROKERS = "mqtt", "nats", "jetstream"
 # Debian installs mosquitto in a folder that is not in every user's PATH.
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+NATS_SERVER = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
+# The longest message of a stream, with its headers.
+STREAM_BYTES_MAX = (1 << 20) - 1024
 # Time beyond the measurement, for interpreters to start and messages in flight to arrive.
 SLACK_S = 8.0
 
@@ -86,13 +95,16 @@ def measure_c_pair(size: int, seconds: float) -> Turn:
 
 
 @contextlib.contextmanager
-def broker(port: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a mosquitto that listens at the port."""
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as configuration:
-        configuration.write(f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n")
-        configuration.write("max_queued_messages 0\n")
-        configuration.flush()
-        command = [str(MOSQUITTO), "-c", configuration.name]
+def broker(mode: str, port: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a mosquitto or a nats-server that listens at the port."""
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        command = [str(NATS_SERVER), "-a", "127.0.0.1", "-p", port, "-js", "-sd", folder]
+        if mode == "mqtt":
+            configuration = Path(folder, "mosquitto.conf")
+            lines = f"listener {port} 127.0.0.1", "allow_anonymous true", "user root"
+            configuration.write_text("\n".join([*lines, "max_queued_messages 0", ""]))
+            command = [str(MOSQUITTO), "-c", str(configuration)]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             while process.poll() is None:
@@ -122,9 +134,11 @@ def measure_pair(contender: str, size: int, seconds: float) -> Turn:
         return measure_c_pair(size, seconds)
     python, script, mode = CONTENDERS[contender]
     port = str(free_port())
-    if mode != "mqtt":
+    if mode not in BROKERS:
         return measure_sides(python, script, mode, port, size, seconds)
-    with broker(port) as between:
+    if mode == "jetstream" and size > STREAM_BYTES_MAX:
+        raise TurnFailed("longer than a stream takes")
+    with broker(mode, port) as between:
         turn = measure_sides(python, script, mode, port, size, seconds)
         return turn | {"broker_mb": peak_mb(between)}
 
@@ -221,6 +235,8 @@ def main() -> None:
         given.only = [name for name in given.only if not name.startswith("net-queue")]
     if MOSQUITTO is None:
         given.only = [name for name in given.only if not name.endswith("MQTT")]
+    if NATS_SERVER is None:
+        given.only = [name for name in given.only if not name.endswith(("NATS", "JetStream"))]
     make_certificates(BENCH / "certs")
     results = {size: measure(size, given) for size in given.sizes}
     BENCH.mkdir(exist_ok=True)

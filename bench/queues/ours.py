@@ -1,8 +1,8 @@
 """A pair of ucall.queue: the server gets.
 
 Modes: tcp, posix (TCP on epoll), unix, tls (TCP), shm, trusted (reusable shared memory), arrays
-(unix), mqtt, grpc, async (asyncio, TCP). Messages are arrays over shared memory and in the mode
-arrays, else bytes.
+(unix), mqtt, grpc, nats, jetstream, async (asyncio, TCP). Messages are arrays over shared memory
+and in the mode arrays, else bytes.
 """
 
 import asyncio
@@ -27,7 +27,10 @@ elif mode == "tls":
     security = nq.SecurityOptions(authority=CERTIFICATES / "client.pem")
 options = nq.CommunicatorOptions(
     netloc=nq.NetworkLocation("127.0.0.1", port),
-    connection=nq.ConnectionOptions(trusted=mode == "trusted"),
+    connection=nq.ConnectionOptions(
+        trusted=mode == "trusted",
+        ack="taken" if (mode, role) == ("jetstream", "get") else "received",
+    ),
     security=security,
     engine="posix" if mode == "posix" else "auto",
 )

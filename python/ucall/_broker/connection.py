@@ -135,9 +135,6 @@ async def connect(
         if not isinstance(error, TimeoutError):
             raise
         raise not_sent(ConnectionError(reporter.failure)) from None
-    except asyncio.CancelledError:
-        await connection.close()
-        raise
     await reporter.connected()
     return connection
 
@@ -194,11 +191,11 @@ class _Reporter:
 def _client_class(requires_tls: bool) -> Any:
     """nats-py's client. If it requires TLS, it does not continue in plaintext where the broker
     offers none: an attacker on the network path could else read the credentials."""
-    plain = importlib.import_module("nats.aio.client").Client
+    plain: Any = importlib.import_module("nats.aio.client").Client
     if not requires_tls:
         return plain
 
-    class TlsClient(plain):  # type: ignore[misc]
+    class TlsClient(plain):  # type: ignore[misc]  # nats-py is optional
         async def _process_info(self, info: Any, initial_connection: bool = False) -> None:
             is_secure = (
                 info.get("tls_required")

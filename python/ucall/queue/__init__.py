@@ -72,13 +72,13 @@ __all__ = [
 
 
 @overload
-def new(
+def new(  # type: ignore[overload-overlap]  # the last one has all other protocols
     protocol: Literal[Protocol.JETSTREAM],
     purpose: Literal[Purpose.SERVER],
     options: CommunicatorOptions | None = None,
 ) -> jetstream.server.Communicator: ...
 @overload
-def new(
+def new(  # type: ignore[overload-overlap]
     protocol: Literal[Protocol.JETSTREAM],
     purpose: Literal[Purpose.CLIENT] = Purpose.CLIENT,
     options: CommunicatorOptions | None = None,

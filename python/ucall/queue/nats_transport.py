@@ -73,6 +73,7 @@ class Transport:
         self._is_server = communicator.is_server
         self.dials = not self._is_server
         self._options = communicator.options
+        self._given = connection_options(self._options)
         self._topic = self._options.broker.topic
         self._links: dict[str, _Link] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -137,19 +138,11 @@ class Transport:
         await self._wait_for_links()
 
     async def _connect(self) -> Any:
-        connection = self._options.connection
-        options = {
-            "reconnect_time_wait": connection.reconnect[1],
-            "ping_interval": max(1, round(connection.keepalive_s)),
-            **connection_options(self._options),
-        }
-        name = f"ucall queue {self._options.id}"
-        urls = broker_urls(self._options)
         try:
             return await connect(
-                urls,
-                options,
-                name,
+                broker_urls(self._options),
+                self._given,
+                f"ucall queue {self._options.id}",
                 reports=True,
                 on_lost=self._handle_lost,
                 on_connected=self._handle_connected,
@@ -227,7 +220,8 @@ class Transport:
 
     @property
     def piece_bytes_max(self) -> int:
-        return min(PIECE_BYTES_MAX, max(1, self._broker.max_payload - HEADER.size))
+        bytes_max: int = self._broker.max_payload - HEADER.size
+        return min(PIECE_BYTES_MAX, max(1, bytes_max))
 
     @property
     def stalled_s(self) -> float:

@@ -49,6 +49,19 @@ def test_a_missing_grpc_names_its_package() -> None:
     assert run(NEEDS_GRPC, "grpc") == told * 2 + "no thread stays\n"
 
 
+NEEDS_NATS = """
+for protocol in (nq.Protocol.NATS, nq.Protocol.JETSTREAM):
+    try:
+        nq.new(protocol, nq.Purpose.CLIENT)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_a_missing_nats_names_its_package() -> None:
+    assert run(NEEDS_NATS, "nats") == "NATS needs nats-py: pip install 'nats-py[nkeys]'\n" * 2
+
+
 def test_other_queues_work_without_extras() -> None:
-    others = "grpc numpy msgspec PIL pydantic paho"
+    others = "grpc nats numpy msgspec PIL pydantic paho"
     assert run(EVERYTHING_ELSE, others) == "True\n" * 3

@@ -27,7 +27,7 @@ WAIT_S = 60
 
 def test_names_and_defaults() -> None:
     assert issubclass(nq.Protocol, str) and issubclass(nq.Protocol, enum.Enum)
-    assert [*nq.Protocol] == ["tcp", "unix", "shm", "mqtt", "grpc", "nats"]
+    assert [*nq.Protocol] == ["tcp", "unix", "shm", "mqtt", "grpc", "nats", "jetstream"]
     assert [*nq.Purpose] == ["server", "client"]
     defaults = {
         name: parameter.default for name, parameter in inspect.signature(nq.new).parameters.items()
@@ -52,8 +52,11 @@ def test_each_protocol_has_its_classes(protocol: nq.Protocol) -> None:
     for purpose in nq.Purpose:
         module = importlib.import_module(f"ucall.queue.{protocol}.{purpose}")
         kind = module.Communicator
-        assert issubclass(kind, ucall.queue.core.Communicator)
         assert kind.is_server is (purpose == "server")
+        if protocol == nq.Protocol.JETSTREAM:
+            assert issubclass(kind, nq.StoredQueue)
+            continue
+        assert issubclass(kind, ucall.queue.core.Communicator)
         parameters = inspect.signature(kind.put).parameters
         assert [str(it) for it in parameters.values()][-2:] == ["data", "*peers"]
     for name in ("Stream", "PickleSerializer", "BytesSerializer"):

@@ -16,7 +16,12 @@ from ucall._core import QueueCore
 from ucall.queue.core.codec import announced_names, codec_of
 from ucall.queue.core.events import ConnectionEvent
 from ucall.queue.core.future import Future, Notifier
-from ucall.queue.core.options import CommunicatorOptions, check_security, tls_settings
+from ucall.queue.core.options import (
+    CommunicatorOptions,
+    check_security,
+    check_workers,
+    tls_settings,
+)
 from ucall.queue.utils.allow import on_change
 
 __all__ = ["Communicator"]
@@ -103,11 +108,7 @@ class Communicator(QueueCore):
                 f"{cls.__name__} has no transport: use ucall.queue.new(protocol, purpose, options) "
                 "or a class such as ucall.queue.tcp.client.Communicator"
             )
-        if options.workers != 1:
-            raise ValueError(
-                f"workers: expected 1, got {options.workers}: a communicator has one thread, which "
-                "needs no interpreter lock and serves all its connections"
-            )
+        check_workers(options)
         if options.security is not None and not cls.has_tls:
             raise ValueError(f"security: {cls.__module__} has no TLS")
 

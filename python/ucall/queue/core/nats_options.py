@@ -48,8 +48,17 @@ def broker_urls(options: CommunicatorOptions) -> list[str]:
 
 
 def connection_options(options: CommunicatorOptions) -> dict[str, Any]:
-    """The options of `nats.connect`."""
-    given = dict(options.broker.options)
+    """The options of `nats.connect`.
+
+    Raises:
+        OSError: A file of TLS cannot be read, or is not one.
+    """
+    connection = options.connection
+    given: dict[str, Any] = {
+        "reconnect_time_wait": connection.reconnect[1],
+        "ping_interval": connection.keepalive_s,
+        **options.broker.options,
+    }
     if options.broker.user is not None:
         given["user"] = options.broker.user
     if options.broker.password is not None:
@@ -63,10 +72,12 @@ def connection_options(options: CommunicatorOptions) -> dict[str, Any]:
 
 def _tls_context(security: SecurityOptions) -> ssl.SSLContext:
     trusted = trusted_file(security)
-    context = ssl.create_default_context(cafile=trusted)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # A certificate that is no authority is trusted as such.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if trusted is None:
+    if trusted is not None:
+        context.load_verify_locations(trusted)
+    else:
         system = "".join(map(ssl.DER_cert_to_PEM_cert, system_certificates()))
         if system:
             context.load_verify_locations(cadata=system)

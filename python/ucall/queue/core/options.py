@@ -20,6 +20,7 @@ __all__ = [
     "SecurityOptions",
     "SerializationOptions",
     "check_security",
+    "check_workers",
     "tls_settings",
     "trusted_file",
 ]
@@ -186,6 +187,15 @@ class ClientTlsSettings(TypedDict):
     key: str | None
     password: bytes | None
     authority: str | None
+
+
+def check_workers(options: CommunicatorOptions) -> None:
+    """Refuses another number of workers than 1, with ``ValueError``."""
+    if options.workers != 1:
+        raise ValueError(
+            f"workers: expected 1, got {options.workers}: a communicator has one thread, which "
+            "needs no interpreter lock and serves all its connections"
+        )
 
 
 def check_security(security: SecurityOptions, is_server: bool, takes_password: bool) -> None:

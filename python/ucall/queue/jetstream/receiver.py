@@ -2,6 +2,10 @@
 
 A pull asks for as many messages as the program has taken in a tenth of a second, so that a slow
 program keeps no messages from the other servers of the group.
+
+The broker counts how often it has delivered a message, and writes the count to its disk later. A
+node that is killed may forget the last counts. So after a loss of the connection, all messages that
+are stored by then count as possible repeats.
 """
 
 from __future__ import annotations
@@ -74,6 +78,8 @@ class Receiver(Session):
         #: Messages to acknowledge.
         self._acknowledged: deque[Any] = deque()
         self._batch = 1
+        #: Messages up to this number in the stream may be repeats; as of this connection.
+        self._repeats_to, self._repeats_as_of = 0, 1
         self._pull: Any = None
         super().__init__(options)
 
@@ -103,7 +109,9 @@ class Receiver(Session):
     def _message(self, stored: Any) -> Message:
         headers = stored.headers or {}
         peer = sender_of(headers)
-        redelivered = stored.metadata.num_delivered > 1 or REPEATED in headers
+        known = stored.metadata
+        redelivered = known.num_delivered > 1 or known.sequence.stream <= self._repeats_to
+        redelivered |= REPEATED in headers
 
         def made(data: Any) -> Message:
             message = _StoredMessage(peer, data, redelivered)
@@ -204,11 +212,18 @@ class Receiver(Session):
     async def _pull_once(self, count: int, timeout_s: float) -> int:
         """Pulls messages; returns the number of those that no server has pulled yet."""
         pulled = await self._pull.fetch(count, timeout=timeout_s)
+        while self._repeats_as_of != self._connections:
+            connection = self._connections
+            await self._until_done(self._count_stored)
+            self._repeats_as_of = connection
         with self._condition:
             self._pulled.extend(pulled)
             self._pulled_at = time.monotonic()
             self._condition.notify_all()
         return pulled[-1].metadata.num_pending if pulled else 0
+
+    async def _count_stored(self) -> None:
+        self._repeats_to = (await self._js.stream_info(self.stream)).state.last_seq
 
     async def _renew(self) -> None:
         """Reports to the broker that this process works on its messages."""

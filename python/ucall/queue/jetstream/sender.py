@@ -7,6 +7,7 @@ is marked, because the broker forgets the ids after some minutes.
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections import deque
 from concurrent.futures import Future
@@ -15,13 +16,13 @@ from typing import Any
 
 import nats.errors
 import nats.js.api as api
-import nats.js.errors
 
 from ucall._broker.connection import header_bytes
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.errors import ConnectionError, FullError
 from ucall.queue.jetstream.payload import PEER, REPEATED, dumped
 from ucall.queue.jetstream.session import Session, reason_of
+from ucall.queue.nats_transport import NO_READER
 
 __all__ = ["Sender"]
 
@@ -54,9 +55,9 @@ class Sender(Session):
     """The client's side."""
 
     def __init__(self, options: CommunicatorOptions) -> None:
-        #: Messages to send, and those that are sent and not stored.
+        #: Messages to send, and those that are sent, by the numbers of their replies.
         self._waiting: deque[_Put] = deque()
-        self._sent: dict[_Put, asyncio.Future[Any]] = {}
+        self._sent: dict[int, _Put] = {}
         self._sent_bytes = self._bytes = 0
         #: The ids of messages are unique, also after a restart with the same id.
         self._incarnation, self._count = uuid.uuid4().hex, 0
@@ -65,6 +66,8 @@ class Sender(Session):
         self._progress_at: float | None = None
         #: Nothing is sent before this time: the broker refuses messages.
         self._pause_until = 0.0
+        #: The subjects of replies, and the number of the last one.
+        self._inbox, self._replies = "", 0
         super().__init__(options)
 
     def put(self, data: Any) -> Future[None]:
@@ -103,6 +106,11 @@ class Sender(Session):
         finally:
             expiring.cancel()
 
+    async def _prepare(self) -> None:
+        await super()._prepare()
+        self._inbox = self._broker.new_inbox()
+        await self._broker.subscribe(f"{self._inbox}.*", cb=self._handle_reply)
+
     async def _work(self) -> None:
         await self._while_wanted(self._send_all())
 
@@ -135,66 +143,80 @@ class Sender(Session):
             self._finish(put, ValueError(f"{reason}, got {length}"))
             return
         put.sent_at = now
+        self._replies += 1
+        self._sent[self._replies] = put
+        self._sent_bytes += put.weight
+        reply = f"{self._inbox}.{self._replies}"
         try:
-            answer = await self._js.publish_async(self.topic, put.payload, headers=put.headers)
+            await self._broker.publish(self.topic, put.payload, reply, put.headers)
         except (nats.errors.Error, OSError) as error:
             self._reason = reason_of(error)
-            self._put_back(put)
-            return
-        self._sent[put] = answer
-        self._sent_bytes += put.weight
-        answer.add_done_callback(lambda answer: self._handle_answer(put, answer))
+            self._send_again(self._replies)
 
-    def _handle_answer(self, put: _Put, answer: asyncio.Future[Any]) -> None:
-        if self._sent.get(put) is not answer:
+    async def _handle_reply(self, message: Any) -> None:
+        """Handles a reply of the stream, or the broker's that there is none."""
+        number = int(message.subject.rpartition(".")[2])
+        if number not in self._sent:
+            # The message was sent again since.
             return
-        del self._sent[put]
-        self._sent_bytes -= put.weight
-        error = None if answer.cancelled() else answer.exception()
-        if answer.cancelled():
-            self._put_back(put)
-        elif error is None:
-            self._finish(put, None)
-        else:
-            self._handle_refusal(put, error)
+        if message.headers and message.headers.get("Status") == NO_READER:
+            self._reason = "no stream takes the topic, or its leader is being elected"
+            return self._refused(number)
+        try:
+            reply = json.loads(message.data)
+            error = reply.get("error")
+            is_stored = "stream" in reply and "seq" in reply
+            code, number_of_error = (error["code"], error["err_code"]) if error else (0, 0)
+        except (ValueError, TypeError, LookupError, AttributeError):
+            # Not from a stream. The message is sent again.
+            return
+        if error:
+            self._reason = str(error.get("description"))
+            self._refused(number, code, number_of_error)
+        elif is_stored:
+            self._finish(self._answered(number), None)
         if len(self._sent) <= _SENT_MAX // 2 and self._sent_bytes <= _SENT_BYTES_MAX // 2:
             self._wanted.set()
 
-    def _handle_refusal(self, put: _Put, error: BaseException) -> None:
-        self._reason = reason_of(error)
-        code = getattr(error, "code", None) or 503
-        is_full = getattr(error, "err_code", None) == _NOT_STORED and "maximum" in self._reason
+    def _refused(self, number: int, code: int = 503, number_of_error: int = 0) -> None:
+        is_full = number_of_error == _NOT_STORED and "maximum" in self._reason
         if is_full and self._options.connection.full == "error":
-            self._finish(put, FullError(None, f"the stream is full: {self._reason}"))
+            error: Exception = FullError(None, f"the stream is full: {self._reason}")
+            self._finish(self._answered(number), error)
         elif code < 500:
-            self._finish(put, ConnectionError(None, f"the broker refuses it: {self._reason}"))
+            error = ConnectionError(None, f"the broker refuses it: {self._reason}")
+            self._finish(self._answered(number), error)
         else:
             if is_full:
                 self._progress_at = self._time()
-            self._put_back(put)
+            self._send_again(number)
             self._pause_until = self._time() + self._options.connection.reconnect[1] / 10
 
+    def _answered(self, number: int) -> _Put:
+        put = self._sent.pop(number)
+        self._sent_bytes -= put.weight
+        return put
+
     def _send_overdue_again(self, now: float) -> None:
-        """Sends messages again of which the broker, or its connection, has lost the answer."""
+        """Sends messages again of which the broker, or its connection, has lost the reply."""
         while self._sent:
-            put, answer = next(iter(self._sent.items()))
+            number, put = next(iter(self._sent.items()))
             if now - put.sent_at < _ANSWER_S:
                 break
-            # Its callback puts the message back.
-            answer.cancel()
-            self._handle_answer(put, answer)
+            self._send_again(number)
 
     def _handle_connected(self) -> None:
-        """Answers may be lost with the connection before."""
-        for put, answer in list(self._sent.items()):
-            answer.cancel()
-            self._handle_answer(put, answer)
+        """Replies may be lost with the connection before."""
+        for number in reversed(list(self._sent)):
+            self._send_again(number)
         super()._handle_connected()
 
-    def _put_back(self, put: _Put) -> None:
+    def _send_again(self, number: int) -> None:
+        put = self._answered(number)
         put.headers[REPEATED] = "1"
         with self._condition:
             self._waiting.appendleft(put)
+        self._wanted.set()
 
     def _finish(self, put: _Put, error: Exception | None) -> None:
         self._forget(put)
@@ -225,11 +247,9 @@ class Sender(Session):
             await asyncio.sleep(min(0.1, expire_s / 4))
 
     def _fail_all(self, reason: str) -> None:
-        sent, self._sent, self._sent_bytes = list(self._sent.items()), {}, 0
-        for _, answer in sent:
-            answer.cancel()
+        puts, self._sent, self._sent_bytes = list(self._sent.values()), {}, 0
         with self._condition:
-            puts = [put for put, _ in sent] + list(self._waiting)
+            puts += self._waiting
             self._waiting.clear()
         for put in puts:
             if put.future.running() or put.future.set_running_or_notify_cancel():

@@ -46,6 +46,7 @@ class Session:
 
     def __init__(self, options: CommunicatorOptions) -> None:
         self._options = options
+        self._given = connection_options(options)
         self.topic = options.broker.topic
         self.stream = _NOT_IN_NAME.sub(lambda it: f"={ord(it[0]):02X}", self.topic)
         #: Guards what the program's threads share with the thread of the brokers.
@@ -55,6 +56,8 @@ class Session:
         self._reason = "no connection to NATS"
         self._broker: Any = None
         self._js: Any = None
+        #: Connections to the broker so far.
+        self._connections = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Wakes `_work`: there is something to do, or a change of the connection.
         self._wanted = asyncio.Event()
@@ -92,25 +95,9 @@ class Session:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        connection = self._options.connection
-        given = {
-            "reconnect_time_wait": connection.reconnect[1],
-            "ping_interval": connection.keepalive_s,
-            **connection_options(self._options),
-        }
-        urls, name = broker_urls(self._options), f"ucall queue {self._options.id}"
-        connecting = connect(
-            urls,
-            given,
-            name,
-            reports=True,
-            on_lost=self._wanted.set,
-            on_connected=self._handle_connected,
-        )
         try:
-            if not await self._while_wanted(self._connect(connecting)):
-                return
-            await self._work()
+            if await self._while_wanted(self._connect()):
+                await self._work()
         except Exception:
             log.exception("the queue of NATS's stream %s has failed", self.stream)
         finally:
@@ -120,13 +107,21 @@ class Session:
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(self._broker.close(), _END_S)
 
-    async def _connect(self, connecting: Coroutine[Any, Any, Any]) -> None:
-        self._broker = await connecting
+    async def _connect(self) -> None:
+        self._broker = await connect(
+            broker_urls(self._options),
+            self._given,
+            f"ucall queue {self._options.id}",
+            reports=True,
+            on_lost=self._wanted.set,
+            on_connected=self._handle_connected,
+        )
         self._js = self._broker.jetstream()
         await self._prepare()
         self._is_ready = True
 
     def _handle_connected(self) -> None:
+        self._connections += 1
         self._wanted.set()
 
     async def _while_wanted(self, work: Coroutine[Any, Any, None]) -> bool:
@@ -209,7 +204,5 @@ class Session:
 
 def reason_of(error: BaseException) -> str:
     """The text of an error of nats-py."""
-    if isinstance(error, nats.js.errors.NoStreamResponseError):
-        return "no stream takes the topic, or its leader is being elected"
     description = getattr(error, "description", None)
     return description or str(error) or type(error).__name__

@@ -9,7 +9,7 @@ import uuid
 import weakref
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from ucall.queue.core.options import CommunicatorOptions, check_security
+from ucall.queue.core.options import CommunicatorOptions, check_security, check_workers
 
 if TYPE_CHECKING:
     from ucall.queue.jetstream.receiver import Receiver
@@ -51,6 +51,9 @@ class StoredQueue:
 
         if not hasattr(cls, "is_server"):
             raise TypeError("StoredQueue has no side: use ucall.queue.new")
+        check_workers(options)
+        if options.security is not None:
+            check_security(options.security, False, True)
         connection = options.connection
         for name, default in _UNUSED.items():
             if getattr(connection, name) != default:
@@ -66,10 +69,6 @@ class StoredQueue:
             raise ValueError(f'full: expected "error" or "block", got {connection.full!r}')
         if options.broker.replicas < 1:
             raise ValueError(f"broker: expected replicas from 1 on, got {options.broker.replicas}")
-        if options.workers != 1:
-            raise ValueError(f"workers: expected 1, got {options.workers}")
-        if options.security is not None:
-            check_security(options.security, False, True)
         check_nats(options)
 
     @property
