@@ -54,6 +54,8 @@ __all__ = [
     "client_frame",
     "hand_over_xdp",
     "peek",
+    "receive_datagrams",
+    "send_datagrams",
     "system_certificates",
 ]
 
@@ -484,6 +486,8 @@ def client_frame(
     kind: Literal["text", "pong", "close"], payload: bytes | memoryview, key: bytes
 ) -> bytes: ...
 def peek(descriptor: int) -> Literal["quiet", "bytes", "closed"]: ...
+def receive_datagrams(descriptor: int, count_max: int, timeout_s: float) -> list[bytes]: ...
+def send_datagrams(descriptor: int, datagrams: list[bytes]) -> int: ...
 
 @final
 class Pieces:

@@ -367,8 +367,7 @@ class Batch(BatchBase[Client]):
         with calls:
             if client._options.address.is_udp:
                 pool = cast("UdpPool", client._pool)
-                replies = pool.exchange_all(*calls.datagrams(), timeout)
-                return calls.resolve_each(replies)
+                return pool.exchange_all(calls, timeout)
             return calls.resolve(client._pool.exchange(request, ids, timeout))
 
     def __enter__(self) -> Self:

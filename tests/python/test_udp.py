@@ -327,7 +327,8 @@ def test_a_reply_that_is_late_or_forged_answers_no_other_call() -> None:
 def test_a_forged_cookie_does_not_make_later_requests_invalid() -> None:
     for length, expected in ((256, "0" * 256), (257, None)):
         cookie = Cookie()
-        window = Window([(1, b"{}")], RoundTrips(), cookie)
+        window = Window(RoundTrips(), cookie)
+        window.add([(1, b"{}")])
         window.take_due(0)
         error = {"code": -32006, "message": "", "data": {"cookie": "0" * length}}
         datagram = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()

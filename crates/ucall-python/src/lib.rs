@@ -73,7 +73,7 @@ mod _core {
     #[pymodule_export]
     use crate::client::{
         ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,
-        peek,
+        peek, receive_datagrams, send_datagrams,
     };
     #[pymodule_export]
     use crate::context::Context;

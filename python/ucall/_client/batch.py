@@ -11,6 +11,8 @@ from ucall._core import Reply, Request
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from ucall._tracing.client import ClientSpan
 
 __all__ = ["BatchBase"]
@@ -68,11 +70,21 @@ class Calls:
             [bytes(writer.batch([it], False).data) for it in notifications],
         )
 
-    def resolve_each(self, replies: list[Reply]) -> list[Response]:
+    def resolve_each(self, replies: list[Reply]) -> None:
         """Fills the responses in, in the order of the calls."""
         for response, reply in zip(self.responses.values(), replies, strict=True):
             response._reply = reply
-        return list(self.responses.values())
+
+    def repeats(
+        self, is_wanted: Callable[[Reply], bool], calls_max: int
+    ) -> Iterator[tuple[Request, list[object]]]:
+        """Batches of the calls whose replies want it, and their ids, to send them again."""
+        replies = {id: response._reply for id, response in self.responses.items()}
+        wanted = {id for id, reply in replies.items() if reply is not None and is_wanted(reply)}
+        calls = [it for it in self._requests if it.get("id") in wanted]
+        for start in range(0, len(calls), calls_max):
+            some = calls[start : start + calls_max]
+            yield self._client._options.writer.batch(some, True), [it["id"] for it in some]
 
     def __enter__(self) -> Self:
         return self

@@ -2,16 +2,14 @@
 
 A `Window` sends each request in a datagram of its own, and sends it again until its reply comes,
 with growing pauses (RFC 8085, 3.1). The server answers a request that it has run with the reply
-that it had. Some calls at once are under way, and the others wait. A server that asks for a cookie
-includes one, which all later requests carry.
+that it had. A server that asks for a cookie includes one, which all later requests carry.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ucall import _core
 from ucall.errors import ConnectionError
@@ -24,6 +22,7 @@ __all__ = [
     "RoundTrips",
     "Window",
     "add_cookie",
+    "check_length",
     "parse_reply",
     "wants_tcp",
 ]
@@ -86,10 +85,9 @@ class Cookie:
 class _Sent:
     """A request under way."""
 
-    __slots__ = ("begun_at", "cookies", "copies", "data", "due_at", "id", "pause_s")
+    __slots__ = ("begun_at", "cookies", "copies", "data", "due_at", "pause_s")
 
-    def __init__(self, id: object, data: bytes, now: float, pause_s: float) -> None:
-        self.id = id
+    def __init__(self, data: bytes, now: float, pause_s: float) -> None:
         self.data = data
         self.begun_at = self.due_at = now
         self.pause_s = pause_s
@@ -97,34 +95,48 @@ class _Sent:
 
 
 class Window:
-    """Some calls, until all are answered.
+    """The calls on one socket: at most `WINDOW` are under way, and the others wait in their order.
 
     Args:
-        calls: The id and the bytes of each request.
         round_trips, cookie: Those of the client.
-
-    Raises:
-        ValueError: A request is too long for a datagram.
+        uniform: Returns a random number between its two arguments.
     """
 
     def __init__(
         self,
-        calls: Iterable[Call],
         round_trips: RoundTrips,
         cookie: Cookie,
+        uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._unsent = deque(calls)
         self._round_trips = round_trips
         self._cookie = cookie
+        self._uniform = uniform
+        self._unsent: dict[object, bytes] = {}
         self._sent: dict[object, _Sent] = {}
-        #: The replies by the ids of their calls.
+        #: The replies by the ids of their calls, until `discard`.
         self.replies: dict[object, _core.Reply] = {}
-        for _, data in self._unsent:
-            if len(data) > DATAGRAM_BYTES_MAX:
-                raise ValueError(
-                    f"the request has {len(data)} bytes; expected at most {DATAGRAM_BYTES_MAX}, "
-                    "or tcp:// instead of udp://"
-                )
+
+    def add(self, calls: Sequence[Call]) -> None:
+        """Adds calls, whose ids no other call has.
+
+        Raises:
+            ValueError: A request is too long for a datagram.
+        """
+        for _, data in calls:
+            check_length(data)
+        self._unsent.update(calls)
+
+    def discard(self, ids: Iterable[object]) -> None:
+        """Forgets calls and their replies. A reply that is still to come answers no call."""
+        for id in ids:
+            self._unsent.pop(id, None)
+            self._sent.pop(id, None)
+            self.replies.pop(id, None)
+
+    @property
+    def sent_count(self) -> int:
+        """The number of calls that were sent and not answered."""
+        return len(self._sent)
 
     @property
     def is_done(self) -> bool:
@@ -134,13 +146,13 @@ class Window:
     def take_due(self, now: float) -> list[bytes]:
         """The datagrams to send now."""
         while self._unsent and len(self._sent) < WINDOW:
-            id, data = self._unsent.popleft()
-            self._sent[id] = _Sent(id, data, now, self._round_trips.pause_s)
+            id = next(iter(self._unsent))
+            self._sent[id] = _Sent(self._unsent.pop(id), now, self._round_trips.pause_s)
         datagrams = []
         for sent in self._sent.values():
             if sent.due_at > now:
                 continue
-            jitter = random.uniform(1 - JITTER, 1 + JITTER)
+            jitter = self._uniform(1 - JITTER, 1 + JITTER)
             sent.due_at = now + min(sent.pause_s, PAUSE_S_MAX) * jitter
             sent.pause_s *= 2
             sent.copies += 1
@@ -148,19 +160,24 @@ class Window:
         return datagrams
 
     @property
-    def due_at(self) -> float:
-        """When `take_due` has the next datagram, unless a reply comes before."""
-        return min(sent.due_at for sent in self._sent.values())
+    def due_at(self) -> float | None:
+        """When `take_due` has the next datagram, unless a reply comes before; ``None`` while no
+        call is under way."""
+        return min((sent.due_at for sent in self._sent.values()), default=None)
 
-    def take_reply(self, id: object, reply: _core.Reply, now: float) -> None:
-        """Handles a reply of `parse_reply`. One that answers no call is dropped: it may be late."""
+    def take_reply(self, id: object, reply: _core.Reply, now: float) -> bool:
+        """Handles a reply of `parse_reply`; returns whether it answers a call.
+
+        One that answers no call is dropped: it may be late.
+        """
         sent = self._sent.get(id)
         if sent is None or (reply.is_error and self._takes_cookie(sent, reply, now)):
-            return
+            return False
         if sent.copies == 1:
             self._round_trips.add(now - sent.begun_at)
         del self._sent[id]
         self.replies[id] = reply
+        return True
 
     def _takes_cookie(self, sent: _Sent, reply: _core.Reply, now: float) -> bool:
         """Sends a request again with the cookie in an error, if it asks for one."""
@@ -175,6 +192,15 @@ class Window:
         sent.cookies += 1
         sent.due_at = now
         return True
+
+
+def check_length(data: bytes) -> None:
+    """Raises ValueError if a request is too long for a datagram."""
+    if len(data) > DATAGRAM_BYTES_MAX:
+        raise ValueError(
+            f"the request has {len(data)} bytes; expected at most {DATAGRAM_BYTES_MAX}, "
+            "or tcp:// instead of udp://"
+        )
 
 
 def parse_reply(

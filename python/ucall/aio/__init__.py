@@ -299,8 +299,7 @@ class Batch(BatchBase[Client]):
         with calls:
             if client._options.address.is_udp:
                 pool = cast("AsyncUdpPool", client._pool)
-                replies = await pool.exchange_all(*calls.datagrams(), timeout)
-                return calls.resolve_each(replies)
+                return await pool.exchange_all(calls, timeout)
             return calls.resolve(await client._pool.exchange(request, ids, timeout))
 
     async def __aenter__(self) -> Self:

@@ -16,7 +16,7 @@ use super::notification::Notification;
 use super::parser::{Message, Parser, Protocol};
 use super::reply::{Received, Reply};
 use super::request::Request;
-use super::socket::{Deadline, IdleState, Socket, peek_idle};
+use super::socket::{Deadline, IdleState, Socket, duration, peek_idle};
 
 /// A connected socket and its received bytes.
 #[pyclass(module = "ucall._core")]
@@ -316,12 +316,5 @@ pub(crate) fn peek(descriptor: RawFd) -> &'static str {
         IdleState::Quiet => "quiet",
         IdleState::Bytes(_) => "bytes",
         IdleState::Closed => "closed",
-    }
-}
-
-fn duration(seconds: f64) -> PyResult<Duration> {
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) => Ok(duration),
-        Err(_) => Err(PyValueError::new_err("timeout: expected seconds, 0 or more")),
     }
 }

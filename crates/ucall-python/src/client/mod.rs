@@ -3,10 +3,12 @@
 //! `request`, `reply` and `notification` are the documents as Python sees them. `parser` finds
 //! those of the server in received bytes without I/O: in documents, HTTP, server-sent events or
 //! WebSocket frames. [`ReplyReader`] offers it to TLS, asyncio and streams, and
-//! [`ClientConnection`] drives it on a plain socket without the interpreter's lock. Addresses,
-//! pools and retries are in `python/ucall/_client/`.
+//! [`ClientConnection`] drives it on a plain socket without the interpreter's lock.
+//! [`send_datagrams`] and [`receive_datagrams`] are for UDP. Addresses, pools and retries are in
+//! `python/ucall/_client/`.
 
 mod connection;
+mod datagrams;
 mod error;
 mod events;
 mod frame;
@@ -20,6 +22,7 @@ mod socket;
 mod values;
 
 pub(crate) use connection::{ClientConnection, peek};
+pub(crate) use datagrams::{receive_datagrams, send_datagrams};
 pub(crate) use frame::client_frame;
 pub(crate) use notification::Notification;
 pub(crate) use reader::ReplyReader;

@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
 /// The time at which a call gives up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline(Option<Instant>);
@@ -18,11 +21,41 @@ impl Deadline {
         self.0.is_some_and(|end| end <= Instant::now())
     }
 
-    /// The time left in milliseconds for poll(2), rounded up; -1 without a deadline.
+    /// The time left for poll(2); -1 without a deadline.
     fn left_ms(self) -> libc::c_int {
-        let Some(end) = self.0 else { return -1 };
-        let left = end.saturating_duration_since(Instant::now());
-        left.as_micros().div_ceil(1000).try_into().unwrap_or(libc::c_int::MAX)
+        self.0.map_or(-1, |end| whole_ms(end.saturating_duration_since(Instant::now())))
+    }
+}
+
+/// Milliseconds, rounded up.
+fn whole_ms(duration: Duration) -> libc::c_int {
+    duration.as_micros().div_ceil(1000).try_into().unwrap_or(libc::c_int::MAX)
+}
+
+/// The duration of an argument from Python.
+pub(super) fn duration(seconds: f64) -> PyResult<Duration> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) => Ok(duration),
+        Err(_) => Err(PyValueError::new_err("timeout: expected seconds, 0 or more")),
+    }
+}
+
+/// Waits until a socket is readable; `false` after the timeout.
+pub(super) fn poll_in(descriptor: RawFd, timeout: Duration) -> io::Result<bool> {
+    poll(descriptor, libc::POLLIN, whole_ms(timeout)).map(|returned| returned != 0)
+}
+
+/// The events that a descriptor has, after a wait for one of some; 0 after the timeout.
+fn poll(
+    descriptor: RawFd,
+    events: libc::c_short,
+    timeout_ms: libc::c_int,
+) -> io::Result<libc::c_short> {
+    let mut watched = libc::pollfd { fd: descriptor, events, revents: 0 };
+    // SAFETY: one entry, alive through the call.
+    match unsafe { libc::poll(&raw mut watched, 1, timeout_ms) } {
+        0.. => Ok(watched.revents),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -139,16 +172,10 @@ impl Socket {
         if deadline.is_over() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let mut watched = libc::pollfd {
-            fd: self.descriptor.as_raw_fd(),
-            events: if to_send { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN },
-            revents: 0,
-        };
-        // SAFETY: one entry, alive through the call.
-        match unsafe { libc::poll(&raw mut watched, 1, deadline.left_ms()) } {
+        let events = if to_send { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+        match poll(self.descriptor.as_raw_fd(), events, deadline.left_ms())? {
             0 => Err(io::ErrorKind::TimedOut.into()),
-            1.. => Ok(Ready { readable: watched.revents & !libc::POLLOUT != 0 }),
-            _ => Err(io::Error::last_os_error()),
+            returned => Ok(Ready { readable: returned & !libc::POLLOUT != 0 }),
         }
     }
 }

@@ -1,0 +1,288 @@
+"""The client's side of calls over UDP: retransmission, the window, batches, and its sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from programs import require
+from serving import Serve
+
+import ucall
+from ucall import _core, aio
+from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window, parse_reply
+from ucall._client.udp_endpoint import Endpoint
+from ucall.client import Client
+
+BATCHES = """
+import asyncio, sys
+from ucall import aio
+from ucall.client import Client
+
+uri = sys.argv[1]
+with Client(uri) as client, client.batch() as batch:
+    for number in range(32):
+        batch.sum(number, 1)
+
+async def run():
+    async with aio.Client(uri) as client, client.batch() as batch:
+        for number in range(32):
+            batch.sum(number, 1)
+
+asyncio.run(run())
+"""
+
+
+def sum(a: int, b: int) -> int:
+    return a + b
+
+
+def text(length: int) -> str:
+    return "x" * length
+
+
+def _window(
+    uniform: Callable[[float, float], float] = lambda low, high: (low + high) / 2,
+    round_trips: RoundTrips | None = None,
+) -> Window:
+    return Window(round_trips or RoundTrips(), Cookie(), uniform)
+
+
+def _reply(id: object, **members: object) -> _core.Reply:
+    members = members or {"result": id}
+    _, reply = parse_reply(json.dumps({"jsonrpc": "2.0", "id": id, **members}).encode(), 10_000)
+    assert reply is not None
+    return reply
+
+
+def _sent_at(window: Window, count: int) -> list[float]:
+    """When a window with one call sends it."""
+    times = [0.0]
+    assert window.take_due(0) == [b"{}"]
+    while len(times) < count:
+        due_at = window.due_at
+        assert due_at is not None
+        assert window.take_due(due_at - 0.001) == []
+        assert window.take_due(due_at) == [b"{}"]
+        times.append(due_at)
+    return times
+
+
+@pytest.mark.parametrize(
+    ("uniform", "expected"),
+    [
+        (lambda low, high: (low + high) / 2, [0, 1, 3, 5, 7]),
+        (lambda low, high: low, [0, 0.75, 2.25, 3.75]),
+        (lambda low, high: high, [0, 1.25, 3.75, 6.25]),
+    ],
+)
+def test_pauses_double_up_to_two_seconds_and_vary_by_a_quarter(
+    uniform: Callable[[float, float], float], expected: Sequence[float]
+) -> None:
+    window = _window(uniform)
+    window.add([(1, b"{}")])
+    assert _sent_at(window, len(expected)) == pytest.approx(expected)
+
+
+def test_the_first_pause_follows_the_replies() -> None:
+    round_trips = RoundTrips()
+    window = _window(round_trips=round_trips)
+    assert round_trips.pause_s == 1
+    for id, took_s, pause_s in ((1, 0.1, 0.3), (2, 0.1, 0.25), (3, 0.2, 0.325)):
+        window.add([(id, b"{}")])
+        window.take_due(0)
+        assert window.take_reply(id, _reply(id), took_s)
+        assert round_trips.pause_s == pytest.approx(pause_s)
+    window.add([(4, b"{}")])
+    assert _sent_at(window, 3) == pytest.approx([0, 0.325, 0.975])
+    # It is unknown to which copy this is the reply.
+    assert window.take_reply(4, _reply(4), 9)
+    assert round_trips.pause_s == pytest.approx(0.325)
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 0.05), (60, 2)])
+def test_the_first_pause_has_bounds(took_s: float, pause_s: float) -> None:
+    round_trips = RoundTrips()
+    for _ in range(20):
+        round_trips.add(took_s)
+    assert round_trips.pause_s == pause_s
+
+
+def test_calls_wait_in_their_order_while_the_window_is_full() -> None:
+    window, calls = _window(), [(number, b"%d" % number) for number in range(WINDOW + 3)]
+    window.add(calls)
+    assert window.take_due(0) == [data for _, data in calls[:WINDOW]]
+    assert window.take_reply(7, _reply(7), 0.1)
+    assert not window.take_reply(7, _reply(7), 0.1)
+    assert not window.take_reply(WINDOW, _reply(WINDOW), 0.1), "it was not sent"
+    assert window.take_due(0.2) == [calls[WINDOW][1]]
+    window.discard([1, WINDOW + 1])
+    assert not window.take_reply(1, _reply(1), 0.3)
+    assert window.take_due(0.3) == [calls[WINDOW + 2][1]]
+    assert (window.sent_count, list(window.replies)) == (WINDOW, [7])
+    window.discard(range(WINDOW + 3))
+    assert (window.is_done, window.due_at, window.replies) == (True, None, {})
+
+
+def test_a_server_that_asks_for_cookies_for_ever_is_not_obeyed() -> None:
+    window = _window()
+    window.add([(1, b"{}")])
+    error = {"code": -32006, "message": "", "data": {"cookie": "0"}}
+    for now in range(3):
+        assert len(window.take_due(now)) == 1
+        assert not window.take_reply(1, _reply(1, error=error), now)
+    window.take_due(3)
+    assert window.take_reply(1, _reply(1, error=error), 3)
+
+
+def test_a_batch_goes_in_one_system_call(serve_once: Serve, tmp_path: Path) -> None:
+    server, report = serve_once(sum, udp=True), tmp_path / "strace"
+    traced = [require("strace"), "-f", "-qq", "-e", "trace=sendmmsg,sendto,sendmsg", "-o", report]
+    program = [sys.executable, "-c", BATCHES, f"udp://127.0.0.1:{server.udp_port}"]
+    done = subprocess.run([*traced, *program], capture_output=True, text=True, timeout=60)
+    if "ptrace" in done.stderr:
+        pytest.skip("strace is not allowed here")
+    assert done.returncode == 0, done.stderr
+    sends = re.findall(r"(send\w+)\(.* = (\d+)", report.read_text())
+    # asyncio wakes itself by a byte.
+    sends = [call for call in sends if call != ("sendto", "1")]
+    assert sends == [("sendmmsg", "32"), ("sendmmsg", "32")]
+
+
+def test_datagrams_are_received_many_at_once() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with one, other:
+        datagrams = [b"", b"a", b"b" * 65_507]
+        assert _core.send_datagrams(one.fileno(), datagrams) == 3
+        assert _core.receive_datagrams(other.fileno(), 2, 60) == datagrams[:2]
+        assert _core.receive_datagrams(other.fileno(), 32, 0) == datagrams[2:]
+        assert _core.receive_datagrams(other.fileno(), 32, 0) == []
+        assert _core.receive_datagrams(other.fileno(), 32, 0.001) == []
+        with pytest.raises(ValueError, match="timeout"):
+            _core.receive_datagrams(other.fileno(), 32, -1)
+        sent = _core.send_datagrams(one.fileno(), [b"x"] * 10_000)
+        assert 0 < sent < 10_000
+    with pytest.raises(OSError):
+        _core.send_datagrams(-1, [b"x"])
+    with pytest.raises(OSError):
+        _core.receive_datagrams(-1, 1, 0)
+
+
+def test_datagrams_wait_in_asyncio_while_the_system_has_no_room() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for made in (one, other):
+            made.setblocking(False)
+        endpoint = Endpoint(loop, one, _window(), 10_000)
+        datagrams = [b"%d" % number for number in range(1000)]
+        endpoint.send(datagrams[:999])
+        endpoint.send(datagrams[999:])
+        assert [await loop.sock_recv(other, 100) for _ in datagrams] == datagrams
+        endpoint.close()
+        other.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_in_asyncio_has_one_window_for_all_calls() -> None:
+    async def run() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind(("127.0.0.1", 0))
+            server.setblocking(False)
+            loop = asyncio.get_running_loop()
+            async with aio.Client(f"udp://127.0.0.1:{server.getsockname()[1]}") as client:
+                first = asyncio.ensure_future(client.first())
+                data, place = await loop.sock_recvfrom(server, 65_536)
+                server.sendto(_answer(data), place)
+                await first
+                batches = [client.batch() for _ in range(2)]
+                responses = [batch.later() for batch in batches for _ in range(WINDOW)]
+                tasks = [asyncio.ensure_future(batch.send()) for batch in batches]
+                tasks += [asyncio.ensure_future(client.later()) for _ in range(5)]
+                await asyncio.sleep(0)
+                requests = _received(server)
+                assert len(requests) == WINDOW
+                for request in requests:
+                    server.sendto(_answer(request), place)
+                answering = asyncio.ensure_future(_answer_all(server, place))
+                await asyncio.gather(*tasks)
+                answering.cancel()
+                assert all(response.json == "done" for response in responses)
+
+    asyncio.run(run())
+
+
+def _answer(request: bytes) -> bytes:
+    return json.dumps(
+        {"jsonrpc": "2.0", "id": json.loads(request)["id"], "result": "done"}
+    ).encode()
+
+
+async def _answer_all(server: socket.socket, client: object) -> None:
+    while True:
+        request = await asyncio.get_running_loop().sock_recv(server, 65_536)
+        server.sendto(_answer(request), client)  # type: ignore[arg-type]
+
+
+def _received(made: socket.socket) -> list[bytes]:
+    found = []
+    while True:
+        try:
+            found.append(made.recv(65_536))
+        except BlockingIOError:
+            return found
+
+
+def test_each_call_in_progress_learns_that_no_server_listens() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+
+    async def run() -> None:
+        async with aio.Client(f"udp://127.0.0.1:{port}", timeout=60) as client:
+            calls = [client.sum(number, 1) for number in range(3)]
+            failed = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(error) for error in failed] == [ucall.ConnectionError] * 3
+
+    asyncio.run(run())
+
+
+def test_long_replies_of_a_batch_come_over_tcp_when_told_to(serve_once: Serve) -> None:
+    server = serve_once(text, udp=True)
+    uri, lengths = f"udp://127.0.0.1:{server.udp_port}", [1, 5000, 2, *[6000] * WINDOW]
+    with Client(uri, tcp_fallback=True) as client, client.batch() as batch:
+        responses = [batch.text(length) for length in lengths]
+    assert [len(response.json) for response in responses] == lengths
+    # Each of the others ran for UDP, and again for TCP, in two batches.
+    assert server.stats()["calls"] == 2 * len(lengths) - 2
+    with Client(uri) as client, client.batch() as batch:
+        response = batch.text(5000)
+    assert response.error is not None and response.error.data["transport"] == "tcp"
+
+    async def run() -> None:
+        async with aio.Client(uri, tcp_fallback=True) as client, client.batch() as batch:
+            responses = [batch.text(length) for length in lengths]
+        assert [len(response.json) for response in responses] == lengths
+
+    asyncio.run(run())
+
+
+def test_a_notification_is_no_longer_than_a_datagram(serve_once: Serve) -> None:
+    uri = f"udp://127.0.0.1:{serve_once(text, udp=True).udp_port}"
+    with Client(uri) as client, pytest.raises(ValueError, match="expected at most 65507"):
+        client.notify("text", "x" * 70_000)
+
+    async def run() -> None:
+        async with aio.Client(uri) as client:
+            with pytest.raises(ValueError, match="expected at most 65507"):
+                await client.notify("text", "x" * 70_000)
+
+    asyncio.run(run())
