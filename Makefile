@@ -398,6 +398,7 @@ bench-relay: setup ## Compare relayed calls with HAProxy and nginx (BENCH_FLAGS=
 	$(PY) bench/relay.py $(BENCH_FLAGS)
 
 .bench/udp-echo: bench/udp/echo.c
+.bench/udp-clients: bench/udp/load.c
 .bench/udp-load: bench/xdp/load.c
 .bench/udp-%:
 	@mkdir -p $(@D)
@@ -406,6 +407,11 @@ bench-relay: setup ## Compare relayed calls with HAProxy and nginx (BENCH_FLAGS=
 .PHONY: bench-xdp
 bench-xdp: $(STAMPS)/venv .bench/c-xdp .bench/udp-echo .bench/udp-load ## Compare AF_XDP with a socket, between two network namespaces (needs root)
 	PYTHONPATH=bench $(PY) bench/xdp/run.py $(BENCH_FLAGS)
+
+.PHONY: bench-udp
+bench-udp: setup .bench/c-xdp .bench/c-udp-no-sockets .bench/udp-echo .bench/udp-clients ## Compare UDP with raw TCP, datagram echoes, memcached and Knot DNS (BENCH_FLAGS=--write)
+	@tools/install-bench-tools.sh udp
+	PYTHONPATH=bench $(PY) bench/udp/run.py $(BENCH_FLAGS)
 
 .PHONY: bench-store
 bench-store: setup .bench/blocks ## Compare the key-value store with Redis (BENCH_FLAGS="--rounds 5")
@@ -510,6 +516,7 @@ c-library:
 .bench/c-threads: bench/servers/threads.c
 .bench/c-echo: bench/servers/echo.c
 .bench/c-xdp: bench/servers/xdp.c
+.bench/c-udp-no-sockets: bench/servers/xdp.c bench/udp/no_sockets.c
 .bench/c-%: include/ucall/ucall.h c-library
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Iinclude -o $@ $(filter %.c,$^) $(TARGET_DIR)/release/libucall.a \

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs missing tools of the benchmarks: wrk, and for the deterministic figures strace and
 # valgrind. With `peers`, also the tools that load and build other projects' servers; with
-# `slow-peers`, slowhttptest; with `store`, Redis. Prints the packages that it installs. If it
-# cannot use apt-get, it prints how to install them. Only wrk is required; the report leaves out
-# figures without their tool.
+# `slow-peers`, slowhttptest; with `store`, Redis; with `udp`, memcached and Knot DNS. Prints the
+# packages that it installs. If it cannot use apt-get, it prints how to install them. Only wrk is
+# required; the report leaves out figures without their tool.
 set -eu
 
 wanted=''
@@ -33,6 +33,10 @@ if [ "${1:-}" = peers ]; then
     need_header openssl/ssl.h libssl-dev
 fi
 [ "${1:-}" != store ] || need redis-server redis-server
+if [ "${1:-}" = udp ]; then
+    need memcached memcached
+    need knotd knot
+fi
 [ "${1:-}" != slow-peers ] || need slowhttptest slowhttptest
 [ -n "$wanted" ] || exit 0
 

@@ -1,5 +1,5 @@
-/* xdp ADDRESS [socket|xdp|poll]: `sum` over UDP by a socket, by AF_XDP at the interface eth0, or by
- * AF_XDP with busy polling. */
+/* xdp ADDRESS [socket|uring|xdp|poll]: `sum` over UDP by a socket, on posix or on io_uring, by
+ * AF_XDP at the interface eth0, or by AF_XDP with busy polling. TCP has the same port. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,10 +27,10 @@ int main(int argc, char **argv) {
     ucall_config_t config = {0};
     config.hostname = argc > 1 ? argv[1] : "127.0.0.1";
     config.pick_port = true;
-    config.engine = UCALL_ENGINE_POSIX;
+    config.engine = strcmp(how, "uring") ? UCALL_ENGINE_POSIX : UCALL_ENGINE_URING;
     config.udp = true;
     config.udp_without_dedupe = true;
-    config.xdp = strcmp(how, "socket") ? "eth0" : NULL;
+    config.xdp = !strcmp(how, "xdp") || !strcmp(how, "poll") ? "eth0" : NULL;
     config.xdp_busy_poll = !strcmp(how, "poll");
     config.logs_file_descriptor = 2;
     if (!ucall_init(&config, &server) || !ucall_add_procedure(server, "sum", sum, NULL)) {

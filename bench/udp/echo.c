@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     inet_pton(AF_INET, argc > 1 ? argv[1] : "127.0.0.1", &address.sin_addr);
     if (bind(descriptor, (struct sockaddr *)&address, sizeof(address))) return 1;
     getsockname(descriptor, (struct sockaddr *)&address, &length);
-    printf("%d\n", ntohs(address.sin_port));
+    printf("listening on %d\n", ntohs(address.sin_port));
     fflush(stdout);
     for (;;) {
         for (int i = 0; i < BATCH; i++) {
