@@ -136,7 +136,9 @@ test-bench: $(STAMPS)/test-tools ## Run the tests of the benchmark's harness and
 
 .PHONY: test-many-servers
 test-many-servers: setup ## Kill, drain and restart servers under the load of a client for a minute each
-	UCALL_MANY_SERVERS_SECONDS=60 $(PY) -m pytest -q --numprocesses 2 tests/python/test_many_servers.py
+	UCALL_MANY_SERVERS_SECONDS=60 $(PY) -m pytest -q --numprocesses 2 --timeout 600 \
+		tests/python/test_many_servers.py tests/python/test_nats_many.py \
+		tests/python/test_lost_packets.py
 
 .PHONY: leaks
 leaks: setup ## Make a million calls of every kind on each engine, and count leaks

@@ -3,6 +3,7 @@
     python -P bench/many_servers.py [--seconds 9] [--callers 6]
     python -P bench/many_servers.py --failures [--seconds 20]
     python -P bench/many_servers.py --cost [--rounds 15]
+    python -P bench/many_servers.py --discovery
 
 Each call sleeps for 2 ms at its server, and for 20 ms at the slow one; a server runs one call at a
 time. The choices take turns; the figures are the medians of three. The last row is gRPC's own
@@ -16,6 +17,9 @@ With --cost it compares the CPU time of a call with that of a client of one addr
 addresses are those of one server, since four processes would cost more on the same cores. The order
 changes every round; ratios are computed within a round, and their median and quartiles are printed.
 The clients are synchronous, and for asyncio.
+
+With --discovery a client finds groups of several sizes by NATS: the seconds that it waits, its CPU
+time and that of nats-server. One process answers for all servers. Medians of nine.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import asyncio
 import itertools
 import json
 import random
+import shutil
 import signal
 import socket
 import statistics
@@ -34,10 +39,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import grpc
 
 from ucall import aio
+from ucall._broker.connection import start
+from ucall._broker.group import Group
+from ucall._client.address import Addresses
 from ucall.client import Client
 
 #: The host, the port and the seconds of a call are arguments. The kernel frees the port of a killed
@@ -410,16 +419,90 @@ def cost(rounds: int, calls: int = 3000) -> None:
             )
 
 
+#: Answers a discovery for as many servers as its second argument says.
+ANSWERS = """
+import asyncio, json, sys, nats
+
+async def main():
+    connection = await nats.connect(sys.argv[1])
+    count = int(sys.argv[2])
+    answers = [json.dumps({
+        "type": "io.nats.micro.v1.ping_response", "name": f"group{count}", "version": "0.0.0",
+        "id": f"{number:022d}", "metadata": {
+            "title": "app:server", "program_version": "0.0.0",
+            "address": f"10.0.{number // 256}.{number % 256}:8545", "transports": "http,ws,tcp",
+        },
+    }).encode() for number in range(count)]
+
+    async def answer(message):
+        for text in answers:
+            await connection.publish(message.reply, text)
+
+    await connection.subscribe(f"$SRV.PING.group{count}", cb=answer)
+    await connection.flush()
+    print(len(answers[0]), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def cpu_s(pid: int) -> float:
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def discover() -> None:
+    program = shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin")
+    if program is None:
+        sys.exit("nats-server is not installed")
+    port = free_port()
+    broker = subprocess.Popen(
+        [program, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.PIPE, text=True
+    )
+    assert broker.stderr is not None
+    while "Server is ready" not in broker.stderr.readline():
+        pass
+    url = f"127.0.0.1:{port}"
+    print("| servers | answer, bytes | wait ms | client's CPU ms | nats-server's CPU ms |")
+    print("|---:|---:|---:|---:|---:|")
+    try:
+        for count in (10, 100, 1000, 4000):
+            command = [sys.executable, "-c", ANSWERS, f"nats://{url}", str(count)]
+            answers = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert answers.stdout is not None
+            length = int(answers.stdout.readline())
+            group = Group(Addresses(f"nats://{url}/group{count}"), {}, 1000)
+            found = []
+            for _ in range(10):
+                began, own, before = time.perf_counter(), time.process_time(), cpu_s(broker.pid)
+                assert len(start(group.discover()).result()) == count
+                waited = time.perf_counter() - began
+                times = waited, time.process_time() - own, cpu_s(broker.pid) - before
+                found.append([it * 1000 for it in times])
+            waited, own, before = (statistics.median(it) for it in zip(*found[1:], strict=True))
+            print(f"| {count:,} | {length} | {waited:.0f} | {own:.1f} | {before:.1f} |", flush=True)
+            group.close()
+            answers.kill()
+            answers.communicate()
+    finally:
+        broker.kill()
+        broker.communicate()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures a client of several servers.")
     parser.add_argument("--seconds", type=float, default=9, help="for each row")
     parser.add_argument("--callers", type=int, default=6)
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--failures", action="store_true")
+    parser.add_argument("--discovery", action="store_true")
     parser.add_argument("--rounds", type=int, default=15, help="with --cost")
     options = parser.parse_args()
     if options.cost:
         cost(options.rounds)
+    elif options.discovery:
+        discover()
     elif options.failures:
         fail(options.callers, options.seconds)
     else:

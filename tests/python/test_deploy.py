@@ -18,6 +18,7 @@ from serving import Serve
 
 from harness import HOST, eventually, free_port, request
 from ucall import _core
+from ucall._broker.subjects import parse_brokers
 from ucall._settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -118,12 +119,63 @@ def test_the_probes_of_kubernetes_are_answered(serve: Serve, source: str) -> Non
 
 def test_the_manifests_select_the_pods_that_clients_resolve() -> None:
     files = {path.stem: path.read_text(encoding="utf-8") for path in KUBERNETES.iterdir()}
-    assert files.keys() == {"deployment", "service", "disruption-budget"}
-    for text in files.values():
+    manifests = {"deployment", "service", "disruption-budget"}
+    assert files.keys() == {*manifests, "nats-values", "nats-patch"}
+    for text in map(files.get, manifests):
+        assert text is not None
         assert re.search(r"^  name: models$", text, re.MULTILINE) and "app: models" in text
     assert "clusterIP: None" in files["service"] and "port: 8545" in files["service"]
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     assert 'Client("dns://models:8545")' in page
+
+
+def scale_block(beginning: str) -> str:
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    [found] = re.findall(
+        rf"^```\w*\n({re.escape(beginning)}.*?)^```$", page, re.MULTILINE | re.DOTALL
+    )
+    return str(found)
+
+
+def test_a_pod_registers_with_nats_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch = (KUBERNETES / "nats-patch.yml").read_text(encoding="utf-8")
+    assert re.search(r"name: UCALL_ADVERTISE\n.*\n +fieldRef:\n +fieldPath: status.podIP\n", patch)
+    for name, value in re.findall(r'name: (UCALL_\w+), value: "?([^"}]+)', patch):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("UCALL_ADVERTISE", "10.1.2.3")
+    found = Settings.read(["app:server"]).broker_arguments()
+    assert found["broker"] == "nats://nats:4222" and found["group"] == "models"
+    assert found["advertise"] == "10.1.2.3"
+
+
+def test_the_group_of_the_systemd_drop_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drop_in = scale_block("[Unit]")
+    for line in re.findall(r"^Environment=(.*)$", drop_in, re.MULTILINE):
+        name, _, value = line.partition("=")
+        monkeypatch.setenv(name, value)
+    found = Settings.read(["app:server"])
+    assert (found.host, found.group) == ("0.0.0.0", "models")
+    assert found.broker is not None and len(parse_brokers(found.broker)) == 3
+    assert found.broker_creds == "/etc/app/server.creds"
+    unit, folder = tmp_path / "app.service", tmp_path / "app.service.d"
+    unit.write_text(block("ini").replace("/srv/app/.venv/bin/python", "/bin/true"))
+    folder.mkdir()
+    (folder / "group.conf").write_text(drop_in)
+    done = subprocess.run(
+        [require("systemd-analyze"), "verify", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "app.service" not in done.stderr and "group.conf" not in done.stderr, done.stderr
+
+
+def test_nats_server_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
+    configuration = scale_block("server_name:") + scale_block("authorization {")
+    (tmp_path / "nats.conf").write_text(configuration, encoding="utf-8")
+    command = [require("nats-server"), "-t", "-c", str(tmp_path / "nats.conf")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_health_check_of_compose_is_that_of_the_command() -> None:
