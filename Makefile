@@ -140,6 +140,14 @@ test-many-servers: setup ## Kill, drain and restart servers under the load of a 
 		tests/python/test_many_servers.py tests/python/test_nats_many.py \
 		tests/python/test_lost_packets.py
 
+NATS_TOOL := github.com/nats-io/natscli/nats@v0.5.1
+.bench/bin/nats:
+	GOBIN=$(abspath .bench/bin) go install $(NATS_TOOL)
+
+.PHONY: test-nats-tool
+test-nats-tool: setup test-programs .bench/bin/nats ## Let the tool of NATS, built by Go, list, measure and call a server
+	$(PY) -m pytest $(PYTEST_FLAGS) tests/python/test_nats_tools.py
+
 .PHONY: leaks
 leaks: setup ## Make a million calls of every kind on each engine, and count leaks
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest -q -s tests/python/test_leaks.py

@@ -10,6 +10,7 @@ from many_servers import load, rounds, servers
 
 import ucall
 from harness import HOST, eventually
+from ucall import aio
 from ucall.client import Client
 
 COUNT = 4
@@ -121,6 +122,37 @@ def test_a_name_whose_addresses_change(tmp_path: Path, monkeypatch: pytest.Monke
             members = client._pool._balancer.members  # type: ignore[union-attr]
             assert eventually(lambda: client.often(1).json == -1 and len(_members(client)) == 1)
             assert len(members) == 2
+
+
+@KINDS
+def test_a_name_with_addresses_of_both_kinds(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Records A and AAAA."""
+    import asyncio
+    import socket
+
+    real = socket.getaddrinfo
+
+    def resolve(host: str, port: int, *rest: object, **options: object) -> list[object]:
+        hosts = ("127.0.0.1", "::1") if host == "models.internal" else (host,)
+        return [it for one in hosts for it in real(one, port, *rest, **options)]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    allowed = ["models.internal"]
+    with ucall.Server(port=0, allowed_hosts=allowed) as one:
+        one.add(lambda: 4, "version")
+        with ucall.Server("::1", one.port, allowed_hosts=allowed) as other:
+            other.add(lambda: 6, "version")
+            uri = f"dns://models.internal:{one.port}"
+
+            async def main() -> set[int]:
+                async with aio.Client(uri) as client:
+                    return {(await client.version()).json for _ in range(60)}
+
+            if kind == "tasks":
+                assert asyncio.run(main()) == {4, 6}
+                return
+            with Client(uri) as client:
+                assert {client.version().json for _ in range(60)} == {4, 6}
 
 
 def _members(client: Client) -> list[str]:

@@ -155,6 +155,27 @@ def test_messages_above_the_limits_are_dropped_and_counted(
         assert got == ["lost", "long", "last"]
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_messages_wait_for_the_broker_up_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    broker = NatsServer()
+    server = ucall.Server(port=0)
+    server.start(broker=broker.url, group="models")
+    try:
+        publisher = server._publisher
+        assert publisher is not None
+        server.publish("news", "first")
+        length = publisher._waiting_bytes
+        limit = 2 * length - (not has_room)
+        monkeypatch.setattr("ucall._broker.publisher._WAITING_BYTES_MAX", limit)
+        server.publish("news", "other")
+        assert publisher._waiting_bytes == length * (1 + has_room)
+        assert server.stats()["dropped_messages"] == (0 if has_room else 1)
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize(
     "payload",
     [
