@@ -338,7 +338,7 @@ export class Client extends EventTarget {
       if (method === "$/progress") {
         this.#calls.get(params.token)?.stream?.push(params.value, text.length);
       } else if (method === "$/drain") {
-        // The server closes the connection when its calls are answered; the next call opens another.
+        // The server answers what it reads until it closes the connection; then another one opens.
       } else if (method !== undefined) {
         this.#publish({ method, params }, text.length);
       } else if (id !== null && id !== undefined) {
