@@ -133,8 +133,13 @@ def test_a_name_with_addresses_of_both_kinds(monkeypatch: pytest.MonkeyPatch, ki
     real = socket.getaddrinfo
 
     def resolve(host: str, port: int, *rest: object, **options: object) -> list[object]:
-        hosts = ("127.0.0.1", "::1") if host == "models.internal" else (host,)
-        return [it for one in hosts for it in real(one, port, *rest, **options)]  # type: ignore[arg-type]
+        if host != "models.internal":
+            return real(host, port, *rest, **options)  # type: ignore[arg-type,return-value]
+        kind = (socket.SOCK_STREAM, 6, "")
+        return [
+            (socket.AF_INET, *kind, ("127.0.0.1", port)),
+            (socket.AF_INET6, *kind, ("::1", port, 0, 0)),
+        ]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     allowed = ["models.internal"]
