@@ -150,6 +150,18 @@ def test_the_build_leaves_out_the_folder_of_the_crates(tmp_path):
     assert "build.rustflags=['--remap-path-prefix=/a b/crates=/cargo']" in words
 
 
+@needs_build
+def test_cmake_and_the_installer_give_cargo_the_same_flags():
+    flags = [
+        re.search(r"build\.rustflags=\['--remap-path-prefix=\$\S+?=/cargo'\]", text)
+        for text in (
+            (harness.ROOT / "CMakeLists.txt").read_text(),
+            (harness.ROOT / "crates/ucall-capi/install.sh").read_text(),
+        )
+    ]
+    assert all(flags)
+
+
 @needs_tarball
 def test_the_tarball_names_no_folder_of_the_build(prefix):
     files = [path for path in prefix.rglob("*") if path.is_file()]
@@ -244,7 +256,9 @@ def project(folder: Path, how: str) -> None:
 
 
 @pytest.fixture
-def cmake() -> str:
+def cmake(monkeypatch) -> str:
+    """CMake, whose builds take the library that the tests have built: see `installing`."""
+    monkeypatch.setenv("RUSTFLAGS", "")
     return require("cmake")
 
 
