@@ -51,7 +51,7 @@ def headline() -> Groups:
 def same() -> Groups:
     """One program on both sides, to see how far apart equal servers come out."""
     server = next(server for server in servers.ours("http") if server.name == "ours-c-posix")
-    return [Group("same", (servers.twin(server), server), (MANY,), 15, 1)]
+    return [Group("same", (servers.twin(server), server), (MANY,), 60, 1)]
 
 
 def clients() -> Groups:
