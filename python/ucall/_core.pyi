@@ -258,6 +258,19 @@ class HttpRequest:
         """The user that the server's ``auth`` returned; None without ``auth``."""
 
 @final
+class Keys:
+    """Identifies callers by a key in a header. `bearer` and `api_key` of `ucall.auth` make it."""
+
+    def __new__(
+        cls, users: list[tuple[str, Any]], header: str, scheme: str | None, challenge: str
+    ) -> Keys: ...
+    @property
+    def challenge(self) -> str:
+        """The value of ``WWW-Authenticate`` for requests without a known key."""
+    def __call__(self, ctx: Context) -> Any:
+        """The user of the key in the header; `None` for an unknown key."""
+
+@final
 class Context:
     """One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it."""
 

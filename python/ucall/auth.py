@@ -1,5 +1,8 @@
 """Functions for ``Server(auth=…)``: bearer tokens and API keys.
 
+A server checks them without the interpreter's lock. It compares digests in constant time, and
+always all of them, so that the duration reveals nothing about the keys.
+
 What a token stands for is the user of its calls::
 
     server = Server(auth=ucall.auth.bearer({"s3cret": "alice"}))
@@ -11,48 +14,12 @@ What a token stands for is the user of its calls::
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ucall._core import Context
+from ucall._core import Keys
 
 __all__ = ["Keys", "api_key", "bearer"]
-
-
-class Keys:
-    """Identifies callers by a key in a header. `bearer` and `api_key` make it.
-
-    It compares digests in constant time, and always all of them, so that its duration reveals
-    nothing about the keys.
-    """
-
-    def __init__(
-        self, keys: Mapping[str, Any] | Iterable[str], header: str, scheme: str, challenge: str
-    ) -> None:
-        if isinstance(keys, str):
-            raise TypeError("expected a collection of keys, got a str")
-        users = keys if isinstance(keys, Mapping) else dict.fromkeys(keys, True)
-        if not users or not all(isinstance(key, str) and key for key in users):
-            raise ValueError("expected at least one key, and no empty ones")
-        self._users = [(_digest(key), user) for key, user in users.items()]
-        self._header = header.lower()
-        self._scheme = scheme.lower()
-        self.challenge = challenge
-
-    def __call__(self, ctx: Context) -> Any:
-        """The user of the key in the header; `None` for an unknown key."""
-        given = ctx.headers.get(self._header, "")
-        if self._scheme:
-            scheme, _, given = given.partition(" ")
-            if scheme.lower() != self._scheme:
-                return None
-        digest, found = _digest(given.strip()), None
-        for expected, user in self._users:
-            if hmac.compare_digest(expected, digest):
-                found = user
-        return found
 
 
 def bearer(tokens: Mapping[str, Any] | Iterable[str]) -> Keys:
@@ -66,7 +33,7 @@ def bearer(tokens: Mapping[str, Any] | Iterable[str]) -> Keys:
         TypeError: The tokens are one str.
         ValueError: There is no token, or an empty one.
     """
-    return Keys(tokens, "Authorization", "Bearer", "Bearer")
+    return Keys(_users(tokens), "Authorization", "Bearer", "Bearer")
 
 
 def api_key(keys: Mapping[str, Any] | Iterable[str], header: str = "X-API-Key") -> Keys:
@@ -79,8 +46,14 @@ def api_key(keys: Mapping[str, Any] | Iterable[str], header: str = "X-API-Key") 
     Raises:
         TypeError, ValueError: As for `bearer`.
     """
-    return Keys(keys, header, "", f'ApiKey header="{header}"')
+    return Keys(_users(keys), header, None, f'ApiKey header="{header}"')
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+def _users(keys: Mapping[str, Any] | Iterable[str]) -> list[tuple[str, Any]]:
+    """The users by their keys."""
+    if isinstance(keys, str):
+        raise TypeError("expected a collection of keys, got a str")
+    users = keys if isinstance(keys, Mapping) else dict.fromkeys(keys, True)
+    if not users or not all(isinstance(key, str) and key for key in users):
+        raise ValueError("expected at least one key, and no empty ones")
+    return list(users.items())

@@ -14,6 +14,7 @@ mod connection;
 mod cookie;
 pub mod http1;
 pub mod json;
+mod keys;
 mod limits;
 mod rpc;
 pub mod tls;
@@ -27,6 +28,7 @@ pub use connection::{
     MessageFraming, NextAction, Reservation, Scratch,
 };
 pub use cookie::CookieKey;
+pub use keys::KeySet;
 pub use limits::Limits;
 pub use rpc::{
     AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Meta, Reply, Response,

@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::ffi;
 use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
+use crate::keys::is_unauthorized;
 
 impl Interpreter {
     /// Calls the program's function. `None`, `False` and `PermissionError` reject the request. Any
@@ -74,9 +75,4 @@ fn reject_awaitable(py: Python<'_>, user: Py<PyAny>) -> PyResult<Py<PyAny>> {
     }
     let problem = format!("auth: expected a user at once, got {}", class.name()?);
     Err(PyTypeError::new_err(problem))
-}
-
-fn is_unauthorized(py: Python<'_>, user: &Py<PyAny>) -> bool {
-    let user = user.bind(py);
-    user.is_none() || user.is(pyo3::types::PyBool::new(py, false))
 }

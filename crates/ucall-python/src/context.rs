@@ -108,7 +108,7 @@ impl Context {
 }
 
 /// HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.
-fn header_text(value: &[u8]) -> String {
+pub(crate) fn header_text(value: &[u8]) -> String {
     value.iter().copied().map(char::from).collect()
 }
 

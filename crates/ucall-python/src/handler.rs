@@ -25,6 +25,7 @@ use crate::calls::{Calls, Entry};
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::ffi::variables;
+use crate::keys::{KeyTable, Keys};
 use crate::log::Interrupted;
 use crate::options::CallLimits;
 use crate::outcomes::Outcomes;
@@ -64,6 +65,8 @@ pub(crate) struct Interpreter {
     pub(crate) callbacks: Callbacks,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
+    /// The same, if it has keys.
+    keys: Option<Arc<KeyTable>>,
     /// The user that `auth` returned for the current request.
     pub(crate) identity: Option<CallerIdentity>,
     /// The `contextvars.Context` that each call copies. Plain functions without a context run in
@@ -121,6 +124,7 @@ impl Interpreter {
             pool: None,
             sessions: None,
             callbacks: Callbacks::default(),
+            keys: auth.as_ref().and_then(|auth| Keys::table_of(auth.bind(py))),
             auth,
             identity: None,
             variables: variables::copy_current(py)?.unbind(),
@@ -462,6 +466,9 @@ impl Handler for Interpreter {
         session: Option<&Arc<TlsSession>>,
         caller: &Caller,
     ) -> Result<CallerIdentity, AuthenticationError> {
+        if let Some(keys) = &self.keys {
+            return keys.authenticate(head);
+        }
         let py = self.attach();
         self.authenticate(py, head, session, caller)
     }

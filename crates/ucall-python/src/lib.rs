@@ -35,6 +35,7 @@ mod http_route;
 mod interpreter_lock;
 mod interpreter_shutdown;
 mod job_input;
+mod keys;
 mod log;
 mod measured;
 mod options;
@@ -83,6 +84,8 @@ mod _core {
     use crate::errors::Unwritable;
     #[pymodule_export]
     use crate::http_route::HttpRequest;
+    #[pymodule_export]
+    use crate::keys::Keys;
     #[pymodule_export]
     use crate::outcomes::DoneCallback;
     #[pymodule_export]
