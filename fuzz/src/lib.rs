@@ -22,6 +22,7 @@ pub mod queue_session;
 pub mod random;
 pub mod raw_documents;
 mod reference;
+pub mod relay;
 pub mod relay_replies;
 pub mod rpc_document;
 pub mod tls;
@@ -70,6 +71,7 @@ pub const TARGETS: &[Target] = &[
     ("queue_frames", queue_frames::run),
     ("queue_session", queue_session::run),
     ("raw_documents", raw_documents::run),
+    ("relay", relay::run),
     ("relay_replies", relay_replies::run),
     ("rpc_document", rpc_document::run),
     ("tls", tls::run),

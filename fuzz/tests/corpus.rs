@@ -14,6 +14,8 @@ use ucall_fuzz::random::Random;
 const MUTATIONS: usize = 20_000;
 /// One handshake costs as much as a hundred inputs of other targets.
 const MUTATIONS_OF_TLS: usize = 500;
+/// One run is many calls.
+const MUTATIONS_OF_RELAY: usize = 2_000;
 /// Longer inputs find nothing that shorter ones do not.
 const BYTES_MAX: usize = 4096;
 
@@ -135,7 +137,11 @@ fn drive(name: &str) {
     }
     let wanted = std::env::var("MUTATIONS").ok().and_then(|text| text.parse().ok());
     let mut random = Random::new(name.len() as u64);
-    let default_count = if name == "tls" { MUTATIONS_OF_TLS } else { MUTATIONS };
+    let default_count = match name {
+        "tls" => MUTATIONS_OF_TLS,
+        "relay" => MUTATIONS_OF_RELAY,
+        _ => MUTATIONS,
+    };
     for _ in 0..wanted.unwrap_or(default_count) {
         let mut input = inputs[random.below(inputs.len())].clone();
         mutate(&mut input, &inputs, &mut random);
@@ -160,6 +166,6 @@ macro_rules! targets {
 
 targets! {
     base64 chunked connection datagrams http_head json_stream json_values params pickle queue_frames
-    queue_session raw_documents relay_replies rpc_document tls websocket
+    queue_session raw_documents relay relay_replies rpc_document tls websocket
     xdp_frames
 }

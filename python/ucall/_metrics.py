@@ -165,19 +165,23 @@ def _datagram_metrics(counts: dict[str, int]) -> list[tuple[str, str, str, str, 
     ]
 
 
-def _upstream_metrics(upstreams: list[tuple[str, int, int, bool]]) -> list[Metric]:
-    """The metrics of relays, if the server has any. Two relays may have the same upstream."""
-    metrics = [
-        Metric("ucall_upstream_calls", "gauge", "", "Relayed calls that wait for an upstream."),
-        Metric("ucall_upstream_failures", "counter", "", "Failures of an upstream."),
-        Metric("ucall_upstream_resting", "gauge", "", "1 while an upstream gets no calls, else 0."),
-    ]
-    for name in dict.fromkeys(name for name, *_ in upstreams):
-        counts = [found for known, *found in upstreams if known == name]
-        for metric, values in zip(metrics, zip(*counts, strict=True), strict=True):
-            value = any(values) if metric.name == "ucall_upstream_resting" else sum(values)
-            metric.add(int(value), (("upstream", name),))
-    return metrics if upstreams else []
+def _upstream_metrics(upstreams: list[tuple[str, int, int, list[int]]]) -> list[Metric]:
+    """The metrics of relays, if the server has any."""
+    calls = Metric("ucall_upstream_calls", "gauge", "", "Relayed calls that wait for an upstream.")
+    failures = Metric("ucall_upstream_failures", "counter", "", "Failures of an upstream.")
+    circuits = Metric(
+        "ucall_upstream_circuits",
+        "gauge",
+        "",
+        "Circuit breakers by state: each worker has one for each relay and upstream.",
+    )
+    for name, outstanding, failed, states in upstreams:
+        label = ("upstream", name)
+        calls.add(outstanding, (label,))
+        failures.add(failed, (label,))
+        for state, count in zip(("closed", "open", "probing"), states, strict=True):
+            circuits.add(count, (label, ("state", state)))
+    return [calls, failures, circuits] if upstreams else []
 
 
 def _add_series(values: dict[str, Any], duration: Metric, batch: Metric) -> None:

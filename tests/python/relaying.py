@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from scripted import Scripted
+from scripted import Peer, Scripted
 from serving import Serve
 
 from harness import Wire
@@ -43,7 +44,38 @@ def unavailable(wire: Wire, method: str = "up.f") -> dict[str, Any]:
     return data
 
 
+CALL = re.compile(
+    rb'\{"jsonrpc":"2.0","method":"(?P<method>[^"]*)"(,"params":(?P<params>.*))?'
+    rb',"_meta":(?P<meta>\{[^{}]*\})(,"id":(?P<id>\d+))?\}'
+)
+
+
+def read_call(peer: Peer) -> re.Match[bytes]:
+    """The next call that a relay sends; it sends no more than one a line."""
+    found = CALL.fullmatch(peer.raw_request())
+    assert found is not None
+    return found
+
+
+def reply(call: re.Match[bytes], result: bytes | None = None) -> bytes:
+    """The reply to a call, by default with its params."""
+    result = call["params"] if result is None else result
+    return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (call["id"], result)
+
+
+def echo(peer: Peer) -> None:
+    while True:
+        peer.send(reply(read_call(peer)) + b"\n")
+
+
+def silent(peer: Peer) -> None:
+    while True:
+        peer.raw_request()
+
+
+#: White space between tokens; only the texts of callers over HTTP may have line breaks.
 SPACE = st.sampled_from(["", "", " ", "\t "])
+BREAKS = st.sampled_from(["", " ", "\n", "\r\n\t"])
 NUMBERS = ["0", "-0", "1.0", "1e2", "1E+2", "-1.50e-7", "123456789012345678901234567890", "1e999"]
 STRINGS = ['""', '"\\u00e9\\/\\n"', '"é€😀"', '"\\ud83d\\ude00"', '"}{]["', '"\\\\"', '"\\""']
 SCALARS = st.sampled_from([*NUMBERS, *STRINGS, "true", "false", "null"]) | st.text(
@@ -51,22 +83,26 @@ SCALARS = st.sampled_from([*NUMBERS, *STRINGS, "true", "false", "null"]) | st.te
 ).map(lambda text: json.dumps(text, ensure_ascii=False))
 
 
-def spaced(brackets: str) -> Callable[[list[str]], st.SearchStrategy[str]]:
-    def spaced(items: list[str]) -> st.SearchStrategy[str]:
-        parts = [brackets[0], *", ".join(items).split(" "), brackets[1]]
-        return SPACE.map(lambda space: parts[0] + space + ",".join(items) + space + parts[-1])
+def containers(
+    values: st.SearchStrategy[str], space: st.SearchStrategy[str]
+) -> st.SearchStrategy[str]:
+    """Arrays and objects of values."""
 
-    return spaced
+    def within(brackets: str) -> Callable[[list[str]], st.SearchStrategy[str]]:
+        open_, close = brackets
+        return lambda items: space.map(lambda it: open_ + it + ",".join(items) + it + close)
 
-
-def containers(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    members = st.tuples(st.sampled_from(STRINGS), SPACE, values).map(
+    members = st.tuples(st.sampled_from(STRINGS), space, values).map(
         lambda it: f"{it[0]}{it[1]}:{it[1]}{it[2]}"
     )
-    return st.lists(values, max_size=4).flatmap(spaced("[]")) | st.lists(
+    return st.lists(values, max_size=4).flatmap(within("[]")) | st.lists(
         members, max_size=4
-    ).flatmap(spaced("{}"))
+    ).flatmap(within("{}"))
 
 
-VALUES = st.recursive(SCALARS, containers, max_leaves=8)
+def values(space: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """All JSON texts, with such white space between tokens."""
+    return st.recursive(SCALARS, lambda inner: containers(inner, space), max_leaves=8)
+
+
 IDS = st.sampled_from([*NUMBERS, *STRINGS, "null", f'"{"i" * 1022}"'])

@@ -198,7 +198,8 @@ def test_metrics_have_the_upstreams(tmp_path: Path, upstream: Scripted) -> None:
     try:
         gateway.wait_for("is ready")
         text = urlopen(f"http://127.0.0.1:{gateway.port}/metrics").read().decode()
-        assert f'ucall_upstream_resting{{upstream="http://127.0.0.1:{upstream.port}"}} 0' in text
+        label = f'upstream="http://127.0.0.1:{upstream.port}"'
+        assert f'ucall_upstream_circuits{{{label},state="closed"}} 1' in text.splitlines()
     finally:
         gateway.close()
 

@@ -15,7 +15,7 @@ use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::tls::{ClientAuth, TicketSecret};
 use ucall_server::{
     CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, XdpConfig,
-    connections_allowed,
+    sockets_allowed,
 };
 
 use crate::auth::{Auth, AuthFunction};
@@ -194,7 +194,7 @@ impl Config {
         default(&mut self.max_running_calls, RUNNING_CALLS_MAX);
         default(&mut self.max_subscriptions, WorkerConfig::SUBSCRIPTIONS_MAX);
         default(&mut self.max_topic_bytes, WorkerConfig::TOPIC_BYTES_MAX);
-        self.max_connections = self.max_connections.min(connections_allowed());
+        self.max_connections = self.max_connections.min(sockets_allowed());
         if self.max_nesting > Limits::NESTING_MAX {
             return Err(format!("max_nesting: expected at most {}", Limits::NESTING_MAX));
         }
@@ -343,6 +343,7 @@ impl Config {
         config.tls = unsafe { self.tls()? };
         let share = self.max_connections.div_ceil(self.serving_threads.into());
         config.connections_max = share;
+        config.sockets_max = sockets_allowed().div_ceil(self.serving_threads.into());
         config.subscriptions_max = self.max_subscriptions.min(COUNT_MAX);
         config.topic_bytes_max = self.max_topic_bytes.min(COUNT_MAX);
         *config.datagrams = self.datagrams()?;

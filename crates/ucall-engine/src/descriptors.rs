@@ -1,5 +1,8 @@
 //! The limit on open descriptors.
 
+use std::io;
+
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Stands for an unlimited hard limit: macOS rejects higher ones.
@@ -15,9 +18,27 @@ pub fn raise_descriptor_limit() -> u64 {
     if soft < wanted && setrlimit(Resource::Nofile, raised).is_ok() { wanted } else { soft }
 }
 
+/// Whether the error says that this process, or this machine, has no descriptor or memory left.
+pub fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
+
+/// The error for a descriptor past a limit of our own.
+pub fn too_many_descriptors() -> io::Error {
+    Errno::MFILE.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shortage_is_no_failure_of_a_peer() {
+        assert!(is_shortage(&too_many_descriptors()));
+        assert!(!is_shortage(&Errno::CONNREFUSED.into()));
+        assert!(!is_shortage(&io::ErrorKind::UnexpectedEof.into()));
+    }
 
     #[test]
     fn the_soft_limit_reaches_the_hard_one() {

@@ -34,7 +34,7 @@ pub use choice::{EngineKind, UringUnavailable};
 pub use completion::{Arrival, Completion, Readiness};
 pub use connect::{begin_connect, finish_connect};
 pub use datagram::{DatagramDrops, DatagramPath, LocalAddress};
-pub use descriptors::raise_descriptor_limit;
+pub use descriptors::{is_shortage, raise_descriptor_limit, too_many_descriptors};
 pub use engine::{Engine, SendState, Waker};
 pub use fork::OwningProcess;
 pub use id::Id;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_server::{
-    CallMetrics, Histogram, Measure, MetricsSnapshot, OTHER_CODE, WaitsFor, duration_bounds,
-    size_bounds,
+    CallMetrics, Histogram, Measure, MetricsSnapshot, OTHER_CODE, OTHER_METHOD, UpstreamCounts,
+    WaitsFor, duration_bounds, size_bounds,
 };
 
 /// Counts as a waiting call until it is dropped, on any thread.
@@ -52,5 +52,10 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("lock_wait_ns", snapshot.lock_wait_ns)?;
     dict.set_item("worker_starts", snapshot.worker_starts)?;
     dict.set_item("started_ms", snapshot.started_ms)?;
+    let upstreams = snapshot.upstreams.iter();
+    let upstreams = upstreams
+        .filter(|(name, counts)| *name != OTHER_METHOD || **counts != UpstreamCounts::default());
+    let upstreams = upstreams.map(|(name, it)| (name, it.outstanding, it.failures, it.circuits));
+    dict.set_item("upstreams", upstreams.collect::<Vec<_>>())?;
     Ok(dict)
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -54,7 +54,6 @@ pub(crate) struct Server {
     pub(crate) procedures: Arc<Procedures<DropAttached<Arc<Procedure>>>>,
     /// Counts batches by size.
     pub(crate) batch_sizes: Arc<BatchSizes>,
-    pub(crate) relays: Mutex<Vec<Arc<RelayModule>>>,
     state: Mutex<ServerState>,
 }
 
@@ -130,7 +129,6 @@ impl Server {
             timeout: options::timeout(timeout_ms)?,
             procedures,
             batch_sizes: Arc::default(),
-            relays: Mutex::default(),
             state: Mutex::new(state),
         })
     }
@@ -420,7 +418,6 @@ impl Server {
             failures_max: max_failures,
             reply_bytes_max: self.call_limits.reply_bytes_max,
         }));
-        self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(module.clone());
         self.procedures.insert_native(module, timeout);
         Ok(())
     }

@@ -57,19 +57,7 @@ impl Server {
         dict.set_item("websocket_connections", stats.protocols.websocket)?;
         dict.set_item("raw_connections", stats.protocols.raw)?;
         dict.update(self.stats_dict(py)?.as_mapping())?;
-        dict.set_item("upstreams", self.upstreams())?;
         Ok(dict)
-    }
-
-    /// For each upstream of the relays: its name, its calls under way, how often it has failed, and
-    /// whether it rests.
-    fn upstreams(&self) -> Vec<(String, usize, u64, bool)> {
-        let relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
-        let upstreams = relays.iter().flat_map(|relay| relay.statuses());
-        let upstreams = upstreams.map(|(name, status)| {
-            (name.to_owned(), status.outstanding(), status.failures(), status.is_resting())
-        });
-        upstreams.collect()
     }
 }
 

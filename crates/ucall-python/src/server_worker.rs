@@ -1,7 +1,7 @@
 //! Makes the worker of a server's next run.
 
 use pyo3::prelude::*;
-use ucall_server::{AnyWorker, connections_allowed};
+use ucall_server::{AnyWorker, sockets_allowed};
 
 use crate::asyncio::loop_driver::Sockets;
 use crate::asyncio::runner::WorkerRunner;
@@ -56,7 +56,8 @@ impl Server {
             xdp.shared.clone_from(&self.state().xdp);
         }
         config.access_log.clone_from(&access_log);
-        config.connections_max = config.connections_max.min(connections_allowed());
+        config.sockets_max = sockets_allowed();
+        config.connections_max = config.connections_max.min(config.sockets_max);
         let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)
             .map_err(|error| engine::failure(py, error))?;
         if let Some(page) = page {

@@ -8,6 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use ucall_server::Circuit;
+
 /// How long a breaker is open at first, and at most.
 const OPEN_MIN: Duration = Duration::from_millis(500);
 const OPEN_MAX: Duration = Duration::from_secs(15);
@@ -48,8 +50,17 @@ impl Breaker {
         }
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, BreakerState::Closed { .. })
+    /// The state, for metrics.
+    pub(crate) fn circuit(&self) -> Circuit {
+        match self.state {
+            BreakerState::Closed { .. } => Circuit::Closed,
+            BreakerState::Open { .. } => Circuit::Open,
+            BreakerState::Probing => Circuit::Probing,
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.circuit() == Circuit::Closed
     }
 
     /// A call begins, which was admitted.

@@ -9,14 +9,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_engine::{Id, SockAddr};
+use ucall_engine::{Id, SockAddr, is_shortage};
 use ucall_proto::tls::TlsError;
 use ucall_proto::{MemoryBudget, Reservation};
 use ucall_server::{Deadline, NativeContext, NativeOutcome, Token};
 
 use crate::http::{self, HttpReplyReader, HttpTarget};
 use crate::options::UpstreamAddress;
-use crate::replies::{ReplyReader, UpstreamReply};
+use crate::replies::{ReplyReader, UpstreamReply, to_one_line};
 use crate::request::{CallContext, end_call, write_cancel, write_meta};
 use crate::secure::Transport;
 use crate::slots::{PendingCall, Slots};
@@ -40,6 +40,18 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The same over HTTP: common servers close after 5 s, and a call sent meanwhile is lost.
 const HTTP_IDLE_MAX: Duration = Duration::from_secs(4);
 
+/// How a connection has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ConnectionEnd {
+    /// As it should.
+    Done,
+    /// By a failure of the upstream.
+    Failed(String),
+    /// Because this process has run out of descriptors or memory, which says nothing about the
+    /// upstream.
+    Shortage(String),
+}
+
 /// A call whose connection has failed.
 #[derive(Debug)]
 pub(crate) struct LostCall {
@@ -48,13 +60,14 @@ pub(crate) struct LostCall {
     pub(crate) text: Option<Vec<u8>>,
     /// Whether the upstream may have run it.
     pub(crate) was_sent: bool,
+    /// What this process has run out of, if that has ended the connection.
+    pub(crate) shortage: Option<String>,
 }
 
 /// How a connection has ended, and the calls that it has not answered.
 #[derive(Debug)]
 pub(crate) struct EndedConnection {
-    /// `None` if it has ended as it should.
-    pub(crate) failure: Option<String>,
+    pub(crate) end: ConnectionEnd,
     pub(crate) lost: Vec<LostCall>,
 }
 
@@ -86,8 +99,8 @@ pub(crate) struct Connection {
     output: Vec<u8>,
     /// The calls in it: their slots, and their texts up to the params.
     unsent: Vec<(u32, Range<usize>)>,
-    /// Set once it cannot go on: why, or `Ok` if it has ended as it should.
-    ended: Option<Result<(), String>>,
+    /// Set once it cannot go on.
+    ended: Option<ConnectionEnd>,
     /// When a call began or bytes arrived.
     last_used: Instant,
     last_received: Instant,
@@ -118,7 +131,7 @@ impl Connection {
         let transport = address.tls.as_ref().map(Transport::secure).transpose();
         let (transport, ended) = match transport {
             Ok(transport) => (transport.unwrap_or_default(), None),
-            Err(error) => (Transport::default(), Some(Err(describe_tls(&error)))),
+            Err(error) => (Transport::default(), Some(describe_tls(&error))),
         };
         Self {
             state: ConnectionState::New,
@@ -165,12 +178,10 @@ impl Connection {
     }
 
     /// Pauses or resumes a stream, if it is here.
-    pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) -> bool {
-        let is_waiting = self.has_stream && self.slots.contains(token);
-        if is_waiting {
+    pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) {
+        if self.has_stream && self.slots.contains(token) {
             self.paused = is_paused.then_some(token);
         }
-        is_waiting
     }
 
     /// Calls that the upstream has not answered, given up or not.
@@ -178,23 +189,29 @@ impl Connection {
         self.slots.used()
     }
 
-    /// Whether the id is that of its socket, or of its attempt to connect.
-    pub(crate) fn is(&self, id: Id) -> bool {
+    /// The id of its socket, or of its attempt to connect.
+    pub(crate) fn id(&self) -> Option<Id> {
         match self.state {
-            ConnectionState::Connecting { attempt, .. } => attempt == id,
-            ConnectionState::Open(socket) => socket == id,
-            ConnectionState::New | ConnectionState::Closed => false,
+            ConnectionState::Connecting { attempt: id, .. } | ConnectionState::Open(id) => Some(id),
+            ConnectionState::New | ConnectionState::Closed => None,
         }
     }
 
-    /// Enqueues a call, whose text up to the params is `text`.
-    pub(crate) fn call(&mut self, call: PendingCall, text: &[u8]) {
+    /// Whether bytes wait for the end of a send.
+    pub(crate) fn has_output(&self) -> bool {
+        let is_open = matches!(self.state, ConnectionState::Open(_));
+        is_open && (!self.output.is_empty() || self.transport.unsent() > 0)
+    }
+
+    /// Enqueues a call, whose text up to the params is `text`. Returns its slot.
+    pub(crate) fn call(&mut self, call: PendingCall, text: &[u8]) -> u32 {
         let (context, now) = (call.context.clone(), call.started);
         self.has_large_call = text.len() > SHARED_BYTES_MAX;
         self.has_stream = context.takes_items && !self.is_http();
         let slot = self.slots.insert(call);
         let range = self.write(text, &context, Some(slot), now);
         self.unsent.push((slot, range));
+        slot
     }
 
     /// Enqueues a notification.
@@ -236,11 +253,16 @@ impl Connection {
         start..start + text.len()
     }
 
-    /// Gives up a call, if it is here; returns the time that it had, if it is late. A connection on
-    /// which nothing has arrived since a late call was sent gets no more calls. Neither does one
-    /// over HTTP, or with many calls that were given up.
-    pub(crate) fn give_up(&mut self, token: Token, now: Instant) -> Option<Option<Duration>> {
-        let (slot, call) = self.slots.give_up(token)?;
+    /// Gives up the call of a slot, if it is there; returns the time that it had, if it is late. A
+    /// connection on which nothing has arrived since a late call was sent gets no more calls.
+    /// Neither does one over HTTP, or with many calls that were given up.
+    pub(crate) fn give_up(
+        &mut self,
+        slot: u32,
+        token: Token,
+        now: Instant,
+    ) -> Option<Option<Duration>> {
+        let call = self.slots.give_up(slot, token)?;
         self.paused = None;
         let late = call.context.deadline.filter(|deadline| deadline.at <= now);
         if self.is_http() {
@@ -277,9 +299,10 @@ impl Connection {
         // An upstream may close a connection that it has answered all calls on.
         let is_failure = !was_open || self.slots.waiting() > 0;
         self.ended.get_or_insert_with(|| match (is_failure, error.kind()) {
-            (false, _) => Ok(()),
-            (true, io::ErrorKind::UnexpectedEof) => Err("it has closed the connection".to_owned()),
-            (true, _) => Err(error.to_string()),
+            _ if is_shortage(error) => ConnectionEnd::Shortage(error.to_string()),
+            (false, _) => ConnectionEnd::Done,
+            (true, io::ErrorKind::UnexpectedEof) => failed("it has closed the connection"),
+            (true, _) => ConnectionEnd::Failed(error.to_string()),
         });
     }
 
@@ -307,7 +330,7 @@ impl Connection {
                 self.ended = ended;
                 self.end_by_peer(true, &io::ErrorKind::UnexpectedEof.into());
             }
-            Err(error) => self.ended = Some(Err(describe_tls(&error))),
+            Err(error) => self.ended = Some(describe_tls(&error)),
         }
     }
 
@@ -324,11 +347,15 @@ impl Connection {
             let held = if held > MemoryBudget::UNRESERVED_BYTES { held } else { 0 };
             if !context.reserve(&mut self.reserved, held) {
                 let reason = "the relay has no memory for a reply (max_held_bytes)";
-                self.ended = Some(Err(reason.to_owned()));
+                self.ended = Some(ConnectionEnd::Shortage(reason.to_owned()));
             }
         }
-        let ended = self.ended.take()?;
-        Some(EndedConnection { failure: ended.err(), lost: self.close(context) })
+        let end = self.ended.take()?;
+        let shortage = match &end {
+            ConnectionEnd::Shortage(reason) => Some(reason.clone()),
+            ConnectionEnd::Done | ConnectionEnd::Failed(_) => None,
+        };
+        Some(EndedConnection { end, lost: self.close(shortage.as_ref(), context) })
     }
 
     fn step(&mut self, address: &SockAddr, now: Instant, context: &mut dyn NativeContext) {
@@ -343,19 +370,23 @@ impl Connection {
             ConnectionState::Connecting { until, .. } if until <= now => {
                 let millis = CONNECT_TIMEOUT.as_millis();
                 let reason = format!("it has not accepted a connection in {millis} ms");
-                self.ended = Some(Err(reason));
+                self.ended = Some(ConnectionEnd::Failed(reason));
             }
-            ConnectionState::Open(_) if self.is_done(now) => self.ended = Some(Ok(())),
+            ConnectionState::Open(_) if self.is_done(now) => {
+                self.ended = Some(ConnectionEnd::Done);
+            }
             ConnectionState::Open(_) if self.reply_until().is_some_and(|until| until <= now) => {
-                let reason = "it has not answered a notification in time";
-                self.ended = Some(if self.is_http() { Err(reason.to_owned()) } else { Ok(()) });
+                self.ended = Some(match self.is_http() {
+                    true => failed("it has not answered a notification in time"),
+                    false => ConnectionEnd::Done,
+                });
             }
             ConnectionState::Open(_)
                 if self.transport.is_handshaking() && self.handshake_until <= now =>
             {
                 let millis = HANDSHAKE_TIMEOUT.as_millis();
                 let reason = format!("it has not ended the handshake of TLS in {millis} ms");
-                self.ended = Some(Err(reason));
+                self.ended = Some(ConnectionEnd::Failed(reason));
             }
             ConnectionState::Open(socket) => {
                 let is_paused = self.paused.is_some_and(|token| self.slots.contains(token));
@@ -366,7 +397,7 @@ impl Connection {
                 match self.transport.send(socket, &mut self.output, context) {
                     Ok(true) => self.unsent.clear(),
                     Ok(false) => {}
-                    Err(error) => self.ended = Some(Err(describe_tls(&error))),
+                    Err(error) => self.ended = Some(describe_tls(&error)),
                 }
             }
             ConnectionState::Connecting { .. } | ConnectionState::Closed => {}
@@ -418,7 +449,11 @@ impl Connection {
     }
 
     /// Closes the socket; returns the calls that were not answered.
-    fn close(&mut self, context: &mut dyn NativeContext) -> Vec<LostCall> {
+    fn close(
+        &mut self,
+        shortage: Option<&String>,
+        context: &mut dyn NativeContext,
+    ) -> Vec<LostCall> {
         match mem::replace(&mut self.state, ConnectionState::Closed) {
             ConnectionState::Connecting { attempt: id, .. } | ConnectionState::Open(id) => {
                 context.close(id);
@@ -431,7 +466,7 @@ impl Connection {
             let text = text.and_then(|(_, range)| self.output.get(range.clone()));
             let was_sent = text.is_none();
             let text = text.map(<[u8]>::to_vec).or_else(|| call.repeatable.take());
-            LostCall { call, text, was_sent }
+            LostCall { call, text, was_sent, shortage: shortage.cloned() }
         });
         lost.collect()
     }
@@ -449,28 +484,48 @@ fn read(
     is_retired: &mut bool,
     bytes: &[u8],
     mut reply: impl FnMut(Token, NativeOutcome),
-) -> Option<Result<(), String>> {
-    let handle = |received: UpstreamReply| {
-        let token = match received.outcome {
-            NativeOutcome::Item(_) => slots.stream(received.id),
-            NativeOutcome::Reply(_) => slots.answer(received.id),
+) -> Option<ConnectionEnd> {
+    let handle = |UpstreamReply { id, mut outcome }: UpstreamReply| {
+        let token = match &mut outcome {
+            NativeOutcome::Item(item) => {
+                to_one_line(item);
+                slots.stream(id)
+            }
+            NativeOutcome::Reply(outcome) => slots.answer(id).map(|call| {
+                let call = call?;
+                if !call.context.keeps_line_breaks {
+                    match outcome {
+                        Ok(result) => to_one_line(result),
+                        Err(error) => error.data.iter_mut().for_each(|data| to_one_line(data)),
+                    }
+                }
+                Some(call.token)
+            }),
         };
         if let Some(Some(token)) = token {
-            reply(token, received.outcome);
+            reply(token, outcome);
         }
         token.is_some()
     };
     match framing {
-        Framing::Raw(reader) => reader.read(bytes, handle).err().map(Err),
+        Framing::Raw(reader) => reader.read(bytes, handle).err().map(ConnectionEnd::Failed),
         Framing::Http(_, reader) => {
             let result = reader.read(bytes, handle);
             *is_retired |= !reader.keeps_alive();
             // Between calls a server may say that it closes, as by status 408.
-            result.err().map(|reason| if slots.used() == 0 { Ok(()) } else { Err(reason) })
+            let end = |reason| match slots.used() {
+                0 => ConnectionEnd::Done,
+                _ => ConnectionEnd::Failed(reason),
+            };
+            result.err().map(end)
         }
     }
 }
 
-fn describe_tls(error: &TlsError) -> String {
-    format!("TLS has failed: {error}")
+fn failed(reason: &str) -> ConnectionEnd {
+    ConnectionEnd::Failed(reason.to_owned())
+}
+
+fn describe_tls(error: &TlsError) -> ConnectionEnd {
+    ConnectionEnd::Failed(format!("TLS has failed: {error}"))
 }

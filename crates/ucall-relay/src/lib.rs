@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `options` | the upstreams of a relay, and its limits |
 //! | `procedures` | the native procedures: a call goes out, its reply comes back |
-//! | `upstream` | one upstream: its connections, and the choice of one |
+//! | `upstream` | one upstream: the choice of a connection |
+//! | `connections` | the connections to one upstream, by their keys |
+//! | `places` | where calls and sockets are |
 //! | `resolver` | resolves the name of an upstream again |
 //! | `connection` | one connection, without its socket |
 //! | `secure` | the TLS of a connection |
@@ -13,9 +15,9 @@
 //! | `request` | what is written for a call |
 //! | `http` | calls and replies over HTTP |
 //! | `replies` | finds the replies in what an upstream sends |
+//! | `harness` | a relay without a worker, for tests and fuzzing |
 //! | `breaker`, `retry_budget` | when not to call an upstream, and when not to call again |
 //! | `pick` | the choice among upstreams |
-//! | `status` | the state of an upstream, for metrics |
 //!
 //! The params of a call go on byte for byte. Its id becomes the number of a slot, and the worker
 //! replies with the id that the caller has sent. All calls of a turn to one connection leave in one
@@ -23,9 +25,13 @@
 
 mod breaker;
 mod connection;
+mod connections;
+#[cfg(any(test, feature = "harness"))]
+mod harness;
 mod http;
 mod options;
 mod pick;
+mod places;
 mod procedures;
 mod replies;
 mod request;
@@ -34,12 +40,15 @@ mod retry_budget;
 mod rewrite;
 mod secure;
 mod slots;
-mod status;
 mod upstream;
 
+#[cfg(test)]
+mod tests;
+
+#[cfg(any(test, feature = "harness"))]
+pub use harness::{FakeSocket, RelayHarness};
 pub use http::HttpReplyReader;
 pub use options::{RelayOptions, UpstreamAddress, UpstreamOptions};
 pub use procedures::RelayModule;
 pub use replies::{ReplyReader, UpstreamReply};
 pub use rewrite::Rewrite;
-pub use status::UpstreamStatus;

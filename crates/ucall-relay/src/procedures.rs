@@ -8,17 +8,17 @@ use ucall_engine::Id;
 use ucall_proto::json::{Reader, write_string};
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
-    NativeProcedure, Token,
+    Deadline, NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome,
+    NativeOutcomes, NativeProcedure, Token,
 };
 
 use crate::connection::LostCall;
 use crate::options::RelayOptions;
 use crate::pick::{Picker, by_hash, param};
+use crate::places::{Place, Places};
 use crate::request::{CallContext, TraceContext, write_call};
 use crate::retry_budget::RetryBudget;
 use crate::slots::PendingCall;
-use crate::status::UpstreamStatus;
 use crate::upstream::Upstream;
 
 /// Relays that a call may pass. More are a loop.
@@ -33,8 +33,6 @@ const CACHED_BYTES_MAX: usize = 64 * 1024;
 pub struct RelayModule {
     options: Arc<RelayOptions>,
     procedures: Vec<NativeProcedure>,
-    /// Of each upstream.
-    statuses: Vec<Arc<UpstreamStatus>>,
 }
 
 impl RelayModule {
@@ -47,14 +45,7 @@ impl RelayModule {
             result: "{}",
             item: None,
         });
-        let statuses = options.upstreams.iter().map(|_| Arc::default()).collect();
-        Self { procedures: procedures.collect(), options: Arc::new(options), statuses }
-    }
-
-    /// The state of each upstream by its label, as the worker of this process uses it.
-    pub fn statuses(&self) -> impl Iterator<Item = (&str, &UpstreamStatus)> {
-        let labels = self.options.upstreams.iter().map(|upstream| upstream.label());
-        labels.zip(self.statuses.iter().map(Arc::as_ref))
+        Self { procedures: procedures.collect(), options: Arc::new(options) }
     }
 }
 
@@ -64,31 +55,20 @@ impl NativeModule for RelayModule {
     }
 
     fn handler(&self, outcomes: Arc<NativeOutcomes>) -> Box<dyn NativeHandler> {
-        let options = self.options.clone();
-        let addresses = options.upstreams.iter().cloned().zip(self.statuses.iter().cloned());
-        let upstreams =
-            addresses.map(|(address, status)| Upstream::new(address, options.failures_max, status));
-        Box::new(RelayHandler {
-            upstreams: upstreams.collect(),
-            // Workers that pick in the same order would overload the same upstreams.
-            picker: Picker::new(u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-            budget: RetryBudget::new(),
-            candidates: Vec::new(),
-            text: Vec::new(),
-            now: Instant::now(),
-            is_due: false,
-            outcomes,
-            options,
-        })
+        Box::new(RelayHandler::new(self.options.clone(), outcomes, Instant::now()))
     }
 }
 
 /// The upstreams of a relay, as one worker uses them.
-struct RelayHandler {
+pub(crate) struct RelayHandler {
     options: Arc<RelayOptions>,
     upstreams: Vec<Upstream>,
     picker: Picker,
     budget: RetryBudget,
+    /// Where calls are, by the slots of their tokens.
+    calls: Places,
+    /// Where sockets and attempts to connect are, by the indices of their ids.
+    sockets: Places,
     /// Memory for the indices of upstreams.
     candidates: Vec<usize>,
     /// Memory for the text of a call.
@@ -100,10 +80,19 @@ struct RelayHandler {
     is_due: bool,
 }
 
+/// A connection for a call.
+struct Picked {
+    upstream: usize,
+    connection: u32,
+    /// Whether the upstream sends the items of a stream.
+    takes_items: bool,
+}
+
 impl NativeHandler for RelayHandler {
     fn call(&mut self, _: usize, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome {
-        (self.now, self.is_due) = (call.now, true);
-        match self.begin(call) {
+        self.begin_turn(call.now);
+        let (request, deadline) = (call.request, call.deadline);
+        match self.begin(request, deadline, |held_bytes| call.defer(held_bytes)) {
             Ok(outcome) => outcome,
             Err(error) => {
                 reply.error(&error);
@@ -112,51 +101,56 @@ impl NativeHandler for RelayHandler {
         }
     }
 
-    fn cancel(&mut self, token: Token) {
+    fn cancel(&mut self, token: Token, now: Instant) {
         self.is_due = true;
-        let (timeout_min, now) = (self.options.timeout.min(FAILURE_TIMEOUT), Instant::now());
-        self.upstreams.iter_mut().any(|upstream| upstream.give_up(token, timeout_min, now));
+        let timeout_min = self.options.timeout.min(FAILURE_TIMEOUT);
+        if let Some((upstream, place)) = self.upstream_of(token) {
+            upstream.give_up(place, token, timeout_min, now);
+        }
     }
 
     fn set_paused(&mut self, token: Token, is_paused: bool) {
         self.is_due = true;
-        self.upstreams.iter_mut().any(|upstream| upstream.set_paused(token, is_paused));
+        if let Some((upstream, place)) = self.upstream_of(token) {
+            upstream.set_paused(place.connection, token, is_paused);
+        }
     }
 
     fn connected(&mut self, attempt: Id, socket: io::Result<Id>) {
         self.is_due = true;
-        let mut upstreams = self.upstreams.iter_mut();
-        if let Some(connection) = upstreams.find_map(|upstream| upstream.find(attempt)) {
-            connection.connected(socket, self.now);
+        let now = self.now;
+        let Some(place) = self.place_of(attempt) else { return };
+        if let Ok(socket) = socket {
+            self.sockets.set(socket.index as usize, place);
+        }
+        if let Some(upstream) = self.upstreams.get_mut(place.upstream) {
+            upstream.connected(place.connection, socket, now);
         }
     }
 
     fn received(&mut self, socket: Id, bytes: &mut [u8], now: Instant) {
         (self.now, self.is_due) = (now, true);
+        let Some(place) = self.place_of(socket) else { return };
         let outcomes = &self.outcomes;
-        for upstream in &mut self.upstreams {
-            let Some(connection) = upstream.find(socket) else { continue };
-            let mut is_answered = false;
-            connection.received(bytes, now, |token, outcome| {
-                is_answered = true;
-                outcomes.send(token, outcome);
-            });
-            if is_answered {
-                upstream.succeed();
-            }
-            return;
+        if let Some(upstream) = self.upstreams.get_mut(place.upstream) {
+            let reply = |token, outcome| outcomes.send(token, outcome);
+            upstream.received(place.connection, bytes, now, reply);
         }
     }
 
-    fn sent(&mut self, _: Id) {
+    fn sent(&mut self, socket: Id) {
         self.is_due = true;
+        let Some(place) = self.place_of(socket) else { return };
+        if let Some(upstream) = self.upstreams.get_mut(place.upstream) {
+            upstream.sent(place.connection);
+        }
     }
 
     fn disconnected(&mut self, socket: Id, error: io::Error) {
         self.is_due = true;
-        let mut upstreams = self.upstreams.iter_mut();
-        if let Some(connection) = upstreams.find_map(|upstream| upstream.find(socket)) {
-            connection.disconnected(&error);
+        let Some(place) = self.place_of(socket) else { return };
+        if let Some(upstream) = self.upstreams.get_mut(place.upstream) {
+            upstream.disconnected(place.connection, &error);
         }
     }
 
@@ -166,7 +160,7 @@ impl NativeHandler for RelayHandler {
         loop {
             let mut lost = Vec::new();
             for upstream in &mut self.upstreams {
-                upstream.advance(now, context, &mut lost);
+                upstream.advance(now, context, &mut self.sockets, &mut lost);
             }
             if lost.is_empty() {
                 return;
@@ -184,87 +178,157 @@ impl NativeHandler for RelayHandler {
 }
 
 impl RelayHandler {
-    /// Passes a call to a connection.
-    fn begin(&mut self, call: NativeCall<'_>) -> Result<CallOutcome, RpcError> {
-        let (request, deadline, now) = (call.request, call.deadline, call.now);
+    pub(crate) fn new(
+        options: Arc<RelayOptions>,
+        outcomes: Arc<NativeOutcomes>,
+        now: Instant,
+    ) -> Self {
+        let addresses = options.upstreams.iter().cloned().enumerate();
+        let upstreams =
+            addresses.map(|(index, address)| Upstream::new(index, address, options.failures_max));
+        Self {
+            upstreams: upstreams.collect(),
+            // Workers that pick in the same order would overload the same upstreams.
+            picker: Picker::new(u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            budget: RetryBudget::new(),
+            calls: Places::default(),
+            sockets: Places::default(),
+            candidates: Vec::new(),
+            text: Vec::new(),
+            now,
+            is_due: false,
+            outcomes,
+            options,
+        }
+    }
+
+    /// Calls that begin from now on arrived at `now`.
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        (self.now, self.is_due) = (now, true);
+    }
+
+    /// Where a socket, or an attempt to connect, is.
+    fn place_of(&self, id: Id) -> Option<Place> {
+        let place = self.sockets.get(id.index as usize)?;
+        self.upstreams.get(place.upstream)?.has(place.connection, id).then_some(place)
+    }
+
+    /// The upstream that a call was passed to, and where it was there.
+    fn upstream_of(&mut self, token: Token) -> Option<(&mut Upstream, Place)> {
+        let place = self.calls.get(token.slot())?;
+        Some((self.upstreams.get_mut(place.upstream)?, place))
+    }
+
+    /// Passes a call to a connection. `defer` defers it, with so many bytes of memory.
+    pub(crate) fn begin(
+        &mut self,
+        request: &Call<'_>,
+        deadline: Option<Deadline>,
+        defer: impl FnOnce(usize) -> Result<Token, RpcError>,
+    ) -> Result<CallOutcome, RpcError> {
+        let (now, options) = (self.now, self.options.clone());
         let (hops, trace) = (next_hop(request)?, TraceContext::of(request));
-        let options = self.options.clone();
         let method = options.rewrite.method(request.method)?;
         let params = options.rewrite.params(request.params)?;
         self.text.clear();
         self.text.shrink_to(CACHED_BYTES_MAX);
         write_call(&mut self.text, &method, params.as_deref());
-        let index = self.pick(request.params, 0)?;
-        let upstream = &mut self.upstreams[index];
-        let takes_items = request.takes_items() && !upstream.is_http();
-        let context = CallContext { hops, deadline, trace, takes_items };
-        let connection = upstream.connection(&self.options, self.text.len(), takes_items, now);
-        let Some(connection) = connection else {
-            return Err(overloaded(&self.options));
-        };
+        let takes_items = request.takes_items();
+        let value = options.hash_param.as_ref().and_then(|name| param(request.params, name));
+        let picked = self.pick(value, self.text.len(), takes_items, 0)?;
+        let keeps_line_breaks = request.head.is_some() && !takes_items;
+        let takes_items = picked.takes_items;
+        let context = CallContext { hops, deadline, trace, takes_items, keeps_line_breaks };
+        let upstream = &mut self.upstreams[picked.upstream];
         if request.id.is_none() {
-            connection.notify(&self.text, &context, now);
+            upstream.notify(picked.connection, &self.text, &context, now);
             return Ok(CallOutcome::Done);
         }
-        let token = call.defer(params.map_or(0, |params| params.len()))?;
-        let is_idempotent = self.options.is_idempotent(&request.method.unescaped());
+        let token = defer(params.map_or(0, |params| params.len()))?;
+        let is_idempotent = options.is_idempotent(&request.method.unescaped());
         let repeatable = is_idempotent.then(|| self.text.clone());
-        let (started, tried) = (now, 1 << index);
+        let (started, tried) = (now, 1 << picked.upstream);
         let call = PendingCall { token, context, started, tried, is_repeated: false, repeatable };
-        connection.call(call, &self.text);
-        upstream.breaker.begin();
+        let place = upstream.call(picked.connection, call, &self.text);
+        self.calls.set(token.slot(), place);
         self.budget.earn();
         Ok(if takes_items { CallOutcome::Stream } else { CallOutcome::Deferred })
     }
 
-    /// The upstream for a call, none of those that it was passed to before.
-    fn pick(&mut self, params: Option<&[u8]>, tried: u64) -> Result<usize, RpcError> {
-        let (now, upstreams) = (self.now, &self.upstreams);
+    /// A connection for a call, of none of the upstreams that it was passed to before. If an
+    /// upstream takes no more calls, another gets it, unless `value`, that of a param, picks one.
+    fn pick(
+        &mut self,
+        value: Option<&[u8]>,
+        text_bytes: usize,
+        takes_items: bool,
+        tried: u64,
+    ) -> Result<Picked, RpcError> {
+        let (now, upstreams) = (self.now, &mut self.upstreams);
         self.candidates.clear();
-        let is_untried = |index: &usize| tried & (1 << *index) == 0;
-        let admits = |index: &usize| upstreams[*index].breaker.admits(now);
-        self.candidates.extend((0..upstreams.len()).filter(is_untried).filter(admits));
-        let value = self.options.hash_param.as_ref().and_then(|name| param(params, name));
-        let picked = match value {
-            Some(value) => {
-                by_hash(&self.candidates, value, |index| &upstreams[index].address().name)
+        let is_candidate =
+            |index: &usize| tried & (1 << *index) == 0 && upstreams[*index].admits(now);
+        self.candidates.extend((0..upstreams.len()).filter(is_candidate));
+        if self.candidates.is_empty() {
+            return Err(unavailable(false, last_reason(upstreams)));
+        }
+        loop {
+            let picked = match value {
+                Some(value) => {
+                    by_hash(&self.candidates, value, |index| &upstreams[index].address().name)
+                }
+                None => {
+                    let outstanding = |index: usize| upstreams[index].outstanding();
+                    self.picker.least_of_two(&self.candidates, outstanding)
+                }
+            };
+            let Some(index) = picked else { return Err(overloaded(&self.options)) };
+            let takes_items = takes_items && !upstreams[index].is_http();
+            let found = upstreams[index].connection(&self.options, text_bytes, takes_items, now);
+            match found {
+                Some(connection) => {
+                    return Ok(Picked { upstream: index, connection, takes_items });
+                }
+                None if value.is_some() => self.candidates.clear(),
+                None => self.candidates.retain(|candidate| *candidate != index),
             }
-            None => {
-                let outstanding = |index: usize| upstreams[index].outstanding();
-                self.picker.least_of_two(&self.candidates, outstanding)
-            }
-        };
-        let reason = || upstreams.first().map_or("", Upstream::reason);
-        picked.ok_or_else(|| unavailable(false, reason()))
+        }
     }
 
     /// Passes a call of a failed connection to another, or replies that it has failed.
     fn retry(&mut self, lost: LostCall) {
-        let LostCall { mut call, text, was_sent } = lost;
+        let LostCall { mut call, text, was_sent, shortage } = lost;
+        let token = call.token;
+        let error = match &shortage {
+            Some(reason) if !was_sent => out_of_resources(reason),
+            Some(reason) => unavailable(was_sent, reason),
+            None => unavailable(was_sent, last_reason(&self.upstreams)),
+        };
         // The only upstream may answer on another connection.
         let is_only = self.upstreams.len() == 1 && !call.is_repeated;
-        let text = text.filter(|_| self.budget.spend());
-        let tried = if is_only { 0 } else { call.tried };
-        let picked = text.and_then(|text| Some((text, self.pick(None, tried).ok()?)));
-        let token = call.token;
-        if let Some((text, index)) = picked {
-            let upstream = &mut self.upstreams[index];
-            let takes_items = call.context.takes_items && !upstream.is_http();
-            let (options, now) = (&self.options, self.now);
-            if let Some(connection) = upstream.connection(options, text.len(), takes_items, now) {
-                call.tried |= 1 << index;
-                (call.is_repeated, call.started) = (true, self.now);
-                if was_sent {
-                    call.repeatable = Some(text.clone());
-                }
-                connection.call(call, &text);
-                return upstream.breaker.begin();
-            }
+        let text = text.filter(|_| shortage.is_none() && self.budget.spend());
+        let (tried, takes_items) = (if is_only { 0 } else { call.tried }, call.context.takes_items);
+        let picked = text.and_then(|text| {
+            let picked = self.pick(None, text.len(), takes_items, tried).ok()?;
+            Some((text, picked))
+        });
+        let Some((text, picked)) = picked else {
+            return self.outcomes.send(token, NativeOutcome::Reply(Err(error)));
+        };
+        call.tried |= 1 << picked.upstream;
+        (call.is_repeated, call.started) = (true, self.now);
+        if was_sent {
+            call.repeatable = Some(text.clone());
         }
-        let reason = self.upstreams.iter().map(Upstream::reason).find(|reason| !reason.is_empty());
-        let error = unavailable(was_sent, reason.unwrap_or_default());
-        self.outcomes.send(token, NativeOutcome::Reply(Err(error)));
+        let place = self.upstreams[picked.upstream].call(picked.connection, call, &text);
+        self.calls.set(token.slot(), place);
     }
+}
+
+/// Why an upstream has failed last.
+fn last_reason(upstreams: &[Upstream]) -> &str {
+    let mut reasons = upstreams.iter().map(Upstream::reason);
+    reasons.find(|reason| !reason.is_empty()).unwrap_or_default()
 }
 
 /// The number of relays that the call has passed with this one.
@@ -284,6 +348,16 @@ fn overloaded(options: &RelayOptions) -> RpcError {
     let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
     let max = options.outstanding_max;
     error.data = Some(format!(r#"{{"retry_after_ms":100,"max_outstanding":{max}}}"#).into_bytes());
+    error
+}
+
+/// The error of a call that was not sent because this process has run out of something.
+fn out_of_resources(reason: &str) -> RpcError {
+    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
+    let mut data = br#"{"retry_after_ms":100,"reason":"#.to_vec();
+    write_string(&mut data, reason);
+    data.push(b'}');
+    error.data = Some(data);
     error
 }
 

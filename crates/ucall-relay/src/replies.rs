@@ -149,19 +149,16 @@ fn item(params: &[u8]) -> Option<UpstreamReply> {
             _ => {}
         }
     }
-    let (id, item) = (slot_number(token?)?, one_line(value?));
+    let (id, item) = (slot_number(token?)?, value?.to_vec());
     Some(UpstreamReply { id, outcome: NativeOutcome::Item(item) })
 }
 
 /// The result of a reply, or its error.
 fn outcome(response: &Response<'_>) -> Result<Result<Vec<u8>, RpcError>, String> {
     match response.body {
-        ResponseBody::Result(result) => Ok(Ok(one_line(result))),
+        ResponseBody::Result(result) => Ok(Ok(result.to_vec())),
         ResponseBody::Error(error) => match RpcError::parse_response(error) {
-            Some(mut error) => {
-                error.data = error.data.as_deref().map(one_line);
-                Ok(Err(error))
-            }
+            Some(error) => Ok(Err(error)),
             None => Err("a reply has an error without code and message".to_owned()),
         },
         ResponseBody::Request { .. } | ResponseBody::Invalid => {
@@ -208,16 +205,14 @@ fn slot_number(text: &[u8]) -> Option<u32> {
     }
 }
 
-/// The text of a result, or of the data of an error. Line breaks, which JSON has between tokens
-/// only, become spaces: replies over raw TCP and items of streams are lines.
-fn one_line(result: &[u8]) -> Vec<u8> {
-    let mut text = result.to_vec();
-    if memchr::memchr2(b'\n', b'\r', result).is_some() {
+/// Replaces the line breaks of a JSON text, which has them between tokens only, by spaces. Replies
+/// over raw TCP and items of streams are lines.
+pub(crate) fn to_one_line(text: &mut [u8]) {
+    if memchr::memchr2(b'\n', b'\r', text).is_some() {
         for byte in text.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
             *byte = b' ';
         }
     }
-    text
 }
 
 #[cfg(test)]
@@ -251,11 +246,11 @@ mod tests {
         for at in 0..=text.len() {
             let (replies, result) = read_split(text, at);
             assert_eq!(result, Ok(()), "{at}");
-            let error = RpcError { data: Some(b"[1.0, 2]".to_vec()), ..RpcError::new(-5, "no") };
+            let error = RpcError { data: Some(b"[1.0,\n2]".to_vec()), ..RpcError::new(-5, "no") };
             let expected = [
                 (0, Ok(br#"{"a":[1.0,"\u00e9}{"]}"#.to_vec()).into()),
-                (9, Ok(b"[1,  2]".to_vec()).into()),
-                (5, NativeOutcome::Item(br#"[1.0, "\u00e9"]"#.to_vec())),
+                (9, Ok(b"[1,\r\n2]".to_vec()).into()),
+                (5, NativeOutcome::Item(b"[1.0,\n\"\\u00e9\"]".to_vec())),
                 (3, Err(error).into()),
             ];
             let expected = expected.map(|(id, outcome)| UpstreamReply { id, outcome });

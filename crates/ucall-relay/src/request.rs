@@ -18,6 +18,8 @@ pub(crate) struct CallContext {
     pub(crate) trace: Option<Box<TraceContext>>,
     /// Whether the caller takes the items of a stream.
     pub(crate) takes_items: bool,
+    /// Whether line breaks may be in the reply, because it is no line.
+    pub(crate) keeps_line_breaks: bool,
 }
 
 /// The caller's trace (W3C Trace Context), in visible ASCII.
@@ -131,6 +133,7 @@ mod tests {
             deadline: None,
             trace: Some(Box::new(trace)),
             takes_items: true,
+            keeps_line_breaks: false,
         };
         write_call(&mut out, br"a\u002eb", Some(b"[ 1.0 ]"));
         write_meta(&mut out, &context, Some(7), now);

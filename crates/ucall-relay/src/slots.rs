@@ -75,15 +75,15 @@ impl Slots {
         }
     }
 
-    /// Frees a slot whose reply has come. Returns the token of its call, or `Some(None)` if that
-    /// was given up; `None` if none was wanted.
-    pub(crate) fn answer(&mut self, index: u32) -> Option<Option<Token>> {
+    /// Frees a slot whose reply has arrived. Returns its call, or `Some(None)` if that was given
+    /// up; `None` if none was wanted.
+    pub(crate) fn answer(&mut self, index: u32) -> Option<Option<PendingCall>> {
         let slot = self.slots.get_mut(index as usize)?;
         let answered = match std::mem::replace(slot, Slot::Free) {
             Slot::Free => return None,
             Slot::Waiting(call) => {
                 self.waiting -= 1;
-                Some(call.token)
+                Some(call)
             }
             Slot::GivenUp => None,
         };
@@ -91,7 +91,7 @@ impl Slots {
         Some(answered)
     }
 
-    /// The stream of an item, as [`Slots::answer`] returns it.
+    /// The token of the stream of an item, as [`Slots::answer`] returns its call.
     pub(crate) fn stream(&mut self, index: u32) -> Option<Option<Token>> {
         match self.slots.get_mut(index as usize)? {
             Slot::Waiting(call) if call.context.takes_items => {
@@ -109,16 +109,18 @@ impl Slots {
         self.slots.iter().any(is_wanted)
     }
 
-    /// Gives up a call; returns its slot and the call, if it is here.
-    pub(crate) fn give_up(&mut self, token: Token) -> Option<(u32, PendingCall)> {
-        let is_wanted = |slot: &Slot| matches!(slot, Slot::Waiting(call) if call.token == token);
-        let index = self.slots.iter().position(is_wanted)?;
-        match std::mem::replace(&mut self.slots[index], Slot::GivenUp) {
-            Slot::Waiting(call) => {
+    /// Gives up the call of a slot; returns it, if it is there.
+    pub(crate) fn give_up(&mut self, index: u32, token: Token) -> Option<PendingCall> {
+        let slot = self.slots.get_mut(index as usize)?;
+        match std::mem::replace(slot, Slot::GivenUp) {
+            Slot::Waiting(call) if call.token == token => {
                 self.waiting -= 1;
-                Some((index as u32, call))
+                Some(call)
             }
-            Slot::Free | Slot::GivenUp => None,
+            other => {
+                *slot = other;
+                None
+            }
         }
     }
 

@@ -1,48 +1,54 @@
 //! One upstream of a relay: its connections, and the choice of one for a call.
 
-use std::sync::Arc;
+use std::io;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
-use ucall_server::{NativeContext, Token};
+use ucall_server::{NativeContext, NativeOutcome, Token, UpstreamMetrics};
 
 use crate::breaker::{Breaker, BreakerChange};
-use crate::connection::{Connection, LostCall, calls_max};
+use crate::connection::{Connection, ConnectionEnd, LostCall, calls_max};
+use crate::connections::Connections;
 use crate::options::{RelayOptions, UpstreamAddress};
+use crate::places::{Place, Places};
+use crate::request::CallContext;
 use crate::resolver::Resolver;
-use crate::status::UpstreamStatus;
+use crate::slots::PendingCall;
 
 /// One upstream, as one worker uses it.
 #[derive(Debug)]
 pub(crate) struct Upstream {
+    /// Its place among the upstreams of the relay.
+    index: usize,
     address: UpstreamAddress,
     resolver: Resolver,
     /// Counts the attempts to connect, which try the addresses in turn.
     attempts: usize,
-    connections: Vec<Connection>,
-    pub(crate) breaker: Breaker,
+    connections: Connections,
+    breaker: Breaker,
     /// Why it has failed last.
     reason: String,
     /// Lines to be logged.
     warnings: Vec<String>,
-    status: Arc<UpstreamStatus>,
+    /// Failures that are not in the metrics yet.
+    failures: u64,
+    /// Set in the first turn, if the server has metrics.
+    metrics: Option<UpstreamMetrics>,
 }
 
 impl Upstream {
-    pub(crate) fn new(
-        address: UpstreamAddress,
-        failures_max: u32,
-        status: Arc<UpstreamStatus>,
-    ) -> Self {
+    pub(crate) fn new(index: usize, address: UpstreamAddress, failures_max: u32) -> Self {
         Self {
+            index,
             resolver: Resolver::default(),
             address,
             attempts: 0,
-            connections: Vec::new(),
+            connections: Connections::default(),
             breaker: Breaker::new(failures_max),
             reason: String::new(),
             warnings: Vec::new(),
-            status,
+            failures: 0,
+            metrics: None,
         }
     }
 
@@ -55,78 +61,122 @@ impl Upstream {
         &self.reason
     }
 
-    /// Calls that it has not answered.
-    pub(crate) fn outstanding(&self) -> usize {
-        self.connections.iter().map(Connection::outstanding).sum()
+    /// Whether the circuit breaker lets a call begin.
+    pub(crate) fn admits(&self, now: Instant) -> bool {
+        self.breaker.admits(now)
     }
 
-    /// A connection for one more call with a text of so many bytes, perhaps a new one; `None` past
-    /// the limits. A stream has one of its own.
+    /// Calls that it has not answered.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.connections.outstanding()
+    }
+
+    /// The key of a connection for one more call with a text of so many bytes, perhaps a new one;
+    /// `None` past the limits. A stream has one of its own.
     pub(crate) fn connection(
         &mut self,
         options: &RelayOptions,
         text_bytes: usize,
         takes_items: bool,
         now: Instant,
-    ) -> Option<&mut Connection> {
+    ) -> Option<u32> {
         if self.outstanding() >= options.outstanding_max {
             return None;
         }
         let connections_max = options.outstanding_max / calls_max(self.address.is_http());
-        let mut connections = self.connections.iter();
-        let index = match connections.position(|it| it.is_free_for(text_bytes, takes_items)) {
-            Some(index) => index,
-            None if takes_items || self.shared_connections() <= connections_max => {
-                let bytes_max = options.reply_bytes_max;
-                self.connections.push(Connection::new(&self.address, bytes_max, now));
-                self.connections.len() - 1
+        let is_free = |it: &Connection| it.is_free_for(text_bytes, takes_items);
+        match self.connections.find_available(is_free) {
+            Some(key) => Some(key),
+            None if takes_items || self.connections.shared() <= connections_max => {
+                let connection = Connection::new(&self.address, options.reply_bytes_max, now);
+                Some(self.connections.insert(connection))
             }
-            None => self.connections.iter().position(Connection::has_room)?,
-        };
-        self.connections.get_mut(index)
+            None => self.connections.find_available(Connection::has_room),
+        }
     }
 
-    fn shared_connections(&self) -> usize {
-        self.connections.iter().filter(|connection| !connection.is_streaming()).count()
+    /// Passes a call to a connection. Returns where it is.
+    pub(crate) fn call(&mut self, key: u32, call: PendingCall, text: &[u8]) -> Place {
+        let slot = self.connections.change(key, |connection| connection.call(call, text));
+        self.breaker.begin();
+        Place { upstream: self.index, connection: key, slot: slot.unwrap_or_default() }
     }
 
-    /// Pauses or resumes a stream; `false` if it is not here.
-    pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) -> bool {
-        self.connections.iter_mut().any(|connection| connection.set_paused(token, is_paused))
+    /// Passes a notification to a connection.
+    pub(crate) fn notify(&mut self, key: u32, text: &[u8], context: &CallContext, now: Instant) {
+        self.connections.change(key, |connection| connection.notify(text, context, now));
     }
 
     pub(crate) fn is_http(&self) -> bool {
         self.address.is_http()
     }
 
-    /// The connection with this socket.
-    pub(crate) fn find(&mut self, id: Id) -> Option<&mut Connection> {
-        self.connections.iter_mut().find(|connection| connection.is(id))
+    /// Whether the connection has this socket, or connects by this attempt.
+    pub(crate) fn has(&self, key: u32, id: Id) -> bool {
+        self.connections.get(key).is_some_and(|connection| connection.id() == Some(id))
     }
 
-    /// Gives up a call; `false` if it is not here. It is a failure of the upstream if it is late
-    /// after `timeout_min` or more.
-    pub(crate) fn give_up(&mut self, token: Token, timeout_min: Duration, now: Instant) -> bool {
-        let given_up = self.connections.iter_mut().find_map(|it| it.give_up(token, now));
-        match given_up {
-            None => return false,
+    /// Pauses or resumes a stream, if it is there.
+    pub(crate) fn set_paused(&mut self, key: u32, token: Token, is_paused: bool) {
+        self.connections.change(key, |connection| connection.set_paused(token, is_paused));
+    }
+
+    /// An attempt to connect has ended.
+    pub(crate) fn connected(&mut self, key: u32, socket: io::Result<Id>, now: Instant) {
+        self.connections.change(key, |connection| connection.connected(socket, now));
+    }
+
+    /// Passes the replies in `bytes` to `reply`.
+    pub(crate) fn received(
+        &mut self,
+        key: u32,
+        bytes: &mut [u8],
+        now: Instant,
+        mut reply: impl FnMut(Token, NativeOutcome),
+    ) {
+        let mut is_answered = false;
+        self.connections.change(key, |connection| {
+            connection.received(bytes, now, |token, outcome| {
+                is_answered = true;
+                reply(token, outcome);
+            });
+        });
+        if is_answered && let Some(BreakerChange::Closed) = self.breaker.succeed() {
+            self.warnings.push(format!("relay: {} answers again", self.address.label));
+        }
+    }
+
+    /// A send on the connection has ended.
+    pub(crate) fn sent(&mut self, key: u32) {
+        self.connections.change(key, |_| ());
+    }
+
+    /// The socket of the connection is closed.
+    pub(crate) fn disconnected(&mut self, key: u32, error: &io::Error) {
+        self.connections.change(key, |connection| connection.disconnected(error));
+    }
+
+    /// Gives up a call, if it is at `place`. It is a failure of the upstream if it is late after
+    /// `timeout_min` or more.
+    pub(crate) fn give_up(
+        &mut self,
+        place: Place,
+        token: Token,
+        timeout_min: Duration,
+        now: Instant,
+    ) {
+        let give_up = |connection: &mut Connection| connection.give_up(place.slot, token, now);
+        match self.connections.change(place.connection, give_up).flatten() {
+            None => {}
             Some(Some(timeout)) if timeout >= timeout_min => {
                 self.fail("it has not answered in time".to_owned(), now);
             }
             Some(_) => self.breaker.give_up(now),
         }
-        true
-    }
-
-    /// A call was answered.
-    pub(crate) fn succeed(&mut self) {
-        if let Some(BreakerChange::Closed) = self.breaker.succeed() {
-            self.warnings.push(format!("relay: {} answers again", self.address.label));
-        }
     }
 
     fn fail(&mut self, reason: String, now: Instant) {
-        self.status.count_failure();
+        self.failures += 1;
         if let Some(BreakerChange::Opened { for_ms }) = self.breaker.fail(now) {
             let label = &self.address.label;
             let line = format!("relay: {label} has failed, no calls for {for_ms} ms: {reason}");
@@ -135,11 +185,13 @@ impl Upstream {
         self.reason = reason;
     }
 
-    /// Goes on at the end of a turn. Appends the calls of failed connections to `lost`.
+    /// Goes on at the end of a turn. Appends the calls of failed connections to `lost`, and sets
+    /// the places of sockets.
     pub(crate) fn advance(
         &mut self,
         now: Instant,
         context: &mut dyn NativeContext,
+        sockets: &mut Places,
         lost: &mut Vec<LostCall>,
     ) {
         if let Some(addresses) = self.resolver.take() {
@@ -147,26 +199,51 @@ impl Upstream {
         }
         let addresses = &self.address.addresses;
         let Some(address) = addresses.get(self.attempts % addresses.len().max(1)) else { return };
-        let mut failures = Vec::new();
-        self.connections.retain_mut(|connection| match connection.advance(address, now, context) {
-            None => true,
-            Some(mut ended) => {
-                failures.extend(ended.failure);
+        let (upstream, mut ends) = (self.index, Vec::new());
+        self.connections.advance(
+            now,
+            |connection, it| {
+                let end = it.advance(address, now, context);
+                if let Some(id) = it.id() {
+                    sockets.set(id.index as usize, Place { upstream, connection, slot: 0 });
+                }
+                end
+            },
+            |mut ended| {
+                ends.push(ended.end);
                 lost.append(&mut ended.lost);
-                false
+            },
+        );
+        for end in ends {
+            match end {
+                ConnectionEnd::Done => {}
+                ConnectionEnd::Failed(reason) => {
+                    self.attempts += 1;
+                    self.resolver.start(&self.address, now);
+                    self.fail(reason, now);
+                }
+                ConnectionEnd::Shortage(_) => self.breaker.give_up(now),
             }
-        });
-        self.attempts += failures.len();
-        if !failures.is_empty() {
-            self.resolver.start(&self.address, now);
         }
-        failures.into_iter().for_each(|reason| self.fail(reason, now));
         self.warnings.drain(..).for_each(|line| context.warn(line));
-        self.status.set(self.outstanding(), !self.breaker.is_closed());
+        self.report(context);
+    }
+
+    /// Brings the metrics up to date.
+    fn report(&mut self, context: &dyn NativeContext) {
+        let label = &self.address.label;
+        if self.metrics.is_none() {
+            self.metrics = context.metrics().map(|it| UpstreamMetrics::new(it.clone(), label));
+        }
+        let (outstanding, circuit) = (self.outstanding(), self.breaker.circuit());
+        let failures = std::mem::take(&mut self.failures);
+        if let Some(metrics) = &mut self.metrics {
+            metrics.update(outstanding, failures, circuit);
+        }
     }
 
     /// When [`Upstream::advance`] is due, even without events.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.connections.iter().filter_map(Connection::deadline).min()
+        self.connections.deadline()
     }
 }

@@ -27,8 +27,8 @@ const RESERVED_SOCKETS: usize = 256;
 /// Descriptors that are left to the rest of the process.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// The connections that the process's limit on descriptors allows. Raises the limit first.
-pub fn connections_allowed() -> usize {
+/// The sockets that the process's limit on descriptors allows. Raises the limit first.
+pub fn sockets_allowed() -> usize {
     let descriptors = ucall_engine::raise_descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
     usize::try_from(descriptors).unwrap_or(usize::MAX).max(1)
 }

@@ -22,6 +22,9 @@ pub struct WorkerConfig {
     pub tls: Option<Arc<Tls>>,
     /// Connections at once. Past it, the longest idle one is closed for a newcomer.
     pub connections_max: usize,
+    /// Connections and sockets of native procedures at once, below the limit on descriptors. Past
+    /// it, native procedures connect no more.
+    pub sockets_max: usize,
     /// The `WWW-Authenticate` header of the reply to a request that
     /// [`Handler::authenticate`](crate::Handler::authenticate) rejects.
     pub challenge: Option<String>,
@@ -57,6 +60,7 @@ impl WorkerConfig {
             access,
             tls: None,
             connections_max: Self::CONNECTIONS_MAX,
+            sockets_max: usize::MAX,
             challenge: None,
             subscriptions_max: Self::SUBSCRIPTIONS_MAX,
             topic_bytes_max: Self::TOPIC_BYTES_MAX,

@@ -18,7 +18,7 @@ use crate::config::WorkerConfig;
 use crate::connections::Entry;
 use crate::handler::{Handler, Polled};
 use crate::mailbox::Mailbox;
-use crate::native::NativeHandlers;
+use crate::native::{NativeHandlers, NativeLimits};
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess};
 use diversion::{Diversion, Rejection, rejection_error};
@@ -117,6 +117,12 @@ impl<H: Handler> WorkerContext<H> {
         &self.config
     }
 
+    /// The connections that may be open, beside the sockets of native procedures.
+    pub(crate) fn connections_max(&self) -> usize {
+        let sockets = self.procedures.natives().sockets();
+        self.config.connections_max.min(self.config.sockets_max.saturating_sub(sockets))
+    }
+
     /// When this turn began.
     #[inline]
     pub(crate) fn now(&self) -> Instant {
@@ -191,15 +197,19 @@ impl<H: Handler> WorkerContext<H> {
     /// All calls of a turn have begun. Returns whether the next wait has to poll for the end of a
     /// send.
     #[inline(always)]
-    pub(crate) fn end_calls(&mut self, engine: &mut impl Engine) -> bool {
+    pub(crate) fn end_calls(&mut self, engine: &mut impl Engine, connections: usize) -> bool {
         self.handler.turn_ended(self.now);
-        self.has_natives() && self.end_native_calls(engine)
+        self.has_natives() && self.end_native_calls(engine, connections)
     }
 
     #[inline(never)]
-    fn end_native_calls(&mut self, engine: &mut impl Engine) -> bool {
+    fn end_native_calls(&mut self, engine: &mut impl Engine, connections: usize) -> bool {
+        let limits = NativeLimits {
+            held_bytes_max: self.config.limits.held_bytes_max,
+            sockets_max: self.config.sockets_max.saturating_sub(connections),
+        };
         let natives = self.procedures.natives_mut();
-        natives.end_turn(self.now, engine, self.config.limits.held_bytes_max);
+        natives.end_turn(self.now, engine, &limits);
         for line in natives.take_warnings() {
             self.handler.warn(&line);
         }

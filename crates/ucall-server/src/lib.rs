@@ -37,7 +37,7 @@ mod topics;
 mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
-pub use any_worker::{AnyWorker, connections_allowed};
+pub use any_worker::{AnyWorker, sockets_allowed};
 pub use caller::{CallId, Caller};
 pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
@@ -47,8 +47,9 @@ pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, HealthState, Polled};
 pub use mailbox::{Mailbox, Message};
 pub use metrics::{
-    BUCKETS, CallMetrics, Histogram, Measure, MetricsPage, MetricsSnapshot, OTHER_CODE,
-    RunningCall, SeriesIndex, WaitsFor, duration_bounds, size_bounds,
+    BUCKETS, CallMetrics, Circuit, Histogram, Measure, MetricsPage, MetricsSnapshot, OTHER_CODE,
+    OTHER_METHOD, RunningCall, SeriesIndex, UpstreamCounts, UpstreamMetrics, WaitsFor,
+    duration_bounds, size_bounds,
 };
 pub use native::{
     NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,

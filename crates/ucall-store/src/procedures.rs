@@ -95,7 +95,7 @@ impl NativeHandler for StoreHandler {
         CallOutcome::Done
     }
 
-    fn cancel(&mut self, token: Token) {
+    fn cancel(&mut self, token: Token, _: Instant) {
         if let Ok(store) = &self.store {
             self.watchers.remove(store, token);
         }

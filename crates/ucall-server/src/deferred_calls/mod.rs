@@ -41,6 +41,14 @@ pub struct Token {
     generation: u64,
 }
 
+impl Token {
+    /// A small number: that of no other entry at the same time.
+    #[inline]
+    pub fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
 /// The deferred calls of one worker: a `C` for each, and the outcomes that have come, each an `O`.
 #[derive(Debug)]
 pub struct DeferredCalls<C, O> {

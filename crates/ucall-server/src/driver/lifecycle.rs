@@ -98,7 +98,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Whether more connections are open than the limit allows. Those past it are served, too, if
     /// no idle connection could make room.
     fn is_over_connections_max(&self) -> bool {
-        self.connections.len() > self.context.config().connections_max
+        self.connections.len() > self.context.connections_max()
     }
 
     fn resume_accepting(&mut self) {

@@ -9,7 +9,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// All calls of a turn have begun.
     #[inline(always)]
     pub(crate) fn end_calls(&mut self) {
-        if self.context.end_calls(&mut self.engine) {
+        if self.context.end_calls(&mut self.engine, self.connections.len()) {
             self.send_queue.request_poll();
         }
     }

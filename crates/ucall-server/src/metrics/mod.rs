@@ -4,9 +4,12 @@
 //! Only the worker's thread records durations and sizes, so that needs no atomic addition. Any
 //! thread counts the calls that run and wait.
 
+mod name;
 mod page;
+mod upstreams;
 
 pub use page::MetricsPage;
+pub use upstreams::{Circuit, UpstreamCounts, UpstreamMetrics};
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -117,6 +120,8 @@ pub struct MetricsSnapshot {
     pub worker_starts: u64,
     /// The start of the first process, in milliseconds of Unix time.
     pub started_ms: u64,
+    /// The upstreams of relays, by their names.
+    pub upstreams: BTreeMap<String, UpstreamCounts>,
 }
 
 #[derive(Debug)]
@@ -170,8 +175,13 @@ impl CallMetrics {
 
     /// The series of a method's calls.
     pub fn register(&self, method: &str) -> SeriesIndex {
+        self.with_registry(|_| self.page_index(method, Measure::Success))
+    }
+
+    /// Registers series, one caller at a time.
+    fn with_registry<T>(&self, register: impl FnOnce(&MetricsPage) -> T) -> T {
         let _guard = self.by_measure.lock().unwrap_or_else(PoisonError::into_inner);
-        self.page_index(method, Measure::Success)
+        register(self)
     }
 
     fn page_index(&self, method: &str, measure: Measure) -> SeriesIndex {

@@ -6,16 +6,14 @@
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::name::{NAME_BYTES_MAX, Name};
+use super::upstreams::UpstreamPage;
 use super::{BUCKETS, Histogram, Measure, MetricsSnapshot, OTHER_CODE, OTHER_METHOD, WaitsFor};
 
 /// The series of a page.
 pub(super) const SERIES_MAX: usize = 256;
 /// Series of errors are refused from here on, so that errors leave room for methods.
 pub(super) const ERROR_SERIES_MAX: usize = 192;
-/// Longer names of methods count as [`OTHER_METHOD`].
-pub(super) const NAME_BYTES_MAX: usize = 128;
-const NAME_WORDS: usize = NAME_BYTES_MAX / 8;
-
 /// The series that every page begins with. They take what finds no room.
 pub(super) const RESERVED: [Measure; 3] =
     [Measure::Success, Measure::Error(OTHER_CODE), Measure::BatchSize];
@@ -35,6 +33,7 @@ pub struct MetricsPage {
     /// The number of series with a key.
     used: AtomicU64,
     series: [Series; SERIES_MAX],
+    pub(super) upstreams: UpstreamPage,
 }
 
 impl Default for MetricsPage {
@@ -49,6 +48,7 @@ impl Default for MetricsPage {
             started_ms: AtomicU64::default(),
             used: AtomicU64::default(),
             series: std::array::from_fn(|_| Series::default()),
+            upstreams: UpstreamPage::default(),
         }
     }
 }
@@ -57,9 +57,8 @@ impl Default for MetricsPage {
 #[repr(C)]
 pub(super) struct Series {
     kind: AtomicU32,
-    name_len: AtomicU32,
     code: AtomicI64,
-    name: [AtomicU64; NAME_WORDS],
+    name: Name,
     sum: AtomicU64,
     buckets: [AtomicU64; BUCKETS],
 }
@@ -69,12 +68,7 @@ impl Series {
         let (kind, code) = measure.encode();
         self.kind.store(kind, Ordering::Relaxed);
         self.code.store(code, Ordering::Relaxed);
-        self.name_len.store(method.len() as u32, Ordering::Relaxed);
-        for (word, bytes) in self.name.iter().zip(method.as_bytes().chunks(8)) {
-            let mut padded = [0; 8];
-            padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
-        }
+        self.name.set(method);
     }
 
     pub(super) fn measure(&self) -> Measure {
@@ -82,10 +76,7 @@ impl Series {
     }
 
     pub(super) fn method(&self) -> String {
-        let words = self.name.iter().map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-        let mut bytes: Vec<u8> = words.flatten().collect();
-        bytes.truncate(self.name_len.load(Ordering::Relaxed) as usize);
-        String::from_utf8_lossy(&bytes).into_owned()
+        self.name.get()
     }
 
     fn has_key(&self, method: &str, measure: Measure) -> bool {
@@ -189,6 +180,7 @@ impl MetricsPage {
         if snapshot.started_ms == 0 {
             snapshot.started_ms = read(&self.started_ms);
         }
+        self.upstreams.add_to(&mut snapshot.upstreams);
     }
 
     /// Moves what the page of an ended worker has counted to this page, and clears that page.
@@ -206,6 +198,7 @@ impl MetricsPage {
         {
             past.fetch_add(number.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
+        self.upstreams.retire(&ended.upstreams);
         for gauge in [&ended.running, &ended.waiting_for_thread, &ended.waiting_for_batch] {
             gauge.store(0, Ordering::Relaxed);
         }

@@ -1,6 +1,7 @@
 //! Tests of recorded calls, full pages and the pages of ended workers.
 
-use super::page::{ERROR_SERIES_MAX, NAME_BYTES_MAX, SERIES_MAX};
+use super::name::NAME_BYTES_MAX;
+use super::page::{ERROR_SERIES_MAX, SERIES_MAX};
 use super::*;
 
 const fn millis(count: u64) -> Duration {

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use ucall_engine::{Engine, Id};
 use ucall_proto::{Call, CallOutcome, MemoryBudget, Reply, Reservation, RpcError};
 
-use super::{NativeCall, NativeHandler, NativeModule, NativeOutcome, NativeSockets};
+use super::{NativeCall, NativeHandler, NativeLimits, NativeModule, NativeOutcome, NativeSockets};
 use crate::access_log::LoggedCall;
 use crate::caller::{CallId, Caller};
 use crate::deadline::Deadline;
@@ -228,15 +228,21 @@ impl NativeHandlers {
         &mut self,
         now: Instant,
         engine: &mut impl Engine,
-        held_bytes_max: usize,
+        limits: &NativeLimits,
     ) {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
-            self.end_early(token, deadline.error());
+            self.end_early(token, deadline.error(), now);
         }
-        let memory = (self.calls.budget(), held_bytes_max);
+        let (budget, metrics) = (self.calls.budget(), self.metrics.as_ref());
         for (module, handler) in self.handlers.iter_mut().enumerate() {
-            handler.turn_ended(now, &mut self.sockets.context(module, engine, memory));
+            let mut context = self.sockets.context(module, engine, budget, limits, metrics);
+            handler.turn_ended(now, &mut context);
         }
+    }
+
+    /// The sockets of all handlers.
+    pub(crate) fn sockets(&self) -> usize {
+        self.sockets.len()
     }
 
     /// The lines that handlers have logged in this turn.
@@ -349,7 +355,7 @@ impl NativeHandlers {
     }
 
     fn cancel_token(&mut self, token: Token) {
-        self.notify_handler(token);
+        self.notify_handler(token, self.now);
         self.calls.remove(token);
     }
 
@@ -357,20 +363,20 @@ impl NativeHandlers {
     pub(crate) fn abandon(&mut self) {
         let error = RpcError::new(RpcError::ABORTED, "Aborted").expected("the server stops");
         for token in self.calls.all() {
-            self.end_early(token, error.clone());
+            self.end_early(token, error.clone(), self.now);
         }
     }
 
-    fn end_early(&mut self, token: Token, error: RpcError) {
-        self.notify_handler(token);
+    fn end_early(&mut self, token: Token, error: RpcError, now: Instant) {
+        self.notify_handler(token, now);
         // In front of an outcome that may have come since.
         self.calls.push_front(std::iter::once((token, NativeOutcome::Reply(Err(error)))));
         self.calls.outcomes().wake();
     }
 
-    fn notify_handler(&mut self, token: Token) {
+    fn notify_handler(&mut self, token: Token, now: Instant) {
         if let Some((token, handler)) = self.handler_of(token) {
-            handler.cancel(token);
+            handler.cancel(token, now);
         }
     }
 

@@ -21,7 +21,7 @@ use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use self::handlers::{DeferredCall, NativeCalls};
 pub(crate) use self::handlers::{NativeHandlers, NativeTable};
 pub use self::sockets::NativeContext;
-pub(crate) use self::sockets::NativeSockets;
+pub(crate) use self::sockets::{NativeLimits, NativeSockets};
 use crate::caller::Caller;
 use crate::deadline::Deadline;
 use crate::deferred_calls::{OutcomeQueue, Token};
@@ -80,9 +80,9 @@ pub trait NativeHandler {
     fn call(&mut self, index: usize, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome;
 
     /// A deferred call has ended without its outcome: its connection has closed, its caller has
-    /// cancelled it, or its deadline has passed.
-    fn cancel(&mut self, token: Token) {
-        let _ = token;
+    /// cancelled it, or its deadline has passed by `now`.
+    fn cancel(&mut self, token: Token, now: Instant) {
+        let _ = (token, now);
     }
 
     /// The reader of a stream is slow: no more items until it is not paused. Those that were sent

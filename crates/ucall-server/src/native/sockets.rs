@@ -3,12 +3,17 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_buffer::Payload;
-use ucall_engine::{Engine, Id, Readiness, SendState, SockAddr, begin_connect, finish_connect};
+use ucall_engine::{
+    Engine, Id, Readiness, SendState, SockAddr, begin_connect, finish_connect, too_many_descriptors,
+};
 use ucall_proto::{MemoryBudget, Reservation};
+
+use crate::metrics::CallMetrics;
 
 const WRITABLE: Readiness = Readiness { readable: false, writable: true };
 
@@ -20,7 +25,8 @@ pub trait NativeContext {
     /// [`NativeHandler::connected`]: super::NativeHandler::connected
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; or there are too many connections and sockets, which
+    /// [`is_shortage`](ucall_engine::is_shortage) is true for.
     fn connect(&mut self, address: &SockAddr) -> io::Result<Id>;
 
     /// Sends `bytes` and leaves an empty buffer. Returns `false`, and leaves the bytes, while a
@@ -37,8 +43,19 @@ pub trait NativeContext {
     /// this one or others.
     fn reserve(&mut self, reservation: &mut Reservation, bytes: usize) -> bool;
 
+    /// The metrics of the worker, if the server has metrics.
+    fn metrics(&self) -> Option<&Arc<CallMetrics>>;
+
     /// Logs a warning.
     fn warn(&mut self, line: String);
+}
+
+/// What bounds the handlers of a worker.
+pub(crate) struct NativeLimits {
+    /// Bytes of all memory that the worker holds.
+    pub(crate) held_bytes_max: usize,
+    /// Sockets of all handlers.
+    pub(crate) sockets_max: usize,
 }
 
 /// The sockets of all handlers of a worker.
@@ -68,9 +85,16 @@ impl NativeSockets {
         &'a mut self,
         module: usize,
         engine: &'a mut E,
-        memory: (&'a MemoryBudget, usize),
+        budget: &'a MemoryBudget,
+        limits: &'a NativeLimits,
+        metrics: Option<&'a Arc<CallMetrics>>,
     ) -> impl NativeContext + 'a {
-        EngineContext { sockets: self, module, engine, memory }
+        EngineContext { sockets: self, module, engine, budget, limits, metrics }
+    }
+
+    /// The number of sockets, and of attempts to connect one.
+    pub(super) fn len(&self) -> usize {
+        self.sockets.len()
     }
 
     pub(super) fn take_warnings(&mut self) -> Vec<String> {
@@ -117,12 +141,16 @@ struct EngineContext<'a, E> {
     sockets: &'a mut NativeSockets,
     module: usize,
     engine: &'a mut E,
-    /// The worker's budget, and its limit.
-    memory: (&'a MemoryBudget, usize),
+    budget: &'a MemoryBudget,
+    limits: &'a NativeLimits,
+    metrics: Option<&'a Arc<CallMetrics>>,
 }
 
 impl<E: Engine> NativeContext for EngineContext<'_, E> {
     fn connect(&mut self, address: &SockAddr) -> io::Result<Id> {
+        if self.sockets.len() >= self.limits.sockets_max {
+            return Err(too_many_descriptors());
+        }
         let socket = begin_connect(address)?;
         let attempt = self.engine.watch(socket.as_fd(), WRITABLE)?;
         let state = SocketState::Connecting(socket);
@@ -162,9 +190,12 @@ impl<E: Engine> NativeContext for EngineContext<'_, E> {
     }
 
     fn reserve(&mut self, reservation: &mut Reservation, bytes: usize) -> bool {
-        let (budget, bytes_max) = self.memory;
-        reservation.resize(bytes, budget);
-        bytes == 0 || budget.bytes() <= bytes_max
+        reservation.resize(bytes, self.budget);
+        bytes == 0 || self.budget.bytes() <= self.limits.held_bytes_max
+    }
+
+    fn metrics(&self) -> Option<&Arc<CallMetrics>> {
+        self.metrics
     }
 
     fn warn(&mut self, line: String) {

@@ -68,7 +68,7 @@ impl NativeHandler for TestHandler {
         }
     }
 
-    fn cancel(&mut self, token: Token) {
+    fn cancel(&mut self, token: Token, _: Instant) {
         self.events.lock().unwrap().cancelled.push(token);
     }
 
