@@ -1,13 +1,16 @@
 """Compares relays in front of one `sum` in Python: `make bench-relay`.
 
     python bench/relay.py [--engine posix] [--rounds N] [--seconds S]
+    python bench/relay.py --report bench/results/relay/DATE.json
 
 The relays are ucall over raw TCP and over HTTP, HAProxy in its HTTP mode and nginx, both with
 connections to the upstream that are kept. Each round runs all of them, and the upstream without a
 relay; every second round in reverse order. The relay has one core; the upstream and wrk share the
 other one. Prints the CPU time a call of the relay, and of the relay and the upstream together, at
-32 connections, the median latency at one connection, and the ratios to HAProxy within each round.
-Writes the samples to `.bench/relay.json`.
+32 connections, the median latency at one connection, the ratios to HAProxy within each round, and
+the goals of these ratios. Writes the samples to `.bench/relay.json`.
+
+`--report` measures nothing: it writes the table of such a file into docs/relay.md.
 """
 
 import argparse
@@ -16,18 +19,35 @@ import json
 import shutil
 import statistics
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from harness import load, processes, usage
-from harness.rows import OUTPUT, ROWS, sum_server
+from harness.rows import OUTPUT, ROOT, ROWS, sum_server
+from suite import machine
 
 RELAY = Path(__file__).with_name("servers") / "relay.py"
 BASELINE = "HAProxy"
+PAGE = ROOT / "docs/relay.md"
+BEGIN = "<!-- figures: written by bench/relay.py --report -->"
+END = "<!-- end of figures -->"
+
+
+class Figure(NamedTuple):
+    """A column of the table."""
+
+    title: str
+    #: The most that it may be for `OURS`, of that of HAProxy.
+    goal: float
+
+
+OURS = "ucall, raw TCP"
 FIGURES = {
-    "relay_us": "CPU of the relay",
-    "both_us": "CPU of relay and upstream",
-    "p50_us": "p50, 1 connection",
+    "relay_us": Figure("CPU of the relay", 0.55),
+    "both_us": Figure("CPU of relay and upstream", 0.6),
+    "p50_us": Figure("p50, 1 connection", 1.0),
 }
 
 HAPROXY = """
@@ -80,6 +100,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--engine", choices=["posix", "uring"], default="posix")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=int, default=2, help="of each load (2)")
+    parser.add_argument("--report", type=Path, help="write the table of this file into the docs")
     return parser.parse_args()
 
 
@@ -117,7 +138,7 @@ def relays(engine: str) -> Iterator[tuple[processes.Server, dict[str, processes.
         nginx = theirs("nginx", NGINX, ["-c", "{file}", "-p", "{folder}"], upstream.port)
         contexts = {
             "direct": contextlib.nullcontext(upstream),
-            "ucall, raw TCP": ours("tcp", engine, upstream.port),
+            OURS: ours("tcp", engine, upstream.port),
             "ucall, HTTP": ours("http", engine, upstream.port),
             BASELINE: haproxy,
             "nginx": nginx,
@@ -157,23 +178,73 @@ def sample(upstream: processes.Server, server: processes.Server, seconds: int) -
     }
 
 
+def ratio(found: dict[str, list[Sample]], name: str, figure: str) -> float:
+    """The median ratio to HAProxy within a round."""
+    pairs = zip(found[name], found[BASELINE], strict=True)
+    return statistics.median(one[figure] / base[figure] for one, base in pairs)
+
+
 def table(found: dict[str, list[Sample]]) -> str:
-    lines = ["| | " + " | ".join(FIGURES.values()) + " |", "|---|" + "---|" * len(FIGURES)]
+    titles = [figure.title for figure in FIGURES.values()]
+    lines = [f"| | {' | '.join(titles)} |", "|---|" + "---:|" * len(FIGURES)]
     for name, samples in found.items():
         cells = []
         for figure in FIGURES:
             text = f"{statistics.median(one[figure] for one in samples):.2f} µs"
             if BASELINE in found:
-                pairs = zip(samples, found[BASELINE], strict=True)
-                ratio = statistics.median(one[figure] / base[figure] for one, base in pairs)
-                text += f" ({ratio:.2f})"
+                text += f" ({ratio(found, name, figure):.2f})"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    if BASELINE in found:
+        goals = [f"{goal:.2f}" for _, goal in FIGURES.values()]
+        lines.append(f"| {OURS}: at most | {' | '.join(goals)} |")
     return "\n".join(lines)
+
+
+def missed(found: dict[str, list[Sample]]) -> list[str]:
+    """The figures that are past their goals."""
+    if BASELINE not in found:
+        return []
+    past = [it for it, figure in FIGURES.items() if ratio(found, OURS, it) > figure.goal]
+    return [FIGURES[it].title for it in past]
+
+
+def describe(results: dict[str, Any]) -> str:
+    machine, options = results["machine"], results["options"]
+    return (
+        f"{machine['date']}, commit {machine['commit']}: {machine['cpus']} cores of "
+        f"{machine['cpu']}, Linux {machine['kernel']}, engine {options['engine']}, "
+        f"{options['rounds']} rounds"
+    )
+
+
+def section(results: dict[str, Any]) -> str:
+    """The section of the page."""
+    found = results["samples"]
+    past = missed(found)
+    verdict = f"Past the goal: {', '.join(past)}." if past else "All goals are met."
+    text = (
+        "`sum` at 32 connections and, for the latency, at one, in front of one ucall server: CPU "
+        "time a call, and in brackets the median ratio to HAProxy within a round. The relays have "
+        "one core; the upstream and the load share the other one."
+    )
+    paragraph = textwrap.fill(f"{text} {verdict} {describe(results)}.", 100)
+    return "\n\n".join([BEGIN, "## Figures", paragraph, table(found), END])
+
+
+def with_section(page: str, text: str) -> str:
+    """The page with this section in place of the one before, or at its end."""
+    before, found, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2] if found else "\n"
+    return before.rstrip("\n") + "\n\n" + text + after
 
 
 def main() -> None:
     options = arguments()
+    if options.report:
+        results = json.loads(options.report.read_text())
+        PAGE.write_text(with_section(PAGE.read_text(), section(results)))
+        return
     OUTPUT.mkdir(exist_ok=True)
     with relays(options.engine) as (upstream, servers):
         found: dict[str, list[Sample]] = {name: [] for name in servers}
@@ -182,7 +253,12 @@ def main() -> None:
             for name in list(servers)[:: -1 if number % 2 else 1]:
                 found[name].append(sample(upstream, servers[name], options.seconds))
     print(f"{options.engine}, ratios to {BASELINE} in brackets", table(found), sep="\n\n")
-    Path(OUTPUT / "relay.json").write_text(json.dumps(found, indent=1))
+    for title in missed(found):
+        print(f"past the goal: {title}")
+    measured = {"engine": options.engine, "rounds": options.rounds, "seconds": options.seconds}
+    results = {"machine": machine.describe(), "options": measured, "samples": found}
+    (OUTPUT / "relay.json").write_text(json.dumps(results, indent=1))
 
 
-main()
+if __name__ == "__main__":
+    main()
