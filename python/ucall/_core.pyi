@@ -31,6 +31,7 @@ __all__ = [
     "EndType",
     "HttpRequest",
     "ItemSink",
+    "Keys",
     "LoopDriver",
     "Message",
     "Notification",
