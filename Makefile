@@ -384,8 +384,9 @@ bench-compare: $(STAMPS)/venv ## Print two runs side by side (RUNS="bench/result
 bench-shapes: $(STAMPS)/test-tools ## Record again what curl, Go, Chromium and other clients send
 	$(PY) bench/record_shapes.py $(CLIENTS)
 
-bench-report: $(STAMPS)/venv ## Write docs/benchmarks.md and the README's table from the newest results
+bench-report: $(STAMPS)/venv ## Write docs/benchmarks.md and the tables of other pages from the newest results
 	$(PY) bench/report.py
+	test ! -f bench/results/programs/store.json || $(PY) bench/store.py --report
 
 bench-gate: setup .bench/c-sum ## Fail if a call takes more instructions or system calls (needs valgrind, strace)
 	$(PY) bench/gate.py $(BENCH_FLAGS)

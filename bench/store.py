@@ -1,14 +1,17 @@
 """Compares the key-value store with Redis: `make bench-store`.
 
     python bench/store.py [--engine posix] [--rounds N] [--seconds S]
+    python bench/store.py --report
 
 Both stores have the same 1,000 entries of 100 bytes, and sync each write to the disk before they
 answer it (Redis with `appendfsync always`). The servers have one core, the load the other one. Each
 round runs each load against both, one right after the other, every second round in reverse order.
 A load sends a block of requests on each connection, and the next block after all replies
 (`floor/blocks.c`); ucall is called over raw TCP. Prints the servers' CPU time an operation,
-operations a second, the median ratio of the CPU times within a round, and the goal of that ratio.
-Writes the samples to `.bench/store.json`.
+operations a second, the median ratio of the CPU times within a round with its 95% interval, and
+whether it meets its target. Writes the samples to `bench/results/programs/store.json` and the table
+to docs/store.md; a run of fewer than 5 rounds writes them to `.bench`. `--report` writes the table
+again, and measures nothing.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import statistics
@@ -27,8 +31,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import processes, usage
-from harness.rows import OUTPUT
+from harness.rows import OUTPUT, ROOT
+from render import page, verdicts
+from render.interval import interval
+from suite import machine
 
+RESULTS = ROOT / "bench/results/programs/store.json"
+DOCS = ROOT / "docs/store.md"
+MARKERS = ("<!-- figures: written by make bench-store -->", "<!-- end of figures -->")
+#: Fewer rounds change no page of the project.
+ROUNDS_MIN = 5
 SERVER = Path(__file__).with_name("servers") / "store.py"
 KEYS = [f"user:{number:04}" for number in range(1000)]
 VALUE = "x" * 100
@@ -97,8 +109,8 @@ class Row:
     """Loads that run at the same time against ucall, and the same against Redis."""
 
     name: str
-    #: The most that the CPU time of ucall may be, of that of Redis.
-    goal: float | None
+    #: The most that the CPU time of ucall may be, of that of Redis: the target.
+    most: float | None
     ours: list[Load]
     theirs: list[Load]
 
@@ -117,7 +129,7 @@ ROWS = [
     ),
     Row(
         "scan of 1,000, ZRANGE",
-        None,
+        1 / 3,
         [Load(SCAN, 4, values=1000)],
         [Load(ZRANGE, 4, values=1000)],
     ),
@@ -135,6 +147,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--engine", choices=["posix", "uring"], default="posix")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=1, help="of each load (1)")
+    parser.add_argument("--report", action="store_true", help="write the table of the last run")
     return parser.parse_args()
 
 
@@ -215,18 +228,43 @@ def cell(samples: Sequence[Sample]) -> str:
 
 
 def table(found: dict[str, list[list[Sample]]]) -> str:
-    lines = ["| | ucall | Redis | ratio | at most |", "|---|---:|---:|---:|---:|"]
+    lines = ["| | ucall | Redis | CPU, ratio | target | |", "|---|---:|---:|---:|---:|---|"]
     for row in ROWS:
         cells = [cell(side) for side in zip(*found[row.name], strict=True)]
-        ratios = [ours["cpu_us"] / theirs["cpu_us"] for ours, theirs in found[row.name]]
-        goal = "" if row.goal is None else f"{row.goal:.2f}"
-        cells += [f"{statistics.median(ratios):.2f}", goal]
-        lines.append(f"| {row.name} | {' | '.join(cells)} |")
+        ratios = interval([ours["cpu_us"] / theirs["cpu_us"] for ours, theirs in found[row.name]])
+        assert ratios is not None
+        cells.append(ratios.text("{:.2f}"))
+        if row.most is not None:
+            cells += [f"at most {row.most:.2f}", verdicts.outcome(ratios, most=row.most, least=0)]
+        lines.append(f"| {row.name} | {' | '.join([*cells, '', ''][:5])} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    options = arguments()
+def section(results: dict) -> str:
+    """The part of docs/store.md between its markers."""
+    rounds = len(next(iter(results["samples"].values())))
+    note = (
+        f"CPU time of the server for an operation, on {results['engine']}, beside Redis "
+        f"{results['redis']} with `appendfsync always` in the same {rounds} rounds: 1,000 entries "
+        "of 100 bytes, 32 connections (4 for scans). A ratio is the median of the rounds, with its "
+        f"95% interval. {page.machine_text(results['machine'])}."
+    )
+    begin, end = MARKERS
+    return "\n".join([begin, table(results["samples"]), "", note, end])
+
+
+def write_docs(results: dict) -> None:
+    text = DOCS.read_text()
+    DOCS.write_text(page.with_section(text, section(results), *MARKERS))
+    print(f"{DOCS.relative_to(ROOT)}, from {RESULTS.relative_to(ROOT)}")
+
+
+def redis_version() -> str:
+    [found] = re.findall(r"v=([\d.]+)", machine.output_of(["redis-server", "--version"]))
+    return found
+
+
+def measured(options: argparse.Namespace) -> dict[str, list[list[Sample]]]:
     folder = OUTPUT / "store"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -239,8 +277,25 @@ def main() -> None:
                 order = [0, 1] if number % 2 else [1, 0]
                 pair = {side: sample(*sides[side], options.seconds) for side in order}
                 found[row.name].append([pair[0], pair[1]])
-    print(f"{options.engine}, load average {os.getloadavg()[0]:.1f}", table(found), sep="\n\n")
-    (OUTPUT / "store.json").write_text(json.dumps(found, indent=1))
+    return found
 
 
-main()
+def main() -> None:
+    options = arguments()
+    if options.report:
+        write_docs(json.loads(RESULTS.read_text()))
+        return
+    samples = measured(options)
+    print(f"{options.engine}, load average {os.getloadavg()[0]:.1f}", table(samples), sep="\n\n")
+    results = {"engine": options.engine, "redis": redis_version(), "machine": machine.describe()}
+    text = json.dumps(results | {"samples": samples}, indent=1)
+    if options.rounds < ROUNDS_MIN:
+        (OUTPUT / "store.json").write_text(text)
+        return
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(text + "\n")
+    write_docs(json.loads(text))
+
+
+if __name__ == "__main__":
+    main()

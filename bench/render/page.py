@@ -27,7 +27,10 @@ COSTS = {
 
 
 def machine_line(results: Results) -> str:
-    machine = results.raw["machine"]
+    return machine_text(results.raw["machine"])
+
+
+def machine_text(machine: dict) -> str:
     virtual = "virtual machine" if machine["is_virtual"] else "machine"
     versions = machine["versions"]
     return (
@@ -76,12 +79,12 @@ def readme_section(results: Results, servers: Sequence[Server]) -> str:
     )
 
 
-def with_section(readme: str, section: str) -> str:
-    """The README with a new section between its markers."""
-    before, found, rest = readme.partition(BEGIN)
-    _, found_end, after = rest.partition(END)
+def with_section(text: str, section: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page, by default the README, with a new section between its markers."""
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
     if not found or not found_end:
-        raise ValueError(f"README.md lacks the markers {BEGIN} and {END}")
+        raise ValueError(f"the page lacks the markers {begin} and {end}")
     return before + section + after
 
 

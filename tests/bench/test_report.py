@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree
 
 import pytest
+import store
 
 from render import charts, page
 from suite.servers import everyone
@@ -34,6 +35,26 @@ def test_only_the_marked_section_of_the_readme_is_replaced(results):
 def test_a_readme_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
         page.with_section("nothing here", "section")
+
+
+def test_the_figures_of_the_store_are_written_to_its_page(results):
+    sample = {"cpu_us": 1.0, "reads": 2000.0, "writes": 0.0}
+    twice = {**sample, "cpu_us": 2.0}
+    samples = {row.name: [[sample, twice]] * 5 for row in store.ROWS}
+    samples["GET, depth 1"] = [[twice, sample]] * 5
+    section = store.section(
+        {
+            "engine": "posix",
+            "redis": "7.0.15",
+            "machine": results.raw["machine"],
+            "samples": samples,
+        }
+    )
+    rows = {line.split(" | ")[0]: line for line in section.splitlines()}
+    assert rows["| GET, 16 deep"].endswith("| 0.50 (0.50..0.50) | at most 1.00 | met |")
+    assert rows["| GET, depth 1"].endswith("| 2.00 (2.00..2.00) | at most 0.70 | **missed** |")
+    assert rows["| scan of 1,000, ZRANGE"].endswith("| at most 0.33 | **missed** |")
+    page.with_section(store.DOCS.read_text(), section, *store.MARKERS)
 
 
 def test_charts_are_well_formed_and_to_scale(results):
