@@ -65,6 +65,8 @@ class Functions:
         self.served: dict[str, Served] = {}
         #: The methods that no function serves: replaced whenever one is added.
         self.natives: dict[str, NativeMethod] = {}
+        #: The names of methods that other servers answer; some end in ``*``.
+        self._relayed: set[str] = set()
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
@@ -131,10 +133,8 @@ class Functions:
             spans=self._spans,
         )
         known = self.served.get(name)
-        if known is not None and _origin(known.function) != _origin(function):
-            raise ValueError(f"{name!r} is already the name of {known.function!r}")
-        if name in self.natives:
-            raise ValueError(f"{name!r} is already the name of a store's method")
+        if known is None or _origin(known.function) != _origin(function):
+            self._check_unused([name])
         served = Served(function, registration.hints, batch is not None, idempotent)
         self.served = {**self.served, name: served}
         self.is_async |= registration.mode in ("task", "async_generator")
@@ -156,10 +156,10 @@ class Functions:
 
         if not name or name.startswith("rpc."):
             raise ValueError(f"name: expected the name of a store, got {name!r}")
-        methods = [*self.served, *self.natives]
-        taken = next((method for method in methods if method.startswith(f"{name}.")), None)
-        if taken is not None:
-            raise ValueError(f"{taken!r} is already the name of another method")
+        methods = [*self.served, *self.natives, *self._relayed]
+        self._check_unused(
+            method for method in methods if method.startswith(f"{name}.") and method[-1] != "*"
+        )
         store = path if isinstance(path, stores.Store) else stores.open(path)
         inserted = self._core.insert_store(name, store._core)
         self.natives = {
@@ -190,9 +190,7 @@ class Functions:
         if not names or not upstreams:
             missing = "to" if names else "methods"
             raise ValueError(f"{missing}: expected at least one")
-        taken = next((name for name in names if name in self.served), None)
-        if taken is not None:
-            raise ValueError(f"{taken!r} is already the name of {self.served[taken].function!r}")
+        self._check_unused(names)
         is_encrypted = any(name.startswith(("tls:", "https:")) for name in upstreams)
         if not is_encrypted and (tls["authority"] or tls["certificate"]):
             option = "ssl_ca_certs" if tls["authority"] else "ssl_certfile"
@@ -211,6 +209,19 @@ class Functions:
             rename=list((rename or {}).items()),
             params=_checks.json_object("params", params or {}),
         )
+        self._relayed.update(names)
+
+    def _check_unused(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.served:
+                owner = repr(self.served[name].function)
+            elif name in self.natives:
+                owner = "a store's method"
+            elif name in self._relayed:
+                owner = "a relayed method"
+            else:
+                continue
+            raise ValueError(f"{name!r} is already the name of {owner}")
 
     def add_route(
         self,
