@@ -210,6 +210,12 @@ def program(source: str, *arguments: str) -> Iterator[Any]:
         process.communicate()
 
 
+def waits_for_a_lock(pid: int) -> bool:
+    """Whether a process waits for a lock of a file, on Linux."""
+    locks = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and f" {pid} " in line for line in locks)
+
+
 def send_line(process: Any) -> None:
     """Writes the line that a program waits for."""
     process.stdin.write("\n")

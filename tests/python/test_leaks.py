@@ -17,6 +17,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,11 @@ def follow(ctx: ucall.Context) -> None:
     ctx.subscribe("topic")
     ctx.notify("m", [DEFAULT])
     server.publish("topic", "m", [DEFAULT])
+store = server.store("kv", ucall.store.open(sys.argv[3], durability="none"))
+@server
+def stored(value):
+    store.put("python", value)
+    return dict(store.scan("python")), store.get("nobody"), store.delete("python")
 
 class Usage(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in
@@ -172,6 +178,20 @@ KINDS: list[tuple[str, Any]] = [
     ("yields_for_all", [3]),
     ("yields_and_fails", None),
     ("endless", None),
+    ("stored", [{"k": [1, "é"]}]),
+    ("kv.put", ["key", {"k": [1, 2.5, "é"]}]),
+    ("kv.put", {"key": "short", "value": 1, "ttl_ms": 1}),
+    ("kv.put", {"key": "bytes", "bytes": "aGVsbG8="}),
+    ("kv.get", ["key"]),
+    ("kv.get", [{"bytes": "/w=="}]),
+    ("kv.cas", ["key", 1, 1]),
+    ("kv.increment", ["count"]),
+    ("kv.increment", ["bytes"]),
+    ("kv.scan", {"prefix": "k", "limit": 10}),
+    ("kv.batch", [[{"method": "put", "params": ["a", 1]}, {"method": "delete", "params": ["a"]}]]),
+    ("kv.batch", [[{"method": "cas", "params": ["a", 1, 1]}]]),
+    ("kv.delete", ["key"]),
+    ("kv.put", ["key"]),
 ]
 
 STREAMS = ["yields", "yields_later", "yields_in_thread", "yields_for_all"]
@@ -193,7 +213,8 @@ def stream_all(port: int) -> None:
             replies += b'"id":' in wire.line()
     with Wire(port) as leaving:
         calls = [streamed(method, [10**9], id) for id, method in enumerate(STREAMS)]
-        leaving.send(b"".join(calls) + streamed("endless", None, 9))
+        watch = streamed("kv.watch", {"prefix": "k"}, 10)
+        leaving.send(b"".join(calls) + streamed("endless", None, 9) + watch)
         assert leaving.line()
 
 
@@ -230,8 +251,8 @@ def call_all(port: int, wire: Wire, times: int) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
 @pytest.mark.timeout(600)
-def test_calls_of_every_kind_leak_nothing(engine: str) -> None:
-    with program(SERVER, engine, str(THREADS)) as process:
+def test_calls_of_every_kind_leak_nothing(engine: str, tmp_path: Path) -> None:
+    with program(SERVER, engine, str(THREADS), str(tmp_path)) as process:
         port = int(process.stdout.readline())
         with Wire(port, timeout_s=60) as wire:
 
@@ -268,10 +289,10 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def idle_bytes(engine: str, is_websocket: bool) -> float:
+def idle_bytes(engine: str, is_websocket: bool, store: Path) -> float:
     """The bytes of a server for each connection that has made one call and is idle."""
     call = request("sum", [1, 2])
-    with program(SERVER, engine, str(THREADS)) as process, ExitStack() as opened:
+    with program(SERVER, engine, str(THREADS), str(store)) as process, ExitStack() as opened:
         port = int(process.stdout.readline())
         wire = opened.enter_context(Wire(port))
         before = wire.result("counts")
@@ -288,7 +309,7 @@ def idle_bytes(engine: str, is_websocket: bool) -> float:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("many_descriptors")
-def test_an_idle_websocket_needs_little_more_than_a_connection(engine: str) -> None:
-    plain, websocket = (idle_bytes(engine, is_websocket) for is_websocket in (False, True))
+def test_an_idle_websocket_needs_little_more_than_a_connection(engine: str, tmp_path: Path) -> None:
+    plain, websocket = (idle_bytes(engine, is_ws, tmp_path) for is_ws in (False, True))
     print(f"{engine}: {IDLE} idle connections: {plain:.0f} bytes each, WebSockets {websocket:.0f}")
     assert plain > 0 and websocket - plain <= WEBSOCKET_BYTES_MAX

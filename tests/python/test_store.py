@@ -192,6 +192,30 @@ def test_a_scan_goes_on_at_its_cursor(wire: Wire) -> None:
     assert [entry["key"] for entry in page["entries"]] == ["k010", "k011"]
 
 
+def test_calls_at_their_limits(wire: Wire) -> None:
+    """Those past them are in `test_wrong_params_are_named`."""
+    for thousand in range(10):
+        keys = [f"{10 * number + thousand:05}" for number in range(1000)]
+        puts = operations(*(["put", key, 1] for key in keys))
+        assert len(wire.result("kv.batch", [puts])) == 1000
+    page = wire.result("kv.scan", {"limit": 10_000})
+    assert len(page["entries"]) == 10_000 and page["cursor"] is None
+    wire.result("kv.put", ["10000", 1])
+    page = wire.result("kv.scan", {"limit": 10_000})
+    assert len(page["entries"]) == 10_000 and page["cursor"] == "09999"
+
+
+def test_a_value_at_its_limit(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    server.store("kv", ucall.store.open(tmp_path / "kv", max_value_bytes=10))
+    with Wire(server.port) as wire:
+        assert wire.result("kv.put", ["a", "8 bytes."]) == 1
+        assert wire.result("kv.put", {"key": "b", "bytes": "QUFBQUFBQUFBQQ=="}) == 2
+        for value in ({"value": "9 bytes.."}, {"bytes": "QUFBQUFBQUFBQUE="}):
+            expected = "value: expected at most 10 bytes, got 11 (max_value_bytes)"
+            assert wire.error("kv.put", {"key": "a", **value})["data"] == expected
+
+
 def test_an_entry_expires(wire: Wire, store: ucall.store.Store) -> None:
     assert wire.result("kv.put", {"key": "a", "value": 1, "ttl_ms": 1})
     assert eventually(lambda: wire.result("kv.get", ["a"]) is None)
@@ -289,6 +313,17 @@ def test_a_name_is_served_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name: expected the name of a store, got ''"):
         server.store("", tmp_path / "other")
     server.store("other", tmp_path / "kv")
+    relay = "tcp://127.0.0.1:1"
+    with pytest.raises(ValueError, match=r"'kv.get' is already the name of a store's method"):
+        server.relay(["free", "kv.get"], to=relay)
+    server.relay(["free", "later.get", "later.*", "kv.*"], to=relay)
+    for name in ("free", "later.*"):
+        with pytest.raises(ValueError, match=r" is already the name of a relayed method"):
+            server.relay(name, to=relay)
+    with pytest.raises(ValueError, match="'free' is already the name of a relayed method"):
+        server.add(lambda: 1, "free")
+    with pytest.raises(ValueError, match=r"'later.get' is already the name of a relayed method"):
+        server.store("later", tmp_path / "kv")
     (tmp_path / "file").write_text("text")
     with pytest.raises(OSError, match="cannot open the store"):
         server.store("file", tmp_path / "file")

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 import programs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ucall
-from harness import Wire, eventually, free_port, program, send_line
+from harness import Wire, eventually, free_port, program, send_line, waits_for_a_lock
 from ucall import cli
 
 SERVES = """
@@ -140,21 +143,16 @@ def test_a_killed_waiting_writer_holds_up_no_other(tmp_path: Path) -> None:
         program(WRITER, str(path), "first") as first,
         program(WRITER, str(path), "second") as second,
     ):
-
-        def waits(process: Any) -> bool:
-            locks = Path("/proc/locks").read_text().splitlines()
-            return any("->" in line and f" {process.pid} " in line for line in locks)
-
         for process in (first, second):
             assert process.stdout.readline() == "open\n"
         fcntl.lockf(lock, fcntl.LOCK_EX)
         for process in (first, second):
             send_line(process)
-            assert eventually(lambda process=process: waits(process))
+            assert eventually(lambda pid=process.pid: waits_for_a_lock(pid))
         # The first is the next to get the lock.
         first.kill()
         first.wait()
-        assert waits(second)
+        assert waits_for_a_lock(second.pid)
         fcntl.lockf(lock, fcntl.LOCK_UN)
         assert second.stdout.readline() == "2\n"
         assert second.wait(60) == 0
@@ -190,12 +188,10 @@ def tool(command: str, path: Path, text: str = "") -> subprocess.CompletedProces
 
 def test_a_store_is_dumped_loaded_and_compacted(tmp_path: Path) -> None:
     store = ucall.store.open(tmp_path / "kv")
-    for number in range(700):
-        store.put(f"k{number:03}", {"number": number})
+    store.batch([("put", f"k{number:03}", {"number": number}) for number in range(700)])
     store.put("bytes", b"\0\xff")
     store.put(b"\xff", 1)
-    for number in range(100, 700):
-        store.delete(f"k{number:03}")
+    store.batch([("delete", f"k{number:03}") for number in range(100, 700)])
     store.close()
     before = (tmp_path / "kv/data.mdb").stat().st_size
     dumped = tool("dump", tmp_path / "kv")
@@ -214,6 +210,81 @@ def test_a_store_is_dumped_loaded_and_compacted(tmp_path: Path) -> None:
     assert store.put("new", 1) == 703
 
 
+TEXTS = st.one_of(
+    st.sampled_from(
+        ["1e2", "1.0", "-0.0", "1e999", "9" * 5000, '{"a":1,"a":2}', "[ 1, 2 ]", '"\\u00e9\\/"']
+    ),
+    st.just("[" * 500 + "]" * 500),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+        lambda values: st.lists(values, max_size=3),
+        max_leaves=5,
+    ).map(json.dumps),
+).map(str.encode)
+KEYS = st.text('aé\n"', min_size=1, max_size=3).map(str.encode) | st.binary(
+    min_size=1, max_size=511
+)
+#: The bytes of a value, whether they are JSON text, and the time to live.
+VALUES = st.tuples(TEXTS, st.just(True), st.none() | st.integers(10**6, 2**64 - 1)) | st.tuples(
+    st.binary(max_size=50), st.just(False), st.none()
+)
+
+
+def test_a_loaded_dump_is_the_store(tmp_path: Path) -> None:
+    store, copy = (
+        ucall.store.open(tmp_path / name, durability="none")._core for name in ("kv", "copy")
+    )
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.dictionaries(KEYS, VALUES, max_size=12))
+    def check(entries: dict[bytes, tuple[bytes, bool, int | None]]) -> None:
+        for key, (value, is_json, ttl_ms) in entries.items():
+            store.put(key, value, is_json, ttl_ms=ttl_ms, version=None)
+        dumped = dump_of(store)
+        copy.load(dumped, 1)
+        # The dump has the times at which entries expire.
+        assert dump_of(copy) == dumped
+        expiring = [ttl_ms for _, _, ttl_ms in entries.values() if ttl_ms is not None]
+        assert dumped.count(b'"expires_at_ms":') == len(expiring)
+        for key, (value, is_json, _) in entries.items():
+            found = copy.get(key)
+            assert found is not None and found[1:] == (is_json, value)
+        assert copy.check() == (len(entries), [])
+        for one in (store, copy):
+            one.batch([("delete", key) for key in entries])
+
+    check()
+    store.close()
+    copy.close()
+
+
+def dump_of(core: Any) -> bytes:
+    pieces: list[bytes] = []
+    core.dump(pieces.append)
+    return b"".join(pieces)
+
+
+def test_an_entry_expires_also_after_a_dump_is_loaded(tmp_path: Path) -> None:
+    with closing(ucall.store.open(tmp_path / "kv")) as store:
+        store._core.load(b'{"key":"a","value":1,"expires_at_ms":1}\n{"key":"b","value":1}\n', 1)
+        assert store.get("a") is None and store.get("b") == (1, 2)
+        store.put("short", 1, ttl_ms=1)
+        store.put("long", 1, ttl_ms=3_600_000)
+        assert eventually(lambda: store.get("short") is None)
+        lines = [json.loads(line) for line in dump_of(store._core).splitlines()]
+    assert [line["key"] for line in lines] == ["b", "long"]
+    assert 0 < lines[1]["expires_at_ms"] / 1000 - time.time() <= 3600
+
+
+def test_a_dump_that_cannot_be_written_fails(tmp_path: Path) -> None:
+    with closing(ucall.store.open(tmp_path / "kv")) as store:
+        store.put("a", 1)
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "ucall.store", "dump", str(tmp_path / "kv")]
+        dumped = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert dumped.returncode == 1 and "No space left on device" in dumped.stderr
+
+
 def test_the_tool_refuses_what_is_no_store(tmp_path: Path) -> None:
     for command in ["check", "dump", "compact"]:
         refused = tool(command, tmp_path / "none")
@@ -221,8 +292,16 @@ def test_the_tool_refuses_what_is_no_store(tmp_path: Path) -> None:
             1,
             f"{tmp_path / 'none'}: there is no store",
         )
-    refused = tool("load", tmp_path / "kv", '{"key":"a","value":1}\n{"key":"a"}\n')
-    assert refused.returncode == 1 and "line 2: expected an entry of dump" in refused.stderr
+    for line, reason in [
+        ('{"key":"a"}', "value: expected a value, or bytes in its place"),
+        ('{"key":"a","value":Infinity}', "it is not JSON"),
+        ("[1]", "it is no object"),
+        ('{"key":"","value":1}', "key: expected 1 to 511 bytes, got 0"),
+    ]:
+        refused = tool("load", tmp_path / "kv", f'{{"key":"a","value":1}}\n\n{line}\n')
+        expected = f"line 3: expected an entry of a dump: {reason}"
+        assert refused.returncode == 1 and expected in refused.stderr
+    assert tool("check", tmp_path / "kv").stdout == "0 entries\n"
 
 
 def test_the_tool_is_a_command_beside_methods_of_its_name(
@@ -254,7 +333,7 @@ def test_damage_is_reported(tmp_path: Path) -> None:
     assert whole.count(b"xxxx") == 25
     file.write_bytes(whole.replace(b'{"a":"xxxx', b'?"a":"xxxx'))
     damaged = tool("check", tmp_path / "kv")
-    assert damaged.returncode == 1 and "'a': " in damaged.stderr
+    assert (damaged.returncode, damaged.stderr) == (1, "'a': its value is not JSON\n")
     shutil.rmtree(tmp_path / "kv")
     (tmp_path / "kv").mkdir()
     file.write_bytes(bytes(100_000))

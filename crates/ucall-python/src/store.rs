@@ -7,7 +7,8 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use ucall_store::{
-    Durability, Entry, OpenStore, Operation, Outcome, Scan, Store, StoreError, StoreOptions, Value,
+    Durability, Entry, Expiry, OpenStore, Operation, Outcome, Scan, Store, StoreError,
+    StoreOptions, Value,
 };
 
 use crate::ffi::with_buffer;
@@ -39,6 +40,9 @@ fn name<'py>(py: Python<'py>, key: &[u8]) -> Bound<'py, PyAny> {
 
 /// An entry: its version, whether it is JSON text, and its bytes.
 type Item<'py> = (u64, bool, Bound<'py, PyBytes>);
+
+/// The key of a damaged entry, and what is wrong with it.
+type Damage<'py> = (Bound<'py, PyAny>, &'static str);
 
 /// A store that each process opens when it first needs it, for `ucall.store.Store`.
 #[pyclass(frozen, name = "Store", module = "ucall._core")]
@@ -161,9 +165,37 @@ impl PyStore {
         Ok((entries.collect(), page.cursor.as_deref().map(|cursor| name(py, cursor))))
     }
 
-    /// Copies the store to a new file without its free pages.
-    fn compact(&self, py: Python<'_>, target: PathBuf) -> PyResult<()> {
-        self.with(py, |store| store.copy_compact(&target))
+    /// Calls `write` with the lines of all entries, as of one moment.
+    fn dump(&self, py: Python<'_>, write: Py<PyAny>) -> PyResult<()> {
+        let mut failed = None;
+        self.with(py, |store| {
+            store.dump(|lines| {
+                failed = Python::attach(|py| write.call1(py, (PyBytes::new(py, lines),)).err());
+                failed.is_none()
+            })
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Puts the entries of lines that `dump` has written, all or none; `first` is the number of the
+    /// first one.
+    fn load(&self, py: Python<'_>, lines: &[u8], first: usize) -> PyResult<()> {
+        self.with(py, |store| store.load(lines, first))
+    }
+
+    /// Reads every entry. Returns the number of entries, and the keys of damaged ones with reasons.
+    fn check<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(u64, Vec<(Bound<'py, PyAny>, &'static str)>)> {
+        let report = self.with(py, OpenStore::check)?;
+        let damaged = report.damaged.iter().map(|(key, reason)| (name(py, key), *reason));
+        Ok((report.entries, damaged.collect()))
+    }
+
+    /// Rewrites the file without its free pages. Returns its bytes before and after.
+    fn compact(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        py.detach(|| self.store.compact()).map_err(raised)
     }
 
     /// Waits until the disk has all writes.
@@ -208,7 +240,8 @@ fn put(
 ) -> PyResult<Operation> {
     let bytes = with_buffer(value, <[u8]>::to_vec)?;
     let value = if is_json { Value::Json(bytes) } else { Value::Bytes(bytes) };
-    Ok(Operation::Put { key: key.0, value, ttl_ms, version })
+    let expiry = Expiry::after(ttl_ms);
+    Ok(Operation::Put { key: key.0, value, expiry, version })
 }
 
 fn operation(described: &Bound<'_, PyAny>) -> PyResult<Operation> {

@@ -63,8 +63,7 @@ impl Committer {
         }));
         let run = shared.clone();
         let thread = thread::Builder::new().name("ucall-store".to_owned()).spawn(move || run.run());
-        let thread = thread.map_err(|error| StoreError::Failed(error.to_string()))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread?) })
     }
 
     /// Has operations run in this order. `reply` is called on the committer's thread after they are
@@ -204,6 +203,7 @@ mod tests {
 
     use super::*;
     use crate::entry::Value;
+    use crate::operation::Expiry;
     use crate::options::{Durability, StoreOptions};
 
     const PATH: &str = "UCALL_STORE_TO_READ";
@@ -215,8 +215,8 @@ mod tests {
     }
 
     fn overwrite(committer: &Committer) {
-        let (value, ttl_ms, version) = (Value::Bytes(vec![0; VALUE_BYTES]), None, None);
-        let put = Operation::Put { key: b"k".to_vec(), value, ttl_ms, version };
+        let (value, expiry) = (Value::Bytes(vec![0; VALUE_BYTES]), Expiry::Never);
+        let put = Operation::Put { key: b"k".to_vec(), value, expiry, version: None };
         let (sender, receiver) = mpsc::channel();
         committer.submit(vec![put], Box::new(move |written| sender.send(written).expect("sent")));
         receiver.recv().expect("an outcome").pop().expect("one").expect("written");

@@ -9,16 +9,14 @@
 //! | | `watch` | the bytes in `changes`, and the numbers of the processes that watch |
 //! | `changes` | the version, big-endian | the [`change`](crate::change), while a process watches |
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
-use heed::{
-    CommitOrAbort, CompactionOption, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls,
-};
+use heed::{CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
 use crate::change::{Change, Event};
 use crate::entry::{StoredValue, Value, encode};
@@ -53,35 +51,28 @@ pub(crate) struct Database {
 impl Database {
     /// Opens the store in the directory `path`, which is made if there is none.
     pub(crate) fn open(path: &Path, options: &StoreOptions) -> Result<Self, StoreError> {
-        let fail = |error: StoreError| {
+        Self::open_locked(path, options).map_err(|error| {
             StoreError::Failed(format!("cannot open the store {}: {error}", path.display()))
-        };
-        fs::create_dir_all(path).map_err(|error| fail(StoreError::Failed(error.to_string())))?;
-        let write_lock = WriteLock::open(path).map_err(fail)?;
-        let env = open_env(path, options).map_err(|error| fail(error.into()))?;
-        let guard = write_lock.lock().map_err(fail)?;
-        let [entries, expiries, meta, changes] =
-            open_tables(&env).map_err(|error| fail(error.into()))?;
+        })
+    }
+
+    /// Holds the lock for writers from before LMDB opens its files, which
+    /// [`compact`](crate::compaction::compact) may replace until then.
+    fn open_locked(path: &Path, options: &StoreOptions) -> Result<Self, StoreError> {
+        make_directory(path)?;
+        wait_until_closed(path)?;
+        let write_lock = WriteLock::open(path)?;
+        let guard = write_lock.lock()?;
+        let env = open_env(path, options)?;
+        let [entries, expiries, meta, changes] = open_tables(&env)?;
+        check_format(&env, meta)?;
+        sync_directory(path)?;
         drop(guard);
         let (watch_bytes_max, watchers) = (options.watch_bytes_max as u64, Watchers::new(path));
         let database =
             Self { write_lock, env, entries, expiries, meta, changes, watch_bytes_max, watchers };
-        database.check_format().map_err(fail)?;
-        database.clear_stale_readers().map_err(fail)?;
+        database.clear_stale_readers()?;
         Ok(database)
-    }
-
-    fn check_format(&self) -> Result<(), StoreError> {
-        let _guard = self.write_lock.lock()?;
-        let mut transaction = self.env.write_txn()?;
-        match self.meta.get(&transaction, b"format")? {
-            Some(FORMAT) => Ok(()),
-            Some(_) => Err(StoreError::Failed("a newer version of ucall has written it".into())),
-            None => {
-                self.meta.put(&mut transaction, b"format", FORMAT)?;
-                Ok(transaction.commit()?)
-            }
-        }
     }
 
     /// Frees the slots of processes that have died in a read.
@@ -142,6 +133,22 @@ impl Database {
         Ok(Some(u64::from_be_bytes(*expires_at)))
     }
 
+    /// Whether an entry is found when it expires, if it does.
+    pub(crate) fn has_expiry(
+        &self,
+        snapshot: &Snapshot,
+        key: &[u8],
+        entry: &StoredValue<'_>,
+    ) -> Result<bool, StoreError> {
+        let expiry = expiry_key(entry.expires_at, entry.version);
+        Ok(entry.expires_at == 0 || self.expiries.get(snapshot, &expiry)? == Some(key))
+    }
+
+    /// How many entries expire.
+    pub(crate) fn expiries_len(&self, snapshot: &Snapshot) -> Result<u64, StoreError> {
+        Ok(self.expiries.len(snapshot)?)
+    }
+
     /// The value of a key, unless it has expired.
     pub(crate) fn get<'a>(
         &self,
@@ -167,11 +174,6 @@ impl Database {
             log.remove(&self.watchers.ended());
         }
         Ok(Writer { database: self, transaction, version, log, now: now_ms(), _guard: guard })
-    }
-
-    /// Copies the store to a new file without its free pages.
-    pub(crate) fn copy_compact(&self, target: &Path) -> Result<(), StoreError> {
-        Ok(self.env.copy_to_path(target, CompactionOption::Enabled).map(drop)?)
     }
 
     /// Waits until the disk has all that was committed.
@@ -383,7 +385,37 @@ impl LogState {
     }
 }
 
-fn open_env(path: &Path, options: &StoreOptions) -> Result<Env<WithoutTls>, heed::Error> {
+/// Makes a directory and those above it, unless there are such. The disk has them then.
+fn make_directory(path: &Path) -> Result<(), StoreError> {
+    let is_missing = |above: &&Path| !above.as_os_str().is_empty() && !above.exists();
+    let made: Vec<_> = path.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(path)?;
+    for directory in made {
+        let above = directory.parent().filter(|above| !above.as_os_str().is_empty());
+        sync_directory(above.unwrap_or(Path::new(".")))?;
+    }
+    Ok(())
+}
+
+/// Waits until the disk has the names of the files in a directory.
+pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    Ok(File::open(path)?.sync_all()?)
+}
+
+/// Waits until this process has closed the files of an earlier store of this path: a file that
+/// closes ends the locks of the process.
+pub(crate) fn wait_until_closed(path: &Path) -> Result<(), StoreError> {
+    let closing = path.canonicalize().ok().and_then(heed::env_closing_event);
+    match closing.is_none_or(|closing| closing.wait_timeout(CLOSE_WAIT)) {
+        true => Ok(()),
+        false => Err(heed::Error::EnvAlreadyOpened.into()),
+    }
+}
+
+pub(crate) fn open_env(
+    path: &Path,
+    options: &StoreOptions,
+) -> Result<Env<WithoutTls>, heed::Error> {
     let mut settings = EnvOpenOptions::new().read_txn_without_tls();
     settings.map_size(options.map_bytes()).max_readers(READERS_MAX).max_dbs(4);
     if options.durability == Durability::None {
@@ -393,17 +425,7 @@ fn open_env(path: &Path, options: &StoreOptions) -> Result<Env<WithoutTls>, heed
     }
     // SAFETY: the documentation requires that no other program writes to the file. Other processes
     // with the same store take LMDB's locks.
-    let open = || unsafe { settings.open(path) };
-    match open() {
-        Err(heed::Error::EnvAlreadyOpened) => {
-            let closing = path.canonicalize().ok().and_then(heed::env_closing_event);
-            if closing.is_some_and(|closing| !closing.wait_timeout(CLOSE_WAIT)) {
-                return Err(heed::Error::EnvAlreadyOpened);
-            }
-            open()
-        }
-        opened => opened,
-    }
+    unsafe { settings.open(path) }
 }
 
 fn open_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], heed::Error> {
@@ -416,6 +438,18 @@ fn open_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], heed::Error> {
     match opened {
         CommitOrAbort::Commit(tables) => Ok(tables),
         CommitOrAbort::Abort(()) => Err(io::Error::other("the tables were not committed").into()),
+    }
+}
+
+fn check_format(env: &Env<WithoutTls>, meta: Table) -> Result<(), StoreError> {
+    let mut transaction = env.write_txn()?;
+    match meta.get(&transaction, b"format")? {
+        Some(FORMAT) => Ok(()),
+        Some(_) => Err(StoreError::Failed("a newer version of ucall has written it".into())),
+        None => {
+            meta.put(&mut transaction, b"format", FORMAT)?;
+            Ok(transaction.commit()?)
+        }
     }
 }
 

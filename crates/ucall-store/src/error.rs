@@ -11,7 +11,8 @@ use ucall_proto::RpcError;
 pub enum StoreError {
     /// The caller's fault: what was expected, and of which param.
     Invalid(String),
-    /// The store's or the system's fault. Nothing was written.
+    /// The store's or the system's fault. Nothing was written; but if the disk failed at the end of
+    /// a commit, and the system crashes after that, the write may be there.
     Failed(String),
 }
 
@@ -50,14 +51,19 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(match is_of_disk(&error) {
+            true => format!("the disk is full or fails: {error}"),
+            false => error.to_string(),
+        })
+    }
+}
+
 impl From<heed::Error> for StoreError {
     fn from(error: heed::Error) -> Self {
         Self::Failed(match error {
-            // LMDB reports a write that the disk has taken in part as EIO.
-            heed::Error::Io(error) if is_of_disk(&error) => {
-                format!("the disk is full or fails: {error}")
-            }
-            heed::Error::Io(error) => error.to_string(),
+            heed::Error::Io(error) => return error.into(),
             heed::Error::Mdb(heed::MdbError::MapFull) => {
                 "the store has grown to max_bytes".to_owned()
             }
@@ -67,11 +73,15 @@ impl From<heed::Error> for StoreError {
             heed::Error::Mdb(heed::MdbError::ReadersFull) => {
                 "too many threads read the store at once".to_owned()
             }
+            heed::Error::Mdb(heed::MdbError::Panic) => {
+                "the disk has failed within a commit: start this process again".to_owned()
+            }
             other => other.to_string(),
         })
     }
 }
 
+/// LMDB reports a write that the disk has taken in part as EIO.
 fn is_of_disk(error: &io::Error) -> bool {
     const EIO: i32 = 5;
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)

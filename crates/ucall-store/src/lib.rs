@@ -10,6 +10,8 @@
 //! | `entry` | a value as it is stored: its version, its expiry, its kind |
 //! | `operation` | what a write does, in a transaction that its caller commits |
 //! | `committer` | the thread that commits the writes of all workers together |
+//! | `backup` | dumps and loads entries as lines of JSON, and checks them |
+//! | `compaction` | rewrites the file without free pages |
 //! | `watch` | streams of changes |
 //! | `procedures`, `params`, `reply` | the native procedures, their params and their results |
 //! | `descriptions` | what a procedure does, for programs that call it |
@@ -18,8 +20,10 @@
 //! thousands of reads. So a worker passes the writes of a turn to the committer, which commits all
 //! writes that wait in one transaction, and then sends their outcomes.
 
+mod backup;
 mod change;
 mod committer;
+mod compaction;
 mod database;
 mod descriptions;
 mod entry;
@@ -34,9 +38,10 @@ mod watch;
 mod watchers;
 mod write_lock;
 
+pub use backup::CheckReport;
 pub use entry::Value;
 pub use error::StoreError;
-pub use operation::{Operation, Outcome};
+pub use operation::{Expiry, Operation, Outcome};
 pub use options::{Durability, StoreOptions};
 pub use procedures::StoreModule;
 pub use store::{Entry, OpenStore, Scan, ScanPage, Store};

@@ -7,6 +7,33 @@ use crate::entry::Value;
 use crate::error::StoreError;
 use crate::options::StoreOptions;
 
+/// When an entry expires.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expiry {
+    /// Never.
+    Never,
+    /// So many milliseconds after it is written.
+    AfterMs(u64),
+    /// At this time, in milliseconds since 1970.
+    AtMs(u64),
+}
+
+impl Expiry {
+    /// After a time to live in milliseconds, if there is one.
+    pub fn after(ttl_ms: Option<u64>) -> Self {
+        ttl_ms.map_or(Self::Never, Self::AfterMs)
+    }
+
+    /// In milliseconds since 1970, within the integers of JSON; 0 for never.
+    fn time(self, now: u64) -> u64 {
+        match self {
+            Self::Never => 0,
+            Self::AfterMs(ttl) => now.saturating_add(ttl).min(i64::MAX as u64),
+            Self::AtMs(time) => time.clamp(1, i64::MAX as u64),
+        }
+    }
+}
+
 /// One write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
@@ -16,8 +43,8 @@ pub enum Operation {
         key: Vec<u8>,
         /// Its new value.
         value: Value,
-        /// Milliseconds until it expires, if it does.
-        ttl_ms: Option<u64>,
+        /// When it expires.
+        expiry: Expiry,
         /// Only if the key has this version; 0 if it is absent.
         version: Option<u64>,
     },
@@ -61,13 +88,13 @@ impl Operation {
     /// be dropped; other errors have written nothing.
     pub(crate) fn apply(&self, writer: &mut Writer<'_>) -> Result<Outcome, StoreError> {
         match self {
-            Self::Put { key, value, ttl_ms, version } => {
+            Self::Put { key, value, expiry, version } => {
                 if let Some(expected) = *version
                     && expected != writer.get(key)?.map_or(0, |value| value.version)
                 {
                     return Ok(Outcome::OtherVersion);
                 }
-                let expires_at = ttl_ms.map_or(0, |ttl| writer.now.saturating_add(ttl));
+                let expires_at = expiry.time(writer.now);
                 Ok(Outcome::Version(writer.put(key, value, expires_at)?))
             }
             Self::Delete { key } => Ok(Outcome::Deleted(writer.delete(key)?)),

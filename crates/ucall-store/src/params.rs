@@ -7,7 +7,7 @@ use ucall_proto::json::{Reader, ValueKind};
 
 use crate::entry::Value;
 use crate::error::StoreError;
-use crate::operation::{Operation, check_key};
+use crate::operation::{Expiry, Operation, check_key};
 use crate::store::Scan;
 use crate::watch::Filter;
 
@@ -27,6 +27,7 @@ struct Params<'a, const N: usize> {
 const GET: [&str; 1] = ["key"];
 const PUT: [&str; 4] = ["key", "value", "ttl_ms", "bytes"];
 const CAS: [&str; 5] = ["key", "version", "value", "ttl_ms", "bytes"];
+const DUMPED: [&str; 4] = ["key", "value", "bytes", "expires_at_ms"];
 const INCREMENT: [&str; 2] = ["key", "by"];
 const SCAN: [&str; 5] = ["prefix", "start", "end", "limit", "cursor"];
 const BATCH: [&str; 1] = ["operations"];
@@ -40,6 +41,16 @@ pub(crate) fn get(params: Option<&[u8]>) -> Result<Cow<'_, [u8]>, StoreError> {
 
 pub(crate) fn put(params: Option<&[u8]>) -> Result<Operation, StoreError> {
     Params::read(params, &PUT)?.put(None)
+}
+
+/// Reads a line of a dump, which is JSON.
+pub(crate) fn dumped(line: &[u8]) -> Result<Operation, StoreError> {
+    if !line.starts_with(b"{") {
+        return Err(StoreError::invalid("it is no object"));
+    }
+    let entry = Params::read(Some(line), &DUMPED)?;
+    let expiry = entry.count("expires_at_ms")?.map_or(Expiry::Never, Expiry::AtMs);
+    entry.put_until(expiry, None)
 }
 
 pub(crate) fn delete(params: Option<&[u8]>) -> Result<Operation, StoreError> {
@@ -203,17 +214,21 @@ impl<'a, const N: usize> Params<'a, N> {
     }
 
     fn put(&self, version: Option<u64>) -> Result<Operation, StoreError> {
-        let key = self.required_key()?.into_owned();
         let ttl_ms = self.count("ttl_ms")?;
         if ttl_ms == Some(0) {
             return Err(expected("ttl_ms", "an integer from 1"));
         }
+        self.put_until(Expiry::after(ttl_ms), version)
+    }
+
+    fn put_until(&self, expiry: Expiry, version: Option<u64>) -> Result<Operation, StoreError> {
+        let key = self.required_key()?.into_owned();
         let value = match (self.text("value"), self.optional("bytes")) {
             (Some(text), None) => Value::Json(one_line(text)),
             (None, Some(_)) => Value::Bytes(self.bytes()?),
             _ => return Err(expected("value", "a value, or bytes in its place")),
         };
-        Ok(Operation::Put { key, value, ttl_ms, version })
+        Ok(Operation::Put { key, value, expiry, version })
     }
 
     fn bytes(&self) -> Result<Vec<u8>, StoreError> {

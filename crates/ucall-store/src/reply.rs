@@ -27,6 +27,18 @@ pub(crate) fn write_item(out: &mut Vec<u8>, key: &[u8], entry: &StoredValue<'_>)
     write_members(out, entry);
 }
 
+/// Appends `{"key":"…","value":…}`, with `"expires_at_ms"` if the entry expires, and a line break.
+pub(crate) fn write_dumped(out: &mut Vec<u8>, key: &[u8], entry: &StoredValue<'_>) {
+    out.extend_from_slice(br#"{"key":"#);
+    write_key(out, key);
+    write_value(out, entry.is_json, entry.bytes);
+    if entry.expires_at != 0 {
+        out.extend_from_slice(br#","expires_at_ms":"#);
+        write_i64(out, entry.expires_at as i64);
+    }
+    out.extend_from_slice(b"}\n");
+}
+
 /// Appends `{"event":"put","key":"…","version":1,"value":…}`, or another event without a value.
 pub(crate) fn write_change(out: &mut Vec<u8>, version: u64, change: &Change<'_>) {
     let event: &[u8] = match change.event {

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 
 use crate::committer::{Committer, MAINTENANCE_INTERVAL, ReplySink, Written};
+use crate::compaction::compact;
 use crate::database::{Database, Snapshot, corrupt, now_ms};
 use crate::entry::{StoredValue, Value};
 use crate::error::StoreError;
@@ -50,6 +51,20 @@ impl Store {
         Ok(store)
     }
 
+    /// Rewrites the file without its free pages. Returns its bytes before and after. A process that
+    /// opens the store waits until then.
+    ///
+    /// # Errors
+    /// The system's, and that of a store that a process has open; the store is as before.
+    pub fn compact(&self) -> Result<(u64, u64), StoreError> {
+        // No thread of this process opens it meanwhile.
+        let mut open = lock_open();
+        match find_open(open.get_or_insert_default(), &self.path) {
+            Some(_) => Err(StoreError::Failed("this process has it open".to_owned())),
+            None => compact(&self.path),
+        }
+    }
+
     /// Closes the store once its other users are done with it.
     pub fn close(&self) {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -71,7 +86,7 @@ pub struct OpenStore {
     // Dropped first: it ends with its last write.
     committer: Committer,
     pub(crate) database: Arc<Database>,
-    options: StoreOptions,
+    pub(crate) options: StoreOptions,
     /// The process that has opened it.
     process: u32,
 }
@@ -109,6 +124,18 @@ pub struct ScanPage {
     pub cursor: Option<Vec<u8>>,
 }
 
+/// The stores that this process has open, by their paths.
+type OpenStores = HashMap<PathBuf, Weak<OpenStore>>;
+
+fn lock_open() -> MutexGuard<'static, Option<OpenStores>> {
+    static OPEN: Mutex<Option<OpenStores>> = Mutex::new(None);
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn find_open(open: &OpenStores, path: &Path) -> Option<Arc<OpenStore>> {
+    open.get(&path.canonicalize().ok()?).and_then(Weak::upgrade)
+}
+
 impl Scan {
     /// The most entries of one scan.
     pub const LIMIT_MAX: usize = 10_000;
@@ -130,12 +157,9 @@ impl Scan {
 impl OpenStore {
     /// The store of this process with that path.
     fn of_path(path: &Path, options: &StoreOptions) -> Result<Arc<Self>, StoreError> {
-        static OPEN: Mutex<Option<HashMap<PathBuf, Weak<OpenStore>>>> = Mutex::new(None);
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock_open();
         let open = open.get_or_insert_default();
-        if let Ok(path) = path.canonicalize()
-            && let Some(store) = open.get(&path).and_then(Weak::upgrade)
-        {
+        if let Some(store) = find_open(open, path) {
             store.check_process()?;
             return match store.options == *options {
                 true => Ok(store),
@@ -149,8 +173,7 @@ impl OpenStore {
         let committer = Committer::start(database.clone(), MAINTENANCE_INTERVAL)?;
         let (options, process) = (options.clone(), process::id());
         let store = Arc::new(Self { committer, database, options, process });
-        let path = path.canonicalize().map_err(|error| StoreError::Failed(error.to_string()))?;
-        open.insert(path, Arc::downgrade(&store));
+        open.insert(path.canonicalize()?, Arc::downgrade(&store));
         Ok(store)
     }
 
@@ -245,14 +268,6 @@ impl OpenStore {
         self.submit(vec![operation], Box::new(reply));
         let written = receiver.recv().ok().flatten();
         written.unwrap_or_else(|| Err(StoreError::Failed("its thread has failed".to_owned())))
-    }
-
-    /// Copies the store to a new file without its free pages.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn copy_compact(&self, target: &Path) -> Result<(), StoreError> {
-        self.database.copy_compact(target)
     }
 
     /// Waits until the disk has all writes; for [`Durability::None`].

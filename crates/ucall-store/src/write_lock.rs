@@ -28,8 +28,7 @@ impl WriteLock {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let opened = options.open(path.join("write.lock"));
-        opened.map(Self).map_err(|error| StoreError::Failed(error.to_string()))
+        Ok(Self(options.open(path.join("write.lock"))?))
     }
 
     /// Waits until no other process has the lock. The threads of this one do not wait here.
@@ -40,7 +39,7 @@ impl WriteLock {
                 Err(Errno::INTR) => {}
                 // Two processes that share two stores; no thread holds one and waits for another.
                 Err(Errno::DEADLK) => thread::sleep(RETRY_INTERVAL),
-                Err(error) => return Err(StoreError::Failed(error.to_string())),
+                Err(error) => return Err(std::io::Error::from(error).into()),
             }
         }
     }

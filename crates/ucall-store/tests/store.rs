@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use ucall_store::{
-    Entry, OpenStore, Operation, Outcome, Scan, Store, StoreError, StoreOptions, Value,
+    Entry, Expiry, OpenStore, Operation, Outcome, Scan, Store, StoreError, StoreOptions, Value,
 };
 
 fn open(directory: &TempDir) -> Arc<OpenStore> {
@@ -25,15 +25,25 @@ fn json(text: &str) -> Value {
 }
 
 fn put(key: &str, value: &str) -> Operation {
-    Operation::Put { key: key.into(), value: json(value), ttl_ms: None, version: None }
+    Operation::Put { key: key.into(), value: json(value), expiry: Expiry::Never, version: None }
 }
 
 fn cas(key: &str, version: u64, value: &str) -> Operation {
-    Operation::Put { key: key.into(), value: json(value), ttl_ms: None, version: Some(version) }
+    Operation::Put {
+        key: key.into(),
+        value: json(value),
+        expiry: Expiry::Never,
+        version: Some(version),
+    }
 }
 
 fn put_for(key: &str, ttl_ms: u64) -> Operation {
-    Operation::Put { key: key.into(), value: json("1"), ttl_ms: Some(ttl_ms), version: None }
+    Operation::Put {
+        key: key.into(),
+        value: json("1"),
+        expiry: Expiry::AfterMs(ttl_ms),
+        version: None,
+    }
 }
 
 fn increment(key: &str, by: i64) -> Operation {
@@ -56,7 +66,8 @@ fn a_value_is_read_back_with_its_version_also_after_a_restart() {
     assert_eq!(store.get(b"a").unwrap(), None);
     assert_eq!(store.write(put("a", "[1, 2]")), Ok(Outcome::Version(1)));
     let bytes = Value::Bytes(vec![0, 255, b'\n']);
-    let binary = Operation::Put { key: "b".into(), value: bytes, ttl_ms: None, version: None };
+    let binary =
+        Operation::Put { key: "b".into(), value: bytes, expiry: Expiry::Never, version: None };
     assert_eq!(store.write(binary), Ok(Outcome::Version(2)));
     assert_eq!(store.write(put("a", "null")), Ok(Outcome::Version(3)));
     assert_eq!(store.write(Operation::Delete { key: "a".into() }), Ok(Outcome::Deleted(true)));
@@ -99,7 +110,12 @@ fn integers_are_added_to_and_nothing_else_is() {
     assert!(error.to_string().contains("the value is 9223372036854775807"), "{error}");
     let bytes = Value::Bytes(b"1".to_vec());
     store
-        .write(Operation::Put { key: "n".into(), value: bytes, ttl_ms: None, version: None })
+        .write(Operation::Put {
+            key: "n".into(),
+            value: bytes,
+            expiry: Expiry::Never,
+            version: None,
+        })
         .unwrap();
     assert!(store.write(increment("n", 1)).is_err());
 }

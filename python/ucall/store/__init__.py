@@ -97,7 +97,7 @@ class Store:
         Args:
             key: 1 to 511 bytes; a str stands for its UTF-8.
             value: What JSON has, or an object with the buffer protocol, as ``bytes`` or an array.
-            ttl_ms: After so many milliseconds the key is gone.
+            ttl_ms: The milliseconds after which the key is absent.
         """
         version = self._core.put(key, *_encode(value), ttl_ms=_ttl(ttl_ms), version=None)
         assert version is not None
@@ -152,8 +152,15 @@ class Store:
             start: The first key.
             end: The key before which it ends.
         """
-        for key, stored in scan_stored(self._core, prefix, start, end):
-            yield key, _entry(*stored)
+        cursor: str | bytes | None = None
+        while True:
+            found, cursor = self._core.scan(
+                prefix=prefix, start=start, end=end, limit=_PAGE, cursor=cursor
+            )
+            for key, stored in found:
+                yield key, _entry(*stored)
+            if cursor is None:
+                return
 
     def sync(self) -> None:
         """Waits until the disk has all writes; for ``durability="none"``."""
@@ -162,21 +169,6 @@ class Store:
     def close(self) -> None:
         """Closes the store in this process, unless a server serves it. The next use opens it."""
         self._core.close()
-
-
-def scan_stored(
-    core: _core.Store,
-    prefix: Key = "",
-    start: Key | None = None,
-    end: Key | None = None,
-) -> Iterator[tuple[str | bytes, tuple[int, bool, bytes]]]:
-    """What `Store.scan` reads: versions, whether the values are JSON texts, and their bytes."""
-    cursor: str | bytes | None = None
-    while True:
-        found, cursor = core.scan(prefix=prefix, start=start, end=end, limit=_PAGE, cursor=cursor)
-        yield from found
-        if cursor is None:
-            return
 
 
 def _entry(version: int, is_json: bool, stored: bytes) -> Entry:

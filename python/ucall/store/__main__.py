@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import base64
-import fcntl
-import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Final
 
 from ucall import store as stores
 
+if TYPE_CHECKING:
+    from ucall import _core
+
 __all__ = ["main"]
 
-_BATCH = 500
+#: The bytes of the lines that one transaction loads.
+_PIECE_BYTES: Final = 1 << 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,95 +43,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: str, path: Path) -> int:
     if command != "load" and not (path / "data.mdb").exists():
         raise OSError("there is no store")
-    if command == "compact":
-        return _compact(path)
-    store = stores.open(path)
+    core = stores.open(path)._core
     match command:
         case "check":
-            return _check(store)
+            return _check(core)
         case "dump":
-            for key, entry in store.scan():
-                print(json.dumps(_line(key, entry), ensure_ascii=False))
+            core.dump(sys.stdout.buffer.write)
+        case "load":
+            _load(core, sys.stdin.buffer)
         case _:
-            _load(store, sys.stdin)
+            before, after = core.compact()
+            print(f"{before} bytes before, {after} after")
     return 0
 
 
-def _check(store: stores.Store) -> int:
-    count, damaged = 0, 0
-    for key, (_, is_json, stored) in stores.scan_stored(store._core):
-        try:
-            count, _ = count + 1, is_json and json.loads(stored)
-        except ValueError as error:
-            damaged += 1
-            print(f"{key!r}: {error}", file=sys.stderr)
+def _check(core: _core.Store) -> int:
+    count, damaged = core.check()
+    for key, reason in damaged:
+        print(f"{key!r}: {reason}", file=sys.stderr)
     print(f"{count} entries")
     return 1 if damaged else 0
 
 
-def _line(key: str | bytes, entry: stores.Entry) -> dict[str, object]:
-    name = {"bytes": _encode(key)} if isinstance(key, bytes) else key
-    if isinstance(entry.value, bytes):
-        return {"key": name, "bytes": _encode(entry.value)}
-    return {"key": name, "value": entry.value}
-
-
-def _encode(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
-def _load(store: stores.Store, lines: IO[str]) -> None:
-    batch: list[stores.Operation] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-            coded = "bytes" in entry
-            value = base64.b64decode(entry["bytes"]) if coded else entry["value"]
-            key = entry["key"]
-            if isinstance(key, dict):
-                key = base64.b64decode(key["bytes"])
-            batch.append(("put", key, value))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"line {number}: expected an entry of dump: {error!r}") from None
-        if len(batch) == _BATCH:
-            store.batch(batch)
-            batch.clear()
-    store.batch(batch)
-
-
-def _compact(path: Path) -> int:
-    before, copied = path / "data.mdb", path / "data.mdb.compact"
-    copied.unlink(missing_ok=True)
-    with _lock(path) as lock:
-        changed = before.stat()
-        store = stores.open(path)
-        try:
-            store._core.compact(copied)
-            store.close()
-            lock()
-            if before.stat().st_mtime_ns != changed.st_mtime_ns:
-                raise OSError("another process has written to it; try again")
-            os.replace(copied, before)
-        finally:
-            copied.unlink(missing_ok=True)
-        (path / "lock.mdb").unlink()
-    print(f"{changed.st_size} bytes before, {before.stat().st_size} after")
-    return 0
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[Callable[[], None]]:
-    """Holds the lock of the only process that has the store open. Opening the store shares it."""
-    with open(path / "lock.mdb", "a+b") as file:
-
-        def lock() -> None:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            except OSError:
-                raise OSError("another process has it open") from None
-
-        lock()
-        yield lock
+def _load(core: _core.Store, lines: IO[bytes]) -> None:
+    number = 1
+    while piece := lines.readlines(_PIECE_BYTES):
+        core.load(b"".join(piece), number)
+        number += len(piece)
 
 
 if __name__ == "__main__":
