@@ -8,7 +8,11 @@
 #include <lmdb.h>
 #include <ucall/ucall.h>
 
-/* A small store: keys are strings, values any JSON. When `set` replies, the value is on disk. */
+/*
+ * A small store: keys are strings, values any JSON. When `set` replies, the value is on disk. Each
+ * `set` is a commit of its own, for which the thread waits; the store of `ucall_add_store` commits
+ * the writes of all clients together, on another thread.
+ */
 
 enum { SCAN_DEFAULT = 10, SCAN_MAX = 1000 };
 

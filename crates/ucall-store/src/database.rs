@@ -465,3 +465,20 @@ pub(crate) fn corrupt() -> StoreError {
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_past_the_limit_are_refused_until_others_end() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let database = Database::open(directory.path(), &StoreOptions::default()).expect("a store");
+        let mut snapshots: Vec<_> =
+            (0..READERS_MAX).map(|_| database.snapshot().expect("a snapshot")).collect();
+        let refused = database.snapshot().err().expect("one too many");
+        assert_eq!(refused.to_string(), "too many threads read the store at once");
+        snapshots.pop();
+        database.snapshot().expect("a snapshot");
+    }
+}
