@@ -184,10 +184,7 @@ impl PyStore {
     }
 
     /// Reads every entry. Returns the number of entries, and the keys of damaged ones with reasons.
-    fn check<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(u64, Vec<(Bound<'py, PyAny>, &'static str)>)> {
+    fn check<'py>(&self, py: Python<'py>) -> PyResult<(u64, Vec<Damage<'py>>)> {
         let report = self.with(py, OpenStore::check)?;
         let damaged = report.damaged.iter().map(|(key, reason)| (name(py, key), *reason));
         Ok((report.entries, damaged.collect()))
