@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_a_killed_waiting_writer_holds_up_no_other(tmp_path: Path) -> None:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         for process in (first, second):
             send_line(process)
-            assert eventually(lambda pid=process.pid: waits_for_a_lock(pid))
+            assert eventually(partial(waits_for_a_lock, process.pid))
         # The first is the next to get the lock.
         first.kill()
         first.wait()
