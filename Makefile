@@ -386,7 +386,7 @@ bench-shapes: $(STAMPS)/test-tools ## Record again what curl, Go, Chromium and o
 
 bench-report: $(STAMPS)/venv ## Write docs/benchmarks.md and the tables of other pages from the newest results
 	$(PY) bench/report.py
-	test ! -f bench/results/programs/store.json || $(PY) bench/store.py --report
+	test ! -f bench/results/store/latest.json || $(PY) bench/store.py --report
 
 bench-gate: setup .bench/c-sum ## Fail if a call takes more instructions or system calls (needs valgrind, strace)
 	$(PY) bench/gate.py $(BENCH_FLAGS)

@@ -9,7 +9,7 @@ round runs each load against both, one right after the other, every second round
 A load sends a block of requests on each connection, and the next block after all replies
 (`floor/blocks.c`); ucall is called over raw TCP. Prints the servers' CPU time an operation,
 operations a second, the median ratio of the CPU times within a round with its 95% interval, and
-whether it meets its target. Writes the samples to `bench/results/programs/store.json` and the table
+whether it meets its target. Writes the samples to `bench/results/store/latest.json` and the table
 to docs/store.md; a run of fewer than 5 rounds writes them to `.bench`. `--report` writes the table
 again, and measures nothing.
 """
@@ -36,7 +36,7 @@ from render import page, verdicts
 from render.interval import interval
 from suite import machine
 
-RESULTS = ROOT / "bench/results/programs/store.json"
+RESULTS = ROOT / "bench/results/store/latest.json"
 DOCS = ROOT / "docs/store.md"
 MARKERS = ("<!-- figures: written by make bench-store -->", "<!-- end of figures -->")
 #: Fewer rounds change no page of the project.
