@@ -201,6 +201,15 @@ def test_a_killed_peer_is_detected_by_the_next_message(broker: NatsServer) -> No
         client.close(0)
 
 
+def test_a_link_that_no_session_wants_is_closed(broker: NatsServer) -> None:
+    """As one that is dialed while the session ends: it would delay `close` by ``handshake_s``."""
+    given = options(broker, handshake_s=600)
+    with nq.new("nats", "server", options(broker)), nq.new("nats", "client", given) as client:  # type: ignore[call-overload]
+        client.put("x").result(WAIT_S)
+        link = client._open_link(True, lambda: None)
+        assert eventually(lambda: link.is_closed)
+
+
 def test_foreign_messages_change_nothing(broker: NatsServer) -> None:
     with (
         nq.new("nats", "server", options(broker)) as server,  # type: ignore[call-overload]

@@ -10,7 +10,7 @@ use ucall_engine::Engine;
 use super::external_link::ExternalLink;
 use super::handle::LinkEvent;
 use super::transport::{Context, Transport};
-use crate::session_manager::LinkKey;
+use crate::session_manager::{LinkKey, Role};
 
 /// All links that the program carries.
 #[derive(Default)]
@@ -45,6 +45,8 @@ impl<E: Engine> Transport<E> for ExternalLinks {
     ) {
         let (manager, now) = (&mut context.manager, context.now);
         match (event, link.key.get().copied()) {
+            // Its session may have ended since the program began to connect.
+            (LinkEvent::Opened(Role::Dialed), _) if !manager.wants_link() => link.end(),
             (LinkEvent::Opened(role), _) => {
                 let key = manager.open_link(role, now);
                 if let Some(name) = &link.certificate_name {
