@@ -403,6 +403,11 @@ bench-tls: setup ## Compare TLS with plain TCP (BENCH_FLAGS="--pairs 5")
 	@tools/install-bench-tools.sh
 	$(PY) bench/tls.py $(BENCH_FLAGS)
 
+.PHONY: bench-many-servers
+bench-many-servers: setup test-programs ## Compare clients of several servers, whole, slow, restarted and killed, with gRPC's round_robin
+	for mode in "" --failures --cost --discovery; do \
+		$(PY) -P bench/many_servers.py $$mode $(BENCH_FLAGS); done
+
 .PHONY: bench-relay
 bench-relay: setup ## Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
 	@tools/install-bench-tools.sh
