@@ -106,6 +106,17 @@ def test_a_slow_start() -> None:
     assert made.pairs is not None and picked(made, 11.1)["host0"] > 200
 
 
+def test_a_slow_start_relieves_busy_addresses() -> None:
+    made = balancer(2)
+    made.fail(made.members[0], 0.0)
+    made.poll_probes(1.0)
+    made.probed(made.members[0], 1.0, is_alive=True)
+    made.members[1].running.extend([None] * 8)
+    assert picked(made, 1.0)["host0"] < 200
+    made.members[1].running.extend([None] * 2)
+    assert picked(made, 1.0)["host0"] == 1000
+
+
 def test_a_new_address_starts_slowly_and_the_first_ones_do_not() -> None:
     made = balancer(2)
     assert made.pairs is not None

@@ -167,10 +167,18 @@ class AsyncBalancedPool:
         if self._latencies is not None:
             return await self._exchange_hedged(self._latencies, request, ids, timeout)
         balancer, began = self._balancer, time.monotonic()
-        is_first = not balancer.is_resolved
-        member = await self._pick(began)
-        if is_first or member is balancer.fallback:
-            return await self._exchange_from(member, request, ids, Deadline(timeout, began))
+        pairs = balancer.pairs
+        if pairs is not None and self._key is None and began < balancer.next_due:
+            # As `_pick` does, without a coroutine.
+            self._servers.use_running_loop()
+            member, other = next(pairs)
+            if len(other.running) < len(member.running):
+                member = other
+        else:
+            is_first = not balancer.is_resolved
+            member = await self._pick(began)
+            if is_first or member is balancer.fallback:
+                return await self._exchange_from(member, request, ids, Deadline(timeout, began))
         running = member.running
         running.append(None)
         try:
@@ -183,7 +191,9 @@ class AsyncBalancedPool:
             outcome: Outcome = error
         else:
             if reply.is_result or not is_refused(reply):
-                balancer.succeed(member, began)
+                member.replied_call = began
+                if not member.is_up:
+                    balancer.succeed(member, began)
                 balancer.budget.earn()
                 return reply
             outcome = reply

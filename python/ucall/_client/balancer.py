@@ -6,7 +6,7 @@ The present and random numbers are arguments, so tests have a clock of their own
 |---|---|---|
 | up | calls: of two random addresses the one with fewer | resting, if it fails or drains |
 | resting | a probe after each pause; calls only if none is up | starting, if it answers |
-| starting | a share of the calls that grows for ten seconds | up |
+| starting | a share of the calls that grows for ten seconds; more if the others are busy | up |
 
 An address that has replied to nothing for a second, while calls wait for it, is probed, too, and
 rests if it does not answer: a process that is stopped and a network that drops packets report no
@@ -362,9 +362,13 @@ class Balancer(Generic[PoolT]):
         if len(members) < 2:
             return members[0] if members else None
         one, other = self._two_of(members)
-        if self._random() >= self._share(one, now):
+        # A slow start must not make others queue: calls are compared by the share of each, too.
+        share, other_share = self._share(one, now), self._share(other, now)
+        load = (len(one.running) + 1) / share
+        other_load = (len(other.running) + 1) / other_share
+        if self._random() >= share and other_load <= load:
             return other
-        if self._random() >= self._share(other, now):
+        if self._random() >= other_share and load <= other_load:
             return one
         return one if len(one.running) <= len(other.running) else other
 
