@@ -270,8 +270,9 @@ impl Uring {
     pub(super) fn resume_datagrams(&mut self, id: Id) {
         if let Some(Slot::Datagrams(datagrams)) = self.slots.get_mut(id) {
             datagrams.paused = false;
-            if !datagrams.arrived.is_empty() {
-                datagrams.reported = true;
+            // The caller may have taken all without finding out.
+            datagrams.reported = !datagrams.arrived.is_empty();
+            if datagrams.reported {
                 self.deferred.push(Completion::Datagrams(id));
             }
             self.receive_datagrams(id);
