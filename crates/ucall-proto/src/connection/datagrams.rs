@@ -79,6 +79,11 @@ impl<'a> DatagramDocument<'a> {
         self.requests().iter().map(|request| request.method)
     }
 
+    /// How many calls want a reply.
+    pub fn calls(&self) -> usize {
+        self.requests().iter().filter(|request| request.id.is_some()).count()
+    }
+
     /// What proves the sender's address: the string `cookie` in the `_meta` of a request.
     pub fn cookie(&self) -> Option<&'a [u8]> {
         let texts = self.requests().iter().filter_map(|it| it.meta?.find(b"cookie"));
@@ -91,8 +96,10 @@ impl<'a> DatagramDocument<'a> {
     }
 
     /// Feeds all that decides whether another datagram is a repeat of this one: ids, methods and
-    /// params, but not `_meta`, which a client may change when it sends a request again.
+    /// params, but not `_meta`, which a client may change when it sends a request again. A batch of
+    /// one call has another reply than the call.
     pub fn hash_requests(&self, hasher: &mut impl Hasher) {
+        hasher.write_u8(u8::from(matches!(self.content, Content::Batch(_))));
         for request in self.requests() {
             for part in [Some(request.method.raw()), request.params, request.id] {
                 hasher.write_usize(part.map_or(usize::MAX, <[u8]>::len));

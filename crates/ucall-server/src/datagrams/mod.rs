@@ -4,17 +4,20 @@
 //!
 //! 1. It is dropped and counted unless it holds valid requests ([`DatagramDocument`]).
 //! 2. A cookie in it proves the address of its sender ([`CookieKey`]).
-//! 3. A repeat gets the reply of the first copy ([`ReplyCache`]).
-//! 4. Its calls run, or begin: then [`DatagramServer::complete`] takes their outcomes.
-//! 5. A reply that is too long becomes an error. One of more than three times the bytes of the
-//!    request goes only to a proven address, so that nobody can aim a flood at another
+//! 3. A repeat gets the reply of the first copy ([`ReplyCache`]), also past all limits.
+//! 4. A new one is refused past the limits of its [`Source`]. A sender without a cookie learns that
+//!    it needs one, because those that forge its address may have used up what it had.
+//! 5. Its calls run, or begin: then [`DatagramServer::complete`] takes their outcomes.
+//! 6. A reply that is too long becomes an error. One of more than three times the bytes of the
+//!    request goes only to a proven address, so that no sender can aim a flood at another
 //!    (RFC 9000, 8.1).
 
 mod reply_cache;
+mod source;
 mod source_rates;
 
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -26,6 +29,7 @@ use ucall_proto::{
 };
 
 use self::reply_cache::{Found, ReplyCache, RequestKey};
+use self::source::Source;
 use self::source_rates::SourceRates;
 use crate::config::DatagramConfig;
 use crate::counters::DatagramCounts;
@@ -46,6 +50,12 @@ struct Sender {
     has_cookie: bool,
 }
 
+impl Sender {
+    fn source(&self) -> Source {
+        Source::new(self.path.peer.ip(), self.has_cookie)
+    }
+}
+
 /// A datagram whose calls are deferred.
 #[derive(Debug)]
 struct PendingReply {
@@ -53,6 +63,8 @@ struct PendingReply {
     /// The first id in the datagram.
     id: Vec<u8>,
     key: Option<RequestKey>,
+    /// The calls in it that want a reply. They count until the last of them has ended.
+    calls: usize,
 }
 
 /// The datagrams of one worker.
@@ -64,8 +76,8 @@ pub(crate) struct DatagramServer {
     cache: ReplyCache,
     hasher: RandomState,
     pending: HashMap<u64, PendingReply>,
-    /// The pending replies of each address.
-    pending_by_address: HashMap<IpAddr, usize>,
+    /// The calls of the pending replies of each source.
+    calls_by_source: HashMap<Source, usize>,
     /// `None` without a limit.
     rates: Option<SourceRates>,
     /// The reply to the datagram that was handled last; empty without one.
@@ -85,7 +97,7 @@ impl DatagramServer {
             cache: ReplyCache::new(bytes_max, config.datagram_bytes_max, lifetime),
             hasher: RandomState::new(),
             pending: HashMap::new(),
-            pending_by_address: HashMap::new(),
+            calls_by_source: HashMap::new(),
             rates: config.source_rate_max.map(SourceRates::new),
             reply: Vec::new(),
             sockets: Vec::new(),
@@ -135,34 +147,55 @@ impl DatagramServer {
         let sender = Sender { path, request_bytes: bytes.len(), has_cookie };
         if document.method().is_some_and(|method| method.raw() == COOKIE_METHOD) {
             self.write_cookie(&document, &sender, unix_time_s);
-        } else if let Err(error) = self.check(&document, &sender, environment) {
-            self.refuse(&document, error, unix_time_s, address);
         } else {
             let key = self.key_of(&document, &sender, environment);
-            // A call that is refused did not run, so its repeat may run elsewhere.
-            let key = key.filter(|key| !is_rejecting || self.cache.contains(key));
-            self.run_once(&document, &sender, key, unix_time_s, environment);
+            if !self.repeat(key, environment.now) {
+                // A call that is refused did not run, so its repeat may run elsewhere.
+                let key = key.filter(|_| !is_rejecting);
+                match self.check(&document, &sender, key, environment) {
+                    Ok(()) => self.run(&document, &sender, key, environment),
+                    Err(refusal) => self.refuse(&document, refusal, unix_time_s, address),
+                }
+            }
         }
         self.limit_amplification(document.id(), &sender, unix_time_s);
         (!self.reply.is_empty()).then_some(&self.reply)
     }
 
-    /// Whether the calls of a datagram may begin.
+    /// Handles a request as a repeat, if it is one.
+    fn repeat(&mut self, key: Option<RequestKey>, now: Instant) -> bool {
+        match key.map_or(Found::New, |key| self.cache.find(&key, now)) {
+            Found::New => return false,
+            Found::UnderWay => {}
+            Found::Replied(reply) => self.reply.extend_from_slice(reply),
+        }
+        self.counts.repeated += 1;
+        true
+    }
+
+    /// Whether the calls of a new request may begin.
     fn check<S>(
         &mut self,
         document: &DatagramDocument<'_>,
         sender: &Sender,
+        key: Option<RequestKey>,
         environment: &Environment<'_, S>,
     ) -> Result<(), Refusal> {
-        let pending = self.pending_by_address.get(&sender.path.peer.ip()).copied().unwrap_or(0);
-        if pending >= self.config.source_calls_max {
-            return Err(Refusal::Dropped);
+        let (source, now) = (sender.source(), environment.now);
+        let refuse_unless = |is_allowed: bool, refusal: Refusal| match (is_allowed, source) {
+            (true, _) => Ok(()),
+            (_, Source { has_cookie: false, .. }) => Err(Refusal::CookieRequired),
+            _ => Err(refusal),
+        };
+        let (calls, max) = (document.calls(), self.config.source_calls_max);
+        if calls > max {
+            return Err(Refusal::LongBatch);
         }
+        let running = self.calls_by_source.get(&source).copied().unwrap_or(0);
+        refuse_unless(running + calls <= max, Refusal::Dropped)?;
         if let Some(rates) = &mut self.rates {
-            let (address, calls) = (sender.path.peer.ip(), document.methods().count());
-            if !rates.take(address, sender.has_cookie, calls, environment.now) {
-                return Err(Refusal::Dropped);
-            }
+            let is_below = rates.take(source, document.methods().count(), now);
+            refuse_unless(is_below, Refusal::Dropped)?;
         }
         if !sender.has_cookie && environment.load == LoadState::Overloaded {
             return Err(Refusal::CookieRequired);
@@ -170,7 +203,8 @@ impl DatagramServer {
         if document.takes_items() {
             return Err(Refusal::ItemsOverUdp);
         }
-        Ok(())
+        let has_room = key.is_none_or(|key| self.cache.begin(key, sender.has_cookie, now));
+        refuse_unless(has_room, Refusal::Overloaded)
     }
 
     /// What names a datagram in the cache; `None` if it may run twice.
@@ -187,32 +221,9 @@ impl DatagramServer {
             return None;
         }
         let mut hasher = self.hasher.build_hasher();
+        sender.path.peer.hash(&mut hasher);
         document.hash_requests(&mut hasher);
         Some(RequestKey { source: sender.path.peer, hash: hasher.finish() })
-    }
-
-    fn run_once<H: Handler>(
-        &mut self,
-        document: &DatagramDocument<'_>,
-        sender: &Sender,
-        key: Option<RequestKey>,
-        unix_time_s: u64,
-        environment: &mut Environment<'_, Dispatch<'_, H>>,
-    ) {
-        let now = environment.now;
-        let found = key.map_or(Found::New, |key| self.cache.begin(key, sender.has_cookie, now));
-        let refusal = match found {
-            Found::New => return self.run(document, sender, key, environment),
-            Found::UnderWay => return self.counts.repeated += 1,
-            Found::Replied(reply) => {
-                self.reply.extend_from_slice(reply);
-                self.counts.repeated += 1;
-                return;
-            }
-            Found::Full => Refusal::Overloaded,
-            Found::FullWithoutCookie => Refusal::CookieRequired,
-        };
-        self.refuse(document, refusal, unix_time_s, sender.path.peer.ip());
     }
 
     fn run<H: Handler>(
@@ -227,9 +238,9 @@ impl DatagramServer {
             DatagramOutcome::NoReply => {}
             DatagramOutcome::Replied => self.limit_length(id),
             DatagramOutcome::Deferred(number) => {
-                let (sender, id) = (sender.clone(), id.to_vec());
-                *self.pending_by_address.entry(sender.path.peer.ip()).or_insert(0) += 1;
-                self.pending.insert(number, PendingReply { sender, id, key });
+                let (sender, id, calls) = (sender.clone(), id.to_vec(), document.calls());
+                *self.calls_by_source.entry(sender.source()).or_insert(0) += calls;
+                self.pending.insert(number, PendingReply { sender, id, key, calls });
                 return;
             }
         }
@@ -252,12 +263,12 @@ impl DatagramServer {
         if !self.calls.complete(number, outcome, limits, &mut self.reply) {
             return None;
         }
-        let PendingReply { sender, id, key } = self.pending.remove(&number.request)?;
-        let address = sender.path.peer.ip();
-        if let Some(pending) = self.pending_by_address.get_mut(&address) {
-            *pending -= 1;
-            if *pending == 0 {
-                self.pending_by_address.remove(&address);
+        let PendingReply { sender, id, key, calls } = self.pending.remove(&number.request)?;
+        let source = sender.source();
+        if let Some(running) = self.calls_by_source.get_mut(&source) {
+            *running -= calls;
+            if *running == 0 {
+                self.calls_by_source.remove(&source);
             }
         }
         self.limit_length(&id);
@@ -288,8 +299,12 @@ impl DatagramServer {
             Refusal::Dropped => return,
             Refusal::Overloaded => RpcError::overloaded(),
             Refusal::CookieRequired => self.cookie_required(address, unix_time_s),
-            Refusal::ItemsOverUdp => RpcError::new(RpcError::INVALID_REQUEST, "Invalid Request")
+            Refusal::ItemsOverUdp => invalid_request()
                 .expected("expected no progressToken: the items of a stream need TCP"),
+            Refusal::LongBatch => {
+                let max = self.config.source_calls_max;
+                invalid_request().expected(&format!("expected at most {max} calls in a datagram"))
+            }
         };
         let _ = refuse_datagram(document, &error, &mut self.reply);
     }
@@ -336,6 +351,10 @@ impl DatagramServer {
     }
 }
 
+fn invalid_request() -> RpcError {
+    RpcError::new(RpcError::INVALID_REQUEST, "Invalid Request")
+}
+
 /// Why the calls of a datagram do not run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
@@ -344,4 +363,6 @@ enum Refusal {
     Overloaded,
     CookieRequired,
     ItemsOverUdp,
+    /// More calls than an address may have under way.
+    LongBatch,
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod admission_queues;
+mod datagram_limits;
 mod datagrams;
 mod faults;
 mod harness;
