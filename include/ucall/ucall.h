@@ -269,14 +269,16 @@ typedef struct ucall_config_t {
     uint8_t udp_without_dedupe;
     /* The port of UDP. Default: that of TCP. */
     uint16_t udp_port;
-    /* Deferred calls of one address over UDP. Default: 64. Past it: its datagrams are dropped. */
+    /* Deferred calls of one address over UDP. Default: 64. Past it: its datagrams are dropped, and
+     * get -32006 without a cookie. */
     uint32_t max_source_calls;
     /* A reply in a datagram. Default: 1,232. Past it: an error that says to use TCP. */
     size_t max_datagram_bytes;
     /* Replies that a thread keeps for datagrams that are sent again. Default: 64 MiB. Past it:
      * -32003. */
     size_t max_dedupe_bytes;
-    /* How long after the last copy of a datagram its reply is kept. Default: 10 s. */
+    /* How long after the last copy of a datagram its reply is kept. Default: 10 s; at least 5 s,
+     * because clients pause for up to 2.5 s between two copies. */
     uint64_t dedupe_ms;
     /* A network interface, such as "eth0", whose datagrams are received over AF_XDP; or "unix:" and
      * the path of the socket of ucall-xdp-setup. Needs `udp`, capabilities, and a queue for each
@@ -362,6 +364,13 @@ typedef struct ucall_stats_t {
     uint64_t bytes_sent;
     uint64_t subscriptions;    /* now */
     uint64_t dropped_messages; /* for slow clients and busy threads */
+    /* Of UDP: see docs/udp.md. */
+    uint64_t received_datagrams;
+    uint64_t sent_datagrams;     /* replies */
+    uint64_t invalid_datagrams;  /* without a valid request, so that they got no reply */
+    uint64_t repeated_datagrams; /* copies of a request that has run, or runs */
+    uint64_t refused_datagrams;  /* past a limit, or whose reply needed a cookie */
+    uint64_t dropped_datagrams;  /* lost on this machine, because a buffer was full */
 } ucall_stats_t;
 
 /*

@@ -141,11 +141,12 @@ class Server(Decorators):
             its calls again.
         max_datagram_bytes: A reply in a datagram. Past it, an error that says to use TCP.
         max_dedupe_bytes: Memory of a worker for such replies. Past it, -32003.
-        dedupe_s: Seconds that a reply is kept after the last copy of its request.
+        dedupe_s: Seconds that a reply is kept after the last copy of its request, at least 5.
         max_source_calls: Concurrent deferred calls of one address over UDP. Past it, its datagrams
-            are dropped.
+            are dropped, and get -32006 without a cookie.
         max_source_calls_per_s: Calls a second of one address over UDP. Past it, its datagrams are
-            dropped. No limit by default, because many clients may share an address.
+            dropped, and get -32006 without a cookie. No limit by default, because many clients may
+            share an address.
 
     Raises:
         ImportError: ``trace`` without ``opentelemetry-api``.

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 
 import harness
 from harness import serving
@@ -9,10 +11,11 @@ from harness import serving
 UDP = harness.PROGRAMS / "udp.c"
 
 
-def exchange(port: int, *requests: dict) -> list:
+def exchange(port: int, *requests: dict, source: str = "127.0.0.1") -> list:
     """The replies of one source to requests, one after another."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(harness.START_SECONDS_MAX)
+        client.bind((source, 0))
         client.connect(("127.0.0.1", port))
         replies = []
         for request in requests:
@@ -44,12 +47,76 @@ def test_without_dedupe_a_repeat_runs(built, engine):
         assert [reply["result"] for reply in replies] == [1, 2]
 
 
-def test_an_address_past_its_calls_a_second_is_dropped(built, engine):
+def test_deferred_calls_are_answered_and_repeats_do_not_run(built, engine):
+    with serving([built(UDP), engine]) as server:
+        first, second, other = exchange(
+            server.port,
+            {"method": "later", "id": 1},
+            {"method": "later", "id": 1},
+            {"method": "later", "id": 2},
+        )
+        assert (first["result"], second["result"], other["result"]) == (1, 1, 2)
+
+
+def test_a_stream_needs_tcp(built, engine):
+    with serving([built(UDP), engine]) as server:
+        token = {"_meta": {"progressToken": 1}}
+        collected, opened, asked = exchange(
+            server.port,
+            {"method": "stream", "id": 1},
+            {"method": "stream", "params": {"items": True}, "id": 2},
+            {"method": "stream", "id": 3, **token},
+        )
+        assert collected["result"] == [1, 2]
+        assert (opened["error"]["code"], asked["error"]["code"]) == (-32600, -32600)
+
+
+def test_datagrams_are_counted(built, engine):
+    datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    # All of one source, so that one thread has them.
+    with serving([built(UDP), engine]) as server, datagram as client:
+        client.settimeout(harness.START_SECONDS_MAX)
+        client.connect(("127.0.0.1", server.port))
+
+        def send(document: object) -> dict:
+            client.send(json.dumps(document).encode())
+            return json.loads(client.recv(65_536))
+
+        def request(method: str, number: int) -> dict:
+            return {"jsonrpc": "2.0", "method": method, "id": number}
+
+        client.send(b"[]")
+        assert send(request("count", 1)) == send(request("count", 1))
+        assert send([request("count", 2)] * 65)["error"]["code"] == -32600
+        for number in range(10, 10_000):
+            # As of the end of an earlier turn.
+            counts = send(request("stats", number))["result"]
+            if counts["received"] >= 4:
+                break
+        names = ("invalid", "repeated", "refused", "dropped")
+        assert [counts[name] for name in names] == [1, 1, 1, 0]
+        assert counts["sent"] == counts["received"] - 1
+
+
+def test_auth_on_all_addresses_needs_force(built, engine):
+    program = built(UDP)
+    refused = subprocess.run([program, engine, "auth"], capture_output=True, text=True, timeout=60)
+    assert (refused.returncode, "udp_auth" in refused.stderr) == (1, True)
+    with serving([program, engine, "forced_auth"]) as server:
+        assert exchange(server.port, {"method": "user", "id": 1})[0]["result"] is True
+        if sys.platform == "linux":
+            request = {"method": "user", "id": 1}
+            (reply,) = exchange(server.port, request, source="127.0.0.2")
+            assert reply["error"]["code"] == -32004
+
+
+def test_an_address_past_its_calls_a_second_is_refused(built, engine):
     with serving([built(UDP), engine, "limited"]) as server:
         batch = [{"jsonrpc": "2.0", "method": "count", "id": number} for number in range(4)]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.settimeout(harness.START_SECONDS_MAX)
             client.connect(("127.0.0.1", server.port))
             client.send(json.dumps(batch).encode())
+            assert json.loads(client.recv(2048))["error"]["code"] == -32006
             client.send(json.dumps(batch[:3]).encode())
             assert [reply["result"] for reply in json.loads(client.recv(2048))] == [1, 2, 3]

@@ -205,6 +205,10 @@ impl Config {
             let max = DatagramConfig::DATAGRAM_BYTES_MAX;
             return Err(format!("max_datagram_bytes: expected at most {max}"));
         }
+        let dedupe_min_ms = DatagramConfig::DEDUPE_LIFETIME_MIN.as_millis() as u64;
+        if (1..dedupe_min_ms).contains(&self.dedupe_ms) {
+            return Err(format!("dedupe_ms: expected at least {dedupe_min_ms}"));
+        }
         if self.udp != 0 && self.use_ssl != 0 {
             return Err("udp: datagrams cannot be encrypted; expected no use_ssl".into());
         }

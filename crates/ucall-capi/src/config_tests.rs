@@ -103,6 +103,10 @@ fn invalid_settings_are_refused() {
     assert!(Config { udp: 1, use_ssl: 1, ..Config::EMPTY }.apply_defaults().is_err());
     let too_long = Config { max_datagram_bytes: 65_508, ..Config::EMPTY };
     assert!({ too_long }.apply_defaults().is_err());
+    for (dedupe_ms, expected) in [(0, true), (1, false), (4_999, false), (5_000, true)] {
+        let mut given = Config { dedupe_ms, ..Config::EMPTY };
+        assert_eq!(given.apply_defaults().is_ok(), expected, "{dedupe_ms}");
+    }
     let xdp = c"eth0".as_ptr();
     assert!(Config { xdp, ..Config::EMPTY }.apply_defaults().is_err());
     assert!(Config { xdp, udp: 1, ..Config::EMPTY }.apply_defaults().is_ok());

@@ -120,6 +120,12 @@ pub(crate) fn apply(
         let expected = format!("max_datagram_bytes: expected at most {max}, got {datagram}");
         return Err(PyValueError::new_err(expected));
     }
+    let dedupe = config.datagrams.dedupe_lifetime;
+    if dedupe < DatagramConfig::DEDUPE_LIFETIME_MIN {
+        let min = DatagramConfig::DEDUPE_LIFETIME_MIN.as_secs_f64();
+        let expected = format!("dedupe_s: expected at least {min}, got {}", dedupe.as_secs_f64());
+        return Err(PyValueError::new_err(expected));
+    }
     call_limits.reply_bytes_max = config.limits.reply_bytes_max;
     Ok(())
 }

@@ -117,6 +117,9 @@ impl XdpConfig {
 impl DatagramConfig {
     /// The longest datagram that IPv4 carries.
     pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+    /// Twice the longest pause of our clients between two copies of a request. An entry that ends
+    /// before the next copy comes would let that run again.
+    pub const DEDUPE_LIFETIME_MIN: Duration = Duration::from_secs(5);
 }
 
 impl Default for DatagramConfig {

@@ -29,20 +29,75 @@ static void count(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, __atomic_add_fetch(&runs, 1, __ATOMIC_RELAXED));
 }
 
+/* later(): as count, by a deferred call. */
+static void later(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_call_t deferred = ucall_call_defer(call);
+    if (!deferred) return;
+    count(deferred, tag);
+    ucall_call_release(deferred);
+}
+
+/* stream(items): a list, or a stream, which no datagram carries. */
+static void stream(ucall_call_t call, ucall_callback_tag_t tag) {
+    bool items = false;
+    (void)tag;
+    ucall_param_named_bool(call, "items", 0, &items);
+    if (ucall_call_takes_items(call)) abort();
+    if (!items)
+        ucall_call_reply_content(call, "[1,2]", UCALL_NUL_TERMINATED);
+    else if (ucall_call_stream(call, UCALL_OVERFLOW_PAUSE, NULL, NULL))
+        abort();
+}
+
+/* user(): whether `auth` has set one. */
+static void user(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_bool(call, ucall_call_user(call) == &server);
+}
+
+/* stats(): the counts of datagrams. */
+static void stats(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_stats_t now;
+    char text[256];
+    (void)tag;
+    if (!ucall_stats(server, &now, sizeof now)) abort();
+    snprintf(text, sizeof text,
+             "{\"received\":%d,\"sent\":%d,\"invalid\":%d,\"repeated\":%d,\"refused\":%d,"
+             "\"dropped\":%d}",
+             (int)now.received_datagrams, (int)now.sent_datagrams, (int)now.invalid_datagrams,
+             (int)now.repeated_datagrams, (int)now.refused_datagrams, (int)now.dropped_datagrams);
+    ucall_call_reply_content(call, text, UCALL_NUL_TERMINATED);
+}
+
+/* Accepts datagrams of one address. */
+static bool auth(ucall_request_t request, ucall_callback_tag_t tag, void **found) {
+    ucall_peer_t peer;
+    (void)tag;
+    *found = &server;
+    return ucall_request_peer(request, &peer) && !strcmp(peer.address, "127.0.0.1");
+}
+
 static void *serve(void *thread) {
     return ucall_take_calls(server, (uint16_t)(size_t)thread) ? NULL : thread;
 }
 
-/* udp [posix|uring] [without_dedupe|limited]; limited: 3 calls a second of an address.
- * The ports of TCP and UDP are the same. */
+/* udp [posix|uring] [without_dedupe|limited|auth|forced_auth]; limited: 3 calls a second of an
+ * address; auth: on all addresses, which needs force. The ports of TCP and UDP are the same. */
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
+    char const *how = argc > 2 ? argv[2] : "";
     config.pick_port = true;
     config.serving_threads = 2;
     config.udp = true;
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.udp_without_dedupe = argc > 2 && !strcmp(argv[2], "without_dedupe");
-    config.max_source_calls_per_s = argc > 2 && !strcmp(argv[2], "limited") ? 3 : 0;
+    config.udp_without_dedupe = !strcmp(how, "without_dedupe");
+    config.max_source_calls_per_s = !strcmp(how, "limited") ? 3 : 0;
+    config.udp_auth = !strcmp(how, "forced_auth");
+    if (strstr(how, "auth")) {
+        config.auth = auth;
+        config.with_peers = true;
+        config.hostname = "0.0.0.0";
+    }
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
@@ -50,6 +105,10 @@ int main(int argc, char **argv) {
     if (config.udp_port != config.port) return 1;
     ucall_add_procedure(server, "sum", sum, NULL);
     ucall_add_procedure(server, "count", count, NULL);
+    ucall_add_procedure(server, "later", later, NULL);
+    ucall_add_procedure(server, "stream", stream, NULL);
+    ucall_add_procedure(server, "user", user, NULL);
+    ucall_add_procedure(server, "stats", stats, NULL);
     signal(SIGTERM, on_signal);
     printf("listening on %d\n", config.port);
     fflush(stdout);

@@ -119,6 +119,12 @@ pub struct ServerStats {
     bytes_sent: u64,
     subscriptions: u64,
     dropped_messages: u64,
+    received_datagrams: u64,
+    sent_datagrams: u64,
+    invalid_datagrams: u64,
+    repeated_datagrams: u64,
+    refused_datagrams: u64,
+    dropped_datagrams: u64,
 }
 
 impl From<Stats> for ServerStats {
@@ -131,6 +137,12 @@ impl From<Stats> for ServerStats {
             bytes_sent: stats.bytes_sent,
             subscriptions: stats.subscriptions,
             dropped_messages: stats.dropped_messages,
+            received_datagrams: stats.datagrams.received,
+            sent_datagrams: stats.datagrams.sent,
+            invalid_datagrams: stats.datagrams.invalid,
+            repeated_datagrams: stats.datagrams.repeated,
+            refused_datagrams: stats.datagrams.refused,
+            dropped_datagrams: stats.datagrams.dropped,
         }
     }
 }
