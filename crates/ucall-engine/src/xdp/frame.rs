@@ -158,11 +158,17 @@ fn pseudo_header(addresses: &[u8], udp_len: usize) -> u64 {
     sum(addresses) + udp_len as u64 + u64::from(UDP)
 }
 
-/// The sum of all words of 16 bits, the last one filled up with zeros (RFC 1071).
+/// A number that [`fold`] turns into the sum of all words of 16 bits, the last one filled up with
+/// zeros. Words of 32 bits have the same sum, because carries are added anyway (RFC 1071, 2 (C)).
 fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks_exact(2);
-    let last = words.remainder().first().map_or(0, |&byte| u64::from(byte) << 8);
-    words.fold(last, |sum, word| sum + u64::from(word[0]) * 256 + u64::from(word[1]))
+    let halves = |bytes: [u8; 8]| {
+        let number = u64::from_be_bytes(bytes);
+        (number >> 32) + (number & u64::from(u32::MAX))
+    };
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    chunks.iter().fold(halves(last), |sum, chunk| sum + halves(*chunk))
 }
 
 /// Adds the carries to the lower 16 bits.

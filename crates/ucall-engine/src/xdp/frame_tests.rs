@@ -144,6 +144,14 @@ fn the_checksum_of_rfc_1071() {
 
 proptest! {
     #[test]
+    fn the_sum_is_that_of_all_words(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let words = bytes.chunks(2).map(|word| {
+            u64::from(word[0]) << 8 | word.get(1).map_or(0, |&byte| u64::from(byte))
+        });
+        prop_assert_eq!(fold(sum(&bytes)), fold(words.sum()));
+    }
+
+    #[test]
     fn any_bytes_are_parsed_without_a_panic(
         start in prop_oneof![Just(ipv4()), Just(ipv6()), Just(vec![])],
         changes in prop::collection::vec((0usize..80, any::<u8>()), 0..6),

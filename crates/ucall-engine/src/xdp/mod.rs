@@ -69,6 +69,8 @@ pub struct XdpProgram {
     link: Option<OwnedFd>,
     sockets: OwnedFd,
     is_native: bool,
+    /// Why the driver does not run it, as far as this process knows.
+    why_generic: Option<String>,
 }
 
 /// The queues of an interface that one of several workers has: those whose number modulo `workers`
@@ -107,7 +109,7 @@ impl XdpProgram {
     /// There is no such interface.
     pub fn share(name: &str, sockets: OwnedFd, is_native: bool) -> io::Result<Self> {
         let interface = Interface::find(name).map_err(|error| explain(name, &error))?;
-        Ok(Self { interface, link: None, sockets, is_native })
+        Ok(Self { interface, link: None, sockets, is_native, why_generic: None })
     }
 
     /// Checks that each of several workers gets a queue.
@@ -138,6 +140,11 @@ impl XdpProgram {
     /// Whether the driver runs the program.
     pub fn is_native(&self) -> bool {
         self.is_native
+    }
+
+    /// Why the driver does not run it; `None` if it does, or another process knows.
+    pub fn why_generic(&self) -> Option<&str> {
+        self.why_generic.as_deref()
     }
 
     /// Its map of sockets, for [`XdpProgram::share`].
@@ -248,12 +255,13 @@ fn attach(name: &str, address: SocketAddr) -> io::Result<XdpProgram> {
     let attach = |place| {
         retry_while_busy(RELEASE_TIMEOUT, || bpf::attach(program.as_fd(), interface.index, place))
     };
-    let (link, is_native) = match attach(Place::Driver) {
-        Ok(link) => (link, true),
+    let (link, why_generic) = match attach(Place::Driver) {
+        Ok(link) => (link, None),
         Err(error) if is_busy(&error) => return Err(error),
-        Err(_) => (attach(Place::Generic)?, false),
+        Err(error) => (attach(Place::Generic)?, Some(format!("not native: {error}"))),
     };
-    Ok(XdpProgram { interface, link: Some(link), sockets, is_native })
+    let (link, is_native) = (Some(link), why_generic.is_none());
+    Ok(XdpProgram { interface, link, sockets, is_native, why_generic })
 }
 
 /// What a socket that is bound to `bound` receives at the interface.

@@ -181,7 +181,7 @@ impl XdpQueue {
         self.fill.push(frame_of(datagram.start as u64));
     }
 
-    /// Sends the queued replies. Those that the kernel has no room for are sent by a later flush.
+    /// Sends the queued replies. What is left after some attempts is sent by a later flush.
     pub fn flush(&mut self) {
         for _ in 0..=FRAMES / SENT_AT_ONCE {
             if !self.sending.has_unread() || !self.sending.needs_wakeup() {
@@ -199,9 +199,10 @@ impl XdpQueue {
                     0,
                 )
             };
-            let error = io::Error::last_os_error();
-            let is_partial = error.kind() == io::ErrorKind::WouldBlock;
-            if sent < 0 && !is_partial && error.kind() != io::ErrorKind::Interrupted {
+            // The kernel has sent a part of them, or none for want of memory, or dropped one.
+            let error = io::Error::last_os_error().raw_os_error();
+            let may_continue = [libc::EAGAIN, libc::ENOBUFS, libc::EBUSY, libc::EINTR].map(Some);
+            if sent < 0 && !may_continue.contains(&error) {
                 break;
             }
         }

@@ -69,6 +69,10 @@ impl XdpProgram {
         match *self {}
     }
 
+    pub fn why_generic(&self) -> Option<&str> {
+        match *self {}
+    }
+
     pub fn sockets(&self) -> BorrowedFd<'_> {
         match *self {}
     }

@@ -67,7 +67,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 all => format!("{count} of {all} queues"),
             };
             let mode = server.xdp.mode();
-            self.context.handler().warn(&format!("xdp: {name}: {queues} in {mode}"));
+            let why = program.why_generic().map(|why| format!(" ({why})")).unwrap_or_default();
+            self.context.handler().warn(&format!("xdp: {name}: {queues} in {mode}{why}"));
         }
         for queue in server.xdp.queues.iter().skip(server.watches.len()) {
             server.watches.push(self.engine.watch(queue.as_fd(), READABLE)?);
