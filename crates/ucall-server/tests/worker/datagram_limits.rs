@@ -1,6 +1,9 @@
 //! The limits of calls over UDP, and forged addresses.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
+
+use proptest::prelude::*;
 
 use crate::datagrams::{Udp, result, udp, with_cookie};
 use crate::harness::call;
@@ -176,4 +179,38 @@ fn the_addresses_of_a_network_of_ipv6_are_one_source() {
     assert_eq!(send("2001:db8::2", "2"), 2);
     assert_eq!(send("2001:db8::3", "3"), 2, "refused");
     assert_eq!(send("2001:db8:0:1::1", "4"), 3);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_sequence_of_calls_is_amplified_or_runs_one_twice(
+        sent in prop::collection::vec(
+            (0..3u8, 0..6u8, 0..1_500usize, 0..400usize, prop::option::of(0..4u8)),
+            1..40,
+        ),
+        dedupe_bytes_max in 2_000..40_000usize,
+    ) {
+        let mut udp = udp(|config| config.datagrams.dedupe_bytes_max = dedupe_bytes_max);
+        let mut cookies: Vec<_> = (0..3).map(|number| udp.cookie(number)).collect();
+        cookies.push("0".repeat(32));
+        let mut distinct = HashSet::new();
+        for (source, id, reply_bytes, padding, cookie_of) in sent {
+            let (number, params) = (id.to_string(), format!("[{reply_bytes}]"));
+            let cookie = cookie_of.map(|number| &cookies[usize::from(number)]);
+            let text = match cookie {
+                Some(cookie) => with_cookie("large", &params, &number, cookie),
+                None => call("large", &params, &number),
+            } + &" ".repeat(padding);
+            let replies = udp.send(source, &text);
+            prop_assert!(replies.len() <= 1);
+            let bytes = replies.first().map_or(0, String::len);
+            prop_assert!(bytes <= 1_232, "{text}: {replies:?}");
+            let is_proven = cookie_of == Some(source);
+            prop_assert!(is_proven || bytes <= 3 * text.len(), "{text}: {replies:?}");
+            distinct.insert((source, id, reply_bytes));
+        }
+        prop_assert!(udp.harness.stats().calls <= distinct.len() as u64);
+    }
 }
