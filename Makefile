@@ -213,6 +213,11 @@ conformance: test-conformance ## Run these and testssl.sh, which takes minutes
 	@tools/install-test-programs.sh conformance
 	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
 
+.PHONY: test-xdp
+test-xdp: setup ## Run the tests of AF_XDP, by sudo unless as root
+	$(if $(filter 0,$(shell id -u)),,sudo) $(PY) -m pytest $(PYTEST_FLAGS) -p no:cacheprovider \
+		tests/python/test_xdp.py
+
 .PHONY: test-udp-long
 test-udp-long: setup ## Make 100,000 calls over UDP that lose 5% of the datagrams, on each engine
 	UDP_CALLS=100000 $(PY) -m pytest $(PYTEST_FLAGS) --timeout 1800 tests/python/test_udp.py -k bad_network

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import pytest
 from programs import find, reason
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -97,6 +98,32 @@ def why_no_network() -> str | None:
     except (OSError, subprocess.CalledProcessError) as error:
         return f"cannot make a network namespace: {error}"
     _ip("netns", "delete", name)
+    return None
+
+
+def why_no_xdp() -> str | None:
+    """Why servers cannot receive over AF_XDP here; containers may forbid it to root, too."""
+    return why_no_network() or _why_no_map()
+
+
+def require_xdp() -> pytest.MarkDecorator:
+    """Skips a module where AF_XDP cannot be tested."""
+    why = why_no_xdp() or ""
+    # A missing program is named with its package.
+    text = why if " is not installed " in why else f"AF_XDP is not possible ({why})"
+    return pytest.mark.skipif(bool(why), reason=text)
+
+
+def _why_no_map() -> str | None:
+    number = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine)
+    if number is None:
+        return None
+    # A map of one AF_XDP socket (BPF_MAP_CREATE, BPF_MAP_TYPE_XSKMAP).
+    attributes = (ctypes.c_uint32 * 20)(17, 4, 4, 1)
+    made = _LIBC.syscall(number, 0, attributes, ctypes.sizeof(attributes))
+    if made < 0:
+        return f"bpf: {os.strerror(ctypes.get_errno())}"
+    os.close(made)
     return None
 
 

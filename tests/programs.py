@@ -19,7 +19,7 @@ import pytest
 _TABLE = Path(__file__).with_name("programs.txt")
 _LINES = [line.split() for line in _TABLE.read_text().splitlines() if not line.startswith("#")]
 _PACKAGES = {program: package for program, package, *_ in _LINES}
-_REASON = re.compile(r"(\S+) is not installed \((.*)\)$")
+_REASON = re.compile(r"(\S+) is not (?:installed|possible) \((.*)\)$")
 
 
 def find(program: str) -> str | None:
@@ -70,7 +70,7 @@ def unrun_blocks(passed: Iterable[Any]) -> Iterator[str]:
 
 
 def summary(skipped: Iterable[Any]) -> Iterator[str]:
-    """A line for each missing program, from the reports of skipped tests."""
+    """A line for each missing program or feature, from the reports of skipped tests."""
     reasons = (_REASON.search(report.longrepr[2]) for report in skipped)
     counts = collections.Counter(found.groups() for found in reasons if found)
     for (program, command), count in sorted(counts.items()):

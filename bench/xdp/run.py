@@ -232,7 +232,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
-    why = networks.why_no_network()
+    why = networks.why_no_xdp()
     if why is not None:
         print(f"bench-xdp: skipped: {why}")
         return

@@ -11,9 +11,7 @@ import harness
 XDP = harness.PROGRAMS / "xdp.c"
 
 
-pytestmark = pytest.mark.skipif(
-    networks.why_no_network() is not None, reason=str(networks.why_no_network())
-)
+pytestmark = networks.require_xdp()
 
 
 def _ask(port, method, params=None, number=0):

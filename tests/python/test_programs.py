@@ -36,9 +36,11 @@ def test_servers_outside_of_a_user_s_path_are_found(
 def test_the_summary_has_a_line_for_each_missing_program() -> None:
     nginx = "Skipped: nginx is not installed (apt-get install nginx)"
     go = "Skipped: go is not installed (apt-get install golang-go)"
-    reasons = [nginx, go, "Skipped: there is no IPv6", nginx]
+    xdp = "Skipped: AF_XDP is not possible (needs root on Linux)"
+    reasons = [nginx, go, xdp, "Skipped: there is no IPv6", nginx]
     reports = [SimpleNamespace(longrepr=("test.py", 1, reason)) for reason in reasons]
     assert list(programs.summary(reports)) == [
+        "without AF_XDP: 1 skipped (needs root on Linux)",
         "without go: 1 skipped (apt-get install golang-go)",
         "without nginx: 2 skipped (apt-get install nginx)",
     ]
