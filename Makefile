@@ -218,6 +218,11 @@ test-xdp: setup ## Run the tests of AF_XDP, by sudo unless as root
 	$(if $(filter 0,$(shell id -u)),,sudo) $(PY) -m pytest $(PYTEST_FLAGS) -p no:cacheprovider \
 		tests/python/test_xdp.py
 
+DATAGRAMS ?= 1000000
+.PHONY: test-udp-flood
+test-udp-flood: setup ## Compare delays over TCP with those during a flood of forged datagrams
+	UDP_FLOOD_DATAGRAMS=$(DATAGRAMS) $(PY) -m pytest $(PYTEST_FLAGS) -s tests/python/test_udp_flood.py
+
 .PHONY: test-udp-long
 test-udp-long: setup ## Make 100,000 calls over UDP that lose 5% of the datagrams, on each engine
 	UDP_CALLS=100000 $(PY) -m pytest $(PYTEST_FLAGS) --timeout 1800 tests/python/test_udp.py -k bad_network
