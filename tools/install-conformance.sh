@@ -31,7 +31,8 @@ build_go_client() {
 # Without cargo, or crates.io, the server of jsonrpsee is missing and its test is skipped.
 build_jsonrpsee() {
     command -v cargo > /dev/null || return 0
-    (cd tests/conformance/rust && cargo build --quiet --locked --target-dir "$OLDPWD/$FOLDER/rust") ||
+    cargo build --quiet --locked --manifest-path tests/conformance/rust/Cargo.toml \
+        --target-dir "$FOLDER/rust" ||
         echo "conformance: without a server of jsonrpsee, which does not build here" >&2
 }
 
