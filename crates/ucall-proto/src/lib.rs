@@ -4,7 +4,8 @@
 //! arguments, replies are appended to buffers of the caller, and calls go to a [`Service`]. Of the
 //! workspace it imports `ucall-buffer` only.
 //!
-//! [`DatagramCalls`] runs calls that come in datagrams, without a connection.
+//! [`DatagramCalls`] runs calls that come in datagrams, without a connection, and
+//! [`Connection::to_broker`] those that come through a NATS broker.
 //!
 //! [`Connection`] combines the layers: framing ([`http1`], [`websocket`], or raw documents), then
 //! `rpc` (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
@@ -16,6 +17,7 @@ pub mod http1;
 pub mod json;
 mod keys;
 mod limits;
+pub mod nats;
 mod rpc;
 pub mod tls;
 pub mod websocket;
@@ -25,7 +27,7 @@ pub use connection::datagrams::{
 };
 pub use connection::{
     Connection, ConnectionProtocol, DRAIN, Drain, Environment, LoadState, MemoryBudget,
-    MessageFraming, NextAction, Reservation, Scratch,
+    MessageFraming, NatsObserver, NatsOptions, NextAction, Reservation, Scratch,
 };
 pub use cookie::CookieKey;
 pub use keys::KeySet;

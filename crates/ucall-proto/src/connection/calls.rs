@@ -136,6 +136,26 @@ pub(super) fn run_parsed<S: Service>(
     }
 }
 
+/// Runs a call whose params came without a document.
+///
+/// # Errors
+/// The params are neither an array nor an object.
+pub(super) fn run_params<S: Service>(
+    method: &[u8],
+    params: &[u8],
+    id: Option<&[u8]>,
+    context: RequestContext<'_>,
+    environment: &mut Environment<'_, S>,
+    out: &mut Vec<u8>,
+) -> Result<DocumentOutcome, JsonError> {
+    let nesting_max = environment.limits.nesting_max;
+    let mut members = first_members::<S>(&mut environment.scratch.members);
+    let request = Request::of_params(method, params, id, nesting_max, &mut members)
+        .ok_or(JsonError::Invalid)?;
+    let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
+    Ok(DocumentRun::new(context, limit, environment).single(&request, out))
+}
+
 #[inline(always)]
 fn first_members<S: Service>(list: &mut Vec<Member>) -> FirstMembers<'_> {
     FirstMembers::new(list, if S::NEEDS_MEMBERS { MEMBERS_MAX } else { 0 })

@@ -48,6 +48,9 @@ impl PlainConnection {
         match self.wait_state {
             WaitState::Handshake => Some(since + limits.handshake_timeout),
             WaitState::Request => {
+                if matches!(self.protocol, Protocol::Nats(_)) {
+                    return Some(since + limits.ping_interval);
+                }
                 let idle_end = self.idle_time(limits).map(|time| since + time);
                 let end = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
                 idle_end.into_iter().chain(end).min()
@@ -126,6 +129,7 @@ impl PlainConnection {
             match &self.protocol {
                 Protocol::Http(http) => http.wait_state(self.input.is_empty(), limits),
                 Protocol::WebSocket(socket) => socket.wait_state(self.input.len(), limits),
+                Protocol::Nats(nats) => nats.wait_state(self.input.len(), limits),
                 _ if self.input.is_empty() => WaitState::Request,
                 Protocol::Raw(_) => WaitState::Body { total: body_time(self.input.len(), limits) },
                 Protocol::Unknown => WaitState::Head,

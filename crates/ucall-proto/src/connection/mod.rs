@@ -11,6 +11,7 @@
 //! | `Raw` | a document | another document |
 //! | `Http` | a head | another head, unless the request closes the connection |
 //! | `WebSocket` | an upgrade of `Http` | another frame |
+//! | `Nats` | the layer above, see [`nats`] | another operation |
 //!
 //! `close_state` advances from `Open` to `DiscardingInput` (no more requests are read, further
 //! input is discarded, replies are sent) to `Closed`.
@@ -27,6 +28,7 @@ mod http_framing;
 mod http_route;
 mod items;
 mod memory;
+mod nats;
 mod public;
 mod raw;
 mod secure;
@@ -49,6 +51,8 @@ pub use drain::DRAIN;
 use exchange::Exchanges;
 use http::Http;
 use http_framing::HttpFraming;
+use nats::Nats;
+pub use nats::{NatsObserver, NatsOptions};
 pub use public::{Connection, ConnectionProtocol};
 use raw::Raw;
 pub use websocket::MessageFraming;
@@ -140,6 +144,7 @@ enum Protocol {
     Raw(Raw),
     Http(Http),
     WebSocket(WebSocket),
+    Nats(Box<Nats>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -294,6 +299,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
+        self.complete_nats_call(number, out);
         self.flush_exchanges(environment, out);
         self.resume(environment, out);
     }
@@ -317,6 +323,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         match (self.wait_state, &self.protocol) {
+            (_, Protocol::Nats(_)) => self.ping_broker(environment.limits, out),
             (WaitState::Request, Protocol::WebSocket(_)) => self.ping_or_close(environment, out),
             (WaitState::Body { .. }, Protocol::WebSocket(_)) => {
                 self.refuse_slow_message(environment.limits, out);
@@ -482,7 +489,7 @@ impl PlainConnection {
     /// Whether as much waits already as one connection may make wait.
     #[inline(always)]
     fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
-        self.exchanges.pipelined() >= environment.limits.pipeline_max
+        (self.exchanges.pipelined() >= environment.limits.pipeline_max && !self.is_nats())
             || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
     }
 
@@ -506,6 +513,7 @@ impl PlainConnection {
         }
         match &self.protocol {
             Protocol::Raw(_) => self.step_raw(rest, environment, out),
+            Protocol::Nats(_) => self.step_nats(rest, environment, out),
             // Frames need input that may be written, see `process_frames`.
             Protocol::WebSocket(_) => Step::Incomplete,
             _ => self.detect_protocol(rest, environment, out),
@@ -557,10 +565,6 @@ impl PlainConnection {
     #[inline]
     fn is_websocket(&self) -> bool {
         matches!(self.protocol, Protocol::WebSocket(_))
-    }
-
-    fn is_raw(&self) -> bool {
-        matches!(self.protocol, Protocol::Raw(_))
     }
 
     /// Whether the connection closes after the request of this number.

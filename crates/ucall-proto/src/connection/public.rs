@@ -9,7 +9,7 @@ use std::time::Instant;
 use ucall_buffer::Target;
 
 use super::secure::Secured;
-use super::{Environment, PlainConnection, Protocol};
+use super::{Environment, NatsOptions, PlainConnection, Protocol};
 use crate::Limits;
 use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::TlsConnection;
@@ -26,10 +26,10 @@ pub enum ConnectionProtocol {
 }
 
 impl PlainConnection {
-    /// The protocol; `None` before its first byte.
+    /// The protocol of a client; `None` before its first byte, and of a broker.
     pub fn protocol(&self) -> Option<ConnectionProtocol> {
         match &self.protocol {
-            Protocol::Unknown => None,
+            Protocol::Unknown | Protocol::Nats(_) => None,
             Protocol::Http(_) => Some(ConnectionProtocol::Http),
             Protocol::WebSocket(_) => Some(ConnectionProtocol::WebSocket),
             Protocol::Raw(_) => Some(ConnectionProtocol::Raw),
@@ -61,6 +61,18 @@ impl Connection {
     /// A connection that was accepted just now, with the server's end of TLS.
     pub fn with_tls(now: Instant, limits: &Limits, tls: TlsConnection) -> Self {
         Self { inner: Secured::new(now, limits, Some(tls)) }
+    }
+
+    /// A connection to a NATS broker, after the subscriptions that `options` has.
+    pub fn to_broker(now: Instant, limits: &Limits, options: NatsOptions) -> Self {
+        let mut inner = Secured::new(now, limits, None);
+        inner.update(|plain| plain.become_nats(options));
+        Self { inner }
+    }
+
+    /// Ends the subscriptions of a connection to a broker, whose calls go on.
+    pub fn unsubscribe(&mut self, out: &mut Vec<u8>) {
+        self.inner.update(|plain| plain.unsubscribe(out));
     }
 
     /// Takes bytes, runs the requests that they complete and appends the replies to `out`.

@@ -23,6 +23,10 @@ struct PartialDocument {
 }
 
 impl PlainConnection {
+    pub(super) fn is_raw(&self) -> bool {
+        matches!(self.protocol, Protocol::Raw(_))
+    }
+
     /// Runs the document that `rest` starts with.
     #[inline(never)]
     pub(super) fn step_raw<S: Service>(

@@ -61,7 +61,7 @@ impl RpcError {
     }
 
     /// Appends the object.
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"code":"#);
         write_i64(out, self.code);
         out.extend_from_slice(br#","message":"#);

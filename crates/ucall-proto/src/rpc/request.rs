@@ -120,6 +120,27 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// A call whose params come without a document; `None` if they are neither an array nor an
+    /// object. Empty text is no params.
+    pub(crate) fn of_params(
+        method: &'a [u8],
+        params: &'a [u8],
+        id: Option<&'a [u8]>,
+        nesting_max: usize,
+        members: &mut FirstMembers<'_>,
+    ) -> Option<Self> {
+        let mut request = Request { method: Text::new(method, false), id, ..Request::EMPTY };
+        if !params.is_empty() {
+            let (whole, rest) = fast_params(params, nesting_max, members)?;
+            if !rest.is_empty() {
+                return None;
+            }
+            request.params = Some(whole);
+            request.members = members.finish();
+        }
+        Some(request)
+    }
+
     /// Scans any value as a request.
     pub(super) fn scan(
         scanner: &mut Scanner<'a>,

@@ -11,6 +11,7 @@ mod items;
 mod limits;
 mod members;
 mod memory;
+mod nats;
 mod raw;
 mod routes;
 mod secure;
