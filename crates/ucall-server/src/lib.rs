@@ -6,6 +6,7 @@
 mod access_log;
 mod admission;
 mod any_worker;
+mod broker_socket;
 mod caller;
 mod config;
 mod connections;
@@ -38,6 +39,7 @@ mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, sockets_allowed};
+pub use broker_socket::BrokerSocket;
 pub use caller::{CallId, Caller};
 pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
@@ -61,5 +63,5 @@ pub use publisher::{Publisher, SubscribeError};
 pub use routes::RouteAccess;
 pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
-pub use ucall_proto::{CookieKey, Drain, MemoryBudget, Reservation};
+pub use ucall_proto::{CookieKey, Drain, MemoryBudget, NatsObserver, NatsOptions, Reservation};
 pub use worker::{Turn, Worker};

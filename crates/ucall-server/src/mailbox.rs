@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use ucall_proto::Drain;
 
+use crate::broker_socket::BrokerSocket;
+
 /// Sends messages to one worker, from any thread. Clones send to the same worker.
 pub type Mailbox = ucall_engine::Mailbox<Message>;
 
@@ -12,6 +14,8 @@ pub type Mailbox = ucall_engine::Mailbox<Message>;
 pub enum Message {
     /// Stop at once.
     Stop,
+    /// Serve the calls that come through a broker.
+    AttachBroker(Box<BrokerSocket>),
     /// Drain, then stop.
     Drain {
         /// What happens to calls after `idle_time`.

@@ -357,6 +357,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         for message in messages.drain(..) {
             match message {
                 Message::Stop => stopped = true,
+                Message::AttachBroker(broker) => {
+                    self.driver.attach_broker(*broker, self.drain.is_some());
+                }
                 Message::Drain { mode, idle_time } => self.begin_drain(mode, idle_time),
             }
         }
@@ -435,6 +438,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.handler_mut().report_drain(DrainReport::Began { connections });
         self.driver.context_mut().set_drain(Drain::Serving);
         self.driver.announce_drain();
+        self.driver.unsubscribe_from_brokers();
         self.driver.shut_down_listeners();
         self.driver.accept_waiting();
     }

@@ -201,6 +201,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.context.cancel(id);
         }
         drop(entry);
+        self.broker_closed(id);
         self.detach(id);
         self.context.update_load();
         self.resume_accepting();

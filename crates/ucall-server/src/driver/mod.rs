@@ -3,6 +3,7 @@
 //! The worker passes events in (`receive`, `sent`, `filled`, …). For each, the driver runs a step
 //! of the connection, sends the output of the step, and applies the [`NextAction`] that follows.
 
+mod brokers;
 mod datagrams;
 mod items;
 mod lifecycle;
@@ -13,6 +14,7 @@ mod xdp;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -53,6 +55,8 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     stats: Stats,
     /// `None` without UDP.
     datagrams: Option<Box<DatagramServer>>,
+    /// Connections to brokers, with what their ends close.
+    brokers: Vec<(Id, OwnedFd)>,
     /// `None` without AF_XDP.
     xdp: Option<Box<XdpServer>>,
 }
@@ -74,6 +78,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             subscribers: Vec::new(),
             stats: Stats::default(),
             datagrams: None,
+            brokers: Vec::new(),
             xdp: None,
         }
     }
