@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Self, TypeVar, final
 from typing_extensions import Buffer, disjoint_base
 
 from ucall import Process
+from ucall._core_shared import BrokerCalls as BrokerCalls
 from ucall._core_shared import SharedCounters as SharedCounters
 from ucall._core_shared import Store as Store
 from ucall._tls import ClientTls, TlsSettings
@@ -23,6 +24,7 @@ __all__ = [
     "TLS",
     "VERSION",
     "Block",
+    "BrokerCalls",
     "Certificate",
     "ClientConnection",
     "Connection",

@@ -6,7 +6,17 @@ from typing import Any, Self, final
 
 from typing_extensions import Buffer
 
-__all__ = ["SharedCounters", "Store"]
+from ucall._core import Server
+
+__all__ = ["BrokerCalls", "SharedCounters", "Store"]
+
+@final
+class BrokerCalls:
+    def __new__(
+        cls, server: Server, methods: Sequence[str], calls_max: int, calls_bytes_max: int
+    ) -> Self: ...
+    def attach(self, socket: int, received: bytes, max_payload: int, guard: int) -> bool: ...
+    def counts(self) -> list[tuple[int, int, int, str]]: ...
 
 @final
 class Store:

@@ -18,6 +18,7 @@ mod auth;
 mod batch;
 mod batch_results;
 mod bind;
+mod broker_calls;
 mod callbacks;
 mod calls;
 mod client;
@@ -71,6 +72,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use crate::asyncio::loop_driver::LoopDriver;
+    #[pymodule_export]
+    use crate::broker_calls::BrokerCalls;
     #[pymodule_export]
     use crate::client::{
         ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,

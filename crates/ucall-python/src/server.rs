@@ -536,6 +536,7 @@ impl Server {
         if let (Some(page), Some(metrics)) = (metrics, &mut self.state().metrics) {
             *metrics = Arc::new(CallMetrics::shared(page, metrics));
         }
+        self.state().broker_page = index.and_then(|index| counters.get().broker_page(index));
         self.state().shared = Some((counters, page));
     }
 

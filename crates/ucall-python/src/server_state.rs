@@ -8,7 +8,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use ucall_engine::xdp::{QueueShare, XdpProgram};
 use ucall_engine::{Address, EngineKind, Listener, UnixFile};
-use ucall_server::{AccessLog, CallMetrics, Counters, Message, ServerMessage, Stats, Tls};
+use ucall_server::{
+    AccessLog, CallMetrics, Counters, Message, MetricsPage, ServerMessage, Stats, Tls,
+};
 
 use crate::asyncio::runner::WorkerRunner;
 use crate::bind::bind;
@@ -44,6 +46,8 @@ pub(crate) struct ServerState {
     pub(crate) shared: Option<(Py<SharedCounters>, Option<Arc<Counters>>)>,
     /// The metrics of this process' calls, if the server has metrics.
     pub(crate) metrics: Option<Arc<CallMetrics>>,
+    /// The page of this process' calls through NATS, if it has one.
+    pub(crate) broker_page: Option<&'static MetricsPage>,
     /// The other worker processes.
     pub(crate) peers: Option<WorkerPeers>,
     pub(crate) callbacks: Callbacks,
@@ -66,6 +70,7 @@ impl ServerState {
             past_stats: Stats::default(),
             shared: None,
             metrics: None,
+            broker_page: None,
             peers: None,
             callbacks: Callbacks::default(),
         }

@@ -1,9 +1,9 @@
 //! Pages of counters that a supervisor and its workers share.
 //!
 //! The supervisor makes an unnamed file and maps it. Each worker maps it too, writes to the pages
-//! that it was given, and may read all: a page of counters, and one of metrics. When a worker has
-//! ended, its counts are added to the first pages, which no worker has, and its pages are reused.
-//! The file is sparse: metrics that are off take no memory.
+//! that it was given, and may read all: a page of counters, one of metrics, and one of metrics of
+//! calls through NATS. When a worker has ended, its counts are added to the first pages, which no
+//! worker has, and its pages are reused. The file is sparse: what is off takes no memory.
 
 use std::io;
 use std::os::fd::FromRawFd;
@@ -30,6 +30,7 @@ pub(crate) struct SharedCounters {
 struct Pages {
     counters: [CounterPage; PAGES],
     metrics: [MetricsPage; PAGES],
+    broker_calls: [MetricsPage; PAGES],
 }
 
 #[pymethods]
@@ -58,7 +59,7 @@ impl SharedCounters {
 
     /// Adds the counters of an ended worker to the first page, and clears its page.
     fn retire(&self, index: usize) -> PyResult<()> {
-        let Pages { counters, metrics } = self.pages;
+        let Pages { counters, metrics, broker_calls } = self.pages;
         let (Some(ended), Some(ended_metrics)) = (counters.get(index), metrics.get(index)) else {
             return Err(PyIndexError::new_err("no such page"));
         };
@@ -66,6 +67,9 @@ impl SharedCounters {
         past_metrics.move_counts(|| {
             past.add(ended.take().without_connections());
             past_metrics.retire(ended_metrics);
+            if let ([past, ..], Some(ended)) = (broker_calls, broker_calls.get(index)) {
+                past.retire(ended);
+            }
         });
         Ok(())
     }
@@ -92,11 +96,25 @@ impl SharedCounters {
         })
     }
 
+    /// The page of one worker's calls through NATS.
+    pub(crate) fn broker_page(&self, index: usize) -> Option<&'static MetricsPage> {
+        self.pages.broker_calls.get(index)
+    }
+
     /// The metrics of all workers, ended ones included.
     pub(crate) fn metrics(&self) -> MetricsSnapshot {
-        let Pages { counters, metrics } = self.pages;
-        let [past, others @ ..] = metrics;
-        past.read_consistently(|| {
+        self.sum(&self.pages.metrics)
+    }
+
+    /// The calls of all workers through NATS, those of ended ones included.
+    pub(crate) fn broker_calls(&self) -> MetricsSnapshot {
+        self.sum(&self.pages.broker_calls)
+    }
+
+    fn sum(&self, pages: &[MetricsPage; PAGES]) -> MetricsSnapshot {
+        let Pages { counters, metrics: [past_metrics, ..], .. } = self.pages;
+        let [past, others @ ..] = pages;
+        past_metrics.read_consistently(|| {
             let mut all = MetricsSnapshot::default();
             past.add_to(&mut all);
             // Reading the page of no worker would give it memory.

@@ -1,15 +1,14 @@
 """Registers a server as a micro service of NATS (ADR-32), and answers calls that come through it.
 
-A group of servers is one service, and each function one endpoint. Calls go to the server by HTTP,
-as those of any client: with their headers, so that `auth` sees them, and their deadline. All of it
-runs on the thread of the brokers.
+A group of servers is one service, and each function one endpoint. The core of each worker answers
+calls; the first worker answers the rest, on the thread of the brokers.
 
 | event | action |
 |---|---|
 | the server serves | connects, and subscribes to the subjects of its functions |
 | no broker accepts | logged once, and tried again until one does; the server serves meanwhile |
-| a drain begins | unsubscribes before the server stops accepting; calls under way go on |
-| the server has ended | answers the last calls, and disconnects |
+| a drain begins | is off the list before the server stops accepting; calls under way go on |
+| the server has ended | disconnects |
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import logging
 import re
 import secrets
 import socket
-import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
@@ -30,11 +28,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ucall import _process_role
-from ucall._broker.calls import LocalCalls
+from ucall._broker.calls import QUEUE, BrokerCalls
 from ucall._broker.connection import BrokerOptions, check_options, connect, start
 from ucall._broker.publisher import Publisher
 from ucall._broker.subjects import (
-    cancel_subject,
     check_group,
     endpoint_name,
     parse_brokers,
@@ -49,12 +46,10 @@ __all__ = ["Registration"]
 
 log = logging.getLogger("ucall")
 
-#: The queue group of all servers, by ADR-32.
-_QUEUE = "q"
 #: How long a drain waits for the broker to take the server off.
 _DEREGISTER_S = 1.0
-#: How long calls that have arrived before may take to reach the server.
-_SETTLE_S = 0.05
+#: How long the answer to a client waits for the subscriptions of calls.
+_SUBSCRIBE_S = 5.0
 #: How long the end of the server waits for the broker.
 _CLOSE_S = 2.0
 _SEMANTIC_VERSION = re.compile(
@@ -63,42 +58,29 @@ _SEMANTIC_VERSION = re.compile(
 
 
 class Endpoint:
-    """A function, and what ADR-32 counts of it."""
+    """A function, as ADR-32 describes it."""
 
     def __init__(self, group: str, method: str, *, is_idempotent: bool) -> None:
         self.method = method
         self._identity = {
             "name": endpoint_name(method),
             "subject": subject_of(group, method),
-            "queue_group": _QUEUE,
+            "queue_group": QUEUE,
         }
         self._metadata = {"method": method, "idempotent": str(is_idempotent).lower()}
-        self._requests = self._errors = self._nanoseconds = 0
-        self._last_error = ""
-
-    @property
-    def subject(self) -> str:
-        return self._identity["subject"]
-
-    def count(self, began_ns: int, error: str | None) -> None:
-        """Counts a call, which had this error."""
-        self._requests += 1
-        self._nanoseconds += time.perf_counter_ns() - began_ns
-        if error is not None:
-            self._errors += 1
-            self._last_error = error
 
     def info(self) -> dict[str, Any]:
         return {**self._identity, "metadata": self._metadata}
 
-    def stats(self, data: dict[str, Any]) -> dict[str, Any]:
+    def stats(self, counts: tuple[int, int, int, str], data: dict[str, Any]) -> dict[str, Any]:
+        requests, errors, nanoseconds, last_error = counts
         return {
             **self._identity,
-            "num_requests": self._requests,
-            "num_errors": self._errors,
-            "last_error": self._last_error,
-            "processing_time": self._nanoseconds,
-            "average_processing_time": self._nanoseconds // max(self._requests, 1),
+            "num_requests": requests,
+            "num_errors": errors,
+            "last_error": last_error,
+            "processing_time": nanoseconds,
+            "average_processing_time": nanoseconds // max(requests, 1),
             "data": data,
         }
 
@@ -131,9 +113,9 @@ class Registration:
         self._server = server
         self._brokers = parse_brokers(broker)
         self._group = check_group(group)
-        #: Of several workers only the first registers.
+        #: Of several workers only the first registers; all of them get calls.
         self._registers = _process_role.number <= 1
-        self._options = check_options(options) if self._registers else {}
+        self._options = check_options(options) if self._registers else dict(options or {})
         self._publisher = Publisher(server, broker, group, options, connects=not self._registers)
         self._advertise = advertise
         if advertise:
@@ -146,12 +128,23 @@ class Registration:
         self._endpoints: list[Endpoint] = []
         self._subscriptions: list[Any] = []
         self._connection: Any = None
-        self._calls: LocalCalls | None = None
+        self._calls: BrokerCalls | None = None
+        self._serving: Future[None] | None = None
         self._registering: Future[None] | None = None
 
     def start(self) -> None:
         """Registers the server, which accepts connections, without waiting."""
         self._server._publisher = self._publisher
+        core, tls = self._server._core, self._server._tls
+        # Calls through NATS have no certificate.
+        if tls is None or tls["client_auth"] != "required":
+            self._endpoints = self._make_endpoints()
+            methods = [endpoint.method for endpoint in self._endpoints]
+            name = f"ucall calls of {self._group} {self._id}"
+            self._calls = BrokerCalls(
+                core, self._brokers, self._options, self._group, methods, name
+            )
+            self._serving = start(self._calls.run())
         if not self._registers:
             return
         self._identity = {
@@ -160,11 +153,6 @@ class Registration:
             "version": self._semantic_version(),
             "metadata": self._metadata(),
         }
-        core, tls = self._server._core, self._server._tls
-        # Calls through NATS have no certificate.
-        if tls is None or tls["client_auth"] != "required":
-            self._endpoints = self._make_endpoints()
-        self._calls = LocalCalls(core.scheme, core.host, core.port)
         self._registering = start(self._register())
         self._registering.add_done_callback(_log_failure)
 
@@ -188,9 +176,7 @@ class Registration:
         name = f"ucall {self._group} {self._id}"
         connection = await connect(self._brokers, self._options, name, reports=True)
         self._connection = connection
-        for endpoint in self._endpoints:
-            await self._subscribe(endpoint.subject, self._receiver(endpoint), queue=_QUEUE)
-        await self._subscribe(cancel_subject(self._group), self._cancel)
+        await self._subscribed()
         await self._publisher.register(connection)
         # A server that answers these has all of its functions.
         for verb in ("PING", "INFO", "STATS"):
@@ -203,8 +189,9 @@ class Registration:
         self._subscriptions.append(found)
 
     async def _deregister(self) -> None:
-        if self._registering is not None:
-            self._registering.cancel()
+        for work in (self._registering, self._serving):
+            if work is not None:
+                work.cancel()
         subscriptions, self._subscriptions = self._subscriptions, []
         if not subscriptions:
             return
@@ -215,35 +202,26 @@ class Registration:
             return
         work = (it.drain() for it in reversed(subscriptions))
         await asyncio.gather(*work, return_exceptions=True)
-        await asyncio.sleep(_SETTLE_S)
 
     async def _close(self) -> None:
         await self._deregister()
-        if self._calls is not None:
-            await self._calls.finish()
         await self._publisher.close()
         if self._connection is not None:
             if self._connection.is_connected:
                 await self._connection.flush()
             await self._connection.close()
 
-    def _receiver(self, endpoint: Endpoint) -> Any:
-        calls = self._calls
-        assert calls is not None
-
-        async def receive(message: Any) -> None:
-            calls.begin(self._connection, endpoint.method, message, endpoint.count)
-
-        return receive
-
-    async def _cancel(self, message: Any) -> None:
-        assert self._calls is not None
-        self._calls.cancel(message.data.decode("latin-1"))
+    async def _subscribed(self) -> None:
+        """Waits for the subscriptions of calls: a server that answers has all of its functions."""
+        if self._calls is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._calls.subscribed(), _SUBSCRIBE_S)
 
     async def _answer(self, message: Any) -> None:
         """Answers ``$SRV.PING``, ``$SRV.INFO`` and ``$SRV.STATS``."""
         if not message.reply:
             return
+        await self._subscribed()
         verb = message.subject.split(".")[1]
         members: dict[str, Any] = {}
         if verb == "INFO":
@@ -252,17 +230,20 @@ class Registration:
         elif verb == "STATS":
             data = self._data()
             members["started"] = self._started.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            members["endpoints"] = [endpoint.stats(data) for endpoint in self._endpoints]
+            counts = self._calls.counts() if self._calls is not None else []
+            endpoints = zip(self._endpoints, counts, strict=True)
+            members["endpoints"] = [
+                endpoint.stats(counted, data) for endpoint, counted in endpoints
+            ]
         kind = {"type": f"io.nats.micro.v1.{verb.lower()}_response"}
         reply = json.dumps({**kind, **self._identity, **members}).encode()
         await self._connection.publish(message.reply, reply)
 
     def _data(self) -> dict[str, Any]:
         """The server's load, and the hash of its description."""
-        assert self._calls is not None
         stats = self._server.stats()
         load = {name: stats[name] for name in ("calls", "connections", "subscriptions")}
-        data: dict[str, Any] = {"load": {**load, "calls_through_broker": self._calls.running}}
+        data: dict[str, Any] = {"load": load}
         discovery = self._server._functions.discovery
         if discovery is not None:
             data["openrpc_sha256"] = self._hash_of(discovery.document())
