@@ -439,6 +439,14 @@ bench-udp: setup .bench/c-xdp .bench/c-udp-no-sockets .bench/udp-echo .bench/udp
 	@tools/install-bench-tools.sh udp
 	PYTHONPATH=bench $(PY) bench/udp/run.py $(BENCH_FLAGS)
 
+.bench/nats-echo: $(wildcard bench/nats_echo/*)
+	@mkdir -p $(@D)
+	cd bench/nats_echo && go build -o $(abspath $@) .
+
+.PHONY: bench-nats
+bench-nats: setup .bench/nats-echo | test-programs ## Compare calls through NATS with nats-py's micro service and a Go echo (BENCH_FLAGS="--rounds 5")
+	$(PY) -P bench/through_nats.py $(BENCH_FLAGS)
+
 .PHONY: bench-store
 bench-store: setup .bench/blocks ## Compare the key-value store with Redis (BENCH_FLAGS="--rounds 5")
 	@tools/install-bench-tools.sh store

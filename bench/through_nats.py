@@ -1,13 +1,17 @@
-"""Measures calls through NATS beside nats-py's own micro service, and direct calls found by NATS.
+"""Measures calls through NATS to ucall, to nats-py's micro service, and to an echo in Go, which is
+the limit; and direct calls found by NATS.
 
-    python -P bench/through_nats.py [--seconds 3] [--rounds 5] [--callers 32]
+    make bench-nats [BENCH_FLAGS="--seconds 3 --rounds 5 --callers 32"]
 
-The way of a call takes turns; the figures are medians over the rounds. All processes share the
-machine: compare the rows only.
+The kinds of calls take turns; the figures are medians over the rounds. All processes share the
+machine: compare the rows only. `results/nats.json` has the figures.
 """
 
 import argparse
 import asyncio
+import datetime
+import json
+import os
 import random
 import shutil
 import statistics
@@ -62,8 +66,6 @@ def broker() -> Iterator[str]:
         try:
             while not (found := list(Path(folder).glob("*.ports"))) or not found[0].read_text():
                 time.sleep(0.01)
-            import json
-
             yield json.loads(found[0].read_text())["nats"][0]
         finally:
             process.kill()
@@ -71,9 +73,9 @@ def broker() -> Iterator[str]:
 
 
 @contextmanager
-def server(source: str, url: str) -> Iterator[int]:
+def server(command: list[str], url: str) -> Iterator[int]:
     """The process id of a server."""
-    process = subprocess.Popen([sys.executable, "-c", source, url])
+    process = subprocess.Popen([*command, url])
     try:
         yield process.pid
     finally:
@@ -106,12 +108,14 @@ async def measure(url: str, pids: dict[str, int], arguments: argparse.Namespace)
         try:
             await connection.request("ucall.sum", b"[2,3]", timeout=1)
             await connection.request("micro.sum", b"[2,3]", timeout=1)
+            await connection.request("echo.sum", b"[2,3]", timeout=1)
             break
         except nats.errors.Error:
             await asyncio.sleep(0.05)
     [member] = await found._pool._servers._find()
     listed = aio.Client(f"tcp://{member.name}")
     ways = {
+        "Go echo": ("echo", lambda: connection.request("echo.sum", b"[2,3]", 9)),
         "nats-py's micro service": ("micro", lambda: connection.request("micro.sum", b"[2,3]", 9)),
         "ucall through NATS": ("ucall", lambda: connection.request("ucall.sum", b"[2,3]", 9)),
         "direct, found by NATS": ("ucall", lambda: found.sum(2, 3)),
@@ -127,6 +131,7 @@ async def measure(url: str, pids: dict[str, int], arguments: argparse.Namespace)
             caller_us = (time.process_time() - own) / count * 1e6
             p50, p99 = latencies[count // 2] * 1e3, latencies[count * 99 // 100] * 1e3
             rows[name].append((count / arguments.seconds, p50, p99, server_us, caller_us))
+    write_results(rows, arguments)
     print("| call | calls/s | p50 ms | p99 ms | server's CPU µs | caller's CPU µs |")
     print("|---|---:|---:|---:|---:|---:|")
     for name, figures in rows.items():
@@ -139,6 +144,21 @@ async def measure(url: str, pids: dict[str, int], arguments: argparse.Namespace)
     await listed.close()
 
 
+def write_results(rows: dict[str, list[tuple[float, ...]]], arguments: argparse.Namespace) -> None:
+    columns = "calls_per_s", "p50_ms", "p99_ms", "server_cpu_us", "caller_cpu_us"
+    rounds = {
+        name: [dict(zip(columns, it, strict=True)) for it in row] for name, row in rows.items()
+    }
+    results = {
+        "date": datetime.date.today().isoformat(),
+        "cpus": os.cpu_count(),
+        "options": vars(arguments),
+        "rounds": rounds,
+    }
+    path = Path(__file__).with_name("results") / "nats.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3)
@@ -147,8 +167,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         url = stack.enter_context(broker())
-        sources = {"ucall": UCALL, "micro": MICRO}
-        pids = {name: stack.enter_context(server(it, url)) for name, it in sources.items()}
+        commands = {
+            "ucall": [sys.executable, "-c", UCALL],
+            "micro": [sys.executable, "-c", MICRO],
+            "echo": [str(Path(__file__).parents[1] / ".bench/nats-echo")],
+        }
+        pids = {name: stack.enter_context(server(it, url)) for name, it in commands.items()}
         asyncio.run(measure(url, pids, arguments))
 
 
