@@ -29,6 +29,12 @@ static void count(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, __atomic_add_fetch(&runs, 1, __ATOMIC_RELAXED));
 }
 
+/* thread(): which of the two serves. */
+static void thread(ucall_call_t call, ucall_callback_tag_t tag) {
+    (void)tag;
+    ucall_call_reply_i64(call, (int64_t)(size_t)pthread_self());
+}
+
 /* later(): as count, by a deferred call. */
 static void later(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_t deferred = ucall_call_defer(call);
@@ -105,6 +111,7 @@ int main(int argc, char **argv) {
     if (config.udp_port != config.port) return 1;
     ucall_add_procedure(server, "sum", sum, NULL);
     ucall_add_procedure(server, "count", count, NULL);
+    ucall_add_procedure(server, "thread", thread, NULL);
     ucall_add_procedure(server, "later", later, NULL);
     ucall_add_procedure(server, "stream", stream, NULL);
     ucall_add_procedure(server, "user", user, NULL);
