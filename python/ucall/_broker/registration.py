@@ -189,9 +189,9 @@ class Registration:
         self._subscriptions.append(found)
 
     async def _deregister(self) -> None:
-        for work in (self._registering, self._serving):
-            if work is not None:
-                work.cancel()
+        for running in (self._registering, self._serving):
+            if running is not None:
+                running.cancel()
         subscriptions, self._subscriptions = self._subscriptions, []
         if not subscriptions:
             return
