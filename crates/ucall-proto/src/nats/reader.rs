@@ -181,7 +181,7 @@ fn message<'a>(
             let message = Message { subscription, reply, headers, payload };
             Ok(Parsed::Complete(Operation::Message(message), line_bytes + total_bytes + 2))
         }
-        // Also if the one byte is wrong, so that the verdict does not depend on how bytes are split.
+        // Also if the one byte is wrong: the verdict must not depend on how bytes are split.
         [] | [_] => Ok(Parsed::Incomplete(line_bytes + total_bytes + 2)),
         _ => Err(NatsError::PayloadUnterminated),
     }
