@@ -262,7 +262,7 @@ mod tests {
             (b"HMSG a 1 b c 3 3\r\n", NatsError::LineMalformed),
             (b"HMSG a 1 4 3\r\n", NatsError::HeadersTooLong),
             (b"HMSG a 1 65537 65538\r\n", NatsError::HeadersTooLong),
-            (b"MSG a 1 1\r\nab", NatsError::PayloadUnterminated),
+            (b"MSG a 1 1\r\nabc", NatsError::PayloadUnterminated),
             (b"MSG a 1 1\r\na\rb", NatsError::PayloadUnterminated),
         ] {
             assert_eq!(parse(input, 16), Err(error), "{}", input.escape_ascii());
