@@ -22,7 +22,7 @@ from ucall.client import Client
 
 __all__ = ["authority", "files"]
 
-TIMEOUT_S = 0.15
+TIMEOUT_S = 0.5
 #: For the slowest machine; without a deadline a call would never end.
 END_S = 10.0
 #: So large that the timeout comes first.

@@ -13,14 +13,15 @@ import pytest
 from brokers import cluster, registered
 from many_servers import SECONDS, Servers, load, rounds, servers
 from networks import Network
-from test_nats_many import AGAIN, run_arguments, uri
+from test_nats_many import AGAIN, LONG, run_arguments, uri
 
 from harness import eventually
 from ucall._broker import connection
 
-pytestmark = pytest.mark.skipif(
-    (reason := networks.why_no_network()) is not None, reason=str(reason)
-)
+pytestmark = [
+    LONG,
+    pytest.mark.skipif((reason := networks.why_no_network()) is not None, reason=str(reason)),
+]
 #: How long packets are lost, and how many callers there are.
 LOST_S, CALLERS = (5.0, 32) if SECONDS else (2.5, 8)
 

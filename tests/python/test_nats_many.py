@@ -21,6 +21,8 @@ import ucall
 from harness import HOST
 
 COUNT, CALLERS = 4, 32 if SECONDS else 8
+#: A busy machine loses more calls than these tests allow.
+LONG = pytest.mark.skipif(not SECONDS, reason="make test-many-servers runs it")
 KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
 #: nats-py would wait for two seconds.
 AGAIN = {"reconnect_time_wait": 0.05}
@@ -69,6 +71,7 @@ def disturb(running: Servers, nodes: list[NatsServer], made: Load, sent: Signals
     return ended
 
 
+@LONG
 @KINDS
 @pytest.mark.parametrize("scheme", ["", "+tcp"])
 def test_killed_servers_and_nodes_fail_only_the_calls_on_the_servers(
@@ -136,6 +139,7 @@ async def _restart_under_requests(nodes: list[NatsServer], running: Any) -> Coun
     return replies
 
 
+@LONG
 @KINDS
 def test_calls_through_nats_fail_only_if_they_may_not_be_repeated(
     tmp_path: Path, nodes: list[NatsServer], kind: str, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +162,7 @@ def test_calls_through_nats_fail_only_if_they_may_not_be_repeated(
         assert failure.error.may_have_run
 
 
+@LONG
 @KINDS
 def test_idempotent_calls_through_nats_leave_a_killed_server(
     tmp_path: Path, nodes: list[NatsServer], kind: str, monkeypatch: pytest.MonkeyPatch
