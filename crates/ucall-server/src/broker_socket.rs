@@ -9,9 +9,9 @@ use ucall_proto::NatsOptions;
 pub struct BrokerSocket {
     /// A stream socket.
     pub socket: OwnedFd,
-    /// What the broker has sent since the subscriptions.
+    /// Bytes that the broker has sent since the subscriptions.
     pub received: Vec<u8>,
-    /// What is subscribed to.
+    /// The subscriptions, and their limits.
     pub options: NatsOptions,
     /// Is closed when the connection has ended.
     pub guard: OwnedFd,

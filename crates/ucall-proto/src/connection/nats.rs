@@ -49,7 +49,7 @@ pub struct NatsOptions {
     pub calls_max: usize,
     /// Bytes of their messages.
     pub calls_bytes_max: usize,
-    /// Is told of the calls.
+    /// Counts the calls.
     pub observer: Arc<dyn NatsObserver>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Nats {
     bytes_needed: usize,
     /// The bytes of a message that is not read.
     skipped: usize,
-    /// Since the last byte of the broker.
+    /// Pings since the last byte of the broker.
     unanswered_pings: usize,
 }
 
@@ -87,7 +87,7 @@ struct PendingCall {
     method: usize,
     began: Instant,
     bytes: usize,
-    /// By which it can be cancelled.
+    /// The id that a request to cancel names.
     id: Option<Vec<u8>>,
 }
 
