@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ import pytest
 import ucall
 from ucall import _core, aio
 from ucall._client.address import Address, Addresses
+from ucall._client.aio_balanced import first_async_result
 from ucall._client.balancer import Balancer, Member, RetryBudget
-from ucall._client.hedge import Latencies
+from ucall._client.hedge import Latencies, first_result
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import Attempts, Idempotence, Verdict, is_alive, is_refused
 from ucall._client.sockets import not_sent
@@ -410,3 +414,38 @@ def test_options_that_do_not_fit(kind: Any) -> None:
         kind(["127.0.0.1"], headers={"a b": "c"})
     with pytest.raises(ValueError, match="no subscriptions"):
         kind(["tcp://127.0.0.1"]).subscribe()
+
+
+def test_a_call_that_may_not_be_repeated_yet_is_repeated_later() -> None:
+    """The retry budget, which was used up, has earned a retry in between."""
+    allowed = [True, False, False]
+    attempts = iter([Future(), done("second")])
+    assert first_result(lambda: next(attempts), waits(), allowed.pop) == "second"
+    assert allowed == []
+
+
+def test_a_task_that_may_not_be_repeated_yet_is_repeated_later() -> None:
+    allowed = [True, False, False]
+
+    async def may_repeat() -> bool:
+        return allowed.pop()
+
+    async def run() -> object:
+        attempts = iter([Future(), done("second")])
+        return await first_async_result(
+            lambda: asyncio.wrap_future(next(attempts)), waits(), may_repeat
+        )
+
+    assert asyncio.run(run()) == "second"
+    assert allowed == []
+
+
+def done(value: str) -> Future[str]:
+    future: Future[str] = Future()
+    future.set_result(value)
+    return future
+
+
+def waits() -> Iterator[float]:
+    while True:
+        yield 0.001

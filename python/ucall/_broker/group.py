@@ -12,7 +12,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ucall import _core
@@ -36,8 +36,10 @@ _NEXT_ANSWER_S = 0.1
 #: Seconds of a discovery in all.
 _ANSWERS_S = 2.0
 #: Seconds without a reply after which idempotent calls are sent again, as NATS does not report that
-#: the server has ended which has a call, or the node with its reply.
-_SILENCES_S = (1.0, 2.0, 4.0)
+#: the server has ended which has a call, or the node with its reply. Twice as many each time, up to
+#: the last.
+_FIRST_SILENCE_S = 1.0
+_LAST_SILENCE_S = 4.0
 #: Characters of the address in an answer.
 _ADDRESS_MAX = 320
 #: Headers that are not those of a call.
@@ -268,7 +270,7 @@ class BrokerPool:
         from ucall._client.hedge import first_result
 
         return first_result(
-            lambda: start(self._group.exchange(request, ids, timeout)), _SILENCES_S, may_repeat
+            lambda: start(self._group.exchange(request, ids, timeout)), _silences(), may_repeat
         )
 
     def close(self) -> None:
@@ -285,6 +287,13 @@ class BrokerPool:
     def channel(self, **_: object) -> NoReturn:
         """Raises ``ucall.ConnectionError``."""
         raise _no_streams()
+
+
+def _silences() -> Iterator[float]:
+    seconds = _FIRST_SILENCE_S
+    while True:
+        yield seconds
+        seconds = min(seconds * 2, _LAST_SILENCE_S)
 
 
 async def _never() -> bool:
@@ -309,7 +318,7 @@ class AsyncBrokerPool:
 
         return await first_async_result(
             lambda: asyncio.wrap_future(start(self._group.exchange(request, ids, timeout))),
-            _SILENCES_S,
+            _silences(),
             may_repeat,
         )
 

@@ -473,9 +473,10 @@ async def first_async_result(
             done, _ = await asyncio.wait(
                 running, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if done or not await may_hedge():
+            if done:
                 break
-            running.add(begin())
+            if await may_hedge():
+                running.add(begin())
         while True:
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             succeeded = [it for it in done if it.exception() is None]

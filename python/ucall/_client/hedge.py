@@ -115,13 +115,15 @@ def first_result(
     begin: Callable[[], Future[T]], delays_s: Iterable[float], may_hedge: Callable[[], bool]
 ) -> T:
     """The first result of an attempt, and of further ones that begin while there is none, after
-    these delays. Cancels the others; raises if all fail."""
+    those of these delays that end when another one is allowed. Cancels the others; raises if all
+    fail."""
     running = {begin()}
     try:
         for delay_s in delays_s:
-            if wait(running, delay_s, FIRST_COMPLETED).done or not may_hedge():
+            if wait(running, delay_s, FIRST_COMPLETED).done:
                 break
-            running.add(begin())
+            if may_hedge():
+                running.add(begin())
         while True:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             succeeded = [it for it in done if it.exception() is None]
