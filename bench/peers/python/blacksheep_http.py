@@ -14,4 +14,11 @@ async def call(request: Request):
     return Response(200, content=Content(b"application/json", answer(await request.read())))
 
 
-uvicorn.run(app, port=int(sys.argv[1]), loop="uvloop", http="httptools", log_level="error")
+uvicorn.run(
+    app,
+    port=int(sys.argv[1]),
+    loop="uvloop",
+    http="httptools",
+    log_level="error",
+    access_log=False,
+)

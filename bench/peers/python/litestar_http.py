@@ -25,4 +25,11 @@ async def call(data: Request) -> jsonrpc.Reply:
 
 
 app = Litestar([call], openapi_config=None, logging_config=None)
-uvicorn.run(app, port=int(sys.argv[1]), loop="uvloop", http="httptools", log_level="error")
+uvicorn.run(
+    app,
+    port=int(sys.argv[1]),
+    loop="uvloop",
+    http="httptools",
+    log_level="error",
+    access_log=False,
+)

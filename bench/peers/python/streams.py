@@ -19,7 +19,14 @@ async def tokens(count: int):
 def run_uvicorn(app) -> None:
     import uvicorn
 
-    uvicorn.run(app, port=int(sys.argv[2]), loop="uvloop", http="httptools", log_level="error")
+    uvicorn.run(
+        app,
+        port=int(sys.argv[2]),
+        loop="uvloop",
+        http="httptools",
+        log_level="error",
+        access_log=False,
+    )
 
 
 def fastapi() -> None:
