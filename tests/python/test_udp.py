@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from certificates import Files, authority, files
 from serving import Serve
 from udp_proxy import UdpProxy
 
@@ -25,6 +26,8 @@ from harness import eventually
 from ucall import aio
 from ucall._client.datagrams import Cookie, RoundTrips, Window, parse_reply
 from ucall.client import Client
+
+__all__ = ["authority", "files"]
 
 #: Calls over a bad network; `make test-udp-long` makes more.
 CALLS = int(os.environ.get("UDP_CALLS", "1000"))
@@ -460,6 +463,11 @@ def test_options_that_exclude_each_other(tmp_path: Any) -> None:
         Client("127.0.0.1", tcp_fallback=True)
     with pytest.raises(ValueError, match="ids of their own"):
         Client("udp://127.0.0.1").with_options(id=1)
+
+
+def test_datagrams_are_refused_beside_tls(files: Files) -> None:
+    with pytest.raises(ValueError, match="datagrams cannot be encrypted; expected no ssl_certfile"):
+        ucall.Server(port=0, udp=True, ssl_certfile=files.both)
 
 
 def test_the_command_calls_over_udp(serve: Serve) -> None:
