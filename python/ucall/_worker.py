@@ -76,8 +76,10 @@ class Control:
         """Drains when the supervisor dies."""
 
         def wait() -> None:
-            while self._socket.recv(64):
-                pass
+            # A supervisor that was killed resets the connection if it has not read all beats.
+            with suppress(OSError):
+                while self._socket.recv(64):
+                    pass
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=wait, name="ucall-supervisor", daemon=True).start()

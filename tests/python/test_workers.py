@@ -360,6 +360,23 @@ def test_workers_exit_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         assert eventually(lambda: not any(_is_alive(pid) for pid in pids))
 
 
+def test_a_worker_drains_when_its_supervisor_is_killed_before_it_has_read_all() -> None:
+    """The worker's end of the socket is then reset, not closed."""
+    program = """if True:
+        import signal, socket, sys
+        from ucall._worker import Control
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("drained"))
+        near, far = socket.socketpair()
+        control = Control(near.detach())
+        control.beat()
+        far.close()
+        control.drain_with_supervisor()
+        signal.sigtimedwait([signal.SIGUSR1], 60)
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=90)
+    assert (ended.returncode, ended.stderr) == (1, b"drained\n")
+
+
 def test_a_crashing_worker_is_restarted_with_backoff(tmp_path: Path) -> None:
     source = APP + "@server.on_startup\ndef fail():\n    if os.path.exists('bad'): os._exit(3)\n"
     with supervised(tmp_path, "--workers", "1", source=source) as it:
