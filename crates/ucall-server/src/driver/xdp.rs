@@ -13,11 +13,13 @@ use ucall_engine::xdp::Xdp;
 use ucall_engine::{Engine, Id, Peer, Readiness};
 
 use super::ConnectionDriver;
-use super::datagrams::{TAKEN_PER_TURN, unix_time_s};
+use super::datagrams::unix_time_s;
 use crate::caller::Caller;
 use crate::handler::Handler;
 
 const READABLE: Readiness = Readiness { readable: true, writable: false };
+/// Datagrams that a turn takes of one queue.
+const TAKEN_PER_TURN: usize = 64;
 /// How often the kernel is asked for its count of drops.
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 
