@@ -121,11 +121,14 @@ test-loom: ## Run the mailbox and the wakeups in every interleaving of their thr
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --release --locked \
 		--package ucall-engine --lib --target-dir target/loom -- wake:: mailbox::
 
+# Otherwise the dependencies are built again.
+SAME_TARGET_DIR = --target-dir $(abspath $(TARGET_DIR))
+
 .PHONY: test-fuzz fuzz
 # Runs the fuzz targets on stable, without cargo-fuzz, over the corpus and mutations of it.
 test: test-fuzz
 test-fuzz: ## Run the fuzz targets for seconds (MUTATIONS=1000000 for more)
-	cd fuzz && $(CARGO) test --quiet --locked
+	cd fuzz && $(CARGO) test --quiet --locked $(SAME_TARGET_DIR)
 
 SECONDS_EACH ?= 60
 TARGETS ?=
@@ -288,7 +291,8 @@ lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	rustfmt --check --edition 2024 $(BENCH_RUST)
-	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets --locked --quiet -- -D warnings
+	cd fuzz && $(CARGO) fmt --check && \
+		$(CARGO) clippy --all-targets --locked --quiet $(SAME_TARGET_DIR) -- -D warnings
 
 # With a version set, PyO3 needs no interpreter for the target. `cargo check` links nothing, so no C
 # compiler for the target is needed: `true` and `ar` stand in for it.
