@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -74,6 +75,8 @@ def silent(peer: Peer) -> None:
         peer.raw_request()
 
 
+#: Documents that a property test relays; `UCALL_RELAY_EXAMPLES=10000` looks further.
+EXAMPLES = int(os.environ.get("UCALL_RELAY_EXAMPLES", "40"))
 #: White space between tokens; only the texts of callers over HTTP may have line breaks.
 SPACE = st.sampled_from(["", "", " ", "\t "])
 BREAKS = st.sampled_from(["", " ", "\n", "\r\n\t"])

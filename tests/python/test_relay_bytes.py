@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from relaying import (
     BREAKS,
+    EXAMPLES,
     IDS,
     SPACE,
     containers,
@@ -30,7 +31,7 @@ CALL = '{"jsonrpc":"2.0","method":"up.f","params":%s,"id":%s}'
 RESULT = '{"jsonrpc":"2.0","id":%s,"result":%s}'
 ERROR = '{"jsonrpc":"2.0","id":%s,"error":{"code":-7,"message":"no","data":%s}}'
 
-many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def test_params_come_through_byte_for_byte(relay: Callable[..., Wire]) -> None:

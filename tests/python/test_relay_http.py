@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from relaying import IDS, SPACE, containers, relay, unavailable, values
+from relaying import EXAMPLES, IDS, SPACE, containers, relay, unavailable, values
 from scripted import Peer, Scripted, answering, http_reply, result, scripted
 from serving import Serve
 
@@ -74,7 +74,7 @@ def test_params_ids_and_results_come_through_byte_for_byte(
     with scripted(echo) as upstream:
         wire = relay(url(upstream))
 
-        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(st.tuples(containers(values(SPACE), SPACE), IDS), min_size=1, max_size=5))
         def check(calls: list[tuple[str, str]]) -> None:
             form = '{"jsonrpc":"2.0","method":"up.f","params":%s,"id":%s}'

@@ -30,6 +30,7 @@ from ucall._stub.python import python_client
 from ucall._stub.typescript import typescript_declarations
 from ucall.client import Client
 
+ROOT = Path(__file__).parents[2]
 NAMES = itertools.count()
 
 
@@ -45,10 +46,15 @@ def load(source: str, folder: Path) -> ModuleType:
     return module
 
 
+#: One after another: mypy reads the types of NumPy only once, which takes most of its time.
+checks_types = pytest.mark.xdist_group("mypy")
+
+
 def check_types(folder: Path, *sources: str) -> None:
     """Checks files with `mypy --strict`."""
     pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", *sources]
+    command += ["--cache-dir", str(ROOT / ".mypy_cache" / "stubs")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout
 
@@ -70,6 +76,7 @@ from numpy.typing import NDArray
 """
 
 
+@checks_types
 def test_types_of_params_and_results(tmp_path: Path) -> None:
     (tmp_path / "kinds.py").write_text(python_client(Document(KINDS_DOCUMENT)))
     lines = [PLAIN]
@@ -250,6 +257,7 @@ def test_texts_of_a_foreign_server_stay_texts(text: str, tmp_path: Path) -> None
     assert "\u2028" not in declarations
 
 
+@checks_types
 def test_an_empty_description(tmp_path: Path) -> None:
     document = Document({"methods": []})
     (tmp_path / "empty.py").write_text(python_client(document))
