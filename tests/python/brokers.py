@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import subprocess
 import urllib.request
@@ -171,11 +172,66 @@ def registered(broker: NatsServer, count: int = 1, group: str = "models", **opti
     return eventually(lambda: len(instances(broker, group, **options)) == count)
 
 
-def operator_files(folder: Path) -> tuple[str, Path]:
-    """The public key of an NKey, and the file with its seed."""
+def key_file(folder: Path) -> tuple[str, Path]:
+    """The public key of a user, and the file with its seed."""
     import nkeys
 
-    seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+    pair, seed = _key_pair(nkeys.PREFIX_BYTE_USER)
     path = folder / "user.nk"
-    path.write_bytes(bytes(seed))
-    return nkeys.from_seed(bytearray(seed)).public_key.decode(), path
+    path.write_bytes(seed)
+    return pair.public_key.decode(), path
+
+
+def credentials_file(folder: Path) -> tuple[str, Path]:
+    """The configuration of a broker that trusts an operator, and the credentials of a user whom an
+    account of that operator has signed."""
+    import nkeys
+
+    operator, _ = _key_pair(nkeys.PREFIX_BYTE_OPERATOR)
+    account, _ = _key_pair(nkeys.PREFIX_BYTE_ACCOUNT)
+    user, seed = _key_pair(nkeys.PREFIX_BYTE_USER)
+    unlimited = dict.fromkeys(("subs", "data", "payload"), -1)
+    places = dict.fromkeys(("conn", "leaf", "imports", "exports"), -1) | {"wildcards": True}
+    tokens = [
+        _signed_token(operator, operator, {"type": "operator", "version": 2}),
+        _signed_token(
+            account, operator, {"type": "account", "version": 2, "limits": unlimited | places}
+        ),
+        _signed_token(user, account, {"type": "user", "version": 2, **unlimited}),
+    ]
+    path = folder / "user.creds"
+    path.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{tokens[2]}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed.decode()}\n------END USER NKEY SEED------\n"
+    )
+    public = account.public_key.decode()
+    configuration = (
+        f"operator: {tokens[0]}\nresolver: MEMORY\nresolver_preload: {{ {public}: {tokens[1]} }}\n"
+    )
+    return configuration, path
+
+
+def _key_pair(prefix: int) -> tuple[Any, bytes]:
+    import nkeys
+
+    seed = bytes(nkeys.encode_seed(bytes(range(prefix % 32, prefix % 32 + 32)), prefix))
+    return nkeys.from_seed(bytearray(seed)), seed
+
+
+def _signed_token(subject: Any, issuer: Any, claims: dict[str, Any]) -> str:
+    """A JWT of NATS."""
+    header = {"typ": "JWT", "alg": "ed25519-nkey"}
+    body = {
+        "jti": "test",
+        "iat": 0,
+        "iss": issuer.public_key.decode(),
+        "name": "test",
+        "sub": subject.public_key.decode(),
+        "nats": claims,
+    }
+    text = ".".join(_base64(json.dumps(part).encode()) for part in (header, body))
+    return f"{text}.{_base64(issuer.sign(text.encode()))}"
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import NatsServer, connected, instances, operator_files, registered, request
+from brokers import (
+    NatsServer,
+    connected,
+    credentials_file,
+    instances,
+    key_file,
+    registered,
+    request,
+)
 from certificates import Authority, Files, authority, files
 
 import ucall
-from harness import HOST, eventually
+from harness import HOST, eventually, free_port
 from ucall._broker.subjects import parse_brokers, subject_of
 from ucall.client import Client
 
@@ -485,25 +493,31 @@ def test_functions_for_clients_with_a_certificate_are_not_called_through_the_bro
 
 
 def _nkey(folder: Path) -> tuple[str, dict[str, Any]]:
-    public, seed = operator_files(folder)
-    return f'users: [{{nkey: "{public}"}}]', {"nkeys_seed": str(seed)}
+    public, seed = key_file(folder)
+    return f'authorization {{ users: [{{nkey: "{public}"}}] }}', {"nkeys_seed": str(seed)}
+
+
+def _signed_user(folder: Path) -> tuple[str, dict[str, Any]]:
+    configuration, credentials = credentials_file(folder)
+    return configuration, {"user_credentials": str(credentials)}
 
 
 CREDENTIALS: dict[str, Callable[[Path], tuple[str, dict[str, Any]]]] = {
     "password": lambda _: (
-        'users: [{user: "ann", password: "pass"}]',
+        'authorization { users: [{user: "ann", password: "pass"}] }',
         {"user": "ann", "password": "pass"},
     ),
-    "token": lambda _: ('token: "secret"', {"token": "secret"}),
+    "token": lambda _: ('authorization { token: "secret" }', {"token": "secret"}),
     "nkey": _nkey,
+    "JWT": _signed_user,
 }
 
 
 @pytest.mark.parametrize("kind", CREDENTIALS)
 def test_credentials_for_the_broker(kind: str, tmp_path: Path) -> None:
-    authorization, options = CREDENTIALS[kind](tmp_path)
+    text, options = CREDENTIALS[kind](tmp_path)
     configuration = tmp_path / "nats.conf"
-    configuration.write_text(f"authorization {{ {authorization} }}\n")
+    configuration.write_text(text)
     with NatsServer("--config", str(configuration)) as broker:
         server = served()
         server.start(broker=broker.url, group="models", broker_options=options)
@@ -533,6 +547,22 @@ def test_tls_to_the_broker(authority: Authority, tmp_path: Path) -> None:
                 assert client.call("math.add", 1).json == 2
             with pytest.raises(ucall.ConnectionError, match=r"(?i)certificate"):
                 Client(broker.uri()).call("math.add", 1)
+        finally:
+            server.stop()
+
+
+def test_a_broker_over_websocket(tmp_path: Path) -> None:
+    port = free_port()
+    configuration = tmp_path / "nats.conf"
+    configuration.write_text(f'websocket {{ host: "{HOST}", port: {port}, no_tls: true }}\n')
+    with NatsServer("--config", str(configuration)) as broker:
+        server = served()
+        url = f"ws://{HOST}:{port}"
+        server.start(broker=url, group="models")
+        try:
+            assert registered(broker)
+            reply = request(broker, "models.math.add", b"[1]")
+            assert (reply.data, reply.headers) == (b"2", None)
         finally:
             server.stop()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import NatsServer, connected, operator_files
+from brokers import NatsServer, connected, key_file
 from certificates import Authority
 
 from harness import eventually
@@ -240,7 +240,7 @@ def test_credentials_are_given_as_for_calls(tmp_path: Path) -> None:
         user = options(broker, broker={"user": "ann", "password": "secret"})
         there = f"nats://ann:secret@127.0.0.1:{broker.port}"
         exchange(user, options(broker, broker={"urls": there}), "by password")
-    public, seed = operator_files(tmp_path)
+    public, seed = key_file(tmp_path)
     configuration = tmp_path / "nats.conf"
     configuration.write_text(f"authorization: {{ users: [ {{ nkey: {public} }} ] }}\n")
     with NatsServer("--config", str(configuration)) as broker:
