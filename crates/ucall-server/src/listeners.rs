@@ -89,8 +89,13 @@ impl Listeners {
         self.error = Some(error);
     }
 
-    /// The failure of this turn, once.
+    /// Whether there is a failure to take.
     #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// The failure of this turn, once.
     pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
         let error = self.error.take()?;
         self.is_paused = true;

@@ -150,6 +150,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     }
 
     /// When the next turn is due, even without events.
+    #[inline(always)]
     pub fn deadline(&self) -> Option<Instant> {
         let sweep = self.driver.needs_sweeps().then_some(self.sweep.due());
         let context = self.driver.context();

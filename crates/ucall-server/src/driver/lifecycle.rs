@@ -58,7 +58,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Ends a turn that has accepted connections, or has failed to: evicts idle connections past
     /// the limit (see [`ConnectionDriver::evict_idle`]), and pauses accepting if they are too few.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_accepting(
         &mut self,
         admission: &mut AdmissionQueues,
@@ -70,7 +70,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 self.listeners.pause(&mut self.engine);
             }
         }
-        if let Some(error) = self.listeners.take_failure() {
+        if self.listeners.has_failed()
+            && let Some(error) = self.listeners.take_failure()
+        {
             self.replace_longest_idle(&error, idle_before);
         }
     }
