@@ -29,8 +29,9 @@ class _Page(NamedTuple):
 
 def register(core: _core.Server) -> None:
     """Has a server answer ``GET /``."""
+    # In a thread, because the first request imports and compresses.
     core.insert_route(
-        "/", ["GET"], _respond, str, mode="generator", is_public=True, wants_peer=False
+        "/", ["GET"], _respond, str, mode="thread_generator", is_public=True, wants_peer=False
     )
 
 

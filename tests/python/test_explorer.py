@@ -6,11 +6,16 @@ import base64
 import gzip
 import hashlib
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import pytest
 
 import ucall
 import ucall.auth
+from ucall import _explorer
+from ucall.client import Client
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -31,6 +36,27 @@ def test_only_browsers_get_the_page() -> None:
         assert head.status_code == 200 and not head.content
         reply = httpx.post(url(server), headers=BROWSER, content='{"jsonrpc":"2.0"}')
         assert reply.json()["error"]["code"] == -32600
+
+
+def test_calls_do_not_wait_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request imports and compresses, which takes a tenth of a second."""
+    has_begun, is_answered, page = threading.Event(), threading.Event(), _explorer._page
+
+    def late() -> _explorer._Page:
+        has_begun.set()
+        assert is_answered.wait(60)
+        return page()
+
+    monkeypatch.setattr(_explorer, "_page", late)
+    server = ucall.Server(port=0)
+    server.add(lambda: 1, name="one")
+    with server, ThreadPoolExecutor() as pool:
+        first = pool.submit(httpx.get, url(server), headers=BROWSER, timeout=60)
+        assert has_begun.wait(60)
+        with Client(port=server.port) as client:
+            assert client.one().json == 1
+        is_answered.set()
+        assert first.result().status_code == 200
 
 
 def test_the_page_is_compressed_and_cached() -> None:
