@@ -68,6 +68,7 @@ def unwinder(target: str) -> Path:
 def build(target: str, pythons: list[str], out: Path) -> None:
     interpreters = [f"python{version}" for version in pythons]
     command = ["maturin", "build", "--quiet", "--release", "--locked", "--zig", "--strip"]
+    command += ["--compression-level", "9"]
     command += ["--compatibility", POLICIES[target], "--target", target, "--out", str(out)]
     command += ["--interpreter", *interpreters]
     # musl ends threads without unwinding.

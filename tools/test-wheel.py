@@ -101,6 +101,7 @@ def main() -> None:
     package = (options.package or wheel_for_this_interpreter()).resolve()
     print(f"{package.name} on {platform.python_implementation()} {platform.python_version()}")
     with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # Some tests run the package as another user.
         environment = Environment(Path(folder))
         try_out(environment, package)
         if pytest_arguments:
