@@ -111,7 +111,7 @@ def test_a_damaged_file_is_replaced(complete, cache: Path, peer: Described, kept
 def test_without_a_server_nothing_is_printed(complete, tmp_path: Path) -> None:
     assert complete("-p", "1", "su") == []
     assert complete("--uri", "ftp://x", "su") == complete("--nonsense", "su") == []
-    assert complete() == complete("") == []
+    assert complete("-p", "1") == complete("-p", "1", "") == []
     assert complete("-p", "x", "su") == complete("ucall 'a", shell="bash") == []
     with described({"methods": 5}) as peer:
         assert complete("-p", str(peer.port), "su") == []
