@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from certificates import Authority, Files, authority, files
 
 import ucall
 from harness import HOST, eventually, free_port
+from ucall._broker.connection import cancel
 from ucall._broker.subjects import parse_brokers, subject_of
 from ucall.client import Client
 
@@ -589,6 +591,23 @@ def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> 
         server.start(**arguments)
     assert "secret" not in str(raised.value)
     server.stop()
+
+
+def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
+    """`asyncio.wait_for` of CPython 3.11 loses one that comes with its result."""
+
+    async def lose() -> None:
+        for _ in range(2):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+
+    async def run() -> bool:
+        task = asyncio.ensure_future(lose())
+        await asyncio.sleep(0)
+        await cancel(task)
+        return task.done()
+
+    assert asyncio.run(run())
 
 
 def test_a_missing_file_of_credentials_is_an_error_at_the_start(tmp_path: Path) -> None:

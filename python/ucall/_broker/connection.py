@@ -15,7 +15,7 @@ from ucall._broker.subjects import printable
 from ucall._client.sockets import not_sent
 from ucall.errors import ConnectionError
 
-__all__ = ["BrokerOptions", "check_options", "connect", "header_bytes", "start"]
+__all__ = ["BrokerOptions", "cancel", "check_options", "connect", "header_bytes", "start"]
 
 log = logging.getLogger("ucall")
 
@@ -42,6 +42,8 @@ _ALLOWED = {
 }
 #: nats-py would take four minutes to notice that a broker is silent.
 _PING_INTERVAL_S = 10
+#: Seconds after which a task that has not ended is cancelled again.
+_CANCEL_AGAIN_S = 0.05
 
 _loop: asyncio.AbstractEventLoop | None = None
 # Reentrant, because a client may be collected while the thread is made, and closes its connection.
@@ -137,6 +139,16 @@ async def connect(
         raise not_sent(ConnectionError(reporter.failure)) from None
     await reporter.connected()
     return connection
+
+
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancels tasks, and waits until they have ended. It cancels them again and again, because
+    ``asyncio.wait_for`` of CPython 3.11, which nats-py uses, may lose a cancellation."""
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def header_bytes(headers: Mapping[str, str]) -> int:

@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ucall._broker.connection import connect, start
+from ucall._broker.connection import cancel, connect, start
 from ucall.queue.core.nats_options import broker_urls, connection_options
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Transport:
         connecting = self._begin(self._connect())
         while not connecting.done() and not self._is_ending:
             await self._next_change()
-        connecting.cancel()
+        await cancel(connecting)
         with contextlib.suppress(asyncio.CancelledError):
             self._broker = await connecting
             await self._carry()

@@ -21,6 +21,7 @@ import nats.errors
 import nats.js.api as api
 import nats.js.errors
 
+from ucall._broker.connection import cancel
 from ucall._core import Message
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.errors import ConnectionError
@@ -167,9 +168,7 @@ class Receiver(Session):
         try:
             await self._while_wanted(self._acknowledge_all())
         finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            await cancel(*helpers)
             await self._give_back()
 
     async def _acknowledge_all(self) -> None:

@@ -20,7 +20,7 @@ import nats.errors
 import nats.js.api as api
 import nats.js.errors
 
-from ucall._broker.connection import connect, start
+from ucall._broker.connection import cancel, connect, start
 from ucall.queue.core.nats_options import broker_urls, connection_options
 from ucall.queue.core.options import CommunicatorOptions
 
@@ -132,9 +132,7 @@ class Session:
                 await self._next_change(working)
         finally:
             if not working.done():
-                working.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await working
+                await cancel(working)
         return working.done() and not working.cancelled() and working.result() is None
 
     async def _next_change(self, *others: asyncio.Future[Any], timeout_s: float = 1.0) -> None:
