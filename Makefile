@@ -27,8 +27,9 @@ CARGO_TEST_FLAGS ?=
 PYTEST_FLAGS ?= -q
 # Most tests wait for a peer or a time limit, so there are more test processes than processors. 0 runs
 # all tests in one process.
-TEST_PROCESSES ?= 8
-AT_ONCE = --numprocesses $(TEST_PROCESSES)
+TEST_PROCESSES ?= 6
+# After a process has died, pytest-xdist would wait for ever with `--dist loadgroup`.
+AT_ONCE = --numprocesses $(TEST_PROCESSES) --max-worker-restart 0
 BENCH_FLAGS ?=
 CFLAGS ?= -O2 -Wall -Wextra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
