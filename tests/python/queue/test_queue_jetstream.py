@@ -231,7 +231,8 @@ def test_a_lost_connection_marks_what_was_stored(tmp_path: Path) -> None:
         got = {first.data: first.redelivered}
         while len(got) < 4:
             message = server.get(timeout=WAIT_S)
-            got[message.data] = message.redelivered
+            # The acknowledgement of the first one may be lost, too.
+            got.setdefault(message.data, message.redelivered)
         assert got == {0: False, 1: True, 2: True, 3: got[3]}
         client.put(4).result(WAIT_S)
         last = server.get(timeout=WAIT_S)
