@@ -79,7 +79,8 @@ print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')")
         sleep 0.1
     done
     echo "As user $(in_stage 'id -u'), ucall health: $(in_stage "$health")"
-    [ "$(in_stage "ucall sum a=2 b=3")" = 5 ]
+    # shellcheck disable=SC2016 # expanded there
+    [ "$(in_stage 'ucall -p "$UCALL_PORT" sum a=2 b=3')" = 5 ]
     # shellcheck disable=SC2046 # a list of processes
     kill -TERM $(processes_of "$root")
     wait "$server"

@@ -50,6 +50,17 @@ def test_it_reports_life_and_readiness(serve: Serve, health: Any) -> None:
     assert health("-p", port) == (0, "ok\n", "")
 
 
+def test_without_a_url_it_asks_the_port_of_the_environment(
+    serve_once: Serve, health: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve_once()
+    monkeypatch.setenv("UCALL_PORT", str(server.port))
+    assert health()[0] == 0
+    assert health("-p", "1")[0] == health("127.0.0.1:1")[0] == 1
+    monkeypatch.setenv("UCALL_PORT", "tcp://10.0.0.1:80")
+    assert health("-p", str(server.port))[0] == 0
+
+
 def test_it_speaks_over_unix_sockets_and_tls(
     tmp_path: Path, authority: Authority, health: Any
 ) -> None:

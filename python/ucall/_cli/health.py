@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prints the answer in one line; returns 0 if it is healthy, 1 if not, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
-        address = Address(options.url, options.port)
+        address = _address(options)
         is_healthy, line = _ask(address, options)
     except ValueError as error:
         return _report(2, error)
@@ -39,6 +40,15 @@ def main(arguments: Sequence[str]) -> int:
         return _report(1, error)
     print(printable(line))
     return 0 if is_healthy else 1
+
+
+def _address(options: argparse.Namespace) -> Address:
+    port: int | None = options.port
+    if options.url is None and port is None:
+        # That of the server in this container. Kubernetes may set it to what is no number.
+        text = os.environ.get("UCALL_PORT", "")
+        port = int(text) if text.isdecimal() else None
+    return Address(options.url or "127.0.0.1", port)
 
 
 def _report(status: int, error: Exception) -> int:
@@ -56,12 +66,16 @@ def _parser() -> Parser:
     parser.add_argument(
         "url",
         nargs="?",
-        default="127.0.0.1",
         metavar="URL",
         help="host, host:port, http://…, https://…, tcp://… or unix:///path (default: 127.0.0.1)",
     )
     parser.add_argument("--ready", action="store_true", help="ask whether it takes calls")
-    parser.add_argument("-p", "--port", type=int, help="port, if the URL has none (default: 8545)")
+    parser.add_argument(
+        "-p",
+        "--port",
+        type=int,
+        help="port, if the URL has none (default: 8545; without a URL UCALL_PORT, if it is set)",
+    )
     parser.add_argument(
         "--timeout", type=seconds, default=2.0, metavar="SECONDS", help="time limit (default: 2)"
     )
