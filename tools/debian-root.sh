@@ -16,7 +16,10 @@ enter_namespaces() {
 make_debian() {
     rm -rf "$2"
     mkdir -p "$(dirname "$2")"
-    debootstrap --variant=minbase --include=ca-certificates "$1" "$2" >"$2.log" ||
+    local scripts=/usr/share/debootstrap/scripts script=$1
+    [ -e "$scripts/$script" ] || script=sid  # A release that is newer than this debootstrap.
+    debootstrap --variant=minbase --include=ca-certificates "$1" "$2" http://deb.debian.org/debian \
+        "$scripts/$script" >"$2.log" ||
         { tail -n 20 "$2.log" >&2; exit 1; }
     # The root is temporary, so dpkg need not wait for the disk.
     echo force-unsafe-io >"$2/etc/dpkg/dpkg.cfg.d/unsafe-io"

@@ -23,7 +23,7 @@ build_python() {
         cd /usr/src
         apt-get update -qq
         apt-get source -qq --download-only $python
-        tar -xf ${python}_*.orig.tar.xz --strip-components 1
+        tar -xf ${python}_*.orig.tar.* --strip-components 1
         ./configure --quiet --disable-test-modules CFLAGS=-O1
         make --silent --jobs=$(nproc)
         make --silent install" >"$made.log" 2>&1 || { tail -n 20 "$made.log" >&2; exit 1; }
