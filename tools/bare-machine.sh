@@ -29,7 +29,7 @@ readonly whole
 
 # Debian with what README's apt-get line installs, a user, and the last commit.
 make_root() {
-    rm -rf "$used"
+    remove_root "$used"
     make_debian trixie "$fresh"
     git clone --quiet --depth 1 "file://$PWD" "$fresh/srv/ucall"
     # With recommended packages, as a reader runs README's line.
@@ -52,7 +52,7 @@ run() {
 
 # Gives the sources and cargo's builds to the user, in the root without the tests' programs.
 hand_over() {
-    rm -rf "$fresh/srv"
+    rm -rf --one-file-system "$fresh/srv"
     mv "$used/srv" "$fresh/srv"
     find "$fresh/srv/ucall/.bench" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
     # Its programs need libraries that the tests have installed for root.

@@ -12,9 +12,15 @@ enter_namespaces() {
     IN_NAMESPACES=1 exec unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
 }
 
+# remove_root ROOT: and nothing that is mounted there, such as the /dev of this machine.
+remove_root() {
+    ! mountpoint --quiet "$1" || umount --recursive --lazy "$1"
+    rm -rf --one-file-system "$1"
+}
+
 # make_debian SUITE ROOT: a minimal Debian, in which no service starts.
 make_debian() {
-    rm -rf "$2"
+    remove_root "$2"
     mkdir -p "$(dirname "$2")"
     local scripts=/usr/share/debootstrap/scripts script=$1
     [ -e "$scripts/$script" ] || script=sid  # A release that is newer than this debootstrap.
@@ -44,8 +50,8 @@ mount_system() {
     mountpoint --quiet "$1/proc" && return
     mount --bind "$1" "$1"
     mount -t proc proc "$1/proc"
-    mount --rbind /sys "$1/sys"
-    mount --rbind /dev "$1/dev"
+    mount --rbind --make-rslave /sys "$1/sys"
+    mount --rbind --make-rslave /dev "$1/dev"
 }
 
 # in_root ROOT USER COMMAND: runs it in a clean environment, in which only proxies and cargo's

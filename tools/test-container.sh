@@ -10,9 +10,17 @@ enter_namespaces "$@"
 readonly folder=$PWD/.bench/container
 variables=() directory=/ user=root stage=0 root='' command='' health=''
 
+remove_roots() {
+    local each
+    for each in "$folder"/*/; do
+        remove_root "${each%/}"
+    done
+    remove_root "$folder"
+}
+
 # The image has python and pip in /usr/local, where a virtual environment has them, too.
 make_base() {
-    rm -rf "$folder"
+    remove_roots
     make_debian trixie "$folder/base"
     install_packages "$folder/base" python3-dev python3-venv
     in_root "$folder/base" root "python3 -m venv /usr/local"
@@ -95,4 +103,4 @@ while read -r -u 3 word arguments; do
 done 3<"$folder/instructions"
 serve_and_call
 echo "container: good"
-rm -rf "$folder"
+remove_roots

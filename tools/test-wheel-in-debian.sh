@@ -39,4 +39,4 @@ cp tools/test-wheel.py "$wheel" "$made/srv/"
 glibc=$(in_root "$made" root 'ldd --version | sed -n "1s/.* //p"')
 echo "Debian $(cat "$made/etc/debian_version"), glibc $glibc:"
 in_root "$made" root "$python /srv/test-wheel.py --package /srv/${wheel##*/}"
-rm -rf "$made"
+remove_root "$made"
