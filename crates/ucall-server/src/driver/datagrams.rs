@@ -14,8 +14,8 @@ use crate::config::XdpConfig;
 use crate::datagrams::DatagramServer;
 use crate::handler::Handler;
 
-/// Datagrams that a turn takes of one socket. Connections get their turn before the others. During a
-/// flood of new addresses each takes 7 µs, so connections wait for up to 0.2 ms.
+/// Datagrams that a turn takes of one socket. Connections get their turn before the others. During
+/// a flood of new addresses each takes 7 µs, so connections wait for up to 0.2 ms.
 const TAKEN_PER_TURN: usize = 32;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
