@@ -229,3 +229,27 @@ def test_the_time_limit_includes_the_first_discovery(
             assert not raised.value.may_have_run
 
         run(module_broker.uri(group), kind, work, timeout=0.1)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("endpoints", "expected"),
+    [
+        ('{{"endpoints": [{{"subject": "{group}.add"}}]}}', "takes calls"),
+        ('{{"endpoints": [{{"subject": "{group}.other"}}]}}', "Method not found"),
+        ('{{"endpoints": [5]}}', "Method not found"),
+        ("[", "Method not found"),
+    ],
+)
+def test_a_function_that_nobody_serves_at_the_moment_is_not_unknown(
+    module_broker: NatsServer, group: str, kind: str, endpoints: str, expected: str
+) -> None:
+    """A server's connection for calls may have ended, while that of its registration has not."""
+    info = endpoints.format(group=group).encode()
+
+    def work(client: Any) -> None:
+        with pytest.raises((ucall.ConnectionError, ucall.RPCError), match=expected):
+            _ = client.call("add", 1).json
+
+    with impostor(module_broker, group, info, subject=f"$SRV.INFO.{group}"):
+        run(module_broker.uri(group), kind, work)

@@ -204,9 +204,12 @@ class Group:
                 return None
             message = await self._request(connection, subject, params, headers)
             if message is None:
-                await self._check_for_server(connection)
+                subjects = await self._subjects(connection)
                 # The server may have come in between, and has all of its functions now.
                 message = await self._request(connection, subject, params, headers)
+                if message is None and subject in subjects:
+                    # Its connection for calls has ended, and comes back.
+                    raise not_sent(ConnectionError(f"no server of {self._name} takes calls"))
         except asyncio.CancelledError:
             await connection.publish(cancel_subject(self._name), id.encode())
             raise
@@ -214,10 +217,16 @@ class Group:
             self._fail(error)
         return _reply_object(call["id"], message)
 
-    async def _check_for_server(self, connection: Any) -> None:
-        """Raises ``ucall.ConnectionError`` if there is no server."""
-        if await self._request(connection, f"$SRV.PING.{self._name}", b"", {}) is None:
+    async def _subjects(self, connection: Any) -> set[str]:
+        """The subjects of a server's functions. Raises ``ucall.ConnectionError`` if there is no
+        server."""
+        message = await self._request(connection, f"$SRV.INFO.{self._name}", b"", {})
+        if message is None:
             raise not_sent(ConnectionError(f"no server of the group {self._name} answers"))
+        try:
+            return {endpoint["subject"] for endpoint in json.loads(message.data)["endpoints"]}
+        except (ValueError, TypeError, KeyError, RecursionError):  # Of any user of the broker.
+            return set()
 
     async def _request(
         self, connection: Any, subject: str, params: bytes, headers: dict[str, str]
