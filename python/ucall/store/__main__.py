@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,13 +49,23 @@ def _run(command: str, path: Path) -> int:
         case "check":
             return _check(core)
         case "dump":
-            core.dump(sys.stdout.buffer.write)
+            _dump(core)
         case "load":
             _load(core, sys.stdin.buffer)
         case _:
             before, after = core.compact()
             print(f"{before} bytes before, {after} after")
     return 0
+
+
+def _dump(core: _core.Store) -> None:
+    try:
+        core.dump(sys.stdout.buffer.write)
+        sys.stdout.buffer.flush()
+    except OSError:
+        # Otherwise the exit would write the rest again, and fail with a status of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _check(core: _core.Store) -> int:
