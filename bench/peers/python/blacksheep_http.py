@@ -2,7 +2,7 @@
 
 import sys
 
-import uvicorn
+import under_uvicorn
 from blacksheep import Application, Content, Request, Response, post
 from jsonrpc import answer
 
@@ -14,11 +14,4 @@ async def call(request: Request):
     return Response(200, content=Content(b"application/json", answer(await request.read())))
 
 
-uvicorn.run(
-    app,
-    port=int(sys.argv[1]),
-    loop="uvloop",
-    http="httptools",
-    log_level="error",
-    access_log=False,
-)
+under_uvicorn.run(app, int(sys.argv[1]))

@@ -6,7 +6,7 @@ python fastapi_http.py def|async PORT
 import sys
 from typing import Literal
 
-import uvicorn
+import under_uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
@@ -44,11 +44,4 @@ else:
         return Reply(id=request.id, result=request.params.a + request.params.b)
 
 
-uvicorn.run(
-    app,
-    port=int(sys.argv[2]),
-    loop="uvloop",
-    http="httptools",
-    log_level="error",
-    access_log=False,
-)
+under_uvicorn.run(app, int(sys.argv[2]))

@@ -8,7 +8,7 @@ from typing import Literal
 
 import jsonrpc
 import msgspec
-import uvicorn
+import under_uvicorn
 from litestar import Litestar, post
 
 
@@ -25,11 +25,4 @@ async def call(data: Request) -> jsonrpc.Reply:
 
 
 app = Litestar([call], openapi_config=None, logging_config=None)
-uvicorn.run(
-    app,
-    port=int(sys.argv[1]),
-    loop="uvloop",
-    http="httptools",
-    log_level="error",
-    access_log=False,
-)
+under_uvicorn.run(app, int(sys.argv[1]))

@@ -17,16 +17,9 @@ async def tokens(count: int):
 
 
 def run_uvicorn(app) -> None:
-    import uvicorn
+    import under_uvicorn
 
-    uvicorn.run(
-        app,
-        port=int(sys.argv[2]),
-        loop="uvloop",
-        http="httptools",
-        log_level="error",
-        access_log=False,
-    )
+    under_uvicorn.run(app, int(sys.argv[2]))
 
 
 def fastapi() -> None:
