@@ -1,30 +1,12 @@
 //! Parsing the heads of a connection allocates nothing after the first ones.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting_allocator;
+
 use std::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
+use counting_allocator::{ALLOCATIONS, CountingAllocator};
 use ucall_proto::http1::{HeadLimits, HeadParser};
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct CountingAllocator;
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `alloc` took the memory from this allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    // The default `realloc` and `alloc_zeroed` call `alloc`.
-}
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -1,18 +1,20 @@
 //! A call allocates nothing once its connection has had a few.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../ucall-proto/tests/counting_allocator/mod.rs"]
+mod counting_allocator;
 #[cfg(target_os = "linux")]
 #[path = "../../ucall-engine/tests/skipped/mod.rs"]
 mod skipped;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use counting_allocator::{ALLOCATIONS, CountingAllocator};
 use ucall_engine::Engine;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
@@ -20,26 +22,6 @@ use ucall_engine::uring::{Config, Features, Uring};
 use ucall_proto::http1::AccessRules;
 use ucall_proto::{Call, CallOutcome, Reply};
 use ucall_server::{Caller, Handler, Procedures, Worker, WorkerConfig};
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct CountingAllocator;
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `alloc` took the memory from this allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    // The default `realloc` and `alloc_zeroed` call `alloc`.
-}
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
