@@ -155,7 +155,9 @@ def test_some_calls_wait_and_some_do_not(hosted: Serve) -> None:
             assert wire.result("call", [seconds, number]) == expected
 
 
-def test_exceptions_at_once_or_later(hosted: Serve) -> None:
+def test_exceptions_at_once_or_later(
+    hosted: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     async def fail(wait: bool, kind: str) -> None:
         if wait:
             await asyncio.sleep(0)
@@ -175,6 +177,8 @@ def test_exceptions_at_once_or_later(hosted: Serve) -> None:
             assert wire.error("fail", [wait, "stop"])["code"] == -32603
             assert wire.error("fail", [wait, "exit"])["code"] == -32603
             assert wire.result("fine") == [1, 2]
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_disconnect_cancels_a_waiting_first_call(serve: Serve) -> None:

@@ -180,7 +180,12 @@ def new_task(coroutine: Coroutine[Any, Any, object], *, loop: Loop, context: Con
     finally:
         first_step, loop.variables, loop.first_step = loop.first_step, None, None
     if first_step is not None:
-        context.run(first_step)
+        try:
+            context.run(first_step)
+        except BaseException:
+            # The caller reports it, so the task must not log it again when it is freed.
+            task.exception()
+            raise
     return task
 
 
