@@ -186,7 +186,7 @@ def test_a_slow_function_is_named_once(serve: Serve, caplog: pytest.LogCaptureFi
             start = time.monotonic()
             wire.result("sum", [1, 2])
             took_s.append(time.monotonic() - start)
-    warned = [record.getMessage() for record in caplog.records]
+    warned = [record.getMessage() for record in caplog.records if record.name == "ucall"]
     named = [line for line in warned if line.startswith("block held up all other calls for ")]
     assert len(named) == 1 and "threads=True" in named[0]
     # If even that is slow, the log names it as well.
@@ -203,7 +203,7 @@ def test_a_slow_async_function_is_named_with_its_own_remedy(
     with Wire(server.port) as wire:
         for _ in range(2):
             wire.result("block_the_loop", [])
-    warned = [record.getMessage() for record in caplog.records]
+    warned = [record.getMessage() for record in caplog.records if record.name == "ucall"]
     named = [line for line in warned if line.startswith("block_the_loop held up all other calls")]
     assert len(named) == 1 and named[0].endswith("or run it by asyncio.to_thread")
 

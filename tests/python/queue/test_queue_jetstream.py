@@ -210,8 +210,11 @@ def test_puts_wait_for_a_broker_that_is_gone(tmp_path: Path) -> None:
             broker.start()
             for put in puts:
                 put.result(WAIT_S)
-            got = [server.get(timeout=WAIT_S) for _ in puts]
-            assert sorted({message.data for message in got}) == list(range(100))
+            # What was taken before the broker was killed may come again.
+            got: set[Any] = {"early"}
+            while len(got) < 101:
+                got.add(server.get(timeout=WAIT_S).data)
+            assert got == {"early", *range(100)}
             queues.close()
 
 
