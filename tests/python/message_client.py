@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import ssl
 from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection, connect
 
 from harness import HOST, Wire, request
 
@@ -25,9 +27,11 @@ class Client:
         else:
             scheme = "wss" if context else "ws"
             url = f"{scheme}://{HOST}:{port}"
-            self.websocket: ClientConnection = connect(
-                url, ssl=context, max_size=None, open_timeout=60
-            )
+            # `websockets.sync` reads and writes in two threads, which `ssl` bears since 3.13.1 only.
+            self._websocket_end = contextlib.ExitStack()
+            self._runner = self._websocket_end.enter_context(asyncio.Runner())
+            self.websocket = self._runner.run(_connected(url, context))
+            self._websocket_end.callback(lambda: self._runner.run(self.websocket.close()))
 
     def __enter__(self) -> Client:
         return self
@@ -36,14 +40,20 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        (self.wire.socket if self.over == "raw" else self.websocket).close()
+        if self.over == "raw":
+            self.wire.socket.close()
+        else:
+            self._websocket_end.close()
 
     def send(self, method: str, *params: Any, id: Any = 1) -> None:
         message = request(method, params, id)
-        self.wire.send(message) if self.over == "raw" else self.websocket.send(message.decode())
+        if self.over == "raw":
+            self.wire.send(message)
+        else:
+            self._runner.run(self.websocket.send(message.decode()))
 
     def next(self) -> dict[str, Any]:
-        text = self.wire.line() if self.over == "raw" else self.websocket.recv(60)
+        text = self.wire.line() if self.over == "raw" else self._runner.run(self._text())
         message: dict[str, Any] = json.loads(text)
         return message
 
@@ -58,3 +68,11 @@ class Client:
         message = self.next()
         assert message.keys() <= {"jsonrpc", "method", "params"}, message
         return message["method"], message.get("params")
+
+    async def _text(self) -> str | bytes:
+        async with asyncio.timeout(60):
+            return await self.websocket.recv()
+
+
+async def _connected(url: str, context: ssl.SSLContext | None) -> ClientConnection:
+    return await connect(url, ssl=context, max_size=None, open_timeout=60)
