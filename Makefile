@@ -33,6 +33,8 @@ AT_ONCE = --numprocesses $(TEST_PROCESSES) --max-worker-restart 0
 BENCH_FLAGS ?=
 CFLAGS ?= -O2 -Wall -Wextra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Otherwise each test process rewrites the assertions of all tests: 10 s of its processor.
+unexport PYTHONDONTWRITEBYTECODE
 # PyO3 builds for the interpreter of .venv.
 export PYO3_PYTHON := $(abspath $(PY))
 
@@ -177,7 +179,11 @@ soak: setup ## Ten minutes of good and hostile traffic; plots memory and descrip
 	PYTHONPATH=tests:bench $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
 
 test-python: setup test-programs .bench/tls_client ## Run the Python tests against the built package
-	$(PY) -m pytest $(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS) tests/python
+	$(PY) -m pytest $(AT_ONCE) --dist loadgroup --first-variants $(PYTEST_FLAGS) tests/python
+
+.PHONY: test-slow
+test-slow: setup test-programs ## Run all variants of the slow Python tests, of which `make test` runs one each
+	$(PY) -m pytest $(AT_ONCE) --dist loadgroup -m slow $(PYTEST_FLAGS) tests/python
 
 .bench/docs/stamp: docs/site/requirements.txt $(STAMPS)/venv
 	@mkdir -p $(@D)

@@ -130,6 +130,7 @@ def how(request: pytest.FixtureRequest) -> Call:
     ("scheme", "name", "sent"), CASES, ids=[f"{scheme}: {name}" for scheme, name, _ in CASES]
 )
 class TestEndless:
+    @pytest.mark.slow
     def test_as_fast_as_it_can(
         self, how: Call, scheme: str, name: str, sent: tuple[bytes, bytes]
     ) -> None:
@@ -138,12 +139,14 @@ class TestEndless:
         if name.startswith("heads"):
             assert f"more than {INFORMATIONAL_MAX} heads of status 1xx" in why
 
+    @pytest.mark.slow
     def test_a_byte_at_a_time(
         self, how: Call, scheme: str, name: str, sent: tuple[bytes, bytes]
     ) -> None:
         with scripted(trickling(scheme, *sent)) as server:
             ends(server, how, scheme)
 
+    @pytest.mark.slow
     def test_under_tls(
         self,
         how: Call,

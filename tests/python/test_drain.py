@@ -212,6 +212,7 @@ def test_a_second_ctrl_c_ends_at_once(engine: str) -> None:
 
 
 @pytest.mark.parametrize("over", ["raw", "http"])
+@pytest.mark.slow
 def test_no_reply_is_lost_under_load(engine: str, over: str) -> None:
     with program(SOURCE, engine) as process:
         port = int(process.stdout.readline())

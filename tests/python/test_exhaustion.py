@@ -169,6 +169,7 @@ ACCEPTING = ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EINTR"]
 
 
 @pytest.mark.parametrize("fault", ACCEPTING)
+@pytest.mark.slow
 def test_accepting_fails(fault: str) -> None:
     """On epoll. io_uring accepts without a system call; the fake engine fails for it."""
     with served("posix") as (process, port), Wire(port) as established:

@@ -20,6 +20,7 @@ SCHEMES = pytest.mark.parametrize("scheme", ["http://", "tcp://", "ws://"])
 
 @KINDS
 @SCHEMES
+@pytest.mark.slow
 def test_killed_servers_fail_only_the_calls_on_them(tmp_path: Path, kind: str, scheme: str) -> None:
     kills: list[tuple[float, float]] = []
     with servers(tmp_path, COUNT) as running:
@@ -35,6 +36,7 @@ def test_killed_servers_fail_only_the_calls_on_them(tmp_path: Path, kind: str, s
 
 @KINDS
 @SCHEMES
+@pytest.mark.slow
 def test_a_rolling_restart_fails_no_call(tmp_path: Path, kind: str, scheme: str) -> None:
     with servers(tmp_path, COUNT) as running:
         with load(running.uris(scheme), kind) as made:
@@ -50,6 +52,7 @@ def test_a_rolling_restart_fails_no_call(tmp_path: Path, kind: str, scheme: str)
 
 @KINDS
 @SCHEMES
+@pytest.mark.slow
 def test_calls_avoid_a_server_that_is_frozen(tmp_path: Path, kind: str, scheme: str) -> None:
     """A process that is stopped keeps its connections, and answers nothing."""
     with servers(tmp_path, COUNT) as running:

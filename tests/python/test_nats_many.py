@@ -86,6 +86,7 @@ def test_killed_servers_and_nodes_fail_only_the_calls_on_the_servers(
 
 
 @KINDS
+@pytest.mark.slow
 def test_drained_servers_and_killed_nodes_fail_no_call(
     tmp_path: Path, nodes: list[NatsServer], kind: str
 ) -> None:

@@ -175,6 +175,7 @@ SLACK_S = 5.0
 
 @on_linux
 @CASES
+@pytest.mark.slow
 def test_no_call_runs_twice_when_its_upstream_is_killed(
     tmp_path: Path, engine: str, scheme: str
 ) -> None:
@@ -198,6 +199,7 @@ def test_no_call_runs_twice_when_its_upstream_is_killed(
 
 @on_linux
 @CASES
+@pytest.mark.slow
 def test_calls_to_a_frozen_upstream_end_in_time(tmp_path: Path, engine: str, scheme: str) -> None:
     log, upstream = tmp_path / "log", str(free_port())
     with (
@@ -228,6 +230,7 @@ def test_calls_to_a_frozen_upstream_end_in_time(tmp_path: Path, engine: str, sch
 
 @on_linux
 @CASES
+@pytest.mark.slow
 def test_calls_to_a_slow_upstream_are_answered(tmp_path: Path, engine: str, scheme: str) -> None:
     log, upstream = tmp_path / "log", str(free_port())
     with (
@@ -251,6 +254,7 @@ def test_calls_to_a_slow_upstream_are_answered(tmp_path: Path, engine: str, sche
 
 @on_linux
 @CASES
+@pytest.mark.slow
 def test_idempotent_calls_go_to_the_upstream_that_is_left(
     tmp_path: Path, engine: str, scheme: str
 ) -> None:

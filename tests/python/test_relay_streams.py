@@ -110,6 +110,7 @@ def settled(source: Source) -> int:
     return produced
 
 
+@pytest.mark.slow
 def test_a_slow_caller_pauses_the_upstream(server: ucall.Server, source: Source) -> None:
     size, count = 10_000, 20_000
     with StreamWire(server.port, buffer_bytes=4096) as slow, Wire(server.port) as other:

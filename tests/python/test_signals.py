@@ -59,6 +59,7 @@ def test_an_idle_server_stops_at_once(engine: str, sent: signal.Signals) -> None
 
 
 @pytest.mark.parametrize("sent", SIGNALS)
+@pytest.mark.slow
 def test_a_busy_server_stops_at_once(engine: str, sent: signal.Signals) -> None:
     with program(SOURCE, engine) as process:
         port = int(process.stdout.readline())

@@ -121,6 +121,7 @@ def test_a_cancelled_call_that_collects_is_closed(serve: Serve, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_deadline_closes_a_stream(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
     ids = of_each(kind)
@@ -156,6 +157,7 @@ def test_a_drain_closes_a_websocket_with_a_stream_by_1001(serve: Serve, kind: st
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_stop_closes_streams(serve: Serve, kind: str, at_once: bool) -> None:
     server, source = serve(drain_timeout_s=0.1), Source(kind)
     source.add_to(server)
@@ -297,6 +299,7 @@ async def never_waits(n: int) -> AsyncIterator[int]:
         yield position
 
 
+@pytest.mark.slow
 def test_an_async_generator_that_never_waits_lets_others_run(serve: Serve) -> None:
     server = serve(never_waits, add, tasks)
     with StreamWire(server.port) as streaming, StreamWire(server.port) as collecting:

@@ -229,6 +229,7 @@ def test_required_client_certificates(
     assert Client(uri, verify=authority.path, cert=alice.both).add(1, 2).json == 3
 
 
+@pytest.mark.slow
 def test_new_files_are_loaded_without_disconnects(
     serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -237,6 +237,7 @@ def test_no_reply_is_an_error_in_time() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "asyncio"])
+@pytest.mark.slow
 def test_calls_are_answered_and_run_once_over_a_bad_network(serve: Serve, kind: str) -> None:
     runs: Counter[int] = Counter()
     lock = threading.Lock()

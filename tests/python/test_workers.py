@@ -196,6 +196,7 @@ def test_a_killed_worker_does_not_affect_others(tmp_path: Path) -> None:
         it.stop()
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_loses_nothing(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         first = set(it.wait_for(2))

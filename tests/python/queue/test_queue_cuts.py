@@ -91,6 +91,7 @@ def take(
     indirect=["pairs"],
 )
 @pytest.mark.parametrize("ack", ["received", "taken", "explicit"])
+@pytest.mark.slow
 def test_each_message_arrives_once_and_in_order(
     pairs: Pairs, tmp_path: Path, ack: str, trusted: bool, request: pytest.FixtureRequest
 ) -> None:

@@ -87,6 +87,7 @@ def test_an_expired_peer_fails_and_frees_its_messages(pairs: Pairs) -> None:
 
 @pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt", "nats"], indirect=True)
 @pytest.mark.parametrize("expire_s", [30, 0.4])
+@pytest.mark.slow
 def test_a_stopped_peer_resumes_or_expires(pairs: Pairs, expire_s: float) -> None:
     server = pairs.server(expire_s=expire_s, keepalive_s=0.1)
     at = server.options.netloc if server.address is None else server.address

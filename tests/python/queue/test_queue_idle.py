@@ -76,6 +76,7 @@ def most_of_others(threads: Path, poller: str) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "unix", "shm", "mqtt", "grpc", "nats"])
+@pytest.mark.slow
 def test_idle_threads_do_not_poll(
     protocol: str, tmp_path: Path, shared_broker: SharedBroker
 ) -> None:

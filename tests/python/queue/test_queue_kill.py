@@ -111,6 +111,7 @@ def location_for(protocol: str, folder: Path, broker: SharedBroker) -> nq.Networ
 
 
 @pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
+@pytest.mark.slow
 def test_a_killed_server(
     protocol: str,
     start: Start,
@@ -142,6 +143,7 @@ def test_a_killed_server(
 
 
 @pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
+@pytest.mark.slow
 def test_a_killed_client(
     protocol: str,
     start: Start,
@@ -176,6 +178,7 @@ def test_a_killed_client(
 
 @pytest.mark.parametrize("killed", ["server", "client"])
 @pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
+@pytest.mark.slow
 def test_one_that_is_killed_before_and_after_it_acknowledged(
     protocol: str,
     killed: str,

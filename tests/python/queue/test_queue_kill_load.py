@@ -127,6 +127,7 @@ def check(incarnations: list[Incarnation], ack: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS if LONG else ["tcp", "shm"])
 @pytest.mark.parametrize("ack", ["received", "taken", "explicit"])
 @pytest.mark.parametrize("killed", ["client", "server"])
+@pytest.mark.slow
 def test_either_side_may_be_killed_under_load(
     protocol: str,
     ack: str,

@@ -49,6 +49,7 @@ print(int(peak[0].split()[1]) * 1024)
 
 @pytest.mark.timeout(5 * WAIT_S)
 @pytest.mark.parametrize("pairs", THOUSAND, indirect=True)
+@pytest.mark.slow
 def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
     # Each client of this process has its own descriptor and its thread's.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

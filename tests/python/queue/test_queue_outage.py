@@ -82,6 +82,7 @@ def assert_expired(future: nq.Future, peer: uuid.UUID | None) -> None:
     assert caught.value.peer == peer
 
 
+@pytest.mark.slow
 def test_what_is_put_after_an_outage_arrives(outage: Outage) -> None:
     client = outage.client(expire_s=EXPIRE_S)
     client.put("first").result(WAIT_S)
@@ -262,6 +263,7 @@ ABSENT += [(protocol, "broker") for protocol in BROKERS]
 @pytest.mark.parametrize(
     ("pairs", "outage"), ABSENT, indirect=True, ids=[f"{it[0]}, {it[1]} away" for it in ABSENT]
 )
+@pytest.mark.slow
 def test_all_messages_of_an_outage_are_accounted_for(outage: Outage) -> None:
     """Each message that is put before, in and after an outage arrives or fails, once."""
     clients = [outage.client(expire_s=EXPIRE_S) for _ in range(CLIENTS)]

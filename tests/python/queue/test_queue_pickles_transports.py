@@ -96,6 +96,7 @@ def traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_attacks_by_a_pickle_are_refused_and_the_next_message_arrives(pairs: Pairs) -> None:
     nq.allow(User)
     server = pairs.server()
