@@ -155,9 +155,7 @@ def test_some_calls_wait_and_some_do_not(hosted: Serve) -> None:
             assert wire.result("call", [seconds, number]) == expected
 
 
-def test_exceptions_at_once_or_later(
-    hosted: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_exceptions_at_once_or_later(hosted: Serve, caplog: pytest.LogCaptureFixture) -> None:
     async def fail(wait: bool, kind: str) -> None:
         if wait:
             await asyncio.sleep(0)
