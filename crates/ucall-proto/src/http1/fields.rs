@@ -56,6 +56,22 @@ fn classify_non_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpErro
 pub(super) struct Variable {
     pub content_length: Span,
     pub traceparent: Span,
+    pub cookie: Span,
+}
+
+impl Variable {
+    /// The spans of `head` before, between and after these values.
+    pub(super) fn rest_of(&self, head: &[u8]) -> [Span; 4] {
+        let mut values = [self.content_length, self.traceparent, self.cookie];
+        values.sort_unstable_by_key(|value| value.start);
+        let [first, second, third] = values;
+        [
+            Span { start: 0, end: first.start },
+            Span { start: first.end, end: second.start },
+            Span { start: second.end, end: third.start },
+            Span { start: third.end, end: head.len() },
+        ]
+    }
 }
 
 /// The values of the headers read so far.
@@ -88,6 +104,10 @@ impl HeaderState {
             4 if is_header(name, b"Host") => self.record_host(value, span),
             6 if is_header(name, b"Origin") => self.record_origin(span),
             6 if is_header(name, b"Expect") => self.record_expect(value),
+            6 if is_header(name, b"Cookie") => {
+                self.variable.cookie = span;
+                Ok(())
+            }
             10 if is_header(name, b"Connection") => {
                 self.record_connection(value);
                 Ok(())

@@ -85,6 +85,8 @@ struct CachedHead {
     text: Vec<u8>,
     parsed: ParsedHead,
     variable: Variable,
+    /// What lies between the variable values, in order.
+    fixed: [Span; 4],
 }
 
 /// The first head of a connection is not cached: it may be the only one.
@@ -158,11 +160,13 @@ impl HeadParser {
         self.parsed_count = self.parsed_count.wrapping_add(1);
         let is_due = self.parsed_count % PARSED_HEADS_PER_COPY == CACHED_HEAD_NUMBER;
         if is_due && text.len() <= CACHED_HEAD_BYTES_MAX {
-            let empty = || Box::new(CachedHead { text: Vec::new(), parsed: *parsed, variable });
+            let fixed = variable.rest_of(text);
+            let empty =
+                || Box::new(CachedHead { text: Vec::new(), parsed: *parsed, variable, fixed });
             let cached = self.cached.get_or_insert_with(empty);
             cached.text.clear();
             cached.text.extend_from_slice(text);
-            (cached.parsed, cached.variable) = (*parsed, variable);
+            (cached.parsed, cached.variable, cached.fixed) = (*parsed, variable, fixed);
         }
     }
 }
@@ -171,18 +175,12 @@ impl CachedHead {
     /// The head `text` of the cached one's length, if only variable values differ.
     #[inline(never)]
     fn match_variable<'a>(&self, text: &'a [u8]) -> Option<Head<'a>> {
-        let Variable { content_length, traceparent } = self.variable;
-        let (first, second) = match traceparent.start < content_length.start {
-            true => (traceparent, content_length),
-            false => (content_length, traceparent),
-        };
-        let is_equal =
-            |start, end| start == end || text.get(start..end) == self.text.get(start..end);
-        let is_fixed = is_equal(0, first.start)
-            && is_equal(first.end, second.start)
-            && is_equal(second.end, text.len());
-        let trace = traceparent.of(text);
-        if !is_fixed || (!trace.is_empty() && text_length(trace) != trace.len()) {
+        let Variable { content_length, traceparent, cookie } = self.variable;
+        let is_text = |span: Span| text_length(span.of(text)) == span.of(text).len();
+        if !self.fixed.iter().all(|span| span.of(text) == span.of(&self.text))
+            || !is_text(traceparent)
+            || !is_text(cookie)
+        {
             return None;
         }
         let head = Head::new(text, &self.parsed);

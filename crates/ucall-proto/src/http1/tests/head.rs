@@ -555,6 +555,8 @@ fn a_cached_head_gives_the_verdict_of_a_new_parser() {
         "Expect: 100-continue\r\nContent-Length: 1".to_owned(),
         "Content-Length: 0".to_owned(),
         format!("{trace}\r\n{trace}"),
+        format!("Cookie: a=1; b=2\r\nContent-Length: 50\r\n{trace}"),
+        "Cookie: a=1\r\ncookie: \r\nContent-Length: 50\r\nX: a".to_owned(),
     ] {
         let mut head = with(&headers);
         let mut parser = HeadParser::default();
@@ -573,8 +575,10 @@ fn a_cached_head_gives_the_verdict_of_a_new_parser() {
 }
 
 #[test]
-fn a_cached_head_matches_other_lengths_and_traces() {
-    let head = |length, trace| with(&format!("Content-Length: {length}\r\nTraceparent: {trace}"));
+fn a_cached_head_matches_other_lengths_traces_and_cookies() {
+    let head = |length, value| {
+        with(&format!("Cookie: id={value}\r\nContent-Length: {length}\r\nTraceparent: {value}"))
+    };
     let mut parser = HeadParser::default();
     for _ in 0..2 {
         parser.parse(&head(64, "00-1-2-01"), &LIMITS).unwrap();
