@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -95,10 +96,16 @@ def compared(stored: Figures, found: Figures) -> Iterator[tuple[bool, str]]:
 
 
 def build() -> str:
-    """The versions on which the figures depend."""
+    """The versions and the processor on which the figures depend."""
     done = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True)
     rust, python = done.stdout.split()[1], platform.python_version()
-    return f"rustc {rust}, CPython {python}, {platform.machine()}"
+    return f"rustc {rust}, CPython {python}, {platform.machine()}{_simd()}"
+
+
+def _simd() -> str:
+    """The instructions that memchr and simdutf choose under callgrind, which has no AVX-512."""
+    has_avx2 = re.search(r"^flags\s.*\bavx2\b", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return " with AVX2" if has_avx2 else ""
 
 
 def reason_to_fail(stored: dict[str, Figures], writes: bool = False) -> str | None:
