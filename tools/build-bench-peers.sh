@@ -91,6 +91,21 @@ build_grpc() {
         skip "gRPC for C++: apt-get install libgrpc++-dev protobuf-compiler-grpc"
 }
 
+build_capnproto() {
+    local program source
+    capnp compile -oc++:"$out/proto" --src-prefix=bench/peers bench/peers/sum.capnp ||
+        { skip "Cap'n Proto: apt-get install capnproto libcapnp-dev" && return; }
+    for source in capnproto.cpp capnproto_load.cpp; do
+        program=$(basename "$source" .cpp)
+        program=$out/peer-${program/_/-}
+        [ "$program" -ot "bench/peers/cpp/$source" ] || continue
+        # shellcheck disable=SC2046 # flags are meant to be split
+        c++ -O2 -std=c++17 -I"$out/proto" -o "$program" "bench/peers/cpp/$source" \
+            "$out/proto/sum.capnp.c++" $(pkg-config --cflags --libs capnp-rpc) ||
+            skip "Cap'n Proto, which does not build here"
+    done
+}
+
 mkdir -p "$out"
 install_python_peers
 [ "${1:-}" != python ] || exit 0
@@ -99,6 +114,7 @@ generate_python_grpc
 build_h2o
 build_uwebsockets
 build_grpc
+build_capnproto
 cargo_build bench/peers/rust --locked ||
     skip "actix-web, ntex, may_minihttp and tokio-websockets, which do not build here"
 cargo_build bench/load --locked

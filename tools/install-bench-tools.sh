@@ -28,6 +28,8 @@ if [ "${1:-}" = peers ]; then
     need grpc_cpp_plugin protobuf-compiler-grpc
     need_header google/protobuf/message.h libprotobuf-dev
     need_header grpcpp/grpcpp.h libgrpc++-dev
+    need capnp capnproto
+    need_header capnp/ez-rpc.h libcapnp-dev
     need_header h2o.h libh2o-evloop-dev
     need_header simdjson.h libsimdjson-dev
     need_header openssl/ssl.h libssl-dev

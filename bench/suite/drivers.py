@@ -1,7 +1,8 @@
-"""One load on one server, by wrk, h2load or `bench/load`, and its result."""
+"""One load on one server, by wrk, h2load, `bench/load` or Cap'n Proto's, and its result."""
 
 import base64
 import io
+import json
 import re
 import statistics
 import subprocess
@@ -14,7 +15,7 @@ import numpy
 from harness import certificate, counters, processes, request, shapes, usage
 from harness import load as wrk_load
 from harness.rows import OUTPUT, Row
-from suite.servers import PEERS, PYTHON, Load, Server
+from suite.servers import OTHER_FORMATS, PEERS, PYTHON, Load, Server
 
 PROGRAM = OUTPUT / "target/release/load"
 GRPC_BODY = b"\x00\x00\x00\x00\x04\x08\x37\x10\x15"
@@ -115,6 +116,15 @@ def h2load_figures(output: str, micros: list[int]) -> dict:
     }
 
 
+def by_capnproto(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
+    numbers = map(str, (port, load.connections, load.depth, seconds))
+    output = run_command([str(OUTPUT / "peer-capnproto-load"), *numbers], seconds)
+    try:
+        return {**json.loads(output), "errors": 0}
+    except ValueError as error:
+        raise LoadError(f"Cap'n Proto's load failed: {output[-300:]}") from error
+
+
 def own_command(server: Server, load: Load) -> list[str]:
     is_tls = server.protocol == "https"
     protocol = "http" if is_tls else server.protocol
@@ -166,13 +176,14 @@ def own_figures(output: str, load: Load) -> dict:
 DRIVERS: dict[str, Callable[[Server, int, Load, int, Sequence[int]], dict]] = {
     "wrk": by_wrk,
     "h2load": by_h2load,
+    "capnproto": by_capnproto,
     "own": by_own,
 }
 
 
 def tool_for(server: Server, load: Load) -> str:
-    """The load generator of a load: ours, but for gRPC and where the load names another."""
-    return load.tool or ("h2load" if server.protocol == "grpc" else "own")
+    """The load generator of a load: ours, unless the format or the load names another."""
+    return load.tool or OTHER_FORMATS.get(server.protocol, "own")
 
 
 def check(server: Server, port: int, load: Load) -> None:

@@ -30,7 +30,7 @@ PYTHON_PACKAGES = (
     "msgspec",
 )
 RUST_PACKAGES = ("actix-web", "jsonrpsee", "ntex", "may_minihttp", "serde_json")
-DEBIAN_PACKAGES = ("libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
+DEBIAN_PACKAGES = ("libcapnp-dev", "libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
 #: Commands that print a version, and a pattern that finds the version in their output.
 TOOLS = {"wrk": ["wrk", "-v"], "h2load": ["h2load", "--version"], "gcc": ["gcc", "-dumpversion"]}
 

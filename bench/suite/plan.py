@@ -87,14 +87,16 @@ def beside_ours(is_chosen: Callable[[Server], bool], loads: tuple[Load, ...]) ->
 
 
 def multiplexed() -> Groups:
-    """gRPC as its clients use it: many calls at a time on one connection."""
-    chosen = tuple(server for server in servers.peers() if server.protocol == "grpc")
+    """As their clients use them: many calls at a time on one connection."""
+    formats = servers.OTHER_FORMATS
+    chosen = tuple(server for server in servers.peers() if server.protocol in formats)
     load = Load("streams-32", "1 connection, 32 streams", 1, depth=32)
     return [Group("multiplexed", chosen, (load,), 3, 1)]
 
 
 def open_loop() -> Groups:
-    everyone = [server for server in servers.peers() if server.protocol != "grpc"]
+    formats = servers.OTHER_FORMATS
+    everyone = [server for server in servers.peers() if server.protocol not in formats]
     everyone = [server for server in everyone if not server.name.startswith("ucall-0.5.4")]
     fast = [server for server in everyone if server.name in FAST]
     slow_load, fast_load = (

@@ -16,6 +16,8 @@ PYTHON = OUTPUT / "peers/bin/python"
 FLOOR_TLS = OUTPUT / "target/release/floor_tls"
 PYTHON_UCALL = OUTPUT / "peers-ucall/bin/python"
 NATIVE = OUTPUT / "target/release"
+#: Formats that `bench/load` does not send, and what loads their servers.
+OTHER_FORMATS = {"grpc": "h2load", "capnproto": "capnproto"}
 ENGINES = {"posix": "posix", "uring": "io_uring"}
 
 
@@ -211,6 +213,7 @@ def peers() -> tuple[Server, ...]:
         python_peer("socketify", "socketify", "socketify_http.py"),
         python_peer("protocol", "asyncio protocol on uvloop", "protocol_http.py"),
         native_peer("grpc-cpp", "gRPC C++", OUTPUT / "peer-grpc", "grpc"),
+        native_peer("capnproto", "Cap'n Proto (C++)", OUTPUT / "peer-capnproto", "capnproto"),
         native_peer("h2o", "H2O (C) with simdjson", OUTPUT / "peer-h2o"),
         native_peer(
             "uwebsockets", "uWebSockets (C++)", OUTPUT / "peer-uwebsockets", options=("http",)
