@@ -101,6 +101,7 @@ def c_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]
             f"C, {label}, 32 clients: CPU a call, of the floor's", cpu, "{:.2f}", most=1.1
         )
         yield tail_verdict(results, name, f"C, {label}")
+        yield tail_verdict(results, f"{name}-tls", f"C, {label}, TLS")
         for native in natives:
             found = results.compared(name, native.name, "c32", results.cost)
             claim = f"C, {label}, 32 clients: CPU a call, of {native.label}'s"

@@ -1,4 +1,4 @@
-"""The cost and the tails of Python servers over TLS, beside the floor of TLS."""
+"""The cost and the tails of servers over TLS, beside the floor of TLS."""
 
 from dataclasses import replace
 

@@ -136,7 +136,7 @@ def twin(server: Server) -> Server:
 
 
 def over_tls() -> list[Server]:
-    """The floor of TLS, and Python servers over TLS."""
+    """The floor of TLS, and servers over TLS."""
     options = ("--ssl-certfile", str(certificate.CHAIN))
     floor = Server(
         "floor-tls",
@@ -157,7 +157,6 @@ def over_tls() -> list[Server]:
                 protocol="https",
             )
             for server in ours("http")
-            if "python" in server.name
         ),
     ]
 

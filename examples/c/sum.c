@@ -28,9 +28,11 @@ static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
         ucall_call_reply_i64(call, a + b);
 }
 
-/* sum [--port PORT] [--engine posix|uring]; port 0 picks a free one. */
+/* sum [--port PORT] [--engine posix|uring] [--ssl-certfile PEM]; port 0 picks a free one. The file
+ * holds the chain and the key. */
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
+    char const *certificate;
     for (int at = 1; at + 1 < argc; at += 2) {
         if (!strcmp(argv[at], "--port")) {
             config.port = (uint16_t)atoi(argv[at + 1]);
@@ -38,6 +40,11 @@ int main(int argc, char **argv) {
         } else if (!strcmp(argv[at], "--engine")) {
             config.engine = strcmp(argv[at + 1], "uring") ? UCALL_ENGINE_POSIX
                                                           : UCALL_ENGINE_URING;
+        } else if (!strcmp(argv[at], "--ssl-certfile")) {
+            certificate = argv[at + 1];
+            config.use_ssl = true;
+            config.ssl_certificates_paths = &certificate;
+            config.ssl_certificates_count = 1;
         }
     }
     if (!ucall_init(&config, &server) || !ucall_add_procedure(server, "sum", sum, NULL)) {
