@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks.md, its charts and the README's section from the results of runs.
+"""Writes the pages of benchmarks, their charts and the README's section from the results of runs.
 
     python bench/report.py [RESULTS.json]
 
@@ -36,12 +36,13 @@ def main() -> None:
     charts = page.chart_files(results, servers)
     for name, text in charts.items():
         (docs / name).write_text(text)
-    (docs / "benchmarks.md").write_text(page.benchmarks_page(results, servers, list(charts)))
+    for name, text in page.benchmarks_pages(results, servers, list(charts)).items():
+        (docs / name).write_text(text)
     if is_whole:
         readme = ROOT / "README.md"
         section = page.readme_section(results, servers)
         readme.write_text(page.with_section(readme.read_text(), section))
-    print(f"{docs.relative_to(ROOT)}/benchmarks.md and {len(charts)} charts, from {path.name}")
+    print(f"{docs.relative_to(ROOT)}/benchmarks*.md and {len(charts)} charts, from {path.name}")
 
 
 main()

@@ -4,7 +4,7 @@ the limit; and direct calls found by NATS.
     make bench-nats [BENCH_FLAGS="--seconds 3 --rounds 5 --callers 32"]
 
 The kinds of calls take turns; the figures are medians over the rounds. All processes share the
-machine: compare the rows only. `results/nats.json` has the figures.
+machine: compare the rows only. `results/nats/latest.json` has the figures.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def write_results(rows: dict[str, list[tuple[float, ...]]], arguments: argparse.
         "options": vars(arguments),
         "rounds": rounds,
     }
-    path = Path(__file__).with_name("results") / "nats.json"
+    path = Path(__file__).with_name("results") / "nats" / "latest.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -1,4 +1,5 @@
-"""Renders docs/benchmarks.md, its charts, and the section between the markers of README.md."""
+"""Renders docs/benchmarks.md and docs/benchmarks-all.md, their charts, and the section between the
+markers of README.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from render.data import Results
 from render.verdicts import all_verdicts
 from suite.servers import Server
 
+#: Templates beside this file, of the pages in docs/.
+PAGES = ("benchmarks.md", "benchmarks-all.md")
 BEGIN = "<!-- benchmark: written by make bench-report -->"
 END = "<!-- end of benchmark -->"
 ORIGINAL = (
@@ -70,7 +73,7 @@ def readme_section(results: Results, servers: Sequence[Server]) -> str:
             "of pairs within one mode of the machine, with its 95% interval. "
             f"{machine_line(results)}. {modes_line(results)} "
             "Above 150,000 calls a second the load uses its whole core, and rates converge. "
-            "[docs/benchmarks.md](docs/benchmarks.md) has all figures; `make bench` measures them "
+            "[docs/benchmarks.md](docs/benchmarks.md) has more figures; `make bench` measures them "
             "again.",
             "",
             ORIGINAL,
@@ -162,8 +165,10 @@ def chart_files(results: Results, servers: Sequence[Server]) -> dict[str, str]:
     return {name: text for name, text in made.items() if text}
 
 
-def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Sequence[str]) -> str:
-    template = (Path(__file__).parent / "benchmarks.md").read_text()
+def benchmarks_pages(
+    results: Results, servers: Sequence[Server], charts_made: Sequence[str]
+) -> dict[str, str]:
+    """The pages by file name."""
     versions = results.raw["machine"]["versions"]
     problems = results.raw["problems"]
     parts = {
@@ -204,9 +209,14 @@ def benchmarks_page(results: Results, servers: Sequence[Server], charts_made: Se
         ),
         "original": ORIGINAL,
     }
+    return {name: _filled(name, parts) for name in PAGES}
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    page = (Path(__file__).parent / template).read_text()
     for name, text in parts.items():
-        template = template.replace(f"{{{name}}}", text)
-    return _without_empty_tables(template)
+        page = page.replace(f"{{{name}}}", text)
+    return _without_empty_tables(page)
 
 
 def _without_empty_tables(page: str) -> str:
