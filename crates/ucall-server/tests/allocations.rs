@@ -11,10 +11,9 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use counting_allocator::{ALLOCATIONS, CountingAllocator};
+use counting_allocator::{CountingAllocator, allocations};
 use ucall_engine::Engine;
 use ucall_engine::posix::Posix;
 #[cfg(target_os = "linux")]
@@ -95,14 +94,12 @@ fn check<E: Engine>(engine: E) {
         stream.set_nonblocking(true).unwrap();
         stream.set_nodelay(true).unwrap();
         make_calls(&mut worker, &mut stream, is_http, 10);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         make_calls(&mut worker, &mut stream, is_http, 1_000);
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert_eq!(allocations, 0, "in 1,000 calls, HTTP: {is_http}");
+        assert_eq!(allocations() - before, 0, "in 1,000 calls, HTTP: {is_http}");
     }
 }
 
-/// The only test of this file: another one's thread would allocate meanwhile.
 #[test]
 fn calls_allocate_nothing() {
     check(Posix::new().unwrap());
