@@ -115,15 +115,14 @@ def test_a_late_or_cancelled_call_is_cancelled_at_the_server(serve: Serve) -> No
     server = functions.serve(serve)
     uri = f"ws://{HOST}:{server.port}"
     with Client(uri) as client:
-        # On a busy machine the server may notice first, and replies with -32001.
-        with pytest.raises((ucall.TimeoutError, ucall.RPCError)):
-            client.with_options(timeout=0.1).hang().raise_for_status()
+        with pytest.raises(ucall.TimeoutError):
+            client.with_options(timeout=0.1).hang()
         assert eventually(lambda: functions.ended == 1)
 
     async def run(scheme: str) -> None:
         async with aio.Client(f"{scheme}://{HOST}:{server.port}") as client:
-            with pytest.raises((ucall.TimeoutError, ucall.RPCError)):
-                (await client.with_options(timeout=0.1).hang()).raise_for_status()
+            with pytest.raises(ucall.TimeoutError):
+                await client.with_options(timeout=0.1).hang()
             assert (await client.count(1)).json == [0]
 
     for number, scheme in (2, "ws"), (3, "tcp"):

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from scripted import Peer, Script, Scripted, answering, http_reply, result, scripted
+from websocket_peer import frame, read_call, upgrade
 
 import ucall
-from harness import eventually
+from harness import HOST, eventually
 from ucall import _core
+from ucall._client.link import Link
+from ucall._client.sockets import Deadline
 from ucall.client import Client
 
 
@@ -404,3 +407,25 @@ def test_a_servers_deadline_error_is_a_timeout() -> None:
         assert client.echo().error.code == -32001
         with pytest.raises(ucall.TimeoutError):
             client.with_options(timeout=1e-6).echo()
+
+
+def test_a_servers_deadline_error_over_websocket_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy machine lets the client go on only when the server's reply is there."""
+    wait = Link.wait
+    monkeypatch.setattr(Link, "wait", lambda self, inbox, _: wait(self, inbox, Deadline(None)))
+    error = '{"jsonrpc":"2.0","id":%d,"error":{"code":-32001,"message":"Deadline passed"}}'
+
+    def script(peer: Peer) -> None:
+        upgrade(peer)
+        peer.send(frame((error % read_call(peer)["id"]).encode()))
+        id = read_call(peer)["id"]
+        time.sleep(0.2)
+        peer.send(frame((error % id).encode()))
+        read_call(peer)
+
+    with scripted(script) as server, Client(f"ws://{HOST}:{server.port}") as client:
+        assert client.same(1).error.code == -32001, "a limit of the server's own"
+        with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.1 s"):
+            client.with_options(timeout=0.1).same(2)

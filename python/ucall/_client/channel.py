@@ -82,7 +82,6 @@ class Channel:
             link.wait(inbox, deadline)
             while not isinstance(message := inbox.take(), _core.Reply):
                 pass  # An item that was not requested.
-            return message
         except BaseException as error:
             self.cancel(link, ids)
             if isinstance(error, builtins.TimeoutError):
@@ -90,6 +89,9 @@ class Channel:
             raise
         finally:
             link.forget(ids)
+        if not message.is_result and message.is_deadline_error and deadline.is_over():
+            raise timeout_error(timeout)  # The server has noticed first.
+        return message
 
     def link(self, deadline: Deadline) -> Link:
         """The connection, opened if there is none.

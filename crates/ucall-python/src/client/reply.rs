@@ -85,22 +85,6 @@ enum ReplyOutcome {
 }
 
 impl Reply {
-    /// Whether it reports that the deadline of the call passed: the client had sent its timeout.
-    pub(super) fn is_deadline_error(&self) -> bool {
-        let Content::One(Answer { outcome: ReplyOutcome::Error(error), .. }) = &self.content else {
-            return false;
-        };
-        let mut reader = Reader::new(error);
-        reader.enter();
-        while let Some(key) = reader.next_key() {
-            if key.raw() == b"code" && reader.kind() == ValueKind::Number {
-                return reader.number().as_i64() == Some(RpcError::DEADLINE_PASSED);
-            }
-            reader.skip();
-        }
-        false
-    }
-
     /// Checks that it answers the request: by its id, or as an error with the id `null`.
     pub(super) fn check(&self, py: Python<'_>, request: &Request) -> PyResult<()> {
         let fits = match (&self.content, request.expected()) {
@@ -165,6 +149,23 @@ impl Reply {
     #[getter]
     fn is_error(&self) -> bool {
         matches!(&self.content, Content::One(Answer { outcome: ReplyOutcome::Error(_), .. }))
+    }
+
+    /// Whether it reports that the deadline of the call passed: the client had sent its timeout.
+    #[getter]
+    pub(super) fn is_deadline_error(&self) -> bool {
+        let Content::One(Answer { outcome: ReplyOutcome::Error(error), .. }) = &self.content else {
+            return false;
+        };
+        let mut reader = Reader::new(error);
+        reader.enter();
+        while let Some(key) = reader.next_key() {
+            if key.raw() == b"code" && reader.kind() == ValueKind::Number {
+                return reader.number().as_i64() == Some(RpcError::DEADLINE_PASSED);
+            }
+            reader.skip();
+        }
+        false
     }
 
     /// Whether it is the result of one call, or empty.
