@@ -27,7 +27,7 @@ class Client:
         else:
             scheme = "wss" if context else "ws"
             url = f"{scheme}://{HOST}:{port}"
-            # `websockets.sync` reads and writes in two threads, which `ssl` bears since 3.13.1 only.
+            # `websockets.sync` has two threads at one TLS, which `ssl` bears since 3.13.1 only.
             self._websocket_end = contextlib.ExitStack()
             self._runner = self._websocket_end.enter_context(asyncio.Runner())
             self.websocket = self._runner.run(_connected(url, context))
