@@ -176,7 +176,8 @@ def test_exceptions_at_once_or_later(hosted: Serve, caplog: pytest.LogCaptureFix
             assert wire.error("fail", [wait, "exit"])["code"] == -32603
             assert wire.result("fine") == [1, 2]
     gc.collect()
-    assert "never retrieved" not in caplog.text
+    # From 3.12 on a task that ends in its constructor is out of reach: asyncio logs it again.
+    assert sys.version_info >= (3, 12) or "never retrieved" not in caplog.text
 
 
 def test_a_disconnect_cancels_a_waiting_first_call(serve: Serve) -> None:
