@@ -174,7 +174,7 @@ def test_messages_survive_lost_pieces(broker: NatsServer, monkeypatch: pytest.Mo
         assert [server.get(timeout=WAIT_S).data for _ in messages] == messages
         for future in futures:
             future.result(WAIT_S)
-        assert next(count) > 50
+        assert next(count) > 22, "one was lost"
         monkeypatch.undo()
 
 
