@@ -122,7 +122,8 @@ beats = 0
 
 def beat():
     global beats
-    beats += 1
+    # Not before a call: the test would read the line together with the port.
+    beats += server.stats()["calls"] > 0
     if beats == 3:
         print("beats")
 

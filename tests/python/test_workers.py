@@ -456,7 +456,8 @@ def test_reload(tmp_path: Path) -> None:
             (tmp_path / "app.py").write_text(APP.replace("return 1", f"return {wait_s + 300}"))
             if eventually(lambda: it.call("version") > 300, wait_s):
                 break
-        assert it.call("version") > 300, it.text()
+        else:
+            raise AssertionError(it.text())
         it.stop()
 
 

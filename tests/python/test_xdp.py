@@ -235,7 +235,8 @@ def test_a_second_server_and_missing_capabilities_are_named(network: Network) ->
         with _serving(network, "ucall", "0.0.0.0", port=8001) as second:
             assert "another server has the interface" in second.communicate()[0]
     less = ["setpriv", "--bounding-set=-bpf,-sys_admin,-net_admin", "--inh-caps=-all"]
-    with _serving(network, "ucall", "0.0.0.0", *less) as process:
+    # The kernel closes the socket of the first after its process has ended.
+    with _serving(network, "ucall", "0.0.0.0", *less, port=8002) as process:
         said = process.communicate()[0]
         assert "xdp: eth0: Operation not permitted" in said
         assert "missing capabilities: CAP_NET_ADMIN, CAP_BPF" in said
