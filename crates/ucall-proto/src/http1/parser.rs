@@ -85,8 +85,6 @@ struct CachedHead {
     text: Vec<u8>,
     parsed: ParsedHead,
     variable: Variable,
-    /// What lies between the variable values, in order.
-    fixed: [Span; 4],
 }
 
 /// The first head of a connection is not cached: it may be the only one.
@@ -160,13 +158,11 @@ impl HeadParser {
         self.parsed_count = self.parsed_count.wrapping_add(1);
         let is_due = self.parsed_count % PARSED_HEADS_PER_COPY == CACHED_HEAD_NUMBER;
         if is_due && text.len() <= CACHED_HEAD_BYTES_MAX {
-            let fixed = variable.rest_of(text);
-            let empty =
-                || Box::new(CachedHead { text: Vec::new(), parsed: *parsed, variable, fixed });
+            let empty = || Box::new(CachedHead { text: Vec::new(), parsed: *parsed, variable });
             let cached = self.cached.get_or_insert_with(empty);
             cached.text.clear();
             cached.text.extend_from_slice(text);
-            (cached.parsed, cached.variable, cached.fixed) = (*parsed, variable, fixed);
+            (cached.parsed, cached.variable) = (*parsed, variable);
         }
     }
 }
@@ -175,12 +171,17 @@ impl CachedHead {
     /// The head `text` of the cached one's length, if only variable values differ.
     #[inline(never)]
     fn match_variable<'a>(&self, text: &'a [u8]) -> Option<Head<'a>> {
-        let Variable { content_length, traceparent, cookie } = self.variable;
-        let is_text = |span: Span| text_length(span.of(text)) == span.of(text).len();
-        if !self.fixed.iter().all(|span| span.of(text) == span.of(&self.text))
-            || !is_text(traceparent)
-            || !is_text(cookie)
-        {
+        let Variable { content_length, traceparent, .. } = self.variable;
+        let (first, second) = match traceparent.start < content_length.start {
+            true => (traceparent, content_length),
+            false => (content_length, traceparent),
+        };
+        let is_equal =
+            |start, end| start == end || text.get(start..end) == self.text.get(start..end);
+        let is_fixed = is_equal(0, first.start)
+            && is_equal(first.end, second.start)
+            && is_equal(second.end, text.len());
+        if !(is_fixed || self.differs_by_cookie(text)) || !is_text(traceparent.of(text)) {
             return None;
         }
         let head = Head::new(text, &self.parsed);
@@ -189,6 +190,19 @@ impl CachedHead {
         }
         Some(head.with_body(BodyLength::Length(decimal(content_length.of(text))?)))
     }
+
+    /// Whether only variable values differ, one of which is the cookie.
+    #[cold]
+    fn differs_by_cookie(&self, text: &[u8]) -> bool {
+        let cookie = self.variable.cookie;
+        cookie != Span::default()
+            && is_text(cookie.of(text))
+            && self.variable.rest_of(text).iter().all(|span| span.of(text) == span.of(&self.text))
+    }
+}
+
+fn is_text(value: &[u8]) -> bool {
+    value.is_empty() || text_length(value) == value.len()
 }
 
 impl PartialHead {
