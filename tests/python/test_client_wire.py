@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 import time
 from collections.abc import Iterable
@@ -14,6 +16,7 @@ from websocket_peer import frame, read_call, upgrade
 import ucall
 from harness import HOST, eventually
 from ucall import _core
+from ucall._client.inbox import Inbox, Router
 from ucall._client.link import Link
 from ucall._client.sockets import Deadline
 from ucall.client import Client
@@ -429,3 +432,32 @@ def test_a_servers_deadline_error_over_websocket_is_a_timeout(
         assert client.same(1).error.code == -32001, "a limit of the server's own"
         with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.1 s"):
             client.with_options(timeout=0.1).same(2)
+
+
+def test_a_thread_does_not_wait_for_another_connection_of_the_same_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that sends fails the connection just before another one waits for it."""
+    ours, theirs = socket.socketpair()
+    link, others = Link(ours, Router([], 1 << 20), 1 << 20, None, None), []
+
+    class Late:
+        def __init__(self) -> None:
+            self.register = (poll := real()).register
+            self._poll = poll.poll
+
+        def poll(self, milliseconds: int) -> Any:
+            link.fail(ucall.ConnectionError("the other thread could not send"))
+            others.extend(socket.socketpair())
+            return self._poll(milliseconds)
+
+    real = select.poll
+    monkeypatch.setattr(select, "poll", Late)
+    inbox, request = Inbox(), _core.RequestWriter(None, refuse).call("a", (), {}, 1)
+    link.start(request, (1,), inbox, Deadline(60))
+    link.wait(inbox, Deadline(5))
+    with pytest.raises(ucall.ConnectionError, match="could not send"):
+        inbox.take()
+    assert ours.fileno() == -1, "closed by the thread that waited last"
+    for other in (theirs, *others):
+        other.close()

@@ -59,9 +59,12 @@ class Link:
         #: Why the connection is closed; ``None`` while it is open.
         self.error: Exception | None = None
         self.is_closed = threading.Event()
-        # Guards the router and `_is_receiving`.
+        # Guards the router, `error` and the next two.
         self._turn = threading.Condition(threading.RLock())
         self._is_receiving = False
+        #: Threads that wait for the socket. It stays open for them, because the number of a closed
+        #: descriptor may be that of another connection at once.
+        self._waiting = 0
         self._requests_sent = 0
         # Frames are sent one after the other. Operations of the socket exclude each other, since a
         # TLS object serves one thread at a time, but no thread waits within them for the peer.
@@ -174,10 +177,15 @@ class Link:
             self.error = error
             self._router.fail(error)
             self._turn.notify_all()
+            is_unused = self._waiting == 0
         self.is_closed.set()
         # Ends the waits of other threads, which `close` would not.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        if is_unused:
+            self._close_socket()
+
+    def _close_socket(self) -> None:
         with self._socket_lock:
             self._socket.close()
 
@@ -237,13 +245,21 @@ class Link:
         return self._wait_for(select.POLLIN, seconds)
 
     def _wait_for(self, direction: int, seconds: float | None) -> bool:
-        descriptor = self._socket.fileno()
-        if descriptor < 0:
-            raise self.error or closed_error()
-        poll = select.poll()
-        poll.register(descriptor, direction)
-        # Rounded up, so that a wait does not end just before its deadline, again and again.
-        return bool(poll.poll(None if seconds is None else int(seconds * 1000) + (seconds > 0)))
+        with self._turn:
+            if self.error is not None:
+                raise self.error
+            self._waiting += 1
+        try:
+            poll = select.poll()
+            poll.register(self._socket.fileno(), direction)
+            # Rounded up, so that a wait does not end just before its deadline, again and again.
+            return bool(poll.poll(None if seconds is None else int(seconds * 1000) + (seconds > 0)))
+        finally:
+            with self._turn:
+                self._waiting -= 1
+                closes = self.error is not None and self._waiting == 0
+            if closes:
+                self._close_socket()
 
     def _send_control(self, frame: bytes) -> None:
         self._send(memoryview(frame), Deadline(_CONTROL_S))
