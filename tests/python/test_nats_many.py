@@ -177,6 +177,8 @@ def test_idempotent_calls_through_nats_leave_a_killed_server(
                 running.kill(number % 2)
                 assert made.goes_on()
                 running.restart(number % 2)
+                # Otherwise the next kill would leave no server at all.
+                assert registered(nodes[0], 2)
                 assert made.goes_on()
         assert made.wrong == []
     assert made.failures == []
