@@ -168,7 +168,8 @@ class Load:
         from one moment to another."""
         for failure in self.failures:
             assert failure.method == "once", failure
-            assert isinstance(failure.error, ucall.ConnectionError) and failure.error.may_have_run
+            assert isinstance(failure.error, ucall.ConnectionError), failure
+            assert failure.error.may_have_run, failure
             is_of = (began <= failure.ended and failure.began <= end for began, end in ended)
             assert any(is_of), failure
 
