@@ -1,6 +1,7 @@
 //! Tests of the HTTP/1.1 part, one file for each source file.
 
 mod access;
+mod cached_head;
 mod chunked;
 mod date;
 mod forwarded;
