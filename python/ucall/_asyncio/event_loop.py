@@ -183,8 +183,10 @@ def new_task(coroutine: Coroutine[Any, Any, object], *, loop: Loop, context: Con
         try:
             context.run(first_step)
         except BaseException:
-            # The caller reports it, so the task must not log it again when it is freed.
-            task.exception()
+            # The caller reports it, so the task must not log it again when it is freed. It has not
+            # ended if a signal's handler has raised.
+            if task.done() and not task.cancelled():
+                task.exception()
             raise
     return task
 
