@@ -69,6 +69,7 @@ int main(int argc, char **argv) {
     double duration = std::chrono::duration<double>(Clock::now() - begun).count();
 
     auto &micros = result.micros;
+    if (micros.empty()) return 1;
     std::sort(micros.begin(), micros.end());
     auto at = [&](double share) { return micros[(size_t)(share * (double)(micros.size() - 1))]; };
     printf("{\"requests\": %zu, \"duration\": %.6f, \"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f}\n",
