@@ -77,7 +77,7 @@ class Servers:
         began = time.monotonic()
         self._processes[number].kill()
         self._processes[number].communicate()
-        # The kernel closes the sockets of an io_uring after its process has ended.
+        # Until a thread of the client has read the end of a connection, others send calls on it.
         return began, time.monotonic() + 0.5
 
     def restart(self, number: int) -> None:

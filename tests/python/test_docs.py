@@ -224,7 +224,7 @@ def test_examples(
     unrun: list[str] = []
     for block in blocks_of(page):
         if "openssl" in missing:
-            break  # What follows may need its certificate.
+            break  # Later blocks may need its certificate.
         if block.may_run and block.kind == "python":
             program.run(block)
         elif block.may_run and servers and (used := programs_of(block)) <= PROGRAMS:

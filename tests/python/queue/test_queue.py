@@ -244,7 +244,7 @@ def test_session_callbacks_are_called(pairs: Pairs) -> None:
 def test_close_waits_no_longer_than_its_timeout(pairs: Pairs) -> None:
     server = pairs.server()
     server.close()
-    # What is put after this time waits for the server.
+    # A message that is put after that time waits for the server.
     client = pairs.client(server, expire_s=1)
     with pytest.raises(ConnectionError):
         client.put("x").result(WAIT_S)

@@ -210,7 +210,7 @@ def test_puts_wait_for_a_broker_that_is_gone(tmp_path: Path) -> None:
             broker.start()
             for put in puts:
                 put.result(WAIT_S)
-            # What was taken before the broker was killed may come again.
+            # A message that was taken before the kill may come again.
             got: set[Any] = {"early"}
             while len(got) < 101:
                 got.add(server.get(timeout=WAIT_S).data)
