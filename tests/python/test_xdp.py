@@ -361,11 +361,13 @@ def test_each_worker_needs_a_queue(tmp_path: Path) -> None:
 
 
 @contextmanager
-def _setting_up(network: Network, path: Path, *prefix: str) -> Iterator[subprocess.Popen[str]]:
-    """`ucall-xdp-setup` for the user nobody."""
+def _setting_up(
+    network: Network, path: Path, *prefix: str, user: str = "nobody"
+) -> Iterator[subprocess.Popen[str]]:
+    """`ucall-xdp-setup` for a user without capabilities."""
     command = [*_inside(network), *prefix, sys.executable, "-m", "ucall", "xdp-setup"]
     with subprocess.Popen(
-        [*command, "eth0", str(path), "--user", "nobody"], stderr=subprocess.PIPE, text=True
+        [*command, "eth0", str(path), "--user", user], stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stderr is not None
@@ -407,11 +409,14 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 
 
 def test_a_server_without_capabilities(small: Network, open_folder: Path, engine: str) -> None:
-    network, path, user = small, open_folder / "xdp.sock", _as_user(NOBODY)
+    network, path = small, open_folder / "xdp.sock"
+    # The limit of locked memory is for all processes of a user, so each variant has its own.
+    user = {"posix": "nobody", "uring": "daemon"}[engine]
+    prefix = _as_user(pwd.getpwnam(user).pw_uid)
     xdp = {"xdp": f"unix:{path}", "xdp_busy_poll": True}
-    with _setting_up(network, path):
+    with _setting_up(network, path, user=user):
         for _ in range(2):
-            with _serving(network, f"ucall.{engine}", "0.0.0.0", *user, **xdp) as process:
+            with _serving(network, f"ucall.{engine}", "0.0.0.0", *prefix, **xdp) as process:
                 said = _until_serving(process)
                 assert said == "xdp: eth0: 1 queue in native mode with copies\n"
                 status = Path(f"/proc/{process.pid}/status").read_text().split()

@@ -34,7 +34,8 @@ use umem::{FRAME_BYTES, HEADROOM_BYTES};
 
 /// The program compares a destination with each address. Others take the ordinary socket.
 const ADDRESSES_MAX: usize = 64;
-/// How long the kernel may keep a queue after the process that had it has ended: milliseconds.
+/// How long the kernel may keep a queue and its memory after the process that had them has ended:
+/// milliseconds.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Before the path of the socket of `ucall-xdp-setup`, in place of an interface.
@@ -253,7 +254,9 @@ fn attach(name: &str, address: SocketAddr) -> io::Result<XdpProgram> {
     let destination = destination(&interface, address)?;
     let program = program::load(sockets.as_fd(), &destination, program::PASS)?;
     let attach = |place| {
-        retry_while_busy(RELEASE_TIMEOUT, || bpf::attach(program.as_fd(), interface.index, place))
+        retry_until_released(RELEASE_TIMEOUT, || {
+            bpf::attach(program.as_fd(), interface.index, place)
+        })
     };
     let (link, why_generic) = match attach(Place::Driver) {
         Ok(link) => (link, None),
@@ -284,15 +287,16 @@ fn destination(interface: &Interface, bound: SocketAddr) -> io::Result<Destinati
     })
 }
 
-/// Tries again while the kernel has not cleaned up after a process that has ended.
-fn retry_while_busy<T>(
+/// Tries again while the kernel has not cleaned up after a socket that is closed: it frees a queue
+/// and locked memory later.
+fn retry_until_released<T>(
     patience: Duration,
     mut attempt: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
     let deadline = Instant::now() + patience;
     loop {
         match attempt() {
-            Err(error) if is_busy(&error) && Instant::now() < deadline => {
+            Err(error) if may_be_released(&error) && Instant::now() < deadline => {
                 thread::sleep(RETRY_INTERVAL);
             }
             ended => return ended,
@@ -302,6 +306,10 @@ fn retry_while_busy<T>(
 
 fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBUSY)
+}
+
+fn may_be_released(error: &io::Error) -> bool {
+    is_busy(error) || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 fn explain(name: &str, error: &io::Error) -> io::Error {

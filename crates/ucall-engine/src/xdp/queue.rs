@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::frame::DatagramFrame;
 use super::interface::Interface;
-use super::retry_while_busy;
+use super::retry_until_released;
 use super::rings::Ring;
 use super::umem::{FRAME_BYTES, FRAMES, Mapping};
 use crate::{DatagramPath, LocalAddress};
@@ -75,7 +75,7 @@ pub(super) fn socket(busy_poll: bool) -> io::Result<OwnedFd> {
 }
 
 impl XdpQueue {
-    /// Retries for `patience` while another process has the queue.
+    /// Retries for `patience` while another process has the queue, or the memory its user may lock.
     pub(super) fn bind(
         socket: OwnedFd,
         interface: &Interface,
@@ -88,7 +88,9 @@ impl XdpQueue {
         memory.addr = frames.start() as u64;
         memory.len = frames.len() as u64;
         memory.chunk_size = FRAME_BYTES as u32;
-        set_option(&socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
+        retry_until_released(patience, || {
+            set_option(&socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)
+        })?;
         for ring in [
             libc::XDP_UMEM_FILL_RING,
             libc::XDP_UMEM_COMPLETION_RING,
@@ -107,7 +109,7 @@ impl XdpQueue {
         for frame in 0..FRAMES {
             fill.push(u64::from(frame) * FRAME_BYTES as u64);
         }
-        retry_while_busy(patience, || bind(&socket, interface.index, queue))?;
+        retry_until_released(patience, || bind(&socket, interface.index, queue))?;
         Ok(Self {
             fill,
             completion,
