@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from argparse import Namespace
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from brokers import NatsServer, connected, jetstream
+from brokers import NatsServer, cluster, connected, jetstream
 
 from harness import eventually
 from ucall import queue as nq
@@ -240,6 +241,38 @@ def test_a_lost_connection_marks_what_was_stored(tmp_path: Path) -> None:
         client.put(4).result(WAIT_S)
         last = server.get(timeout=WAIT_S)
         assert (last.data, last.redelivered) == (4, False)
+        queues.close()
+
+
+def test_a_new_leader_of_the_group_marks_what_was_stored(tmp_path: Path) -> None:
+    """A node that is killed may have told the others of none of its deliveries."""
+
+    async def leader(connection: Any) -> str:
+        info = await connection.jetstream().consumer_info(stream, "ucall")
+        return str(info.cluster.leader)
+
+    async def step_down(connection: Any) -> None:
+        subject = f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream}.ucall"
+        assert b'"success":true' in (await connection.request(subject, timeout=WAIT_S)).data
+
+    with (
+        cluster(store=tmp_path) as nodes,
+        contextlib.closing(Queues(nodes[0])) as queues,
+    ):
+        client, server = queues.client(broker={"replicas": 3}), queues.server()
+        stream = queues.topic.replace(".", "=2E")
+        url = nodes[0].url
+        for number in range(2):
+            client.put(number).result(WAIT_S)
+        assert not server.get(timeout=WAIT_S).redelivered
+        before = connected(url, leader)
+        connected(url, step_down)
+        assert eventually(lambda: connected(url, leader) not in (before, "None", ""))
+        # A program that gets nothing for so long notices the leader with its next call.
+        time.sleep(1.1)
+        assert server.get(timeout=WAIT_S).redelivered
+        client.put(2).result(WAIT_S)
+        assert not server.get(timeout=WAIT_S).redelivered
         queues.close()
 
 

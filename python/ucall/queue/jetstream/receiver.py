@@ -3,9 +3,10 @@
 A pull asks for as many messages as the program has taken in a tenth of a second, so that a slow
 program keeps no messages from the other servers of the group.
 
-The broker counts how often it has delivered a message, and writes the count to its disk later. A
-node that is killed may forget the last counts. So after a loss of the connection, all messages that
-are stored by then count as possible repeats.
+The broker counts how often it has delivered a message, and tells its disk and other nodes later. A
+node that is killed may forget the last counts, or may have told no other node. So after a loss of
+the connection, or once another node leads the group, all messages that are stored by then count as
+possible repeats.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ _BATCH_MAX = 256
 _AHEAD_S = 0.1
 #: Seconds after which a pull is repeated, because a broker that is killed forgets it.
 _PULL_S = 2.0
+#: Seconds without a pulled message after which another node may lead the group: electing it takes
+#: longer, and it knows no pull of before.
+_ELECTION_S = 1.0
 #: Messages of a group that are not acknowledged, at most.
 _UNACKNOWLEDGED_MAX = 65_536
 
@@ -81,6 +85,8 @@ class Receiver(Session):
         self._batch = 1
         #: Messages up to this number in the stream may be repeats; as of this connection.
         self._repeats_to, self._repeats_as_of = 0, 1
+        #: The node that leads the group, and counts its deliveries.
+        self._leader: str | None = None
         self._pull: Any = None
         super().__init__(options)
 
@@ -153,7 +159,7 @@ class Receiver(Session):
 
     async def _join_group(self) -> None:
         try:
-            await self._js.consumer_info(self.stream, _GROUP)
+            self._leader = await self._find_leader()
         except nats.js.errors.NotFoundError:
             config = api.ConsumerConfig(
                 durable_name=_GROUP,
@@ -162,6 +168,10 @@ class Receiver(Session):
                 max_ack_pending=_UNACKNOWLEDGED_MAX,
             )
             await self._js.add_consumer(self.stream, config)
+
+    async def _find_leader(self) -> str | None:
+        found = await self._js.consumer_info(self.stream, _GROUP)
+        return found.cluster.leader if found.cluster else None
 
     async def _work(self) -> None:
         helpers = [asyncio.ensure_future(self._pull_all()), asyncio.ensure_future(self._renew())]
@@ -196,6 +206,8 @@ class Receiver(Session):
             batch = min(2 * self._batch, int(self._batch * _AHEAD_S / took_s))
             self._batch = max(1, min(_BATCH_MAX, batch))
             try:
+                if took_s > _ELECTION_S:
+                    await self._notice_leader()
                 # nats-py waits for all messages that a pull asks for, so the first one goes alone,
                 # and has the number of those that are there.
                 left = await self._pull_once(1, _PULL_S)
@@ -220,6 +232,12 @@ class Receiver(Session):
             self._pulled_at = time.monotonic()
             self._condition.notify_all()
         return pulled[-1].metadata.num_pending if pulled else 0
+
+    async def _notice_leader(self) -> None:
+        leader = await self._find_leader()
+        if leader != self._leader:
+            await self._count_stored()
+            self._leader = leader
 
     async def _count_stored(self) -> None:
         self._repeats_to = (await self._js.stream_info(self.stream)).state.last_seq
