@@ -115,6 +115,13 @@ def cluster(
             node.kill()
 
 
+def version() -> tuple[int, ...]:
+    """That of nats-server, as (2, 10, 27)."""
+    command = [require("nats-server"), "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, printed.strip().rpartition("v")[2].split(".")))
+
+
 def jetstream(folder: Path) -> list[str]:
     """Arguments of a node that stores messages in a folder."""
     return ["--jetstream", "--store_dir", str(folder), "--name", folder.name]

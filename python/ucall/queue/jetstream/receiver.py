@@ -235,9 +235,10 @@ class Receiver(Session):
 
     async def _notice_leader(self) -> None:
         leader = await self._find_leader()
-        if leader != self._leader:
+        if self._leader and leader and leader != self._leader:
             await self._count_stored()
-            self._leader = leader
+        # There is none during an election, nor at first.
+        self._leader = leader or self._leader
 
     async def _count_stored(self) -> None:
         self._repeats_to = (await self._js.stream_info(self.stream)).state.last_seq

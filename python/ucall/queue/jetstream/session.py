@@ -32,6 +32,8 @@ log = logging.getLogger("ucall")
 _DUPLICATES_S = 120.0
 #: Seconds for the last bytes to the broker.
 _END_S = 1.0
+#: The first nats-server whose group of servers survives the kill of one with all its messages.
+_WITHOUT_LOSS = (2, 10)
 #: JetStream's error for a stream that another communicator has created meanwhile.
 _EXISTS = 10058
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -116,6 +118,13 @@ class Session:
             on_lost=self._wanted.set,
             on_connected=self._handle_connected,
         )
+        version = self._broker.connected_server_version
+        if (version.major, version.minor) < _WITHOUT_LOSS:
+            log.warning(
+                "NATS's stream %s: this nats-server may stop to deliver stored messages when a"
+                " process is killed; 2.10 does not",
+                self.stream,
+            )
         self._js = self._broker.jetstream()
         await self._prepare()
         self._is_ready = True
