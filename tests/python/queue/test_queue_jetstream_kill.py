@@ -148,7 +148,7 @@ def brokers(folder: Path) -> Iterator[list[NatsServer]]:
 @pytest.mark.timeout(3 * WAIT_S)
 def test_no_message_is_lost_and_repeats_are_marked(tmp_path: Path) -> None:
     if version() < (2, 10):
-        pytest.skip("nats-server before 2.10 may stop to deliver stored messages")
+        pytest.skip("nats-server before 2.10 may stop delivering stored messages")
     generator = random.Random(17)
     with brokers(tmp_path) as nodes, contextlib.ExitStack() as stack:
         urls = ",".join(node.url for node in nodes)

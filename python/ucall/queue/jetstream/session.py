@@ -121,7 +121,7 @@ class Session:
         version = self._broker.connected_server_version
         if (version.major, version.minor) < _WITHOUT_LOSS:
             log.warning(
-                "NATS's stream %s: this nats-server may stop to deliver stored messages when a"
+                "NATS's stream %s: this nats-server may stop delivering stored messages when a"
                 " process is killed; 2.10 does not",
                 self.stream,
             )
