@@ -150,6 +150,10 @@ impl SessionManager {
         if session.link.is_some() {
             self.connected.fetch_sub(1, Ordering::Relaxed);
         }
+        if !self.is_server {
+            // Before its queue is removed, so that `put` fails for this reason and no other.
+            self.outbox.close(session.peer, failure.clone());
+        }
         session.close(&failure);
         self.outbox.remove(index);
         if let Some(peer) = session.peer.filter(|peer| self.by_peer.get(peer) == Some(&index)) {
@@ -165,7 +169,6 @@ impl SessionManager {
                     self.close_link(key, false, now);
                 }
             }
-            self.outbox.close(session.peer, failure.clone());
             self.close_inbox(session.peer, failure);
         }
         self.check_closed();
