@@ -424,6 +424,26 @@ def test_a_put_that_is_sent_again_is_stored_once_or_marked(queues: Queues) -> No
     assert (again.data, again.redelivered) == ("second", True)
 
 
+def test_a_put_that_the_broker_takes_for_a_duplicate_of_none_is_stored(queues: Queues) -> None:
+    """As nats-server 2.10 answers the repeat of a message that has found a stream full."""
+    client, server = queues.client(), queues.server()
+    client.put("first").result(WAIT_S)
+    broker, ids = client._sender()._broker, []
+    publish = broker.publish
+
+    async def answer(topic: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
+        ids.append(headers["Nats-Msg-Id"])
+        if len(ids) == 1:
+            await publish(reply, b'{"stream": "s", "seq": 0, "duplicate": true}')
+        else:
+            await publish(topic, payload, reply, headers)
+
+    broker.publish = answer
+    client.put("second").result(WAIT_S)
+    assert [server.get(timeout=WAIT_S).data for _ in range(2)] == ["first", "second"]
+    assert len(set(ids)) == 2
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("server", {}, 'ack: expected "taken" or "explicit"'),
     ("client", {"ack": "taken"}, "ack: is for servers"),

@@ -87,14 +87,18 @@ class Sender(Session):
             if self._is_closing:
                 put.future.set_exception(ConnectionError(self._options.id))
                 return put.future
-            self._count += 1
-            put.headers[api.Header.MSG_ID] = f"{self._incarnation}:{self._count}"
+            self._give_id(put)
             self._bytes += put.weight
             self._waiting.append(put)
             is_first = len(self._waiting) == 1
         if is_first:
             self._wake()
         return put.future
+
+    def _give_id(self, put: _Put) -> None:
+        with self._condition:
+            self._count += 1
+            put.headers[api.Header.MSG_ID] = f"{self._incarnation}:{self._count}"
 
     def _may_end(self) -> bool:
         return self._is_closing and not self._bytes
@@ -165,7 +169,7 @@ class Sender(Session):
         try:
             reply = json.loads(message.data)
             error = reply.get("error")
-            is_stored = "stream" in reply and "seq" in reply
+            is_of_stream, is_stored = "stream" in reply, reply.get("seq", 0) > 0
             code, number_of_error = (error["code"], error["err_code"]) if error else (0, 0)
         except (ValueError, TypeError, LookupError, AttributeError):
             # Not from a stream. The message is sent again.
@@ -173,8 +177,14 @@ class Sender(Session):
         if error:
             self._reason = str(error.get("description"))
             self._refused(number, code, number_of_error)
-        elif is_stored:
+        elif is_of_stream and is_stored:
             self._finish(self._answered(number), None)
+        elif is_of_stream:
+            # The broker keeps the id of a message that it has refused, because the stream was full,
+            # and takes the next one with it for a duplicate. It would store neither.
+            self._reason = "the broker has not stored the message that had the same id"
+            self._give_id(self._sent[number])
+            self._refused(number)
         if len(self._sent) <= _SENT_MAX // 2 and self._sent_bytes <= _SENT_BYTES_MAX // 2:
             self._wanted.set()
 
