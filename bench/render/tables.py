@@ -133,7 +133,7 @@ IDLE_LABEL = f"beside {beside.IDLE_CONNECTIONS:,} idle connections"
 TAIL_METRICS = {
     "p50_us": "p50",
     "p99_us": "p99",
-    "p999_windows_us": "p99.9 of ¼ s",
+    "p999_windows_us": "p99.9 of 50 ms",
     "p999_us": "p99.9",
     "max_us": "max",
 }
@@ -141,7 +141,7 @@ TAIL_METRICS = {
 
 def tails(results: Results, servers: Sequence[Server]) -> str:
     """Latency of ucall at shares of its capacity, and its floor's at that rate."""
-    header = ["", "share", *TAIL_METRICS.values(), "p99.9 of ¼ s, ratio"]
+    header = ["", "share", *TAIL_METRICS.values(), "p99.9 of 50 ms, ratio"]
     rows = []
     for server in servers:
         if server.family != "ours":

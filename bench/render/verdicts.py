@@ -111,7 +111,7 @@ def c_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]
 def tail_verdict(results: Results, name: str, label: str) -> Verdict:
     found = results.to_floor(name, "share-50", "p999_windows_us")
     return evaluated(
-        f"{label}, half of its capacity: p99.9 of ¼ s, of the floor's", found, "{:.2f}", most=1.2
+        f"{label}, half of its capacity: p99.9 of 50 ms, of the floor's", found, "{:.2f}", most=1.2
     )
 
 

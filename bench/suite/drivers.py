@@ -42,8 +42,8 @@ FAILURES = (
 @dataclass(frozen=True)
 class Sample:
     """The figures of one load. Latencies are those of a request, which may be a batch.
-    `p999_windows_us` is the median of the quarters of a second: a stop of the machine changes one
-    or two. Only `bench/load` gives it and `max_us`. Cycles and what follows are None where the
+    `p999_windows_us` is the median of the twentieths of a second: a stop of the machine changes
+    one or two. Only `bench/load` gives it and `max_us`. Cycles and what follows are None where the
     machine does not count them."""
 
     calls_per_second: float

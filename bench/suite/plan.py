@@ -57,9 +57,11 @@ def same() -> Groups:
 def clients() -> Groups:
     http, raw = with_floors("http"), with_floors("raw")
     return [
-        Group("calls", http, (ONE,), 7, 1),
+        Group("calls", http, (ONE,), 15, 1),
         Group("calls", http, (MANY_CONNECTIONS,), 5, 1),
-        Group("calls", raw, (ONE, MANY, MANY_CONNECTIONS), 3, 1),
+        Group("calls", raw, (ONE,), 7, 1),
+        Group("calls", raw, (MANY,), 15, 1),
+        Group("calls", raw, (MANY_CONNECTIONS,), 3, 1),
     ]
 
 

@@ -18,7 +18,7 @@ from suite.calibration import Calibration, is_one_mode
 from suite.servers import Load, Server, floors_of
 
 #: The time to start and check a server and to calibrate, for the estimate of the time left.
-RUN_SECONDS = 0.6 + CALIBRATION_SECONDS
+RUN_SECONDS = 0.35 + CALIBRATION_SECONDS
 #: A group makes up to this many times its rounds, until each server has its pairs in one mode.
 ROUNDS_MAX_RATIO = 3
 

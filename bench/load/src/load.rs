@@ -24,7 +24,7 @@ const LATENCY_MAX: Duration = Duration::from_secs(60);
 /// The load stops after this many errors.
 const ERRORS_MAX: u64 = 1000;
 const TICK: Duration = Duration::from_millis(10);
-const WINDOW: Duration = Duration::from_millis(250);
+const WINDOW: Duration = Duration::from_millis(50);
 /// The timer's token.
 const TIMER: Token = Token(usize::MAX);
 
@@ -32,7 +32,7 @@ const TIMER: Token = Token(usize::MAX);
 pub struct Outcome {
     /// The latency of every request with a reply, in nanoseconds.
     pub latency: Histogram<u64>,
-    /// The 99.9th percentile of each quarter of a second, in nanoseconds.
+    /// The 99.9th percentile of each twentieth of a second, in nanoseconds.
     pub windows: Vec<u64>,
     pub elapsed: Duration,
     /// Replies that were wrong, and connections that failed.

@@ -17,6 +17,9 @@ use options::Options;
 use stream::Stream;
 use wire::Wire;
 
+/// Bytes of the first reply that are printed: a reply to a batch of 1,000 is checked as a whole.
+const REPLY_PRINTED_MAX: usize = 64 << 10;
+
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens the idle connections, prints a line, and waits for a line on standard input, so that the
@@ -51,7 +54,7 @@ fn report(wire: &Wire, outcome: &Outcome) -> serde_json::Value {
         "p999_windows": median(outcome.windows.clone()).map(|median| median as f64 / 1e3),
         "max": outcome.latency.max() as f64 / 1e3,
         "mean": outcome.latency.mean() / 1e3,
-        "reply": String::from_utf8_lossy(&first.body[..first.body.len().min(4096)]),
+        "reply": String::from_utf8_lossy(&first.body[..first.body.len().min(REPLY_PRINTED_MAX)]),
         "reply_bytes": first.reply_bytes,
     })
 }
