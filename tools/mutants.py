@@ -42,7 +42,8 @@ PASSED = re.compile(r"\b[1-9]\d* passed\b")
 #: Builds that take less time than those of a release.
 PROFILE = {
     "CARGO_PROFILE_RELEASE_LTO": "off",
-    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "256",
     "CARGO_INCREMENTAL": "1",
 }
 
@@ -206,13 +207,16 @@ def run_test(mutant: Mutant) -> tuple[bool, str]:
 
 def find_unusable_tests(mutants: list[Mutant]) -> dict[str, str]:
     """The tests that see nothing, because they fail or do not run without a change, and why."""
-    unusable = {}
+    unusable: dict[str, str] = {}
+    is_extension_built = False
     tests = {mutant.test: mutant for mutant in mutants}
     for number, mutant in enumerate(tests.values(), start=1):
         print(f"{number}/{len(tests)} without a change: {mutant.test}", flush=True)
         try:
-            if mutant.kind in ("rust", "library"):
+            is_extension = mutant.kind == "extension"
+            if mutant.kind != "python" and not (is_extension and is_extension_built):
                 build(mutant)
+                is_extension_built |= is_extension
             fails, output = run_test(mutant)
         except CannotRunError as error:
             unusable[mutant.test] = str(error)
