@@ -138,6 +138,12 @@ class Results:
         section = self.section_for(server, load)
         return sum(pair[server]["errors"] for pair in self.rounds(section, load, server))
 
+    def is_broken(self, server: str, load: str) -> bool:
+        """Whether there is an error for every hundred calls, so that its rate says nothing. All
+        such loads take a second."""
+        pairs = self.rounds(self.section_for(server, load), load, server)
+        return 100 * self.errors(server, load) > sum(it[server]["calls_per_second"] for it in pairs)
+
     def has(self, server: str, load: str) -> bool:
         return any(server in pair for key, pair in self.pairs.items() if key[1] == load)
 

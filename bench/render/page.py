@@ -72,7 +72,7 @@ def readme_section(results: Results, servers: Sequence[Server]) -> str:
             "program that can answer, on the same engine. Compare the ratios: each is the median "
             "of pairs within one mode of the machine, with its 95% interval. "
             f"{machine_line(results)}. {modes_line(results)} "
-            "Above 150,000 calls a second the load uses its whole core, and rates converge. "
+            "At the highest rates the load uses its whole core, and rates converge. "
             "[docs/benchmarks.md](docs/benchmarks.md) has more figures; `make bench` measures them "
             "again.",
             "",
@@ -140,7 +140,7 @@ CHARTS = (
     Chart(
         file="benchmarks-rate.svg",
         title="Calls a second, one core",
-        note="32 clients; above 150,000 the load generator uses its whole core",
+        note="32 clients; at the highest rates the load generator uses its whole core",
         unit="calls a second",
         load="c32",
         metric="calls_per_second",

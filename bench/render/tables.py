@@ -62,16 +62,10 @@ def calls(results: Results, servers: Sequence[Server], load: str) -> str:
         ]
         to_floor = results.to_floor(server.name, load, results.cost)
         memory = one(results.values(server.name, load, "rss_mb"), "{:.0f}")
-        errors = results.errors(server.name, load)
-        rows.append(
-            [
-                server.label,
-                *(one(found, form) for found, form in cells),
-                full(to_floor, RATIO),
-                memory,
-                f"{errors:,}" if errors else "0",
-            ]
-        )
+        measured = [*(one(found, form) for found, form in cells), full(to_floor, RATIO), memory]
+        if results.is_broken(server.name, load):
+            measured = ["broken", *[NONE] * (len(measured) - 1)]
+        rows.append([server.label, *measured, f"{results.errors(server.name, load):,}"])
     return table([*header, "RSS MB", "errors"], rows)
 
 
@@ -87,7 +81,7 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
     for server in present(results, servers, "c32"):
         name = server.name
         is_quoted = server.family in ("floor", "ours") or name in QUOTED
-        # Raw TCP and the other peers have fewer pairs, and are on the page of the benchmarks.
+        # Raw TCP and the other peers are on the page of the benchmarks.
         if server.protocol == "raw" or not is_quoted:
             continue
         own, floors = results.beside_floor(name, "c32", "cpu_us_per_call")

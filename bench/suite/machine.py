@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from harness import processes
-from harness.rows import ROOT
+from harness.rows import OUTPUT, ROOT
 from suite.servers import PEERS, PYTHON, PYTHON_UCALL
 
 PYTHON_PACKAGES = (
@@ -31,6 +31,7 @@ PYTHON_PACKAGES = (
 )
 RUST_PACKAGES = ("actix-web", "jsonrpsee", "ntex", "may_minihttp", "serde_json")
 DEBIAN_PACKAGES = ("libcapnp-dev", "libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
+UWEBSOCKETS = OUTPUT / "uWebSockets"
 #: Commands that print a version, and a pattern that finds the version in their output.
 TOOLS = {"wrk": ["wrk", "-v"], "h2load": ["h2load", "--version"], "gcc": ["gcc", "-dumpversion"]}
 
@@ -80,6 +81,7 @@ def versions() -> dict[str, str]:
     found |= pip_versions(PYTHON, PYTHON_PACKAGES)
     found |= {f"{name} (PyPI)": it for name, it in pip_versions(PYTHON_UCALL, ("ucall",)).items()}
     found |= cargo_versions(PEERS / "rust/Cargo.lock")
+    found["uWebSockets"] = output_of(["git", "-C", str(UWEBSOCKETS), "describe", "--tags"]).strip()
     for package in DEBIAN_PACKAGES:
         found[package] = output_of(["dpkg-query", "-W", "-f", "${Version}", package]).strip()
     return {name: version for name, version in found.items() if version and " " not in version}

@@ -168,6 +168,17 @@ def test_a_run_of_peers_does_not_change_the_headline():
     assert "actix" in table and "ntex" not in table
 
 
+@pytest.mark.parametrize(("errors", "is_broken"), [(0, False), (1, False), (2, True)])
+def test_a_server_that_fails_calls_has_no_rate(errors, is_broken):
+    sample = {"section": "calls", "load": "c32", "pair": "0", "server": "ntex", "errors": errors}
+    metrics = ("p50_us", "p99_us", "p999_us", "cpu_us_per_call", "rss_mb")
+    sample |= {"calls_per_second": 123.0} | dict.fromkeys(metrics, 1.0)
+    found = Results({"samples": [sample], "idle": []})
+    table = tables.calls(found, everyone(), "c32")
+    assert ("| broken |" in table, "| 123 |" in table) == (is_broken, not is_broken)
+    assert f"| {errors} |" in table
+
+
 def test_an_unmeasured_target_is_not_met():
     assert evaluated("cost", None, "{:.2f}", most=1.2).outcome == "not measured"
 
