@@ -21,10 +21,10 @@ SCHEMES = ["http", "tcp", "ws"]
 
 
 class Functions:
-    """Functions of a server, which count the generators that have ended."""
+    """Functions of a server, which count the calls that hang or have ended."""
 
     def __init__(self) -> None:
-        self.ended = 0
+        self.hung = self.ended = 0
 
     def count(self, n: int) -> Iterator[int]:
         yield from range(n)
@@ -43,6 +43,7 @@ class Functions:
             self.ended += 1
 
     async def hang(self) -> None:
+        self.hung += 1
         try:
             await asyncio.sleep(3600)
         finally:
@@ -120,14 +121,19 @@ def test_a_late_or_cancelled_call_is_cancelled_at_the_server(serve: Serve) -> No
         assert eventually(lambda: functions.ended == 1)
 
     async def run(scheme: str) -> None:
+        before = functions.ended
         async with aio.Client(f"{scheme}://{HOST}:{server.port}") as client:
             with pytest.raises(ucall.TimeoutError):
                 await client.with_options(timeout=0.1).hang()
+            hanging = asyncio.ensure_future(client.hang())
+            assert await asyncio.to_thread(eventually, lambda: functions.hung == before + 2)
+            hanging.cancel()
+            # Before the end of the connection, which cancels its calls, too.
+            assert await asyncio.to_thread(eventually, lambda: functions.ended == before + 2)
             assert (await client.count(1)).json == [0]
 
-    for number, scheme in (2, "ws"), (3, "tcp"):
-        asyncio.run(run(scheme))
-        assert eventually(lambda: functions.ended == number)  # noqa: B023
+    asyncio.run(run("ws"))
+    asyncio.run(run("tcp"))
 
 
 def test_a_slow_reader_receives_no_more_than_its_limit(serve: Serve, scheme: str) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,20 @@ def test_a_server_that_stops_is_gone_from_the_broker(broker: NatsServer) -> None
     assert left["metadata"]["address"] == f"{HOST}:{servers[1].port}"
     servers[1].stop()
     assert instances(broker) == []
+
+
+def test_a_drain_first_takes_the_server_off_the_list(broker: NatsServer) -> None:
+    server = served(shutdown_delay_s=600)
+    server.start(broker=broker.url, group="models")
+    assert registered(broker)
+    with ThreadPoolExecutor(1) as pool, Client(f"{HOST}:{server.port}") as client:
+        stop = pool.submit(server.stop)
+        try:
+            assert registered(broker, 0)
+            assert client.math.add(1).json == 2
+        finally:
+            server.stop(at_once=True)
+        stop.result()
 
 
 def test_the_program_s_own_loop_serves(broker: NatsServer) -> None:
