@@ -34,8 +34,9 @@ FOLDER = ROOT / "target" / "mutants"
 TREE = FOLDER / "tree"
 #: In the order in which they run: mutants of Python need the extension module without a change.
 KINDS = ["python", "extension", "rust", "library"]
+BUILD_MAX_S = 900
 #: A test that hangs has seen its mutant. pytest's own limit is lower.
-HANGS_S = 900
+HANGS_S = 120
 FAILED = {"pytest": 1, "cargo": 101}
 #: What a runner prints of a test that ran.
 PASSED = re.compile(r"\b[1-9]\d* passed\b")
@@ -137,8 +138,8 @@ def _copy_extension() -> None:
         shutil.copy2(module, TREE / "python" / "ucall")
 
 
-def run(*command: str) -> tuple[int, str]:
-    """The status of a command, and its output."""
+def run(*command: str, most_s: float = BUILD_MAX_S) -> tuple[int, str]:
+    """The status of a command, which fails after `most_s`, and its output."""
     environment = os.environ | PROFILE
     environment |= {
         "PYTHONPATH": os.pathsep.join([str(TREE / "python"), str(TREE / "tests")]),
@@ -156,7 +157,7 @@ def run(*command: str) -> tuple[int, str]:
             start_new_session=True,
         )
         try:
-            status = process.wait(HANGS_S)
+            status = process.wait(most_s)
         except subprocess.TimeoutExpired:
             status = FAILED["cargo"] if command[0] == "cargo" else FAILED["pytest"]
         finally:
@@ -199,7 +200,7 @@ def run_test(mutant: Mutant) -> tuple[bool, str]:
         command = [sys.executable, "-m", *command, "-q", "-x", "--timeout", "60"]
         # The thread ends pytest, also if the test hangs again at its end.
         command += ["--timeout-method", "thread", "-p", "no:cacheprovider"]
-    status, output = run(*command)
+    status, output = run(*command, most_s=HANGS_S)
     if status not in (0, FAILED[mutant.runner]):
         raise CannotRunError(f"the test cannot run, status {status}: {output[-2000:]}")
     return status != 0, output
