@@ -279,6 +279,15 @@ for line in sys.stdin:
 """
 
 
+def test_another_process_wakes_watchers(port: int, tmp_path: Path) -> None:
+    """The server does nothing else that would have it look for changes."""
+    with Watch(port) as watch, program(OTHER, str(tmp_path / "kv")) as other:
+        for round in range(20):
+            other.stdin.write(f"{round}\n")
+            other.stdin.flush()
+            assert watch.item() == put("other", round + 1, str(round))
+
+
 def test_watchers_of_all_workers_see_the_writes_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
