@@ -32,7 +32,7 @@ const TIMER: Token = Token(usize::MAX);
 pub struct Outcome {
     /// The latency of every request with a reply, in nanoseconds.
     pub latency: Histogram<u64>,
-    /// The 99.9th percentile of each twentieth of a second, in nanoseconds.
+    /// The 99.9th percentile of each `WINDOW`, in nanoseconds.
     pub windows: Vec<u64>,
     pub elapsed: Duration,
     /// Replies that were wrong, and connections that failed.
