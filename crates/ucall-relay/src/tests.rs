@@ -120,6 +120,21 @@ fn a_value_that_picks_a_full_upstream_goes_to_no_other() {
 }
 
 #[test]
+fn a_relay_reads_nothing_while_the_caller_of_a_stream_is_slow() {
+    let mut relay = relay(options(&["tcp://127.0.0.1:1"]));
+    let token = relay.call("up.f", "[]", r#"{"progressToken":1}"#).expect("it is taken");
+    connect(&mut relay);
+    for is_slow in [true, false, true] {
+        relay.set_paused(token, is_slow);
+        relay.end_turn();
+        assert!(relay.sockets().values().all(|socket| socket.is_paused == is_slow));
+    }
+    relay.cancel(token);
+    relay.end_turn();
+    assert!(relay.sockets().values().all(|socket| !socket.is_paused));
+}
+
+#[test]
 fn a_shortage_of_descriptors_is_no_failure_of_the_upstream() {
     let options = options(&["http://127.0.0.1:1"]);
     let mut relay = RelayHarness::new(RelayOptions { failures_max: 1, ..options }, 1 << 30, 1);
