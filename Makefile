@@ -345,7 +345,8 @@ lint-tidy: $(STAMPS)/venv ## Check the style rules that formatters do not check
 KIND ?=
 ONLY ?=
 .PHONY: mutants
-mutants: setup ## Break the promises of the docs, and see tests fail (KIND=python ONLY=client.md)
+mutants: setup test-programs ## Break the promises of the docs, and see tests fail (KIND=python ONLY=client.md)
+	@tools/install-conformance.sh $(PY)
 	$(PY) tools/mutants.py $(if $(KIND),--kind $(KIND)) --only "$(ONLY)"
 
 .PHONY: walk

@@ -114,7 +114,8 @@ def check(mutants: list[Mutant]) -> None:
 
 
 def copy_tree() -> None:
-    """Copies the files that git tracks or would add. A file without a change keeps its time."""
+    """Copies the files that git tracks or would add. A file without a change keeps its time. What
+    tools/install-conformance.sh has installed is linked."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     names = {name for name in listed.splitlines() if (ROOT / name).is_file()}
@@ -128,6 +129,10 @@ def copy_tree() -> None:
             shutil.copy2(source, target)
             os.utime(target)
     _copy_extension()
+    packages = TREE / ".bench" / "conformance"
+    packages.parent.mkdir(exist_ok=True)
+    if not packages.is_symlink():
+        packages.symlink_to(ROOT / ".bench" / "conformance")
 
 
 def _copy_extension() -> None:

@@ -102,6 +102,9 @@ class _Blocking:
     def __init__(self, client: aio.Client, loop: asyncio.AbstractEventLoop) -> None:
         self.client, self.loop = client, loop
 
+    def with_options(self, **options: Any) -> _Blocking:
+        return _Blocking(self.client.with_options(**options), self.loop)
+
     def call(self, method: str, *args: object) -> Any:
         return self.wait(self.client.call(method, *args))
 

@@ -49,13 +49,17 @@ def impostor(
     subject: str = "",
     headers: dict[str, str] | None = None,
     is_endless: bool = False,
-) -> Iterator[None]:
-    """A client of the broker that answers discoveries, or calls with a subject of a function."""
+    ignored: int = 0,
+) -> Iterator[list[bytes]]:
+    """A client of the broker that answers discoveries, or calls with a subject of a function, after
+    the first ``ignored`` ones. Yields what it has received."""
     started, ended = threading.Event(), threading.Event()
+    received: list[bytes] = []
 
     async def answer(connection: Any) -> None:
         async def reply(message: Any) -> None:
-            for text in answers:
+            received.append(message.data)
+            for text in answers if len(received) > ignored else ():
                 await connection.publish(message.reply, text, headers=headers)
             while is_endless and not ended.is_set():
                 await connection.publish(message.reply, answers[0])
@@ -70,7 +74,7 @@ def impostor(
     thread.start()
     try:
         assert started.wait(60)
-        yield
+        yield received
     finally:
         ended.set()
         thread.join()
@@ -144,6 +148,32 @@ def test_a_reply_through_nats_that_is_not_json(
 
     with impostor(module_broker, group, payload, subject=f"{group}.add"):
         run(module_broker.uri(group), kind, work)
+
+
+@KINDS
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_only_idempotent_calls_are_sent_again_without_a_reply(
+    module_broker: NatsServer,
+    group: str,
+    kind: str,
+    is_idempotent: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NATS does not report that the server has ended which has a call."""
+    monkeypatch.setattr("ucall._broker.group._FIRST_SILENCE_S", 0.1)
+
+    def work(client: Any) -> None:
+        asked = client.with_options(idempotent=is_idempotent)
+        if is_idempotent:
+            assert asked.call("add", 1, 2).json == 3
+        else:
+            with pytest.raises(ucall.TimeoutError) as raised:
+                asked.call("add", 1, 2)
+            assert raised.value.may_have_run
+
+    with impostor(module_broker, group, b"3", subject=f"{group}.add", ignored=1) as received:
+        run(module_broker.uri(group), kind, work, timeout=60 if is_idempotent else 1)
+    assert received == [b"[1,2]"] * (2 if is_idempotent else 1)
 
 
 @pytest.mark.parametrize("payload", [*HOSTILE, b"", b"5", b"{}", b'{"code": true}', b'{"code": 7}'])
