@@ -75,7 +75,7 @@ def present(results: Results, servers: Sequence[Server], load: str) -> list[Serv
 
 def headline(results: Results, servers: Sequence[Server]) -> str:
     """The README's table: the main figures of each server."""
-    header = ["", "calls/s, 32 clients", "errors", "CPU µs/call", "the floor's"]
+    header = ["", "calls/s, 32 clients", "errors", "CPU µs/call, in pairs", "the floor's"]
     header += [f"{cost_name(results)} / floor", "p99 µs", "p50 µs, 1 client", "RSS MB"]
     rows = []
     for server in present(results, servers, "c32"):

@@ -795,9 +795,10 @@ bool ucall_call_meta(ucall_call_t call, ucall_str_t name, ucall_str_t *output,
 bool ucall_call_is_cancelled(ucall_call_t call);
 
 /*
- * The deadline of a call in milliseconds of CLOCK_MONOTONIC, by `timeout_ms` or the header
- * Ucall-Timeout-Ms of its request, whichever is shorter. Returns false if there is neither. At its
- * deadline a deferred call is cancelled, and its caller gets -32001.
+ * The deadline of a call in milliseconds of CLOCK_MONOTONIC: the earliest of `timeout_ms` of the
+ * configuration, the header Ucall-Timeout-Ms of its request and `timeout_ms` in its `_meta`.
+ * Returns false if there is none. At its deadline a deferred call is cancelled, and its caller
+ * gets -32001.
  */
 bool ucall_call_deadline_ms(ucall_call_t call, int64_t *output);
 
