@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::exchange::{ExchangeReply, ReplyPart};
+use super::exchange::{BatchReply, ExchangeReply, ReplyPart};
 use super::{Environment, Scratch};
 use crate::Limits;
 use crate::http1::Head;
@@ -230,7 +230,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 out.truncate(start);
                 let parts = vec![ReplyPart::Written(first), part];
                 let parts = self.finish_batch(parts, requests, index + 1);
-                return DocumentOutcome::Deferred(ExchangeReply::Batch(parts));
+                return DocumentOutcome::Deferred(ExchangeReply::Batch(BatchReply::new(parts)));
             }
             if out.len() > before {
                 out.push(b',');
@@ -252,11 +252,22 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         requests: &[Request<'_>],
         next: usize,
     ) -> Vec<ReplyPart> {
+        let mut written: usize = parts.iter().map(ReplyPart::separated_len).sum();
         for (index, request) in requests.iter().enumerate().skip(next) {
             let (item, mut out) = (item_number(index), Vec::new());
-            let outcome = self.element(item, request, &mut out);
-            let deferred = self.deferred_part(item, request, outcome);
-            parts.push(deferred.unwrap_or(ReplyPart::Written(out)));
+            let limit = &self.limit.for_part(written);
+            let mut run = DocumentRun {
+                context: self.context,
+                members: self.members,
+                limit,
+                service: &mut *self.service,
+                cancel_requests: &mut *self.cancel_requests,
+            };
+            let outcome = run.element(item, request, &mut out);
+            let part = self.deferred_part(item, request, outcome);
+            let part = part.unwrap_or(ReplyPart::Written(out));
+            written += part.separated_len();
+            parts.push(part);
         }
         parts
     }
@@ -323,16 +334,18 @@ fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
     ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec) }
 }
 
-/// Notes the ids that a `$/cancelRequest` names.
+/// Notes the id that a `$/cancelRequest` names. Of equal keys the last one counts.
 #[cold]
 fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
     let Some(params @ [b'{', ..]) = params else { return };
     let mut reader = Reader::new(params);
     reader.enter();
+    let mut id = None;
     while let Some(name) = reader.next_key() {
         let value = reader.skip();
         if name.unescaped().as_ref() == b"id" {
-            ids.push(value.to_vec());
+            id = Some(value.to_vec());
         }
     }
+    ids.extend(id);
 }

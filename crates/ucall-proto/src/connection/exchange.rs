@@ -2,7 +2,7 @@
 //!
 //! The calls of a batch may finish in any order. A scan over all parts for each outcome would take
 //! quadratic time, so from the first deferred call on each item of a batch has its own part, found
-//! by the item's number, and the exchange counts the parts that wait.
+//! by the item's number, and the batch lists the parts that wait.
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,6 @@ pub(super) struct Exchange<F> {
     answer: ExchangeReply,
     /// Whether items come before its reply.
     is_stream: bool,
-    /// How many of its parts wait.
-    waiting: usize,
     /// The first part that was deferred, and the item that it is for.
     first: (usize, u32),
 }
@@ -30,8 +28,39 @@ pub(super) enum ExchangeReply {
     Framed(Vec<u8>),
     /// The reply of one call.
     Single(ReplyPart),
-    /// The replies of a batch, in its order.
-    Batch(Vec<ReplyPart>),
+    Batch(BatchReply),
+}
+
+/// The replies of a batch.
+#[derive(Debug)]
+pub(super) struct BatchReply {
+    /// In the order of the batch.
+    parts: Vec<ReplyPart>,
+    /// How many of them wait.
+    waiting: usize,
+    /// The indices of those, ascending, and of some that are written since.
+    deferred: Vec<usize>,
+    /// Of the written parts, with a separator for each.
+    bytes: usize,
+}
+
+impl BatchReply {
+    pub(super) fn new(parts: Vec<ReplyPart>) -> Self {
+        let is_waiting = |(index, part): (usize, &ReplyPart)| part.item().map(|_| index);
+        let deferred: Vec<usize> = parts.iter().enumerate().filter_map(is_waiting).collect();
+        let bytes = parts.iter().map(ReplyPart::separated_len).sum();
+        Self { parts, waiting: deferred.len(), deferred, bytes }
+    }
+
+    /// The item of the first call with this id that waits. Passes the calls that wait, and no more
+    /// of the others.
+    fn item_of(&mut self, wanted: &[u8]) -> Option<u32> {
+        let Self { parts, waiting, deferred, .. } = self;
+        if deferred.len() > 2 * *waiting {
+            deferred.retain(|index| parts.get(*index).is_some_and(|part| part.item().is_some()));
+        }
+        deferred.iter().find_map(|index| parts.get(*index)?.item_of(wanted))
+    }
 }
 
 /// The reply of a call, or of several adjacent calls in a batch.
@@ -48,10 +77,18 @@ pub(super) enum ReplyPart {
 
 impl ReplyPart {
     /// The item of the call that the part waits for.
-    fn waiting_item(&self) -> Option<u32> {
+    fn item(&self) -> Option<u32> {
         match self {
             ReplyPart::Written(_) => None,
             ReplyPart::Waiting { item, .. } => Some(*item),
+        }
+    }
+
+    /// The item of the call that the part waits for, if the call has this id.
+    fn item_of(&self, wanted: &[u8]) -> Option<u32> {
+        match self {
+            ReplyPart::Waiting { item, id, .. } if id == wanted => Some(*item),
+            _ => None,
         }
     }
 
@@ -61,6 +98,14 @@ impl ReplyPart {
             ReplyPart::Waiting { .. } => &[],
         }
     }
+
+    /// Its length in a batch.
+    pub(super) fn separated_len(&self) -> usize {
+        match self.bytes().len() {
+            0 => 0,
+            len => len + 1,
+        }
+    }
 }
 
 /// Appends the reply to a call that was deferred.
@@ -68,10 +113,9 @@ fn write_outcome(
     out: &mut Vec<u8>,
     id: &[u8],
     outcome: Result<&[u8], &RpcError>,
-    bytes_max: usize,
+    limit: &ReplyLimit,
 ) {
-    let limit = ReplyLimit::after(out, bytes_max);
-    let mut reply = Reply::new(out, Some(id), &limit);
+    let mut reply = Reply::new(out, Some(id), limit);
     match outcome {
         Ok(response) if id == ROUTE_ID => reply.response().extend_from_slice(response),
         Ok(result) => reply.result().extend_from_slice(result),
@@ -85,7 +129,7 @@ impl ExchangeReply {
         match self {
             ExchangeReply::Framed(_) => &mut [],
             ExchangeReply::Single(part) => std::slice::from_mut(part),
-            ExchangeReply::Batch(parts) => parts,
+            ExchangeReply::Batch(batch) => &mut batch.parts,
         }
     }
 
@@ -93,7 +137,41 @@ impl ExchangeReply {
         match self {
             ExchangeReply::Framed(_) => &[],
             ExchangeReply::Single(part) => std::slice::from_ref(part),
-            ExchangeReply::Batch(parts) => parts,
+            ExchangeReply::Batch(batch) => &batch.parts,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        match self {
+            ExchangeReply::Framed(_) => true,
+            ExchangeReply::Single(part) => part.item().is_none(),
+            ExchangeReply::Batch(batch) => batch.waiting == 0,
+        }
+    }
+
+    /// The index and the item of the first part that was deferred.
+    fn first_deferred(&self) -> Option<(usize, u32)> {
+        let index = match self {
+            ExchangeReply::Batch(batch) => *batch.deferred.first()?,
+            _ => 0,
+        };
+        Some((index, self.parts().get(index)?.item()?))
+    }
+
+    /// The item of the first call with this id that waits.
+    fn item_of(&mut self, wanted: &[u8]) -> Option<u32> {
+        match self {
+            ExchangeReply::Framed(_) => None,
+            ExchangeReply::Single(part) => part.item_of(wanted),
+            ExchangeReply::Batch(batch) => batch.item_of(wanted),
+        }
+    }
+
+    /// The limit for the next part, if that is for the whole reply.
+    fn part_limit(&self, bytes_max: usize) -> ReplyLimit {
+        match self {
+            ExchangeReply::Batch(batch) => ReplyLimit::of_part(batch.bytes, bytes_max),
+            _ => ReplyLimit::after(&[], bytes_max),
         }
     }
 
@@ -105,7 +183,8 @@ impl ExchangeReply {
     fn held_bytes(&self) -> usize {
         match self {
             ExchangeReply::Framed(bytes) => bytes.len(),
-            _ => self.parts().iter().map(|part| part.bytes().len()).sum(),
+            ExchangeReply::Single(part) => part.bytes().len(),
+            ExchangeReply::Batch(batch) => batch.bytes,
         }
     }
 
@@ -114,9 +193,9 @@ impl ExchangeReply {
         match self {
             ExchangeReply::Framed(bytes) => out.extend_from_slice(bytes),
             ExchangeReply::Single(part) => out.extend_from_slice(part.bytes()),
-            ExchangeReply::Batch(parts) => {
+            ExchangeReply::Batch(batch) => {
                 let mut separator = b'[';
-                for part in parts.iter().filter(|part| !part.bytes().is_empty()) {
+                for part in batch.parts.iter().filter(|part| !part.bytes().is_empty()) {
                     out.push(separator);
                     out.extend_from_slice(part.bytes());
                     separator = b',';
@@ -129,15 +208,12 @@ impl ExchangeReply {
 
 impl<F> Exchange<F> {
     fn new(request: u64, framing: F, answer: ExchangeReply) -> Self {
-        let items = || answer.parts().iter().map(ReplyPart::waiting_item);
-        let waiting = items().flatten().count();
-        let first = items().enumerate().find_map(|(index, item)| Some((index, item?)));
-        let (first, is_stream) = (first.unwrap_or_default(), answer.is_stream());
-        Self { request, framing, is_stream, waiting, first, answer }
+        let (first, is_stream) = (answer.first_deferred().unwrap_or_default(), answer.is_stream());
+        Self { request, framing, is_stream, first, answer }
     }
 
     fn is_whole(&self) -> bool {
-        self.waiting == 0
+        self.answer.is_whole()
     }
 
     fn part_index(&self, item: u32) -> Option<usize> {
@@ -145,7 +221,8 @@ impl<F> Exchange<F> {
         Some(first_part + item.checked_sub(first_item)? as usize)
     }
 
-    /// Writes the reply to an item if it is waited for; returns its length.
+    /// Writes the reply to an item if it is waited for; returns by how much that adds to
+    /// [`ExchangeReply::held_bytes`].
     fn complete(
         &mut self,
         item: u32,
@@ -153,14 +230,19 @@ impl<F> Exchange<F> {
         bytes_max: usize,
     ) -> usize {
         let Some(index) = self.part_index(item) else { return 0 };
+        let held_bytes = self.answer.held_bytes();
+        let limit = self.answer.part_limit(bytes_max);
         let Some(part) = self.answer.parts_mut().get_mut(index) else { return 0 };
         let ReplyPart::Waiting { id, .. } = part else { return 0 };
         let mut out = Vec::new();
-        write_outcome(&mut out, id, outcome, bytes_max);
-        let len = out.len();
+        write_outcome(&mut out, id, outcome, &limit);
         *part = ReplyPart::Written(out);
-        self.waiting -= 1;
-        len
+        let separated_len = part.separated_len();
+        if let ExchangeReply::Batch(batch) = &mut self.answer {
+            batch.bytes += separated_len;
+            batch.waiting -= 1;
+        }
+        self.answer.held_bytes() - held_bytes
     }
 }
 
@@ -257,12 +339,9 @@ impl<F> Exchanges<F> {
     }
 
     /// The oldest call with this id that waits for its outcome.
-    pub(super) fn number_of(&self, wanted: &[u8]) -> Option<CallNumber> {
-        self.waiting.iter().find_map(|exchange| {
-            let item = exchange.answer.parts().iter().find_map(|part| match part {
-                ReplyPart::Waiting { item, id, .. } if id == wanted => Some(*item),
-                _ => None,
-            })?;
+    pub(super) fn number_of(&mut self, wanted: &[u8]) -> Option<CallNumber> {
+        self.waiting.iter_mut().find_map(|exchange| {
+            let item = exchange.answer.item_of(wanted)?;
             Some(CallNumber { request: exchange.request, item })
         })
     }

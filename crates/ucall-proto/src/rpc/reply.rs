@@ -36,6 +36,17 @@ impl ReplyLimit {
     pub(crate) fn after(out: &[u8], bytes_max: usize) -> Self {
         Self { bytes_max, len_max: out.len() + bytes_max }
     }
+
+    /// A limit for one part of a batch's reply, in an output of its own. `written` are the bytes of
+    /// the other parts, with a separator for each.
+    pub(crate) fn of_part(written: usize, bytes_max: usize) -> Self {
+        Self { bytes_max, len_max: bytes_max.saturating_sub(written + 1) }
+    }
+
+    /// [`Self::of_part`], with the same limit for the whole reply.
+    pub(crate) fn for_part(&self, written: usize) -> Self {
+        Self::of_part(written, self.bytes_max)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

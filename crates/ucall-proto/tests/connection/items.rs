@@ -275,6 +275,27 @@ fn params_of_a_cancellation_without_an_id_are_ignored() {
 }
 
 #[test]
+fn of_several_ids_of_a_cancellation_the_last_one_counts() {
+    let mut driver = Driver::new();
+    driver.receive((later(1) + &later(2) + &cancel(r#"1,"id":3,"id":2"#)).as_bytes());
+    assert_eq!(driver.sent(), cancelled("2") + "\n");
+}
+
+#[test]
+fn the_first_call_of_a_batch_that_waits_is_cancelled() {
+    let mut driver = Driver::new();
+    driver.receive(format!("[{},{},{}]", later(1), later(1), later(2)).as_bytes());
+    let calls = driver.service.deferred.clone();
+    driver.complete(calls[2], Ok(b"2"));
+    driver.complete(calls[0], Ok(b"1"));
+    driver.receive(cancel("2").as_bytes());
+    assert_eq!(driver.sent(), "");
+    driver.receive(cancel("1").as_bytes());
+    let replies = [reply(1, "1"), cancelled("1"), reply(2, "2")].join(",");
+    assert_eq!(driver.sent(), format!("[{replies}]\n"));
+}
+
+#[test]
 fn http_ignores_cancellations() {
     let mut driver = Driver::new();
     driver.receive((post(&later(1)) + &post(&cancel("1"))).as_bytes());

@@ -2,7 +2,7 @@
 
 use ucall_proto::{Limits, NextAction};
 
-use crate::harness::{Driver, bodies, post, sum, sum_reply};
+use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
 fn small() -> Driver {
     let mut limits = Limits::default();
@@ -112,6 +112,38 @@ fn a_reply_too_large_becomes_an_error_and_the_rest_of_a_batch_stays_valid() {
     let body = bodies(&driver.sent()).remove(0);
     assert!(body.starts_with(&format!("[{},", sum_reply(1))) && body.contains("-32603"), "{body}");
     assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok());
+}
+
+#[test]
+fn a_batch_has_the_same_limit_wherever_its_calls_are_deferred() {
+    let overhead = r#"{"jsonrpc":"2.0","id":1,"result":""}"#.len();
+    for (last_len, is_within) in [(197, true), (198, false)] {
+        let lens = [400, 400, last_len].map(|len| len - overhead);
+        let mut expected = String::new();
+        for deferred in 0..8 {
+            let mut driver = small();
+            let requests = [0, 1, 2].map(|index| match deferred >> index & 1 {
+                1 => later(1),
+                _ => large(lens[index]),
+            });
+            driver.receive(post(&format!("[{}]", requests.join(","))).as_bytes());
+            let calls = driver.service.deferred.clone();
+            let lens = (0..3).filter(|index| deferred >> index & 1 == 1).map(|index| lens[index]);
+            for (call, len) in calls.into_iter().zip(lens) {
+                driver.complete(call, Ok(format!("\"{}\"", "x".repeat(len)).as_bytes()));
+            }
+            let body = bodies(&driver.sent()).remove(0);
+            // The last part is the one that may be past the limit, unless it was written first.
+            if deferred == 0 {
+                assert_eq!(body.contains("-32603"), !is_within, "{body}");
+                expected = body;
+            } else if deferred & 4 == 4 || is_within {
+                assert_eq!(body, expected, "{deferred:03b}");
+            } else {
+                assert_eq!(body.matches("-32603").count(), 1, "{deferred:03b}: {body}");
+            }
+        }
+    }
 }
 
 #[test]
