@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_proto::{CallOutcome, Reply, RpcError};
+use ucall_proto::{CallOutcome, Reply, Reservation, RpcError};
 use ucall_server::{
     NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
     NativeProcedure, Token,
@@ -106,10 +106,10 @@ impl NativeHandler for StoreHandler {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.watchers.is_due().then(Instant::now)
+        self.watchers.due()
     }
 
-    fn turn_ended(&mut self, _: Instant, _: &mut dyn NativeContext) {
+    fn turn_ended(&mut self, now: Instant, context: &mut dyn NativeContext) {
         self.snapshot = None;
         if let (false, Ok(store)) = (self.writes.is_empty(), &self.store) {
             let writes = mem::take(&mut self.writes).into_iter();
@@ -122,7 +122,8 @@ impl NativeHandler for StoreHandler {
             store.submit(operations, Box::new(reply));
         }
         if let Ok(store) = &self.store {
-            self.watchers.send_changes(store);
+            let has_memory = || context.reserve(&mut Reservation::default(), 1);
+            self.watchers.send_changes(store, now, has_memory);
         }
     }
 }

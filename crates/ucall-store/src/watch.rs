@@ -2,25 +2,30 @@
 //!
 //! A watcher is a position in the log of changes, which the worker reads at the end of a turn. So a
 //! slow caller costs no memory: its stream pauses, and its position stays. If the log has lost the
-//! changes after that position meanwhile, the stream ends with an error.
+//! changes after that position meanwhile, the stream ends with an error. Each watcher gets a copy of
+//! a change, so a turn sends a few of them, and none while the worker holds too much memory.
 
+use std::collections::HashMap;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ucall_proto::RpcError;
 use ucall_server::{NativeOutcome, NativeOutcomes, Token};
 
-use crate::change::Change;
 use crate::error::StoreError;
 use crate::operation::{Operation, Outcome};
 use crate::reply::{write_change, write_watched};
 use crate::store::OpenStore;
 
-/// Bytes of items that a turn sends to one watcher.
-const TURN_BYTES_MAX: usize = 64 << 10;
+/// Bytes of items that a turn sends to one watcher, and to all.
+const WATCHER_BYTES_MAX: usize = 64 << 10;
+const TURN_BYTES_MAX: usize = 1 << 20;
 /// Changes that a turn reads.
 const TURN_CHANGES_MAX: usize = 1_000;
+/// The pause while there is no memory, as nothing reports that there is.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The keys whose changes are watched.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +36,6 @@ pub(crate) enum Filter {
 
 #[derive(Debug)]
 struct Watcher {
-    token: Token,
     filter: Filter,
     /// The version of the last change that it has got; `None` until it is registered.
     position: Option<u64>,
@@ -45,7 +49,7 @@ type Started = (Token, Result<u64, StoreError>);
 
 /// The watchers of one worker.
 pub(crate) struct WorkerWatchers {
-    watchers: Vec<Watcher>,
+    watchers: HashMap<Token, Watcher>,
     /// Another thread appends.
     started: Arc<Mutex<Vec<Started>>>,
     /// The commit up to which all watchers that take changes have got them.
@@ -55,6 +59,8 @@ pub(crate) struct WorkerWatchers {
     is_woken: Arc<AtomicBool>,
     outcomes: Arc<NativeOutcomes>,
     has_waker: bool,
+    /// No changes are sent before this time, because the worker holds too much memory.
+    pause_until: Option<Instant>,
 }
 
 impl Filter {
@@ -68,14 +74,21 @@ impl Filter {
 
 impl Watcher {
     fn is_ready(&self) -> bool {
-        self.position.is_some() && !self.is_paused && self.sent < TURN_BYTES_MAX
+        self.position.is_some() && !self.is_paused && self.sent < WATCHER_BYTES_MAX
     }
 }
 
 impl WorkerWatchers {
     pub(crate) fn new(outcomes: Arc<NativeOutcomes>) -> Self {
-        let (watchers, started, is_woken) = (Vec::new(), Arc::default(), Arc::default());
-        Self { watchers, started, seen: None, is_woken, outcomes, has_waker: false }
+        Self {
+            watchers: HashMap::new(),
+            started: Arc::default(),
+            seen: None,
+            is_woken: Arc::default(),
+            outcomes,
+            has_waker: false,
+            pause_until: None,
+        }
     }
 
     /// Begins a stream, whose first item tells that it has begun.
@@ -96,7 +109,7 @@ impl WorkerWatchers {
         }
         all.add().map_err(|error| StoreError::Failed(format!("cannot watch: {error}")))?;
         let (position, is_paused, sent) = (None, false, 0);
-        self.watchers.push(Watcher { token, filter, position, is_paused, sent });
+        self.watchers.insert(token, Watcher { filter, position, is_paused, sent });
         let (started, outcomes) = (self.started.clone(), self.outcomes.clone());
         let reply = move |written: Vec<Result<Outcome, StoreError>>| {
             let since = written.into_iter().next().map(|written| match written? {
@@ -113,51 +126,59 @@ impl WorkerWatchers {
 
     /// Ends a stream, if it is one of these.
     pub(crate) fn remove(&mut self, store: &OpenStore, token: Token) {
-        let before = self.watchers.len();
-        self.watchers.retain(|watcher| watcher.token != token);
-        if self.watchers.len() < before && store.database.watchers.remove() {
+        if self.watchers.remove(&token).is_some() && store.database.watchers.remove() {
             store.submit(vec![Operation::Unwatch], Box::new(drop));
         }
     }
 
     /// Ends all streams without a reply.
     pub(crate) fn clear(&mut self, store: &OpenStore) {
-        while let Some(watcher) = self.watchers.first() {
-            self.remove(store, watcher.token);
-        }
+        let tokens: Vec<_> = self.watchers.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.remove(store, token));
     }
 
     pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) {
-        if let Some(watcher) = self.find(token) {
+        if let Some(watcher) = self.watchers.get_mut(&token) {
             watcher.is_paused = is_paused;
             self.seen = None;
         }
     }
 
-    fn find(&mut self, token: Token) -> Option<&mut Watcher> {
-        self.watchers.iter_mut().find(|watcher| watcher.token == token)
-    }
-
-    /// Whether there is something to send. Asked before each wait: a turn may have taken the
-    /// wake-up of a commit after its calls had ended.
-    pub(crate) fn is_due(&self) -> bool {
-        let is_ready = || self.watchers.iter().any(Watcher::is_ready);
+    /// When there is something to send, if there is. Asked before each wait: a turn may have taken
+    /// the wake-up of a commit after its calls had ended.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let is_ready = || self.watchers.values().any(Watcher::is_ready);
         let is_new = || self.seen.is_none() || self.is_woken.load(Ordering::SeqCst);
-        !self.watchers.is_empty() && (!self.lock_started().is_empty() || is_ready() && is_new())
+        if self.watchers.is_empty() {
+            None
+        } else if !self.lock_started().is_empty() {
+            Some(Instant::now())
+        } else {
+            (is_ready() && is_new()).then(|| self.pause_until.unwrap_or_else(Instant::now))
+        }
     }
 
     fn lock_started(&self) -> MutexGuard<'_, Vec<Started>> {
         self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends changes that were committed since the last turn.
-    pub(crate) fn send_changes(&mut self, store: &OpenStore) {
+    /// Sends changes that were committed since the last turn, if there is memory for them.
+    pub(crate) fn send_changes(
+        &mut self,
+        store: &OpenStore,
+        now: Instant,
+        has_memory: impl FnOnce() -> bool,
+    ) {
         if self.watchers.is_empty() {
             return;
         }
         self.take_started(store);
-        let is_ready = self.watchers.iter().any(Watcher::is_ready);
+        let is_ready = self.watchers.values().any(Watcher::is_ready);
         if !is_ready {
+            return;
+        }
+        self.pause_until = (!has_memory()).then(|| now + SHORTAGE_PAUSE);
+        if self.pause_until.is_some() {
             return;
         }
         self.is_woken.store(false, Ordering::SeqCst);
@@ -168,13 +189,13 @@ impl WorkerWatchers {
             Ok(seen) => self.seen = seen,
             Err(error) => self.end_all(store, &error.to_rpc()),
         }
-        self.watchers.iter_mut().for_each(|watcher| watcher.sent = 0);
+        self.watchers.values_mut().for_each(|watcher| watcher.sent = 0);
     }
 
     fn take_started(&mut self, store: &OpenStore) {
         let started = mem::take(&mut *self.lock_started());
         for (token, since) in started {
-            let Some(watcher) = self.find(token) else { continue };
+            let Some(watcher) = self.watchers.get_mut(&token) else { continue };
             match since {
                 Ok(version) => {
                     watcher.position = Some(version);
@@ -191,33 +212,41 @@ impl WorkerWatchers {
     /// The commit that was read; `None` if there is more to read.
     fn read_log(&mut self, store: &OpenStore) -> Result<Option<usize>, StoreError> {
         let snapshot = store.database.snapshot()?;
-        let ready = self.watchers.iter().filter(|watcher| watcher.is_ready());
+        let ready = self.watchers.values().filter(|watcher| watcher.is_ready());
         let from = ready.filter_map(|watcher| watcher.position).min().unwrap_or_default();
-        let (mut read, mut item, mut missed) = (0, Vec::new(), Vec::new());
+        let (mut read, mut item, mut missed, mut sent) = (0, Vec::new(), Vec::new(), 0);
         let (watchers, outcomes) = (&mut self.watchers, &self.outcomes);
         store.database.changes_after(&snapshot, from, |version, change| {
             item.clear();
-            let ready = watchers.iter_mut().filter(|watcher| watcher.is_ready());
-            for watcher in ready.filter(|watcher| watcher.position < Some(version)) {
+            let ready = watchers.iter_mut().filter(|(_, watcher)| watcher.is_ready());
+            for (token, watcher) in ready.filter(|(_, it)| it.position < Some(version)) {
                 if watcher.position != Some(version - 1) {
-                    missed.push((watcher.token, watcher.position.take()));
+                    missed.push((*token, watcher.position.take()));
                     continue;
+                }
+                if sent >= TURN_BYTES_MAX {
+                    return false;
                 }
                 watcher.position = Some(version);
                 if watcher.filter.matches(change.key) {
-                    send(outcomes, watcher, &mut item, version, &change);
+                    if item.is_empty() {
+                        write_change(&mut item, version, &change);
+                    }
+                    watcher.sent += item.len();
+                    sent += item.len();
+                    outcomes.send(*token, NativeOutcome::Item(item.clone()));
                 }
             }
             read += 1;
             read < TURN_CHANGES_MAX
         })?;
-        let is_read = read < TURN_CHANGES_MAX;
+        let is_read = read < TURN_CHANGES_MAX && sent < TURN_BYTES_MAX;
         if is_read {
             let last = Some(store.database.version(&snapshot)?);
-            let behind = watchers.iter_mut().filter(|it| it.is_ready() && it.position < last);
-            missed.extend(behind.map(|watcher| (watcher.token, watcher.position.take())));
+            let behind = watchers.iter_mut().filter(|(_, it)| it.is_ready() && it.position < last);
+            missed.extend(behind.map(|(token, watcher)| (*token, watcher.position.take())));
         }
-        let is_read = is_read && watchers.iter().all(|watcher| watcher.sent < TURN_BYTES_MAX);
+        let is_read = is_read && watchers.values().all(|it| it.sent < WATCHER_BYTES_MAX);
         for (token, position) in missed {
             self.end(store, token, missed_changes(position.unwrap_or_default()));
         }
@@ -225,7 +254,7 @@ impl WorkerWatchers {
     }
 
     fn end_all(&mut self, store: &OpenStore, error: &RpcError) {
-        let tokens: Vec<_> = self.watchers.iter().map(|watcher| watcher.token).collect();
+        let tokens: Vec<_> = self.watchers.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.end(store, token, error.clone()));
     }
 
@@ -233,21 +262,6 @@ impl WorkerWatchers {
         self.remove(store, token);
         self.outcomes.send(token, NativeOutcome::Reply(Err(error)));
     }
-}
-
-/// Sends a change, whose text is in `item` if it was sent to another watcher.
-fn send(
-    outcomes: &NativeOutcomes,
-    watcher: &mut Watcher,
-    item: &mut Vec<u8>,
-    version: u64,
-    change: &Change<'_>,
-) {
-    if item.is_empty() {
-        write_change(item, version, change);
-    }
-    watcher.sent += item.len();
-    outcomes.send(watcher.token, NativeOutcome::Item(item.clone()));
 }
 
 fn missed_changes(version: u64) -> RpcError {

@@ -4,7 +4,7 @@
 //!
 //! | overflow | the next items wait in | above `stream_bytes_max` |
 //! |---|---|---|
-//! | pause | the output | the handler pauses the stream, until the output is sent |
+//! | pause | the output | the handler pauses the stream, and all native ones of the connection, until the output is sent |
 //! | drop the oldest | [`ItemQueues`] | the oldest are dropped |
 //! | drop the newest | the output | the new one is dropped |
 //! | close | the output | the connection closes |
@@ -71,7 +71,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let is_full =
             entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
         if is_full && entry.items.get_or_insert_default().pause(call.number) {
-            self.context.natives_mut().set_paused(call, true);
+            self.context.natives_mut().set_slow(call.connection, true);
             self.context.handler().pause_stream(call);
         }
     }
@@ -103,10 +103,12 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if queues.is_unused() {
             entry.items = None;
         }
+        if paused.is_empty() {
+            return;
+        }
+        self.context.natives_mut().set_slow(id, false);
         for number in paused {
-            let call = CallId { connection: id, number };
-            self.context.natives_mut().set_paused(call, false);
-            self.context.handler().resume_stream(call);
+            self.context.handler().resume_stream(CallId { connection: id, number });
         }
     }
 

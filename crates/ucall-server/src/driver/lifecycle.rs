@@ -199,7 +199,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let Some(entry) = self.connections.remove(id) else { return };
         self.waiters.remove(id);
         self.stats.connections = self.connections.len() as u64;
-        if entry.proto.has_deferred() {
+        // With items the client may be known as slow.
+        if entry.proto.has_deferred() || entry.items.is_some() {
             self.context.cancel(id);
         }
         drop(entry);

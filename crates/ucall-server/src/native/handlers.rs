@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use ucall_engine::{Engine, Id};
 use ucall_proto::{Call, CallOutcome, MemoryBudget, Reply, Reservation, RpcError};
 
@@ -123,6 +123,8 @@ pub(crate) struct NativeHandlers {
     /// The series of each procedure of each module, if there are metrics.
     series: Vec<Vec<SeriesIndex>>,
     sockets: NativeSockets,
+    /// Connections whose clients read slowly, so that their streams pause.
+    slow: HashSet<Id, FixedState>,
     /// When this turn began.
     now: Instant,
 }
@@ -143,6 +145,7 @@ impl NativeHandlers {
             metrics,
             series: Vec::new(),
             sockets: NativeSockets::default(),
+            slow: HashSet::default(),
             now,
         }
     }
@@ -211,6 +214,9 @@ impl NativeHandlers {
         };
         if let (Some(metrics), Some(series), CallOutcome::Done) = (&self.metrics, series, outcome) {
             metrics.record(series, self.now.elapsed(), reply.error_code());
+        }
+        if outcome == CallOutcome::Stream && !self.slow.is_empty() {
+            self.pause_if_slow();
         }
         Some(outcome)
     }
@@ -332,8 +338,21 @@ impl NativeHandlers {
         }
     }
 
+    /// Pauses the stream that has begun last if its client reads slowly.
+    #[cold]
+    fn pause_if_slow(&mut self) {
+        let Some(token) = self.deferred else { return };
+        let caller = self.calls.caller_of(token);
+        if caller.is_some_and(|call| self.slow.contains(&call.connection))
+            && let Some((token, handler)) = self.handler_of(token)
+        {
+            handler.set_paused(token, true);
+        }
+    }
+
     /// Cancels the calls of a connection that has closed.
     pub(crate) fn cancel_connection(&mut self, connection: Id) {
+        self.slow.remove(&connection);
         for token in self.calls.of_connection(connection) {
             self.cancel_token(token);
         }
@@ -346,11 +365,19 @@ impl NativeHandlers {
         }
     }
 
-    /// Pauses or resumes a stream, if it is of a native call.
-    pub(crate) fn set_paused(&mut self, call: CallId, is_paused: bool) {
-        let token = self.calls.token_of(call);
-        if let Some((token, handler)) = token.and_then(|token| self.handler_of(token)) {
-            handler.set_paused(token, is_paused);
+    /// Pauses or resumes all streams of a connection: the items of each would fill its output.
+    pub(crate) fn set_slow(&mut self, connection: Id, is_slow: bool) {
+        let has_changed = match is_slow {
+            true => self.slow.insert(connection),
+            false => self.slow.remove(&connection),
+        };
+        if !has_changed {
+            return;
+        }
+        for token in self.calls.of_connection(connection) {
+            if let Some((token, handler)) = self.handler_of(token) {
+                handler.set_paused(token, is_slow);
+            }
         }
     }
 
