@@ -381,6 +381,28 @@ def test_deadlines_and_limits_hold(serve: Serve) -> None:
         assert reply["error"]["code"] == -32001
 
 
+def test_notifications_leave_half_of_all_running_calls_to_others(serve: Serve) -> None:
+    begun: list[int] = []
+
+    async def forever(number: int) -> None:
+        begun.append(number)
+        await asyncio.sleep(3600)
+
+    server = _udp(serve, forever, max_running_calls=4, drain_timeout_s=0.1)
+    with Wire(server.udp_port) as wire:
+        notifications = [
+            {"jsonrpc": "2.0", "method": "forever", "params": [number]} for number in range(6)
+        ]
+        wire.send(json.dumps(notifications[:3]).encode())
+        for notification in notifications[3:]:
+            wire.send(notification)
+        assert eventually(lambda: server.stats()["datagrams"]["refused"] == 2)
+        assert eventually(lambda: begun == [3, 4])
+        for id in range(2):
+            wire.send(_request("forever", [6 + id], id))
+        assert eventually(lambda: begun == [3, 4, 6, 7])
+
+
 def test_calls_a_second_of_an_address_are_limited(serve: Serve) -> None:
     server = _udp(serve, sum, max_source_calls_per_s=3)
     requests = [_request("sum", [number, 1], number) for number in range(4)]

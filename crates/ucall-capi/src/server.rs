@@ -41,7 +41,6 @@ pub struct Server {
     worker_config: WorkerConfig,
     procedures: Arc<Procedures<Callback>>,
     /// The number of registered names.
-    procedures_len: Mutex<usize>,
     slots: Box<[WorkerSlot]>,
     // Dropped after the workers, which watch the descriptor of its stop signal.
     control: TurnControl,
@@ -155,7 +154,6 @@ impl Server {
             },
             worker_config,
             procedures,
-            procedures_len: Mutex::new(0),
             slots,
             control: TurnControl::new(stop, log),
         })
@@ -163,25 +161,17 @@ impl Server {
 
     /// Registers a callback, and replaces the callback of its name, if any.
     pub(crate) fn add(&self, callback: Callback) -> Result<(), Error> {
-        let mut len = self.procedures_len.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = callback.name.clone();
-        if !self.procedures.contains(&name) {
-            if *len >= self.settings.procedures_max {
-                let text = format!("max_procedures: {len} procedures are registered already");
-                return Err(Error::new(ErrorCode::Limit, text));
-            }
-            *len += 1;
+        let (name, max) = (callback.name.clone(), self.settings.procedures_max);
+        if self.procedures.insert_within(&name, callback, max) {
+            return Ok(());
         }
-        self.procedures.insert(&name, callback);
-        Ok(())
+        let text = format!("max_procedures: {max} procedures are registered already");
+        Err(Error::new(ErrorCode::Limit, text))
     }
 
     /// Removes a callback; `false` if there is none of that name.
     pub(crate) fn remove(&self, name: &str) -> bool {
-        let mut len = self.procedures_len.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_removed = self.procedures.remove(name);
-        *len -= usize::from(is_removed);
-        is_removed
+        self.procedures.remove(name)
     }
 
     /// The sum of all threads.

@@ -462,7 +462,8 @@ impl Connection {
         }
         let unsent = mem::take(&mut self.unsent);
         let lost = self.slots.take_all().into_iter().map(|(slot, mut call)| {
-            let text = unsent.iter().find(|(unsent, _)| *unsent == slot);
+            // The last one: an upstream may have answered the slot's call before it was sent.
+            let text = unsent.iter().rfind(|(unsent, _)| *unsent == slot);
             let text = text.and_then(|(_, range)| self.output.get(range.clone()));
             let was_sent = text.is_none();
             let text = text.map(<[u8]>::to_vec).or_else(|| call.repeatable.take());

@@ -6,6 +6,9 @@ use ucall_server::NativeContext;
 
 use crate::options::UpstreamTls;
 
+/// Memory that an empty buffer keeps, so that the longest call does not stay reserved.
+const CACHED_BYTES_MAX: usize = 64 * 1024;
+
 /// One connection's TLS; by default none.
 #[derive(Debug, Default)]
 pub(crate) struct Transport {
@@ -58,6 +61,18 @@ impl Transport {
         plaintext: &mut Vec<u8>,
         context: &mut dyn NativeContext,
     ) -> Result<bool, TlsError> {
+        let takes = self.pass(socket, plaintext, context)?;
+        release(plaintext);
+        release(&mut self.records);
+        Ok(takes)
+    }
+
+    fn pass(
+        &mut self,
+        socket: Id,
+        plaintext: &mut Vec<u8>,
+        context: &mut dyn NativeContext,
+    ) -> Result<bool, TlsError> {
         let Some(tls) = &mut self.tls else {
             return Ok(!plaintext.is_empty() && context.send(socket, plaintext));
         };
@@ -71,5 +86,11 @@ impl Transport {
             context.send(socket, &mut self.records);
         }
         Ok(takes)
+    }
+}
+
+fn release(buffer: &mut Vec<u8>) {
+    if buffer.is_empty() {
+        buffer.shrink_to(CACHED_BYTES_MAX);
     }
 }

@@ -232,6 +232,41 @@ fn an_event_advances_only_its_connection() {
 }
 
 #[test]
+fn a_connection_keeps_no_memory_of_the_longest_call() {
+    for scheme in ["tcp", "http"] {
+        let mut relay = relay(options(&[&format!("{scheme}://127.0.0.1:1")]));
+        let params = format!("[\"{}\"]", "x".repeat(1_000_000));
+        relay.call("up.f", &params, "{}").expect("it is taken");
+        connect(&mut relay);
+        answer(&mut relay);
+        assert_eq!((results(&mut relay).len(), relay.sockets().len()), (1, 1));
+        assert!(relay.held_bytes() <= 64 << 10, "{scheme}: {} bytes", relay.held_bytes());
+    }
+}
+
+#[test]
+fn a_reply_before_its_call_mixes_up_no_calls() {
+    let mut relay = relay(options(&["tcp://127.0.0.1:1"]));
+    relay.call("up.f", "[0]", "{}").expect("it is taken");
+    connect(&mut relay);
+    answer(&mut relay);
+    relay.sockets().values_mut().for_each(|socket| socket.is_sending = true);
+    // A hostile upstream guesses the id of a call that waits for the end of a send.
+    let early = relay.call("up.f", "[1]", "{}").expect("it is taken");
+    relay.end_turn();
+    relay.receive(0, br#"{"id":0,"result":"guessed"}"#);
+    relay.end_turn();
+    let late = relay.call("up.f", "[2]", "{}").expect("it is taken");
+    relay.end_turn();
+    relay.disconnect(0, io::ErrorKind::ConnectionReset.into());
+    connect(&mut relay);
+    answer(&mut relay);
+    let results = results(&mut relay);
+    assert!(results.contains(&(early, "\"guessed\"".to_owned())), "{results:?}");
+    assert!(results.contains(&(late, "[2]".to_owned())), "{results:?}");
+}
+
+#[test]
 fn nothing_is_left_once_all_calls_have_ended() {
     for scheme in ["tcp", "http"] {
         let mut relay = relay(options(&[&format!("{scheme}://127.0.0.1:1")]));

@@ -16,6 +16,7 @@ use crate::access_log::Transport;
 use crate::caller::{CallId, Caller};
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
+use crate::deferred_calls::RunLimit;
 use crate::handler::{Handler, Polled};
 use crate::mailbox::Mailbox;
 use crate::native::{NativeHandlers, NativeLimits};
@@ -239,7 +240,7 @@ impl<H: Handler> WorkerContext<H> {
 
     /// The number of running deferred calls.
     pub(crate) fn running(&self) -> usize {
-        self.procedures.natives().running()
+        self.procedures.natives().limit().running()
     }
 
     /// Answers all deferred calls with an error: the server ends without waiting for them.
@@ -366,6 +367,11 @@ impl<H: Handler> Dispatch<'_, H> {
     pub(crate) fn is_idempotent(&self, method: Text<'_>) -> bool {
         let procedure = find_escaped(self.procedures, method);
         procedure.is_some_and(|procedure| self.handler.is_idempotent(procedure))
+    }
+
+    /// The limit on running calls.
+    pub(crate) fn run_limit(&self) -> &RunLimit {
+        self.procedures.natives().limit()
     }
 
     #[cold]

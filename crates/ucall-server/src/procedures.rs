@@ -109,6 +109,19 @@ impl<P> Procedures<P> {
         self.change(|table| table.insert(name.as_bytes(), Arc::new(procedure)));
     }
 
+    /// Adds a procedure unless there are `max` others, native ones aside. Returns whether it did.
+    pub fn insert_within(&self, name: &str, procedure: P, max: usize) -> bool {
+        let mut is_within = false;
+        self.change(|table| {
+            let indices = &table.indices;
+            is_within = indices.len() < max || indices.contains_key(name.as_bytes());
+            if is_within {
+                table.insert(name.as_bytes(), Arc::new(procedure));
+            }
+        });
+        is_within
+    }
+
     /// Registers the procedures of a native module, and replaces those of their names, if any.
     /// `timeout` limits the duration of their calls.
     pub fn insert_native(&self, module: Arc<dyn NativeModule>, timeout: Option<Duration>) {

@@ -30,11 +30,29 @@ static int check(bool holds, char const *what) {
     return holds ? 0 : 1;
 }
 
+/* Native procedures do not count, also if callbacks have taken their names. */
+static int replaces_procedures(char const *path) {
+    ucall_config_t config = {0};
+    config.pick_port = true;
+    config.max_procedures = 1;
+    if (check(ucall_init(&config, &server), "init")) return 1;
+    if (check(ucall_add_store(server, "kv", path, NULL), "kv")) return 1;
+    if (check(ucall_add_procedure(server, "kv.get", one, NULL), "in place of a native one")) return 1;
+    if (check(!ucall_add_procedure(server, "one", one, NULL), "past the limit")) return 1;
+    if (check(ucall_remove_procedure(server, "kv.get"), "removed")) return 1;
+    if (check(ucall_add_procedure(server, "kv.put", one, NULL), "in its place")) return 1;
+    if (check(ucall_add_store(server, "kv", path, NULL), "kv again")) return 1;
+    if (check(ucall_add_procedure(server, "one", one, NULL), "in place of kv.put")) return 1;
+    ucall_free(server);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
     ucall_store_config_t store = {0};
     pthread_t thread;
     if (argc < 3) return 2;
+    if (replaces_procedures(argv[2])) return 1;
     config.engine = strcmp(argv[1], "posix") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
     config.pick_port = true;
     config.serving_threads = 2;

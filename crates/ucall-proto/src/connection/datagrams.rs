@@ -84,6 +84,11 @@ impl<'a> DatagramDocument<'a> {
         self.requests().iter().filter(|request| request.id.is_some()).count()
     }
 
+    /// How many calls want none.
+    pub fn notifications(&self) -> usize {
+        self.requests().len() - self.calls()
+    }
+
     /// What proves the sender's address: the string `cookie` in the `_meta` of a request.
     pub fn cookie(&self) -> Option<&'a [u8]> {
         let texts = self.requests().iter().filter_map(|it| it.meta?.find(b"cookie"));

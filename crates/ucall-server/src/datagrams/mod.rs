@@ -174,12 +174,12 @@ impl DatagramServer {
     }
 
     /// Whether the calls of a new request may begin.
-    fn check<S>(
+    fn check<H: Handler>(
         &mut self,
         document: &DatagramDocument<'_>,
         sender: &Sender,
         key: Option<RequestKey>,
-        environment: &Environment<'_, S>,
+        environment: &Environment<'_, Dispatch<'_, H>>,
     ) -> Result<(), Refusal> {
         let (source, now) = (sender.source(), environment.now);
         let refuse_unless = |is_allowed: bool, refusal: Refusal| match (is_allowed, source) {
@@ -190,6 +190,11 @@ impl DatagramServer {
         let (calls, max) = (document.calls(), self.config.source_calls_max);
         if calls > max {
             return Err(Refusal::LongBatch);
+        }
+        // Nothing tells whose notifications run, so all together leave half of the limit to others.
+        let notifications = document.notifications();
+        if notifications > 0 && environment.service.run_limit().is_past_half(notifications) {
+            return Err(Refusal::Dropped);
         }
         let running = self.calls_by_source.get(&source).copied().unwrap_or(0);
         refuse_unless(running + calls <= max, Refusal::Dropped)?;

@@ -41,6 +41,11 @@ impl RunLimit {
         self.running() >= self.0.running_max
     }
 
+    /// Whether `more` calls would take more than half of the limit.
+    pub(crate) fn is_past_half(&self, more: usize) -> bool {
+        self.running() + more > self.0.running_max.div_ceil(2)
+    }
+
     /// Counts one more call, also past the limit.
     pub(super) fn permit(&self) -> RunPermit {
         RunPermit(self.0.permits.clone())

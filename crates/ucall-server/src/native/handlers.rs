@@ -314,9 +314,9 @@ impl NativeHandlers {
         handlers.chain(self.calls.next_deadline()).min()
     }
 
-    /// Deferred calls that run, of the worker's own handler, too.
-    pub(crate) fn running(&self) -> usize {
-        self.calls.limit().running()
+    /// The limit on running calls, which counts those of the worker's own handler, too.
+    pub(crate) fn limit(&self) -> &RunLimit {
+        self.calls.limit()
     }
 
     /// The next reply to a deferred call or item of a stream, whose text goes to `text`.
