@@ -200,7 +200,7 @@ class Server(Decorators):
         threads: int | None = None,
         timeout_ms: float | None = None,
         lifespan: Lifespan | None = None,
-        max_subscriptions: int = 128,
+        max_subscriptions: int = 1024,
         max_topic_bytes: int = 256,
         max_running_calls: int = 10_000,
         max_threads: int = 128,

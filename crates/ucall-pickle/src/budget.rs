@@ -21,7 +21,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { depth_max: 1000, expansion_max: 128, collisions_max: 100 }
+        Self { depth_max: 128, expansion_max: 128, collisions_max: 100 }
     }
 }
 

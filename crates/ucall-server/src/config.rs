@@ -49,7 +49,7 @@ impl WorkerConfig {
     pub const CONNECTIONS_MAX: usize = 16_384;
 
     /// The default of `subscriptions_max`.
-    pub const SUBSCRIPTIONS_MAX: usize = 128;
+    pub const SUBSCRIPTIONS_MAX: usize = 1024;
     /// The default of `topic_bytes_max`.
     pub const TOPIC_BYTES_MAX: usize = 256;
 

@@ -152,7 +152,7 @@ class PickleSerializer:
         load: Callable[[Any], Any] | None = None,
         *,
         trust: bool = False,
-        max_depth: int = 1000,
+        max_depth: int = 128,
         max_expansion: int = 128,
         max_collisions: int = 100,
     ) -> None:
