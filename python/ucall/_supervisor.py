@@ -343,7 +343,9 @@ class Supervisor:
             slot.worker, slot.successor = worker, None
             # The old worker may have died meanwhile: its restart is obsolete.
             slot.start_at = None
-            self._rolling = [other for other in self._rolling if other is not slot]
+            # A slot that is listed again, for a later change, stays listed.
+            if slot in self._rolling:
+                self._rolling.remove(slot)
             self._roll_next()
 
     def _reap(self) -> None:

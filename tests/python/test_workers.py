@@ -242,6 +242,37 @@ def test_a_rolling_restart_loads_the_new_source(tmp_path: Path) -> None:
         it.stop()
 
 
+SLOW_TO_LOAD = """
+VERSION = open("version").read()
+print("has read version", VERSION, flush=True)
+while os.path.exists("hold"):
+    time.sleep(0.01)
+@server
+def loaded() -> str:
+    return VERSION
+"""
+
+
+def test_a_source_that_changes_during_a_restart_is_loaded_by_all_workers(tmp_path: Path) -> None:
+    version, hold = tmp_path / "version", tmp_path / "hold"
+    version.write_text("1")
+    with supervised(tmp_path, "--workers", "2", source=APP + SLOW_TO_LOAD) as it:
+        it.wait_for(2)
+        version.write_text("2")
+        hold.touch()
+        it.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: "has read version 2" in it.text()), it.text()
+        version.write_text("3")
+        it.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: it.text().count("restarting the workers") == 2), it.text()
+        hold.unlink()
+        # The successor that was starting, and one more for each worker.
+        it.wait_for(5)
+        # A replaced worker may accept until it has drained.
+        assert eventually(lambda: {it.call("loaded") for _ in range(40)} == {"3"})
+        it.stop()
+
+
 def test_a_successor_replaces_a_dead_worker() -> None:
     supervisor = _supervisor.Supervisor(1, [sys.executable, "-c", "import time; time.sleep(60)"])
     slot = supervisor._slots[0]
