@@ -3,6 +3,8 @@
 `concurrent.futures.ProcessPoolExecutor` fails as a whole when one process dies, and cannot kill a
 process that does not finish. Here each process has its own pipe. A process that dies fails its call
 only; one that exceeds the deadline of its call is killed; and the next call starts a new process.
+The start of a process counts towards the deadline of the call that it is for. A process that is
+ready too late is kept: otherwise no call would succeed if the start takes longer than `timeout_ms`.
 
 A process of the pool imports the module of its functions, which may make and run a server:
 `ucall._process_role` prevents that. Large NumPy arrays are passed in shared memory, with one copy
@@ -73,8 +75,9 @@ class Pool:
     def submitter(self, function: Function, timeout_ms: float | None = None) -> Function:
         """A function with the same arguments that returns a future of the result.
 
-        A call that is not finished `timeout_ms` after it was submitted has its process killed. The
-        caller's own deadline does not: a caller could kill all processes with it.
+        A call that is not finished `timeout_ms` after it was submitted has its process killed,
+        unless that was still starting. The caller's own deadline does not: a caller could kill all
+        processes with it.
         """
         self._functions.append(function)
         timeout_s = None if timeout_ms is None else timeout_ms / 1e3
@@ -148,13 +151,20 @@ class _Worker:
         self.kill()
 
     def _run_call(self, call: _Call) -> Any:
-        pipe = self._pipe or self._start_process()
+        pipe = self._pipe
+        # An idle process sends nothing: there is something to read once it has died.
+        if pipe is None or pipe.poll(0):
+            self.kill()
+            pipe = self._start_process()
         with _request(call) as request:
             return self._exchange(pipe, request, call.deadline)
 
     def _exchange(self, pipe: Connection, request: _Request, deadline: float | None) -> Any:
         # CPython 3.12 crashes at exit if a traceback refers to a view of the pickler's buffer.
         sent = ForkingPickler.dumps(request).tobytes()
+        if deadline is not None and time.monotonic() >= deadline:
+            # The process may have taken so long to start. It is ready for the next call.
+            raise TimeoutError("its deadline passed before its process could run it")
         try:
             pipe.send_bytes(sent)
             left_s = None if deadline is None else deadline - time.monotonic()

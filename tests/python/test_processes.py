@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import operator
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -274,6 +276,38 @@ def test_an_answer_that_was_not_read_is_not_for_the_next_call(
         with pytest.raises(MemoryError):
             negative(2).result(30)
         assert negative(3).result(30) == -3
+    finally:
+        pool.close()
+
+
+def test_a_process_that_is_ready_after_the_deadline_runs_the_next_call() -> None:
+    from ucall import _processes
+
+    others = set(multiprocessing.active_children())
+    pool = _processes.Pool(1)
+    pid, nap = pool.submitter(os.getpid), pool.submitter(time.sleep, 1)
+    try:
+        # No process starts within the millisecond.
+        with pytest.raises(TimeoutError):
+            nap(60).result(30)
+        [process] = set(multiprocessing.active_children()) - others
+        assert pid().result(30) == process.pid
+    finally:
+        pool.close()
+
+
+def test_a_process_that_dies_between_calls_fails_none() -> None:
+    from ucall import _processes
+
+    others = set(multiprocessing.active_children())
+    pool = _processes.Pool(1)
+    pid = pool.submitter(os.getpid)
+    try:
+        first = pid().result(30)
+        [process] = set(multiprocessing.active_children()) - others
+        process.kill()
+        process.join()
+        assert pid().result(30) != first
     finally:
         pool.close()
 
