@@ -18,6 +18,7 @@ __all__ = [
     "seconds",
     "text",
     "udp",
+    "unbounded",
     "xdp",
 ]
 
@@ -36,6 +37,13 @@ def positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected a positive number, got {value}")
     return value
+
+
+def unbounded(max_cycles: int, max_seconds: float) -> None:
+    """Rejects the bounds of a run with workers: one that reached its bound would be restarted."""
+    for name, bound in (("max_cycles", max_cycles), ("max_seconds", max_seconds)):
+        if bound >= 0:
+            raise ValueError(f"{name}: with workers, expected no bound, got {bound}")
 
 
 def seconds(name: str, value: float) -> float:

@@ -47,8 +47,9 @@ NUMBER: Final = "UCALL_WORKER_NUMBER"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
 
-#: The descriptor of the socket to the supervisor, in a worker. A worker's children are no workers.
-control: Final = int(os.environ.pop(WORKER, "-1"))
+#: The descriptor of the socket to the supervisor, until the server of a worker takes it over; -1 in
+#: other processes. A worker's children are no workers.
+control: int = int(os.environ.pop(WORKER, "-1"))
 
 #: The secret that seals TLS tickets; ``None``: a secret of this process.
 tickets: Final = bytes.fromhex(os.environ.pop(TICKETS, "")) or None
@@ -76,7 +77,7 @@ _importing = False
 
 def is_worker() -> bool:
     """Whether a supervisor started this process."""
-    return control >= 0
+    return number > 0
 
 
 def is_importing() -> bool:

@@ -97,8 +97,17 @@ def _share_sockets(core: _core.Server, page: int) -> None:
 
 
 def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
-    """Prepares a server of a worker process, which calls ``on_drain`` when a drain begins."""
-    control = Control(_process_role.control)
+    """Prepares a server of a worker process, which calls ``on_drain`` when a drain begins.
+
+    Raises:
+        OSError: The supervisor cannot bind the address, or has died.
+        SystemExit: This process has run a server already.
+    """
+    descriptor, _process_role.control = _process_role.control, -1
+    if descriptor < 0:
+        # The supervisor of that run starts other workers, if the program gets there.
+        raise SystemExit
+    control = Control(descriptor)
     core = server._core
     listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)
     core.configure(descriptor=listener)

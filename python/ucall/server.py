@@ -341,8 +341,8 @@ class Server(Decorators):
             max_cycles: Turns of the server; each waits for events and handles them. Negative: no
                 bound.
             max_seconds: Negative: no bound.
-            workers: Serves from this many processes, and restarts them when they die. Each one runs
-                this program again, up to this call.
+            workers: Serves from this many processes, without bounds, and restarts them when they
+                die. Each one runs this program again, up to this call, and ends at its next run.
             broker: ``"nats://a:4222,nats://b:4222"`` registers the server with NATS, through which
                 clients find and call it: see docs/scale.md. Needs nats-py.
             group: The name of the servers with these functions.
@@ -356,10 +356,13 @@ class Server(Decorators):
             ImportError: ``broker`` without nats-py.
             RuntimeError: The server is running.
             OSError: The port cannot be bound again after a stop.
-            ValueError: An argument is invalid.
+            SystemExit: No worker was ever ready, or a worker runs a server again.
+            ValueError: An argument is invalid, or a bound is given with ``workers``.
         """
         if _process_role.is_importing():
             return
+        if workers is not None or _process_role.is_worker():
+            _checks.unbounded(max_cycles, max_seconds)
         registration = self._registration(broker, group, advertise, broker_options)
         if _process_role.is_worker():
             from ucall import _worker

@@ -7,9 +7,12 @@ import errno
 import inspect
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,6 +218,24 @@ def test_a_bounded_run_keeps_its_connections(engine: str) -> None:
         assert wire.rest() == b"" and server.stats()["connections"] == 0
     server.run(max_cycles=0)
     server.stop()
+
+
+@pytest.mark.parametrize(
+    ("source", "bound"),
+    [
+        ("server.run(workers=1, max_seconds=0.5)", "max_seconds"),
+        # The worker runs the program from its start.
+        ("ucall.Server(port=0).run(max_cycles=0); server.run(workers=1)", "max_cycles"),
+    ],
+    ids=["supervisor", "worker"],
+)
+def test_a_bounded_run_has_no_workers(tmp_path: Path, source: str, bound: str) -> None:
+    (tmp_path / "script.py").write_text(f"import ucall; server = ucall.Server(port=0); {source}")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert f"ValueError: {bound}: with workers, expected no bound, got 0" in done.stderr
 
 
 def _called(wire: Wire, times: int) -> list[Any]:

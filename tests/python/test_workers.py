@@ -74,10 +74,17 @@ class Supervised:
 @contextmanager
 def supervised(folder: Path, *flags: str, source: str = APP) -> Iterator[Supervised]:
     (folder / "app.py").write_text(source)
+    with supervising(folder, "-m", "ucall", "app:server", "--port", "0", *flags) as it:
+        yield it
+
+
+@contextmanager
+def supervising(folder: Path, *arguments: str) -> Iterator[Supervised]:
+    """Python with these arguments, in a folder."""
     log = folder / "log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ucall", "app:server", "--port", "0", *flags],
+            [sys.executable, *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=errors,
@@ -462,20 +469,23 @@ print("returned", flush=True)
 
 def test_from_a_script(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    log = tmp_path / "log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "script.py"], cwd=tmp_path, stdout=errors, stderr=errors, text=True
-        )
-    try:
-        it = Supervised(process, log)
+    with supervising(tmp_path, "script.py") as it:
         pids = set(it.wait_for(2))
         assert {it.call("pid") for _ in range(100)} == pids
         it.stop()
         assert it.text().count("returned") == 3
-    finally:
-        process.kill()
-        process.wait()
+
+
+def test_a_script_that_serves_again_has_new_workers(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT + "server.run(workers=2)\nprint('served twice')\n")
+    with supervising(tmp_path, "script.py") as it:
+        it.wait_for(2)
+        it.process.send_signal(signal.SIGTERM)
+        pids = set(it.wait_for(4)[2:])
+        assert {it.call("pid") for _ in range(100)} == pids
+        it.stop()
+        # The workers end at their second run.
+        assert it.text().count("returned") == 5 and it.text().count("served twice") == 1
 
 
 def test_reload(tmp_path: Path) -> None:
