@@ -2,8 +2,8 @@
 //!
 //! A watcher is a position in the log of changes, which the worker reads at the end of a turn. So a
 //! slow caller costs no memory: its stream pauses, and its position stays. If the log has lost the
-//! changes after that position meanwhile, the stream ends with an error. Each watcher gets a copy of
-//! a change, so a turn sends a few of them, and none while the worker holds too much memory.
+//! changes after that position meanwhile, the stream ends with an error. Each watcher gets a copy
+//! of a change, so a turn sends a few of them, and none while the worker holds too much memory.
 
 use std::collections::HashMap;
 use std::mem;

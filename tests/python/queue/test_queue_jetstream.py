@@ -131,6 +131,19 @@ def test_each_message_goes_to_one_server_of_the_group(queues: Queues) -> None:
     assert sum(bool(mine) for mine in got) > 1
 
 
+def test_a_server_that_works_keeps_no_messages_from_others(queues: Queues) -> None:
+    client, busy, other = queues.client(), queues.server(), queues.server()
+    for number in range(1000):
+        client.put(number)
+    # It is quick, so its pulls are long by now.
+    assert [busy.get(timeout=WAIT_S).data for _ in range(1000)] == list(range(1000))
+    for number in range(500):
+        client.put(number).result(WAIT_S)
+    # A pull of one message may have been under way.
+    got = [other.get(timeout=WAIT_S).data for _ in range(499)]
+    assert got == sorted(set(got)) and set(got) <= set(range(500))
+
+
 def test_what_a_server_does_not_acknowledge_goes_to_another_one(queues: Queues) -> None:
     client = queues.client()
     futures = [client.put(number) for number in range(3)]

@@ -4,10 +4,12 @@
 //!
 //! | overflow | the next items wait in | above `stream_bytes_max` |
 //! |---|---|---|
-//! | pause | the output | the handler pauses the stream, and all native ones of the connection, until the output is sent |
+//! | pause | the output | the handler pauses the stream, until the output is sent |
 //! | drop the oldest | [`ItemQueues`] | the oldest are dropped |
 //! | drop the newest | the output | the new one is dropped |
 //! | close | the output | the connection closes |
+//!
+//! Native streams all pause with the first one of their connection: each would add an item.
 
 use bytes::Bytes;
 use ucall_engine::{Engine, Id};

@@ -6,6 +6,7 @@ each part. Without that header the payload is one part, so that any client of NA
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -65,7 +66,12 @@ def loaded(load: Callable[[Stream], Any], payload: bytes, headers: Mapping[str, 
 
 def sender_of(headers: Mapping[str, str]) -> uuid.UUID:
     """The id of the communicator that put a message."""
+    return _parsed(headers.get(PEER, ""))
+
+
+@functools.lru_cache(1024)
+def _parsed(text: str) -> uuid.UUID:
     try:
-        return uuid.UUID(headers[PEER])
-    except (KeyError, ValueError):
+        return uuid.UUID(text)
+    except ValueError:
         return _UNKNOWN

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 import weakref
 from collections import deque
@@ -39,6 +40,10 @@ _BATCH_MAX = 256
 _AHEAD_S = 0.1
 #: Seconds after which a pull is repeated, because a broker that is killed forgets it.
 _PULL_S = 2.0
+#: Seconds after the end of a pull in which the broker reports it.
+_REPORT_S = 0.5
+#: What ends a pull without an error: no messages, or its time is over.
+_ENDED = {"404", "408"}
 #: Seconds without a pulled message after which another node may lead the group: electing it takes
 #: longer, and it knows no pull of before.
 _ELECTION_S = 1.0
@@ -83,17 +88,23 @@ class Receiver(Session):
         #: Messages to acknowledge.
         self._acknowledged: deque[Any] = deque()
         self._batch = 1
+        #: Messages of a pull that are to come, and whether it is one of a single message.
+        self._expected, self._is_first = 0, False
+        #: Nothing is pulled before this time: a pull is under way, or the broker has refused one.
+        self._pull_at = 0.0
+        #: The subject of the pulled messages.
+        self._inbox = ""
         #: Messages up to this number in the stream may be repeats; as of this connection.
         self._repeats_to, self._repeats_as_of = 0, 1
         #: The node that leads the group, and counts its deliveries.
         self._leader: str | None = None
-        self._pull: Any = None
+        self._subscription: Any = None
         super().__init__(options)
 
     def get(self, timeout: float | None) -> Message:
         """Returns the next message: see `ucall.queue.jetstream.server.Communicator.get`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._condition:
+        with self._lock:
             self._waiting += 1
             try:
                 while not self._pulled:
@@ -139,7 +150,7 @@ class Receiver(Session):
 
     def acknowledge(self, reply: str) -> None:
         """Acknowledges a message, from any thread."""
-        with self._condition:
+        with self._lock:
             stored = self._held.pop(reply, None)
             if stored is None:
                 # `close` has given it back.
@@ -155,7 +166,8 @@ class Receiver(Session):
     async def _prepare(self) -> None:
         await super()._prepare()
         await self._until_done(self._join_group)
-        self._pull = await self._js.pull_subscribe_bind(consumer=_GROUP, stream=self.stream)
+        self._inbox = self._broker.new_inbox()
+        self._subscription = await self._broker.subscribe(self._inbox, cb=self._handle_pulled)
 
     async def _join_group(self) -> None:
         try:
@@ -198,40 +210,75 @@ class Receiver(Session):
     async def _pull_all(self) -> None:
         """Pulls messages whenever the program waits for one."""
         while True:
+            now = time.monotonic()
             if not self._waiting or self._pulled or not self._broker.is_connected:
                 await self._next_change()
-                continue
-            took_s = max(time.monotonic() - self._pulled_at, 1e-6)
-            # At most twice as many as the last time.
-            batch = min(2 * self._batch, int(self._batch * _AHEAD_S / took_s))
-            self._batch = max(1, min(_BATCH_MAX, batch))
-            try:
-                if took_s > _ELECTION_S:
-                    await self._notice_leader()
-                # nats-py waits for all messages that a pull asks for, so the first one goes alone,
-                # and has the number of those that are there.
-                left = await self._pull_once(1, _PULL_S)
-                if count := min(left, self._batch - 1):
-                    await self._pull_once(count, _AHEAD_S)
-            except (nats.errors.TimeoutError, TimeoutError):
-                pass
-            except (nats.errors.Error, OSError) as error:
-                # Such as while a new leader is elected.
-                self._reason = reason_of(error)
-                await asyncio.sleep(self._options.connection.reconnect[1] / 10)
+            elif now < self._pull_at:
+                await self._next_change(timeout_s=min(self._pull_at - now, 1.0))
+            else:
+                await self._pull(now)
 
-    async def _pull_once(self, count: int, timeout_s: float) -> int:
-        """Pulls messages; returns the number of those that no server has pulled yet."""
-        pulled = await self._pull.fetch(count, timeout=timeout_s)
+    async def _pull(self, now: float) -> None:
+        took_s = max(now - self._pulled_at, 1e-6)
+        # At most twice as many as the last time.
+        batch = min(2 * self._batch, int(self._batch * _AHEAD_S / took_s))
+        self._batch = max(1, min(_BATCH_MAX, batch))
+        try:
+            if took_s > _ELECTION_S:
+                await self._notice_leader()
+            # A pull takes messages for as long as it lasts, so one that waits takes a single one.
+            await self._request(1, _PULL_S, is_first=True)
+        except (nats.errors.Error, OSError) as error:
+            self._pause(reason_of(error))
+
+    async def _request(self, count: int, seconds: float, *, is_first: bool = False) -> None:
+        """Asks for messages. `_handle_pulled` takes them."""
+        self._expected, self._is_first = count, is_first
+        self._pull_at = time.monotonic() + seconds + _REPORT_S
+        request = json.dumps({"batch": count, "expires": int(seconds * 1e9)}).encode()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{_GROUP}"
+        await self._broker.publish(subject, request, self._inbox)
+
+    def _pause(self, reason: str) -> None:
+        """Pulls nothing for a while, such as while a new leader is elected."""
+        self._reason = reason
+        self._pull_at = time.monotonic() + self._options.connection.reconnect[1] / 10
+        self._wanted.set()
+
+    async def _handle_pulled(self, message: Any) -> None:
+        """Takes a message, or the broker's report of the end of a pull."""
+        if not message.reply:
+            headers = message.headers or {}
+            if headers.get("Status") in _ENDED:
+                self._end_pull()
+            else:
+                self._pause(headers.get("Description", "the broker has refused to send messages"))
+            return
         while self._repeats_as_of != self._connections:
             connection = self._connections
             await self._until_done(self._count_stored)
             self._repeats_as_of = connection
-        with self._condition:
-            self._pulled.extend(pulled)
+        with self._lock:
+            self._pulled.append(message)
             self._pulled_at = time.monotonic()
-            self._condition.notify_all()
-        return pulled[-1].metadata.num_pending if pulled else 0
+            self._condition.notify()
+        self._expected -= 1
+        if self._is_first and (there := min(message.metadata.num_pending, self._batch - 1)):
+            try:
+                await self._request(there, _AHEAD_S)
+            except (nats.errors.Error, OSError) as error:
+                self._pause(reason_of(error))
+        elif self._expected <= 0:
+            self._end_pull()
+
+    def _end_pull(self) -> None:
+        self._expected, self._is_first, self._pull_at = 0, False, 0.0
+        self._wanted.set()
+
+    def _handle_connected(self) -> None:
+        """The broker may have forgotten the pull."""
+        self._pull_at = 0.0
+        super()._handle_connected()
 
     async def _notice_leader(self) -> None:
         leader = await self._find_leader()
@@ -248,7 +295,7 @@ class Receiver(Session):
         interval_s = self._options.connection.expire_s / 3
         while True:
             await asyncio.sleep(interval_s)
-            with self._condition:
+            with self._lock:
                 # The program does not get these now, so that other servers should.
                 idle = list(self._pulled)
                 self._pulled.clear()
@@ -262,18 +309,18 @@ class Receiver(Session):
 
     async def _give_back(self) -> None:
         """Gives the messages to other servers that are not acknowledged."""
-        with self._condition:
+        with self._lock:
             rest = [*self._pulled, *self._held.values()]
             self._pulled.clear()
             self._held.clear()
         with contextlib.suppress(Exception):
-            await self._pull.unsubscribe()
+            await self._subscription.unsubscribe()
             await self._send_acknowledgements()
             for stored in rest:
                 await stored.nak()
             await self._broker.flush(timeout=1)
 
     def _handle_ended(self) -> None:
-        with self._condition:
+        with self._lock:
             self._is_closing = True
             self._condition.notify_all()

@@ -7,6 +7,7 @@ is marked, because the broker forgets the ids after some minutes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import uuid
 from collections import deque
@@ -31,6 +32,8 @@ _SENT_MAX = 1024
 _SENT_BYTES_MAX = 8 << 20
 #: Seconds without an acknowledgement after which a message is sent again.
 _ANSWER_S = 5.0
+#: The header of a message's id.
+_ID = api.Header.MSG_ID.value
 #: A message's weight beside its bytes, as in queues over other transports.
 _WEIGHT = 128
 #: JetStream's error for a message that it could not store; if the stream is full, its text says so.
@@ -60,7 +63,8 @@ class Sender(Session):
         self._sent: dict[int, _Put] = {}
         self._sent_bytes = self._bytes = 0
         #: The ids of messages are unique, also after a restart with the same id.
-        self._incarnation, self._count = uuid.uuid4().hex, 0
+        self._incarnation, self._numbers = uuid.uuid4().hex, itertools.count(1)
+        self._peer = str(options.id)
         #: When the broker last stored a message, or all were stored. None once an outage was
         #: reported: from then on messages wait until the broker is back.
         self._progress_at: float | None = None
@@ -76,8 +80,8 @@ class Sender(Session):
         connection = self._options.connection
         if len(payload) > connection.message_size:
             raise ValueError(f"the message is longer than message_size: {len(payload)} bytes")
-        put = _Put(payload, {**headers, PEER: str(self._options.id)})
-        with self._condition:
+        put = _Put(payload, {**headers, PEER: self._peer})
+        with self._lock:
             while self._bytes and self._bytes + put.weight > connection.queue_size:
                 if connection.full == "error":
                     raise FullError
@@ -96,9 +100,7 @@ class Sender(Session):
         return put.future
 
     def _give_id(self, put: _Put) -> None:
-        with self._condition:
-            self._count += 1
-            put.headers[api.Header.MSG_ID] = f"{self._incarnation}:{self._count}"
+        put.headers[_ID] = f"{self._incarnation}:{next(self._numbers)}"
 
     def _may_end(self) -> bool:
         return self._is_closing and not self._bytes
@@ -134,7 +136,7 @@ class Sender(Session):
     def _next_put(self) -> _Put | None:
         if len(self._sent) >= _SENT_MAX or self._sent_bytes >= _SENT_BYTES_MAX:
             return None
-        with self._condition:
+        with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
     async def _send(self, put: _Put, now: float) -> None:
@@ -224,7 +226,7 @@ class Sender(Session):
     def _send_again(self, number: int) -> None:
         put = self._answered(number)
         put.headers[REPEATED] = "1"
-        with self._condition:
+        with self._lock:
             self._waiting.appendleft(put)
         self._wanted.set()
 
@@ -237,7 +239,7 @@ class Sender(Session):
             put.future.set_exception(error)
 
     def _forget(self, put: _Put) -> None:
-        with self._condition:
+        with self._lock:
             self._bytes -= put.weight
             self._condition.notify_all()
 
@@ -258,7 +260,7 @@ class Sender(Session):
 
     def _fail_all(self, reason: str) -> None:
         puts, self._sent, self._sent_bytes = list(self._sent.values()), {}, 0
-        with self._condition:
+        with self._lock:
             puts += self._waiting
             self._waiting.clear()
         for put in puts:
@@ -268,7 +270,7 @@ class Sender(Session):
                 self._forget(put)
 
     def _handle_ended(self) -> None:
-        with self._condition:
+        with self._lock:
             self._is_closing = True
         self._fail_all("closed")
 
