@@ -8,8 +8,11 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from programs import require
@@ -38,6 +41,9 @@ async def run():
 
 asyncio.run(run())
 """
+
+
+KINDS = pytest.mark.parametrize("kind", ["sync", "asyncio"])
 
 
 def sum(a: int, b: int) -> int:
@@ -286,3 +292,116 @@ def test_a_notification_is_no_longer_than_a_datagram(serve_once: Serve) -> None:
                 await client.notify("text", "x" * 70_000)
 
     asyncio.run(run())
+
+
+@KINDS
+def test_a_call_that_was_sent_may_have_run(kind: str, pauses: None) -> None:
+    with _ending() as (port, methods), pytest.raises(ucall.ConnectionError) as caught:
+        _sum(kind, f"udp://127.0.0.1:{port}")
+    assert methods == ["sum"]
+    assert caught.value.may_have_run
+
+
+@KINDS
+def test_a_call_that_fails_over_tcp_has_run_over_udp(serve_once: Serve, kind: str) -> None:
+    port = serve_once(text, udp_port=0).udp_port
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", port))
+        with pytest.raises(ucall.ConnectionError, match="cannot connect") as caught:
+            _call(kind, f"udp://127.0.0.1:{port}", "text", 5000, tcp_fallback=True)
+    assert caught.value.may_have_run
+
+
+@pytest.mark.parametrize("kind", ["sync"])
+def test_a_call_is_sent_to_one_address_of_a_name(
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    server = serve_once(sum, udp=True)
+    with _ending(_answer) as (port, methods):
+        uri = _name(monkeypatch, port, server.udp_port)
+        with pytest.raises(ucall.ConnectionError):
+            _sum(kind, uri)
+    assert methods == ["$/probe", "sum"]
+    assert server.stats()["datagrams"]["received"] == 0
+
+
+@pytest.mark.parametrize("kind", ["sync"])
+def test_a_name_has_addresses_at_which_no_server_listens(
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str, pauses: None
+) -> None:
+    server = serve_once(sum, udp=True)
+    with _ending() as (port, methods):
+        # The server has ended when its first address refuses a copy, so the second refuses at once.
+        assert _sum(kind, _name(monkeypatch, port, port, server.udp_port)) == 3
+    assert methods == ["$/probe"]
+    assert server.stats()["datagrams"]["received"] == 1
+
+
+@pytest.mark.parametrize("kind", ["sync"])
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    server = serve_once(sum, udp=True)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        uri = _name(monkeypatch, silent.getsockname()[1], server.udp_port)
+        assert _call(kind, uri, "sum", 1, 2, timeout=4) == 3
+
+
+@pytest.fixture(name="pauses")
+def pauses_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the first pauses short."""
+    monkeypatch.setattr("ucall._client.datagrams.FIRST_PAUSE_S", 0.05)
+
+
+def _name(monkeypatch: pytest.MonkeyPatch, *ports: int | None) -> str:
+    """A URI whose name has an address for each of these ports."""
+    found = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.1", port)) for port in ports]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    return "udp://server.test"
+
+
+@contextmanager
+def _ending(*answers: Callable[[bytes], bytes]) -> Iterator[tuple[int, list[str]]]:
+    """A server that answers so many datagrams, reads another one and ends.
+
+    Yields:
+        Its port, and the methods in the datagrams that it has read.
+    """
+    methods: list[str] = []
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind(("127.0.0.1", 0))
+    made.settimeout(60)
+
+    def run() -> None:
+        with made:
+            for answer in (*answers, None):
+                data, client = made.recvfrom(65_536)
+                methods.append(json.loads(data)["method"])
+                if answer is not None:
+                    made.sendto(answer(data), client)
+
+    thread = threading.Thread(target=run)
+    port = made.getsockname()[1]
+    thread.start()
+    try:
+        yield port, methods
+    finally:
+        thread.join()
+
+
+def _sum(kind: str, uri: str) -> object:
+    return _call(kind, uri, "sum", 1, 2)
+
+
+def _call(kind: str, uri: str, method: str, *args: object, **options: Any) -> object:
+    """The result of a call by a synchronous client, or in asyncio."""
+    if kind == "sync":
+        with Client(uri, **options) as client:
+            return client.call(method, *args).json
+
+    async def run() -> object:
+        async with aio.Client(uri, **options) as client:
+            return (await client.call(method, *args)).json
+
+    return asyncio.run(run())

@@ -60,6 +60,15 @@ class Deadline:
             raise builtins.TimeoutError
         return left
 
+    def share(self, count: int) -> Deadline:
+        """The end of one of ``count`` equal parts of the time that is left.
+
+        Raises:
+            TimeoutError: It has passed.
+        """
+        left = self.left()
+        return self.at_most(left and left / count)
+
     def is_over(self) -> bool:
         """Whether it has passed."""
         return self._end is not None and self._end <= time.monotonic()

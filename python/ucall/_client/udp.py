@@ -8,7 +8,8 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 from ucall import _core
@@ -23,8 +24,10 @@ from ucall._client.datagrams import (
     parse_reply,
     wants_tcp,
 )
+from ucall._client.resend import probe_request
 from ucall._client.sockets import Deadline, connect_error, timeout_error
 from ucall._client.udp_endpoint import Endpoint
+from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -44,13 +47,31 @@ class _Base:
     """What the calls of one client share."""
 
     def __init__(self, options: Options, reply_bytes_max: int) -> None:
+        self._options = options
         self._address = options.address
         self._reply_bytes_max = reply_bytes_max
         self._round_trips = RoundTrips()
         self._cookie = Cookie()
 
-    def _window(self) -> Window:
-        return Window(self._round_trips, self._cookie)
+    def _window(self, calls: Sequence[Call] = ()) -> Window:
+        window = Window(self._round_trips, self._cookie)
+        window.add(calls)
+        return window
+
+    def _probe(self) -> Call:
+        """A call that runs nothing, and shows whether a server listens."""
+        request, id = probe_request(self._options)
+        return id, bytes(request.data)
+
+    def _failure(self, error: OSError, deadline: Deadline) -> ConnectionError | TimeoutError:
+        """The exception of calls that were sent. A refusal does not say which datagram it is for:
+        the server may have read another, or the network may have repeated it."""
+        if isinstance(error, builtins.TimeoutError):
+            return timeout_error(deadline.seconds)
+        reason = error.strerror or error
+        return ConnectionError(
+            f"no reply from {self._address.name}: {reason}; the call may have run"
+        )
 
     def source(self, begin: object) -> NoReturn:
         """Raises ValueError: datagrams carry no streams."""
@@ -92,9 +113,9 @@ class UdpPool(_Base):
         """
         deadline, data = Deadline(timeout), bytes(request.data)
         if not ids:
-            self._notify([data], deadline)
+            self._exchange([], [data], deadline)
             return _core.Reply.nothing()
-        [reply] = self._exchange([(id, data) for id in ids], deadline)
+        [reply] = self._exchange([(id, data) for id in ids], [], deadline)
         if self._make_tcp is not None and wants_tcp(reply):
             return self._repeat(request, ids, deadline)
         return reply
@@ -102,10 +123,7 @@ class UdpPool(_Base):
     def exchange_all(self, batch: Calls, timeout: float | None) -> list[Response]:
         """Sends the calls of a batch, each in a datagram; returns their responses."""
         deadline = Deadline(timeout)
-        calls, notifications = batch.datagrams()
-        if notifications:
-            self._notify(notifications, deadline)
-        batch.resolve_each(self._exchange(calls, deadline) if calls else [])
+        batch.resolve_each(self._exchange(*batch.datagrams(), deadline))
         if self._make_tcp is not None:
             for request, ids in batch.repeats(wants_tcp, WINDOW):
                 batch.resolve(self._repeat(request, ids, deadline))
@@ -131,62 +149,59 @@ class UdpPool(_Base):
         self._tcp = self._tcp or self._make_tcp()
         try:
             return self._tcp.exchange(request, ids, deadline.left())
+        except ConnectionError as error:
+            error.may_have_run = True  # It has, over UDP.
+            raise
         except builtins.TimeoutError:
             raise timeout_error(deadline.seconds) from None
 
-    def _notify(self, datagrams: list[bytes], deadline: Deadline) -> None:
-        for data in datagrams:
+    def _exchange(
+        self, calls: Sequence[Call], notifications: list[bytes], deadline: Deadline
+    ) -> list[_core.Reply]:
+        for data in notifications:
             check_length(data)
-        made = self._idle.pop() if self._idle else self._open(self._addresses()[0], deadline)
+        window = self._window(calls)
+        made = self._take(deadline)
         try:
-            _send(made, datagrams, deadline)
+            self._run(made, window, notifications, deadline)
         except OSError as error:
-            made.close()
-            raise connect_error(self._address, error, deadline.seconds) from None
+            raise self._failure(error, deadline) from None
         self._return(made)
+        return [window.replies[id] for id, _ in calls]
 
-    def _exchange(self, calls: Sequence[Call], deadline: Deadline) -> list[_core.Reply]:
+    def _take(self, deadline: Deadline) -> socket.socket:
+        """An idle socket, or a new one."""
+        with suppress(IndexError):
+            return self._idle.pop()
         try:
-            if self._idle:
-                return self._exchange_on(self._idle.pop(), calls, deadline)
-            return self._exchange_on_new(calls, deadline)
-        except builtins.TimeoutError:
-            raise timeout_error(deadline.seconds) from None
+            return self._open(deadline)
         except (OSError, UnicodeError) as error:
             raise connect_error(self._address, error, deadline.seconds) from None
 
-    def _exchange_on_new(self, calls: Sequence[Call], deadline: Deadline) -> list[_core.Reply]:
-        """Tries the addresses of the server's name, as long as none listens."""
-        *others, last = self._addresses()
-        for address in others:
-            try:
-                return self._exchange_on(self._open(address, deadline), calls, deadline)
-            except ConnectionRefusedError:
-                pass
-        return self._exchange_on(self._open(last, deadline), calls, deadline)
+    def _open(self, deadline: Deadline) -> socket.socket:
+        """A socket to the first address of the server's name at which a server listens.
 
-    def _addresses(self) -> list[tuple[int, object]]:
-        """The families and places of the server's name."""
+        No call is sent to a second address, because it may have run at the first. So each address
+        but the last has to answer a probe.
+        """
+        failed = OSError("the name has no address")
         found = socket.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_DGRAM)
-        return [(family, place) for family, _, _, _, place in found]
+        for number, (family, _, _, _, place) in enumerate(found):
+            try:
+                made = _connected(family, place)
+                if (left := len(found) - number) > 1:
+                    self._run(made, self._window([self._probe()]), [], deadline.share(left))
+                return made
+            except OSError as error:
+                failed = error
+        raise failed
 
-    def _open(self, address: tuple[int, object], deadline: Deadline) -> socket.socket:
-        family, place = address
-        made = socket.socket(family, socket.SOCK_DGRAM)
+    def _run(
+        self, made: socket.socket, window: Window, notifications: list[bytes], deadline: Deadline
+    ) -> None:
+        """Sends notifications once, and the calls of a window until their replies come."""
         try:
-            # The kernel then drops datagrams from other addresses.
-            made.connect(place)  # type: ignore[arg-type]
-        except OSError as error:
-            made.close()
-            raise connect_error(self._address, error, deadline.seconds) from None
-        return made
-
-    def _exchange_on(
-        self, made: socket.socket, calls: Sequence[Call], deadline: Deadline
-    ) -> list[_core.Reply]:
-        window = self._window()
-        try:
-            window.add(calls)
+            _send(made, notifications, deadline)
             while not window.is_done:
                 now = time.monotonic()
                 _send(made, window.take_due(now), deadline)
@@ -197,8 +212,6 @@ class UdpPool(_Base):
         except BaseException:
             made.close()
             raise
-        self._return(made)
-        return [window.replies[id] for id, _ in calls]
 
     def _receive(
         self, made: socket.socket, window: Window, now: float, deadline: Deadline
@@ -215,6 +228,17 @@ class UdpPool(_Base):
             self._idle.append(made)
         else:
             made.close()
+
+
+def _connected(family: int, place: Any) -> socket.socket:
+    """A socket that takes datagrams from one address: the system drops others."""
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        made.connect(place)
+        return made
+    except OSError:
+        made.close()
+        raise
 
 
 def _send(made: socket.socket, datagrams: list[bytes], deadline: Deadline) -> None:
@@ -248,10 +272,9 @@ class AsyncUdpPool(_Base):
         """See `UdpPool.exchange`."""
         deadline, data = Deadline(timeout), bytes(request.data)
         if not ids:
-            check_length(data)
-            (await self._open()).send([data])
+            await self._exchange([], [data], deadline)
             return _core.Reply.nothing()
-        [reply] = await self._exchange([(id, data) for id in ids], deadline)
+        [reply] = await self._exchange([(id, data) for id in ids], [], deadline)
         if self._make_tcp is not None and wants_tcp(reply):
             return await self._repeat(request, ids, deadline)
         return reply
@@ -259,12 +282,7 @@ class AsyncUdpPool(_Base):
     async def exchange_all(self, batch: Calls, timeout: float | None) -> list[Response]:
         """See `UdpPool.exchange_all`."""
         deadline = Deadline(timeout)
-        calls, notifications = batch.datagrams()
-        if notifications:
-            for data in notifications:
-                check_length(data)
-            (await self._open()).send(notifications)
-        batch.resolve_each(await self._exchange(calls, deadline) if calls else [])
+        batch.resolve_each(await self._exchange(*batch.datagrams(), deadline))
         if self._make_tcp is not None:
             for request, ids in batch.repeats(wants_tcp, WINDOW):
                 batch.resolve(await self._repeat(request, ids, deadline))
@@ -286,16 +304,26 @@ class AsyncUdpPool(_Base):
         self._tcp = self._tcp or self._make_tcp()
         try:
             return await self._tcp.exchange(request, ids, deadline.left())
+        except ConnectionError as error:
+            error.may_have_run = True  # It has, over UDP.
+            raise
         except builtins.TimeoutError:
             raise timeout_error(deadline.seconds) from None
 
-    async def _exchange(self, calls: Sequence[Call], deadline: Deadline) -> list[_core.Reply]:
+    async def _exchange(
+        self, calls: Sequence[Call], notifications: list[bytes], deadline: Deadline
+    ) -> list[_core.Reply]:
+        for data in notifications:
+            check_length(data)
         try:
-            return await (await self._open()).run(calls, deadline)
-        except builtins.TimeoutError:
-            raise timeout_error(deadline.seconds) from None
+            endpoint = await self._open()
         except (OSError, UnicodeError) as error:
             raise connect_error(self._address, error, deadline.seconds) from None
+        try:
+            endpoint.send(notifications)
+            return await endpoint.run(calls, deadline) if calls else []
+        except OSError as error:
+            raise self._failure(error, deadline) from None
 
     async def _open(self) -> Endpoint:
         loop = asyncio.get_running_loop()
@@ -315,13 +343,11 @@ class AsyncUdpPool(_Base):
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         failed: OSError | None = None
         for family, _, _, _, place in found:
-            made = socket.socket(family, socket.SOCK_DGRAM)
             try:
+                made = _connected(family, place)
                 made.setblocking(False)
-                made.connect(place)
                 return made
             except OSError as error:
-                made.close()
                 failed = error
         raise failed or OSError("the name has no address")
 
