@@ -19,6 +19,7 @@ from programs import require
 from serving import Serve
 
 import ucall
+from harness import eventually
 from ucall import _core, aio
 from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window, parse_reply
 from ucall._client.udp_endpoint import Endpoint
@@ -298,7 +299,7 @@ def test_a_notification_is_no_longer_than_a_datagram(serve_once: Serve) -> None:
 def test_a_call_that_was_sent_may_have_run(kind: str, pauses: None) -> None:
     with _ending() as (port, methods), pytest.raises(ucall.ConnectionError) as caught:
         _sum(kind, f"udp://127.0.0.1:{port}")
-    assert methods == ["sum"]
+    assert [*methods.values()] == ["sum"]
     assert caught.value.may_have_run
 
 
@@ -312,20 +313,20 @@ def test_a_call_that_fails_over_tcp_has_run_over_udp(serve_once: Serve, kind: st
     assert caught.value.may_have_run
 
 
-@pytest.mark.parametrize("kind", ["sync"])
+@KINDS
 def test_a_call_is_sent_to_one_address_of_a_name(
     serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     server = serve_once(sum, udp=True)
-    with _ending(_answer) as (port, methods):
+    with _ending(answered=1) as (port, methods):
         uri = _name(monkeypatch, port, server.udp_port)
         with pytest.raises(ucall.ConnectionError):
             _sum(kind, uri)
-    assert methods == ["$/probe", "sum"]
+    assert [*methods.values()] == ["$/probe", "sum"]
     assert server.stats()["datagrams"]["received"] == 0
 
 
-@pytest.mark.parametrize("kind", ["sync"])
+@KINDS
 def test_a_name_has_addresses_at_which_no_server_listens(
     serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str, pauses: None
 ) -> None:
@@ -333,11 +334,11 @@ def test_a_name_has_addresses_at_which_no_server_listens(
     with _ending() as (port, methods):
         # The server has ended when its first address refuses a copy, so the second refuses at once.
         assert _sum(kind, _name(monkeypatch, port, port, server.udp_port)) == 3
-    assert methods == ["$/probe"]
+    assert [*methods.values()] == ["$/probe"]
     assert server.stats()["datagrams"]["received"] == 1
 
 
-@pytest.mark.parametrize("kind", ["sync"])
+@KINDS
 def test_an_address_that_does_not_answer_leaves_time_for_the_next(
     serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -346,6 +347,77 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_next(
         silent.bind(("127.0.0.1", 0))
         uri = _name(monkeypatch, silent.getsockname()[1], server.udp_port)
         assert _call(kind, uri, "sum", 1, 2, timeout=4) == 3
+
+
+@KINDS
+def test_a_notification_goes_to_the_address_with_a_server(
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str, pauses: None
+) -> None:
+    server = serve_once(sum, udp=True)
+    with _ending() as (port, methods):
+        _notify(kind, _name(monkeypatch, port, server.udp_port))
+    assert [*methods.values()] == ["$/probe"]
+    assert eventually(lambda: server.stats()["calls"] == 1)
+
+
+@KINDS
+def test_a_notification_to_an_unknown_host_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(ucall.ConnectionError, match="cannot connect") as caught:
+        _notify(kind, "udp://server.test")
+    assert not caught.value.may_have_run
+
+
+def test_an_address_is_chosen_again_when_its_server_has_ended(
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, pauses: None
+) -> None:
+    server = serve_once(sum, udp=True)
+
+    async def run() -> None:
+        with _ending(answered=1) as (port, _):
+            async with aio.Client(_name(monkeypatch, port)) as client:
+                assert (await client.sum(1, 2)).json == "done"
+                with pytest.raises(ucall.ConnectionError):
+                    await client.sum(1, 2)
+                _name(monkeypatch, server.udp_port)
+                assert (await client.sum(1, 2)).json == 3
+
+    asyncio.run(run())
+
+
+def test_options_limit_the_time_of_one_call(serve_once: Serve) -> None:
+    server = serve_once(sum, udp=True)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        uri = f"udp://127.0.0.1:{silent.getsockname()[1]}"
+        with Client(uri) as client, pytest.raises(ucall.TimeoutError, match=r"0\.1 s"):
+            client.with_options(timeout=0.1).sum(1, 2)
+    with Client(f"udp://127.0.0.1:{server.udp_port}") as client:
+        assert client.with_options(timeout=60).sum(1, 2).json == 3
+
+
+def test_options_limit_the_time_of_a_call_that_waits_for_an_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.setblocking(False)
+            port = silent.getsockname()[1]
+            async with aio.Client(_name(monkeypatch, port, port)) as client:
+                first = asyncio.ensure_future(client.sum(1, 2))
+                assert await asyncio.get_running_loop().sock_recv(silent, 65_536)
+                with pytest.raises(ucall.TimeoutError, match=r"0\.1 s") as caught:
+                    await client.with_options(timeout=0.1).sum(1, 2)
+                assert not caught.value.may_have_run
+                first.cancel()
+
+    asyncio.run(run())
 
 
 @pytest.fixture(name="pauses")
@@ -362,24 +434,26 @@ def _name(monkeypatch: pytest.MonkeyPatch, *ports: int | None) -> str:
 
 
 @contextmanager
-def _ending(*answers: Callable[[bytes], bytes]) -> Iterator[tuple[int, list[str]]]:
-    """A server that answers so many datagrams, reads another one and ends.
+def _ending(answered: int = 0) -> Iterator[tuple[int, dict[object, str]]]:
+    """A server that answers so many requests, and their copies, reads another one and ends.
 
     Yields:
-        Its port, and the methods in the datagrams that it has read.
+        Its port, and the methods of the requests that it has read, by their ids.
     """
-    methods: list[str] = []
+    methods: dict[object, str] = {}
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.bind(("127.0.0.1", 0))
     made.settimeout(60)
 
     def run() -> None:
         with made:
-            for answer in (*answers, None):
+            while True:
                 data, client = made.recvfrom(65_536)
-                methods.append(json.loads(data)["method"])
-                if answer is not None:
-                    made.sendto(answer(data), client)
+                request = json.loads(data)
+                methods[request["id"]] = request["method"]
+                if len(methods) > answered:
+                    return
+                made.sendto(_answer(data), client)
 
     thread = threading.Thread(target=run)
     port = made.getsockname()[1]
@@ -388,6 +462,18 @@ def _ending(*answers: Callable[[bytes], bytes]) -> Iterator[tuple[int, list[str]
         yield port, methods
     finally:
         thread.join()
+
+
+def _notify(kind: str, uri: str) -> None:
+    if kind == "sync":
+        with Client(uri) as client:
+            return client.notify("sum", 1, 2)
+
+    async def run() -> None:
+        async with aio.Client(uri) as client:
+            await client.notify("sum", 1, 2)
+
+    asyncio.run(run())
 
 
 def _sum(kind: str, uri: str) -> object:

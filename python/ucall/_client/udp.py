@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import WeakSet
 
 from ucall import _core
@@ -72,6 +72,10 @@ class _Base:
         return ConnectionError(
             f"no reply from {self._address.name}: {reason}; the call may have run"
         )
+
+    def for_options(self, options: Options) -> Self:
+        """The pool of a client with other options: this one."""
+        return self
 
     def source(self, begin: object) -> NoReturn:
         """Raises ValueError: datagrams carry no streams."""
@@ -315,41 +319,50 @@ class AsyncUdpPool(_Base):
     ) -> list[_core.Reply]:
         for data in notifications:
             check_length(data)
+        endpoint = await self._take(deadline)
         try:
-            endpoint = await self._open()
-        except (OSError, UnicodeError) as error:
-            raise connect_error(self._address, error, deadline.seconds) from None
-        try:
-            endpoint.send(notifications)
-            return await endpoint.run(calls, deadline) if calls else []
+            return await endpoint.run(calls, deadline, notifications)
         except OSError as error:
             raise self._failure(error, deadline) from None
 
-    async def _open(self) -> Endpoint:
+    async def _take(self, deadline: Deadline) -> Endpoint:
+        """The socket, or a new one."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._opening = loop, asyncio.Lock()
-        async with self._opening:
-            if self._endpoint is None or not self._endpoint.is_usable(loop):
-                if self._endpoint is not None:
-                    self._endpoint.close()
-                made = await self._connected(loop)
-                self._endpoint = Endpoint(loop, made, self._window(), self._reply_bytes_max)
-            return self._endpoint
+        try:
+            async with asyncio.timeout(deadline.left()), self._opening:
+                if self._endpoint is None or not self._endpoint.is_usable(loop):
+                    if self._endpoint is not None:
+                        self._endpoint.close()
+                    self._endpoint = await self._open(loop, deadline)
+                return self._endpoint
+        except (OSError, UnicodeError) as error:
+            raise connect_error(self._address, error, deadline.seconds) from None
 
-    async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        """A socket with the first address of the server's name that the system can reach."""
+    async def _open(self, loop: asyncio.AbstractEventLoop, deadline: Deadline) -> Endpoint:
+        """See `UdpPool._open`."""
+        failed = OSError("the name has no address")
         host, port = self._address.host, self._address.port
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        failed: OSError | None = None
-        for family, _, _, _, place in found:
+        for number, (family, _, _, _, place) in enumerate(found):
             try:
                 made = _connected(family, place)
                 made.setblocking(False)
-                return made
+                endpoint = Endpoint(loop, made, self._window(), self._reply_bytes_max)
+                if (left := len(found) - number) > 1:
+                    await self._wait_for_server(endpoint, deadline.share(left))
+                return endpoint
             except OSError as error:
                 failed = error
-        raise failed or OSError("the name has no address")
+        raise failed
+
+    async def _wait_for_server(self, endpoint: Endpoint, deadline: Deadline) -> None:
+        try:
+            await endpoint.run([self._probe()], deadline)
+        except BaseException:
+            endpoint.close()
+            raise
 
 
 _pools: WeakSet[UdpPool] = WeakSet()

@@ -71,16 +71,18 @@ class Endpoint:
     def _is_open(self) -> bool:
         return self._socket.fileno() >= 0 and self._process == os.getpid()
 
-    def send(self, datagrams: list[bytes]) -> None:
+    def send(self, datagrams: Sequence[bytes]) -> None:
         """Sends datagrams, after those for which the system had no room."""
         is_waiting = bool(self._unsent)
         self._unsent += datagrams
         if self._unsent and not is_waiting:
             self._flush()
 
-    def close(self) -> None:
-        """Closes the socket; calls in progress fail."""
-        self._fail(ConnectionError("the client was closed"))
+    def close(self, error: OSError | None = None) -> None:
+        """Closes the socket. Calls in progress fail, by default because the client was closed."""
+        for exchange in self._exchanges.values():
+            if not exchange.done.done():
+                exchange.done.set_exception(error or ConnectionError("the client was closed"))
         # The loop's selector is the parent's, too, in a process that was forked.
         if self._is_open and not self._loop.is_closed():
             self._loop.remove_reader(self._socket.fileno())
@@ -89,8 +91,10 @@ class Endpoint:
                 self._timer.cancel()
         self._socket.close()
 
-    async def run(self, calls: Sequence[Call], deadline: Deadline) -> list[_core.Reply]:
-        """Sends calls until they are answered; returns their replies.
+    async def run(
+        self, calls: Sequence[Call], deadline: Deadline, notifications: Sequence[bytes] = ()
+    ) -> list[_core.Reply]:
+        """Sends notifications once, and calls until they are answered; returns their replies.
 
         Raises:
             ValueError: A request is too long, or another call in progress has its id.
@@ -104,9 +108,11 @@ class Endpoint:
         exchange = _Exchange(self._loop.create_future(), len(ids))
         self._exchanges.update(dict.fromkeys(ids, exchange))
         try:
+            self.send(notifications)
             self._send_due()
-            async with asyncio.timeout(deadline.left()):
-                await exchange.done
+            if calls:
+                async with asyncio.timeout(deadline.left()):
+                    await exchange.done
             return [self._window.replies[id] for id in ids]
         finally:
             for id in ids:
@@ -136,8 +142,7 @@ class Endpoint:
         try:
             del self._unsent[: _core.send_datagrams(descriptor, self._unsent)]
         except OSError as error:
-            self._unsent.clear()
-            self._fail(error)
+            return self.close(error)
         if self._unsent:
             self._loop.add_writer(descriptor, self._flush)
         else:
@@ -147,7 +152,7 @@ class Endpoint:
         try:
             datagrams = _core.receive_datagrams(self._socket.fileno(), WINDOW, 0)
         except OSError as error:
-            return self._fail(error)
+            return self.close(error)
         now = time.monotonic()
         for data in datagrams:
             id, reply = parse_reply(data, self._reply_bytes_max)
@@ -158,9 +163,3 @@ class Endpoint:
             if exchange.left == 0 and not exchange.done.done():
                 exchange.done.set_result(None)
         self._send_due()
-
-    def _fail(self, error: OSError) -> None:
-        """Ends all calls in progress."""
-        for exchange in self._exchanges.values():
-            if not exchange.done.done():
-                exchange.done.set_exception(error)
