@@ -310,7 +310,9 @@ class ClientTLS(Client):
     """A `Client` that always uses TLS: ``"host"`` is ``"https://host:8545"``.
 
     Args:
-        uri: See `Client`. ``http`` becomes ``https``, and ``tcp`` becomes ``tcps``.
+        uri: See `Client`. ``http`` becomes ``https``, ``tcp`` becomes ``tcps`` and ``ws`` becomes
+            ``wss``, also after ``dns+`` and ``nats+`` and in a list. ``udp`` and Unix sockets are
+            refused, because they have no TLS.
         port: See `Client`.
         allow_self_signed: Accepts any certificate, for tests: the server is not authenticated.
             ``verify="certificate.pem"`` is safer.
@@ -322,7 +324,7 @@ class ClientTLS(Client):
 
     def __init__(
         self,
-        uri: str = "127.0.0.1",
+        uri: str | Sequence[str] = "127.0.0.1",
         port: int | None = None,
         *,
         allow_self_signed: bool = False,
@@ -332,7 +334,11 @@ class ClientTLS(Client):
             if options.get("verify", True) is not True:
                 raise ValueError("verify: has no effect with allow_self_signed")
             options["verify"] = False
-        super().__init__(*secure_uri(uri, port), **options)
+        if isinstance(uri, str):
+            uri = secure_uri(uri, port)
+        else:
+            uri = [secure_uri(one, port) for one in uri]
+        super().__init__(uri, port, **options)
 
 
 class Batch(BatchBase[Client]):

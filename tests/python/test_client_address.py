@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ucall._client.address import Address
+from ucall._client.address import Address, secure_uri
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,34 @@ def test_path(uri: str, path: str) -> None:
 def test_refused(uri: str, port: int | None) -> None:
     with pytest.raises(ValueError):
         Address(uri, port)
+
+
+@pytest.mark.parametrize(
+    ("uri", "port", "secure"),
+    [
+        ("a", None, "https://a:8545/"),
+        ("a:9/b", 9, "https://a:9/b"),
+        ("::1", 9, "https://[::1]:9/"),
+        ("HTTP://a/b", None, "https://a/b"),
+        ("https://a", 9, "https://a"),
+        ("tcp://a", None, "tcps://a"),
+        ("wss://a", None, "wss://a"),
+        ("dns://a", None, "dns+https://a:8545/"),
+        ("dns://a:9", None, "dns+https://a:9/"),
+        ("dns+http://a", None, "dns+https://a"),
+        ("dns+tcps://a", None, "dns+tcps://a"),
+        ("nats://a:4222,b:4222/group", None, "nats+https://a:4222,b:4222/group"),
+        ("dns+https://[::1]:9", 9, "dns+https://[::1]:9"),
+        ("nats+ws://a:4222/group", None, "nats+wss://a:4222/group"),
+    ],
+)
+def test_the_same_server_under_tls(uri: str, port: int | None, secure: str) -> None:
+    assert secure_uri(uri, port) == secure
+
+
+@pytest.mark.parametrize(
+    "uri", ["udp://a", "dns+udp://a", "nats+udp://a/b", "unix:///a", "tcp+unix:///a", "ftp://a"]
+)
+def test_protocols_without_tls_are_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match="has no TLS; expected https://, wss:// or tcps://"):
+        secure_uri(uri, None)

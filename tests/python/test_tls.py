@@ -84,6 +84,12 @@ def test_calls_of_our_own_clients(
         assert [result.json for result in results] == list(range(1, 101))
     assert ClientTLS("localhost", server.port, verify=authority.path).add(1, 2).json == 3
     assert ClientTLS(uri, allow_self_signed=True).add(1, 2).json == 3
+    plain = uri.replace("s:", ":", 1)
+    for each in (plain, f"dns+{plain}", [plain, f"{scheme}://LOCALHOST:{server.port}"]):
+        with ClientTLS(each, verify=authority.path) as client:
+            assert client.add(1, 2).json == 3
+    with pytest.raises(ValueError, match="udp://: has no TLS"):
+        ClientTLS("udp://localhost")
     with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
         ClientTLS(uri).add(1, 2)
 

@@ -21,6 +21,17 @@ _SCHEMES = {
     "wss": (False, True, 443),
 }
 
+#: The scheme of the same protocol under TLS.
+_SECURE = {
+    "": "https",
+    "http": "https",
+    "https": "https",
+    "tcp": "tcps",
+    "tcps": "tcps",
+    "ws": "wss",
+    "wss": "wss",
+}
+
 #: Whether it is HTTP, by the scheme of Unix sockets.
 _UNIX = {"unix": True, "http+unix": True, "tcp+unix": False, "ws+unix": False}
 
@@ -231,13 +242,24 @@ class Addresses:
         return f"all of {self.first}" if self.resolves else ", ".join(map(str, self.list))
 
 
-def secure_uri(uri: str, port: int | None) -> tuple[str, int | None]:
-    """The URI and port of the same server under TLS. Without a scheme the port stays 8545."""
+def secure_uri(uri: str, port: int | None) -> str:
+    """The URI of the same server or servers under TLS.
+
+    Raises:
+        ValueError: The URI is invalid, or its protocol is not used under TLS.
+    """
     scheme, found, rest = uri.partition("://")
-    if found:
-        secure = {"http": "https", "tcp": "tcps", "ws": "wss"}.get(scheme.lower(), scheme)
-        return f"{secure}://{rest}", port
-    return f"https://{uri}", Address(uri, port).port
+    several, inner = "", scheme.lower() if found else ""
+    if Addresses.is_several(uri):
+        several, _, inner = inner.partition("+")
+        several += "+"
+    if inner not in _SECURE:
+        raise ValueError(f"{scheme}://: has no TLS; expected https://, wss:// or tcps://")
+    if not inner and not _is_group(uri):
+        # The port stays 8545, which is not that of https.
+        address = Address(rest if several else uri, port)
+        rest = address.name + address.path
+    return f"{several}{_SECURE[inner]}://{rest}"
 
 
 def _is_group(uri: str) -> bool:
