@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -220,6 +222,58 @@ def test_another_loop_opens_new_connections(server: ucall.Server, scheme: str) -
         return response.json
 
     assert [asyncio.run(call()) for _ in range(3)] == [3, 3, 3]
+
+
+class Gate:
+    """A call that waits until another one opens the gate."""
+
+    def __init__(self) -> None:
+        self._opened = asyncio.Event()
+
+    async def wait(self) -> str:
+        await self._opened.wait()
+        return "opened"
+
+    async def open(self) -> None:
+        self._opened.set()
+
+
+@pytest.mark.parametrize("scheme", ["http", "tcp", "ws"])
+def test_a_forked_child_leaves_its_parent_the_connections(
+    serve_once: Callable[..., ucall.Server], scheme: str
+) -> None:
+    gate = Gate()
+    server = serve_once(echo, gate.wait, gate.open)
+    source = f"""
+import asyncio, os
+from ucall.aio import Client
+
+client = Client("{scheme}://127.0.0.1", {server.port}, timeout=20)
+
+async def call_in_child():
+    assert (await client.echo("child")).json == "child"
+    await client.close()
+
+async def main():
+    # Over HTTP the second call opens a connection, which is idle at the fork.
+    await client.echo("parent")
+    waiting = asyncio.create_task(client.wait())
+    await client.echo("parent")
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(call_in_child())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    await client.open()
+    print((await waiting).json)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60)
+    assert done.stdout == b"opened\n", done.stderr
 
 
 @run

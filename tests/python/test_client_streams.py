@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -235,6 +236,41 @@ def test_a_stream_that_is_dropped_or_closed_is_cancelled() -> None:
         with client.stream.generate():
             pass
         assert client.ids().json == [1, 2, 3]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_a_forked_child_that_leaves_a_loop_cancels_nothing(scheme: str) -> None:
+    wire, methods = Wire(scheme), []
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        id = wire.call(peer)["id"]
+        wire.send(peer, item("a", id))
+        call = wire.call(peer)
+        methods.append(call["method"])
+        wire.send(peer, item("b", id))
+        wire.send(peer, result(None, call.get("id")))
+        wire.send(peer, result("end", id))
+        wire.call(peer)
+
+    with scripted(script) as server:
+        source = f"""
+import os, sys
+from ucall.client import Client
+client = Client({wire.uri(server)!r}, timeout={TIMEOUT_S})
+items = []
+for token in client.stream.generate():
+    items.append(token)
+    if token == "a":
+        child = os.fork()
+        if child == 0:
+            sys.exit()
+        assert os.waitpid(child, 0)[1] == 0
+        list(client.stream.after())
+print(items)
+"""
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60)
+        assert (done.stdout, methods) == (b"['a', 'b']\n", ["after"]), done.stderr
 
 
 def test_with_progress(wire: Wire) -> None:

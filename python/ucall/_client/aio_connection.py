@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
+from weakref import WeakSet
 
 from ucall import _core
 from ucall._client import sockets
 from ucall._client.inbox import Inbox, Message, Router
-from ucall._client.sockets import closed_error
+from ucall._client.sockets import closed_error, inherited_error
 from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
 from ucall.errors import ConnectionError
 
@@ -44,9 +47,17 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abandon(self) -> None:
+        """Drops the transport without closing it: it belongs to the parent of this process, and so
+        does the selector that it is registered in. The waiting calls fail."""
+        self._transport = None
+        with suppress(RuntimeError):  # In debug mode the loop refuses calls of another thread.
+            self._fail(inherited_error())
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        _connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -316,6 +327,17 @@ class SharedConnection(AsyncConnection):
         self._router.fail(error)
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(error)
+
+
+_connections: WeakSet[AsyncConnection] = WeakSet()
+
+
+def _abandon_all() -> None:
+    for connection in _connections:
+        connection.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

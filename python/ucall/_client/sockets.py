@@ -21,6 +21,7 @@ __all__ = [
     "connect",
     "connect_error",
     "encrypt",
+    "inherited_error",
     "not_sent",
     "timeout_error",
 ]
@@ -167,6 +168,11 @@ def timeout_error(seconds: float | None, event: str = "") -> TimeoutError:
     """The exception for a deadline that passed, before an event."""
     limit = f"timed out after {seconds:g} s" if seconds else "timed out"
     return TimeoutError(f"{event}: {limit}" if event else limit)
+
+
+def inherited_error() -> ConnectionError:
+    """The exception for a connection in a forked child."""
+    return ConnectionError("the connection belongs to the process that this one was forked from")
 
 
 def closed_error() -> ConnectionError:
