@@ -350,6 +350,34 @@ except KeyboardInterrupt:
     assert done.stdout == b"interrupted\n", done.stderr
 
 
+class Interrupting:
+    """An observer that Ctrl-C interrupts after the first part of a long message."""
+
+    def sending(self, data: memoryview) -> None:
+        pass
+
+    def sent(self, done_bytes: int, total_bytes: int) -> None:
+        if done_bytes < total_bytes:
+            raise KeyboardInterrupt
+
+    def received(self, data: bytes) -> None:
+        pass
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_ctrl_c_within_a_message_closes_a_shared_connection(
+    server: ucall.Server, scheme: str
+) -> None:
+    uri = f"{scheme}://127.0.0.1:{server.port}"
+    with Client(uri, _observer=Interrupting()) as client:
+        if scheme == "tcp":
+            client.subscribe()
+        assert client.echo(1).json == 1
+        with pytest.raises(KeyboardInterrupt):
+            client.echo("x" * 1_000_000)
+        assert client.echo(2).json == 2
+
+
 def test_a_signal_whose_handler_returns_does_not_end_a_call(server: ucall.Server) -> None:
     source = f"""
 import signal

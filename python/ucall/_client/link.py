@@ -109,14 +109,8 @@ class Link:
             TimeoutError: The request was not sent in time.
         """
         data = request.data
-        try:
-            data = data if self._upgrade is None else memoryview(text_frame(data))
-            self._send(data, deadline, inbox or Inbox())
-        except _NothingSentError:
-            raise
-        except OSError as error:
-            self.fail(_connection_error(error))
-            raise
+        data = data if self._upgrade is None else memoryview(text_frame(data))
+        self._send(data, deadline, inbox or Inbox())
 
     def wait(self, inbox: Inbox, deadline: Deadline) -> None:
         """Receives until an inbox has a message, or the connection has ended.
@@ -275,7 +269,8 @@ class Link:
         self._send(memoryview(frame), Deadline(_CONTROL_S))
 
     def _send(self, data: memoryview, deadline: Deadline, inbox: Inbox | None = None) -> None:
-        """Sends a request, whose inbox gets its number, or a frame that is none."""
+        """Sends a request, whose inbox gets its number, or a frame that is none. If it was sent in
+        part, the connection closes."""
         if not self._sending.acquire(timeout=deadline.left() or -1):
             raise _NothingSentError
         try:
@@ -285,6 +280,11 @@ class Link:
             if self._observer:
                 self._observer.sending(data)
             self._send_all(data, deadline)
+        except _NothingSentError:
+            raise
+        except BaseException as error:  # Such as that of a signal handler.
+            self.fail(_connection_error(error))
+            raise
         finally:
             self._sending.release()
 
@@ -327,9 +327,11 @@ def _would_block(error: OSError) -> bool:
     return isinstance(error, ssl.SSLWantReadError)
 
 
-def _connection_error(error: OSError) -> Exception:
+def _connection_error(error: BaseException) -> Exception:
     if isinstance(error, ConnectionError):
         return error
     if isinstance(error, builtins.TimeoutError):
         return ConnectionError("the server did not read a message in time")
-    return ConnectionError(f"the connection failed: {error}")
+    if isinstance(error, OSError):
+        return ConnectionError(f"the connection failed: {error}")
+    return ConnectionError("a message was sent only in part")
