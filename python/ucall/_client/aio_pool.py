@@ -200,15 +200,26 @@ class SharedPool(AsyncPool):
         super().__init__(options, reply_bytes_max, tls, connect_s)
         self._waiting_bytes_max = waiting_bytes_max
         self.reconnect = reconnect
+        #: Is set when the client is closed. Later calls have another one.
+        self._closed = asyncio.Event()
         self.subscriptions: list[Inbox] = []
 
     def close_idle(self) -> None:
         """Closes the connection, unless calls are in progress."""
         if self._connection is not None and self._connection.is_unused:
-            self.close()
+            self._drop_connection()
 
     def close(self) -> None:
-        """Closes the connection. Calls in progress fail."""
+        """Closes the connection, or that which is being opened. Calls in progress fail."""
+        closed, self._closed = self._closed, asyncio.Event()
+        closed.set()
+        self._drop_connection()
+
+    async def pause(self, seconds: float) -> None:
+        """Waits, unless the client is closed meanwhile."""
+        await _wait(self._closed, seconds)
+
+    def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -217,8 +228,9 @@ class SharedPool(AsyncPool):
         """The connection, opened if there is none.
 
         Raises:
-            ucall.ConnectionError: No server accepts it.
+            ucall.ConnectionError: No server accepts it, or the client was closed meanwhile.
         """
+        closed = self._closed
         async with self._connecting:
             connection = self._connection
             if connection is not None and connection.is_draining:
@@ -226,8 +238,8 @@ class SharedPool(AsyncPool):
                 connection.close_if_drained()
                 self._connection = connection = None
             if connection is None or not await connection.is_alive():
-                self.close()
-                self._connection = connection = await self._open()
+                self._drop_connection()
+                self._connection = connection = await self._open(closed)
             return connection
 
     def end_subscriptions(self) -> None:
@@ -259,26 +271,40 @@ class SharedPool(AsyncPool):
         finally:
             connection.forget(ids)
 
-    async def _open(self) -> SharedConnection:
-        for pause in backoff():
+    async def _open(self, closed: asyncio.Event) -> SharedConnection:
+        pauses = backoff()
+        while not closed.is_set():
             try:
-                return await self._open_once()
+                return await self._open_once(closed)
             except ConnectionError:
                 if not self.reconnect:
                     raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the pauses never end")
+            await _wait(closed, next(pauses))
+        raise not_sent(_closed_error())
 
-    async def _open_once(self) -> SharedConnection:
+    async def _open_once(self, closed: asyncio.Event) -> SharedConnection:
         is_websocket = self._address.is_websocket
         upgrade = Upgrade(self._options.upgrade_head()) if is_websocket else None
         router = Router(self.subscriptions, self._waiting_bytes_max)
         made = await self._connect(lambda: SharedConnection(router, self._reply_bytes_max, upgrade))
         try:
             await made.open()
+            if closed.is_set():
+                raise _closed_error()
         except BaseException as error:
             made.abort()
             if isinstance(error, ConnectionError):
                 raise not_sent(error) from None
             raise
         return made
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Waits for an event, or until the time is over."""
+    with suppress(builtins.TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _closed_error() -> ConnectionError:
+    return ConnectionError("the client was closed")

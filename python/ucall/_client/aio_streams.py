@@ -213,9 +213,11 @@ class Subscription:
             try:
                 await self._wait()
             except ConnectionError:
+                if self._inbox not in self._pool.subscriptions:
+                    break
                 if not self._pool.reconnect:
                     raise
-                await asyncio.sleep(next(pauses))
+                await self._pool.pause(next(pauses))
         raise StopAsyncIteration
 
     async def aclose(self) -> None:

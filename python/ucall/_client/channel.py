@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import os
 import threading
-import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -59,6 +58,8 @@ class Channel:
         self._observer = observer
         self.subscriptions: list[Inbox] = []
         self._link: Link | None = None
+        #: Is set when the client is closed. Later calls have another one.
+        self.closed = threading.Event()
         self._opening = threading.Lock()
         _channels.add(self)
 
@@ -93,13 +94,17 @@ class Channel:
             raise timeout_error(timeout)  # The server has noticed first.
         return message
 
-    def link(self, deadline: Deadline) -> Link:
+    def link(self, deadline: Deadline, closed: threading.Event | None = None) -> Link:
         """The connection, opened if there is none.
 
+        Args:
+            closed: What ``self.closed`` was when the caller began; by default it begins now.
+
         Raises:
-            ucall.ConnectionError: No server accepts it.
+            ucall.ConnectionError: No server accepts it, or the client was closed meanwhile.
             ucall.TimeoutError: No server has accepted it in time.
         """
+        closed = closed or self.closed
         if not self._opening.acquire(timeout=deadline.left() or -1):
             raise timeout_error(deadline.seconds, f"cannot connect to {self._options.address.name}")
         try:
@@ -109,7 +114,11 @@ class Channel:
                 if link.error is None and not link.is_draining:
                     return link
                 link.close_if_drained()
-            self._link = link = self._open(deadline)
+            self._link = link = self._open(deadline, closed)
+            if closed.is_set():  # Before `close` has seen the connection, perhaps.
+                self._link = None
+                link.close()
+                raise _client_closed_error()
             return link
         finally:
             self._opening.release()
@@ -140,17 +149,21 @@ class Channel:
                     link.send(request, Deadline(_CANCEL_S))
 
     def close(self) -> None:
-        """Closes the connection, and ends the subscriptions. The next call opens another."""
+        """Closes the connection, and ends the subscriptions. The next call opens another.
+
+        It does not wait for one that another thread opens: that thread closes it.
+        """
         self.subscriptions.clear()
-        with self._opening:
-            link, self._link = self._link, None
+        closed, self.closed = self.closed, threading.Event()
+        closed.set()
+        link, self._link = self._link, None
         if link is not None:
             link.close()
 
     def abandon(self) -> None:
         """Drops the connection without closing it: it belongs to the parent of this process."""
         self._link = None
-        self._opening = threading.Lock()
+        self.closed, self._opening = threading.Event(), threading.Lock()
 
     def _send_notification(self, link: Link, request: _core.Request, deadline: Deadline) -> None:
         try:
@@ -160,16 +173,17 @@ class Channel:
         except OSError as error:
             raise link.error or error from None
 
-    def _open(self, deadline: Deadline) -> Link:
+    def _open(self, deadline: Deadline, closed: threading.Event) -> Link:
         pauses = backoff()
-        while True:
+        while not closed.is_set():
             try:
                 return self._open_once(deadline)
             except ConnectionError as error:
                 pause = next(pauses)
                 if not self.reconnect or _passes_within(deadline, pause):
                     raise error from None
-            time.sleep(pause)
+            closed.wait(pause)
+        raise _client_closed_error()
 
     def _open_once(self, deadline: Deadline) -> Link:
         connected = self._connect(deadline)
@@ -189,6 +203,10 @@ class Channel:
         if upgrade is not None:
             _poll_in_background(link)
         return link
+
+
+def _client_closed_error() -> ConnectionError:
+    return not_sent(ConnectionError("the client was closed"))
 
 
 def _passes_within(deadline: Deadline, seconds: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +16,8 @@ from ucall._client.sockets import Deadline, closed_error, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
+    import threading
+
     from ucall._client.channel import Channel
     from ucall._client.inbox import Message
     from ucall._client.link import Link
@@ -207,18 +208,21 @@ class Subscription:
             ucall.ConnectionError: The connection has ended, and the client does not reconnect.
         """
         pauses = backoff()
-        while self._inbox in self._channel.subscriptions:
+        while True:
+            # Read first: a client that is closed after the second line sets this event.
+            closed = self._channel.closed
+            if self._inbox not in self._channel.subscriptions:
+                raise StopIteration
             if self._inbox.items:
                 message = self._inbox.take()
                 assert isinstance(message, _core.Notification)
                 return message.method, message.params
             try:
-                self._wait()
+                self._wait(closed)
             except ConnectionError:
-                if not self._channel.reconnect:
+                if not self._channel.reconnect and not closed.is_set():
                     raise
-                time.sleep(next(pauses))
-        raise StopIteration
+                closed.wait(next(pauses))
 
     def close(self) -> None:
         """Ends the subscription. The server may go on sending, to other subscriptions."""
@@ -235,12 +239,12 @@ class Subscription:
     def __del__(self) -> None:
         self.close()
 
-    def _wait(self) -> None:
+    def _wait(self, closed: threading.Event) -> None:
         link = self._link
         if link is None or link.error is not None:
             if link is not None and not self._channel.reconnect:
                 raise link.error or closed_error()
-            link = self._channel.link(Deadline(None))
+            link = self._channel.link(Deadline(None), closed)
             if self._on_connect is not None:
                 self._on_connect()
             self._link = link
