@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from scripted import Peer, answering, http_reply, result, scripted
+from scripted import Peer, Scripted, answering, http_reply, result, scripted
 
 import ucall
 from harness import eventually
@@ -366,6 +366,96 @@ async def test_an_error_without_an_id_fails_the_only_call_or_all() -> None:
         outcomes = await asyncio.gather(client.echo(1), client.echo(2), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ucall.ConnectionError] * 2
         await client.close()
+
+
+class SlowServer:
+    """Reads when the test allows it. What a client may send before that, the kernel holds."""
+
+    def __init__(self) -> None:
+        self.may_read, self.received = threading.Event(), 0
+
+    def script(self, peer: Peer) -> None:
+        self.may_read.wait(60)
+        while (request := json.loads(peer.raw_request()))["method"] == "log":
+            self.received += 1
+        peer.send(result("read", request["id"]))
+        peer.raw_request()
+
+    def uri(self, server: Scripted) -> str:
+        return f"tcp://127.0.0.1:{server.port}"
+
+
+#: More than the kernel holds for a connection, in messages of a megabyte.
+MANY = 64
+
+
+@run
+async def test_notifications_wait_for_a_server_that_does_not_read() -> None:
+    slow, sent = SlowServer(), 0
+
+    async def notify() -> None:
+        nonlocal sent
+        for _ in range(MANY):
+            await client.notify("log", "x" * 1_000_000)
+            sent += 1
+
+    with scripted(slow.script) as server:
+        async with Client(slow.uri(server), timeout=60).with_options(id=1) as client:
+            notifying = asyncio.create_task(notify())
+            while sent == 0:
+                await asyncio.sleep(0)
+            assert sent < MANY
+            with pytest.raises(ucall.TimeoutError):
+                await client.with_options(timeout=0.2).notify("log", "late")
+            late = asyncio.create_task(client.with_options(id="cancelled").echo())
+            await asyncio.sleep(0)
+            late.cancel()
+            slow.may_read.set()
+            await notifying
+            assert (await client.echo()).json == "read"
+    assert (sent, slow.received, server.accepted) == (MANY, MANY, 1)
+
+
+@run
+async def test_notifications_wait_for_a_server_that_sends_first() -> None:
+    """It reads once its items are sent. The client receives them, though its program does not."""
+    slow = SlowServer()
+    value = {"token": 1, "value": "x" * 1_000_000}
+    item = json.dumps({"jsonrpc": "2.0", "method": "$/progress", "params": value}).encode()
+
+    def script(peer: Peer) -> None:
+        peer.raw_request()
+        peer.send(*[item + b"\n"] * MANY)
+        slow.may_read.set()
+        slow.script(peer)
+
+    with scripted(script) as server:
+        async with Client(slow.uri(server), timeout=60).with_options(id=1) as client:
+            stream = client.stream.generate()
+            assert await stream._next_item() is not None
+            for _ in range(MANY):
+                await client.notify("log", "x" * 1_000_000)
+            assert (await client.with_options(id=2).echo()).json == "read"
+    assert slow.received == MANY
+
+
+@run
+async def test_what_waits_to_be_sent_fails_with_its_connection() -> None:
+    slow = SlowServer()
+
+    async def notify() -> None:
+        for _ in range(MANY):
+            await client.notify("log", "x" * 1_000_000)
+
+    with scripted(lambda peer: slow.may_read.wait(60) and peer.reset()) as server:
+        async with Client(slow.uri(server), timeout=60) as client:
+            notifying = asyncio.create_task(notify())
+            while not notifying.done() and client._pool._connection is None:
+                await asyncio.sleep(0)
+            slow.may_read.set()
+            with pytest.raises(ucall.ConnectionError) as raised:
+                await notifying
+            assert not raised.value.may_have_run
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from weakref import WeakSet
 from ucall import _core
 from ucall._client import sockets
 from ucall._client.inbox import Inbox, Message, Router
-from ucall._client.sockets import closed_error, inherited_error
+from ucall._client.sockets import closed_error, inherited_error, not_sent
 from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
 from ucall.errors import ConnectionError
 
@@ -216,6 +216,8 @@ class SharedConnection(AsyncConnection):
         self._opened: asyncio.Future[None] | None = None
         self._waiting = 0
         self._requests_sent = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
         #: Why the connection is closed; ``None`` while it is open.
         self.error: Exception | None = None
 
@@ -251,14 +253,33 @@ class SharedConnection(AsyncConnection):
         while not inbox.is_ready and self.error is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             inbox.wake = partial(_finish, waiter)
-            self._waiting += 1
-            if self._transport is not None and not self._transport.is_closing():
-                self._transport.resume_reading()
+            self._begin_waiting()
             try:
                 await waiter
             finally:
                 self._waiting -= 1
                 inbox.wake = None
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether asyncio holds few bytes that the server has no room for yet."""
+        return self._writable.is_set()
+
+    async def wait_writable(self) -> None:
+        """Waits until the server has read most of what was sent.
+
+        Raises:
+            ucall.ConnectionError: The connection has ended.
+        """
+        # A server may read no more before its own messages are received.
+        self._begin_waiting()
+        try:
+            await self._writable.wait()
+        finally:
+            self._waiting -= 1
+        if self.error is not None:
+            ended = ConnectionError("the connection ended before the request was sent")
+            raise not_sent(ended) from self.error
 
     def cancel(self, request: _core.Request) -> None:
         """Sends a notification that cancels a call, if the connection is open."""
@@ -294,6 +315,12 @@ class SharedConnection(AsyncConnection):
         else:
             self.abort()
 
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
     def data_received(self, data: bytes) -> None:
         """Delivers the messages, and answers a Ping. Stops receiving when too many items wait."""
         super().data_received(data)
@@ -306,6 +333,11 @@ class SharedConnection(AsyncConnection):
             transport.write(control_frame("pong", ping))
         if not self._waiting and self._router.is_full:
             transport.pause_reading()
+
+    def _begin_waiting(self) -> None:
+        self._waiting += 1
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _send(self, request: _core.Request) -> None:
         self._requests_sent += 1
@@ -324,6 +356,7 @@ class SharedConnection(AsyncConnection):
         if self.error is not None:
             return
         self.error = error
+        self._writable.set()
         self._router.fail(error)
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(error)

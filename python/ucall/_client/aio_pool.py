@@ -242,6 +242,19 @@ class SharedPool(AsyncPool):
                 self._connection = connection = await self._open(closed)
             return connection
 
+    async def when_writable(self, connection: SharedConnection) -> SharedConnection:
+        """Waits until a slow server has read most of the earlier requests; returns the connection,
+        or the next one if the server drains this one meanwhile.
+
+        All requests that waited are then sent, even if the first of them makes others wait again:
+        otherwise a loop of notifications would always come first.
+
+        Raises:
+            ucall.ConnectionError: It has ended, and the request was not sent.
+        """
+        await connection.wait_writable()
+        return await self.connection()
+
     def end_subscriptions(self) -> None:
         """Ends all subscriptions, which would open the connection again. Call it after `close`,
         which wakes those that wait."""
@@ -257,6 +270,8 @@ class SharedPool(AsyncPool):
 
     async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
         connection = await self.connection()
+        if not connection.is_writable:
+            connection = await self.when_writable(connection)
         inbox = connection.start(request, ids)
         if not ids:
             return _core.Reply.nothing()

@@ -125,6 +125,8 @@ class SharedSource:
         if self._connection is None:
             self._pool.use_running_loop()
             connection = await self._pool.connection()
+            if not connection.is_writable:
+                connection = await self._pool.when_writable(connection)
             self._inbox = connection.start(self._request, self._ids)
             self._connection = connection
         await self._connection.wait(self._inbox)
