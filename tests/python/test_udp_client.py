@@ -305,9 +305,10 @@ def test_a_call_that_was_sent_may_have_run(kind: str, pauses: None) -> None:
 
 @KINDS
 def test_a_call_that_fails_over_tcp_has_run_over_udp(serve_once: Serve, kind: str) -> None:
-    port = serve_once(text, udp_port=0).udp_port
     with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", port))
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        serve_once(text, udp_port=port)
         with pytest.raises(ucall.ConnectionError, match="cannot connect") as caught:
             _call(kind, f"udp://127.0.0.1:{port}", "text", 5000, tcp_fallback=True)
     assert caught.value.may_have_run

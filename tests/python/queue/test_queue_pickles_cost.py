@@ -165,9 +165,9 @@ def test_levels_do_not_hide_in_what_lies_side_by_side() -> None:
         lists = (b"]\x94" + recalled(place) + b"a" for place in range(count))
         return whole(b"](]\x94", *lists, b"e")
 
-    assert levels_of(load(beside(900))) == 901
+    assert levels_of(load(beside(100))) == 101
     with pytest.raises(pickle.UnpicklingError, match="max_depth"):
-        load(beside(1001))
+        load(beside(129))
 
 
 @pytest.mark.parametrize(
