@@ -4,11 +4,13 @@
 //! last acknowledged message.
 #![forbid(unsafe_code)]
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::failure::Failure;
 use crate::identity::Identity;
+use crate::options::Acknowledge;
 use crate::unacknowledged::Unacknowledged;
 
 /// Rejected messages of one session that wait to be reported to the peer. Further ones are not
@@ -36,7 +38,8 @@ pub struct DeliveryState {
     peer: Mutex<Option<Identity>>,
     acknowledged: AtomicU64,
     failure: OnceLock<Failure>,
-    has_unsent: AtomicBool,
+    /// How often a message was added to those.
+    unsent_changes: AtomicU64,
     /// Messages that are not sent, as ranges, because a peer may accept none at all.
     unsent: Mutex<Vec<UnsentRange>>,
 }
@@ -58,7 +61,10 @@ pub struct ReceiveCredit {
     freed: AtomicU64,
     /// The number of freed bytes at which the session's thread is woken.
     notify_at: AtomicU64,
-    /// For a peer that wants the program's own acknowledgements.
+    /// What the peer wants acknowledged.
+    wants: Acknowledge,
+    /// For a peer that wants takes or the program's own acknowledgements: threads take messages
+    /// in any order.
     unacknowledged: Option<Unacknowledged>,
     /// Messages that the program could not read, and why. The peer does not know yet.
     rejected: Mutex<Vec<(u64, String)>>,
@@ -73,7 +79,7 @@ impl DeliveryState {
             peer: Mutex::new(peer),
             acknowledged: AtomicU64::new(0),
             failure: OnceLock::new(),
-            has_unsent: AtomicBool::new(false),
+            unsent_changes: AtomicU64::new(0),
             unsent: Mutex::new(Vec::new()),
         }
     }
@@ -90,7 +96,7 @@ impl DeliveryState {
     /// The delivery of the message with this number.
     #[inline]
     pub fn progress(&self, sequence: u64) -> DeliveryStatus {
-        if self.has_unsent.load(Ordering::Acquire)
+        if self.unsent_changes() > 0
             && let Some(failure) = self.unsent_reason(sequence)
         {
             return DeliveryStatus::Failed(failure);
@@ -132,7 +138,19 @@ impl DeliveryState {
             }
             _ => ranges.insert(position, UnsentRange { first: sequence, last: sequence, failure }),
         }
-        self.has_unsent.store(true, Ordering::Release);
+        self.unsent_changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Changes with each message that is not sent or was rejected, which ends its delivery before
+    /// those in front of it.
+    pub fn unsent_changes(&self) -> u64 {
+        self.unsent_changes.load(Ordering::Acquire)
+    }
+
+    /// The messages that are not sent or were rejected.
+    pub fn unsent(&self) -> Vec<RangeInclusive<u64>> {
+        let ranges = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.iter().map(|range| range.first..=range.last).collect()
     }
 
     /// Records why the peer could not read a message. `false` if its delivery is settled, or too
@@ -157,15 +175,15 @@ impl DeliveryState {
 }
 
 impl ReceiveCredit {
-    /// The credit of a peer whose messages up to `taken` are settled. With `is_explicit`, the
-    /// program acknowledges the others.
-    pub(crate) fn new(index: u32, taken: u64, is_explicit: bool) -> Self {
+    /// The credit of a peer whose messages up to `taken` are settled.
+    pub(crate) fn new(index: u32, taken: u64, wants: Acknowledge) -> Self {
         Self {
             index,
             taken: AtomicU64::new(taken),
             freed: AtomicU64::new(0),
             notify_at: AtomicU64::new(u64::MAX),
-            unacknowledged: is_explicit.then(Unacknowledged::default),
+            wants,
+            unacknowledged: (wants != Acknowledge::Received).then(Unacknowledged::default),
             rejected: Mutex::default(),
             has_rejected: AtomicBool::new(false),
         }
@@ -173,16 +191,16 @@ impl ReceiveCredit {
 
     /// Whether the program has to acknowledge each message itself.
     pub fn is_explicit(&self) -> bool {
-        self.unacknowledged.is_some()
+        self.wants == Acknowledge::Explicit
     }
 
     /// Acknowledges a message, in any order. Does nothing if it is acknowledged already or the peer
-    /// does not want that. Returns whether the session's thread has to be woken.
+    /// does not want that from the program. Returns whether the session's thread has to be woken.
     ///
     /// # Errors
     /// The session is over, and the message was not acknowledged before.
     pub fn acknowledge(&self, sequence: u64) -> Result<bool, Failure> {
-        let unacknowledged = self.unacknowledged.as_ref();
+        let unacknowledged = self.unacknowledged.as_ref().filter(|_| self.is_explicit());
         unacknowledged.map_or(Ok(false), |it| it.acknowledge(sequence))
     }
 
@@ -211,11 +229,11 @@ impl ReceiveCredit {
         }
     }
 
-    /// The last number up to which all `received` messages are acknowledged; 0 if the peer does not
-    /// want that.
+    /// The last number up to which the program has acknowledged all `received` messages; 0 if the
+    /// peer does not want that.
     pub(crate) fn acknowledged(&self, received: u64) -> u64 {
-        let Some(unacknowledged) = &self.unacknowledged else { return 0 };
-        unacknowledged.first().map_or(received, |first| first - 1)
+        let unacknowledged = self.unacknowledged.as_ref().filter(|_| self.is_explicit());
+        unacknowledged.map_or(0, |it| it.settled(received))
     }
 
     /// Whether there are too many gaps between acknowledged messages to accept another message.
@@ -234,6 +252,10 @@ impl ReceiveCredit {
     /// woken.
     #[inline]
     pub fn take(&self, sequence: u64, weight: usize) -> bool {
+        if let Some(unacknowledged) = self.unacknowledged.as_ref().filter(|_| self.wants_taken()) {
+            // The session may be over: then no peer wants to know.
+            let _ = unacknowledged.acknowledge(sequence);
+        }
         self.taken.fetch_max(sequence, Ordering::AcqRel);
         // In one order with `notify_when_freed`: one of the two sees the other.
         let freed = self.freed.fetch_add(weight as u64, Ordering::SeqCst) + weight as u64;
@@ -241,8 +263,19 @@ impl ReceiveCredit {
             && self.notify_at.swap(u64::MAX, Ordering::SeqCst) != u64::MAX
     }
 
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Acquire)
+    /// Whether the peer wants each take acknowledged at once.
+    pub(crate) fn wants_taken(&self) -> bool {
+        self.wants == Acknowledge::Taken
+    }
+
+    /// The last number up to which all `received` messages are taken, of which `last` was the last.
+    pub(crate) fn taken(&self, received: u64, last: u64) -> u64 {
+        match self.unacknowledged.as_ref().filter(|_| self.wants_taken()) {
+            Some(unacknowledged) => unacknowledged.settled(received),
+            None => {
+                Some(self.taken.load(Ordering::Acquire)).filter(|it| *it < last).unwrap_or(received)
+            }
+        }
     }
 
     pub(crate) fn freed(&self) -> u64 {
@@ -262,11 +295,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_take_settles_no_message_before_it_that_another_thread_still_reads() {
+        let credit = ReceiveCredit::new(0, 0, Acknowledge::Taken);
+        (1..=3).for_each(|sequence| credit.add(sequence));
+        credit.take(2, 1);
+        assert_eq!(credit.taken(3, 3), 0);
+        credit.take(1, 1);
+        assert_eq!(credit.taken(3, 3), 2);
+        credit.take(3, 1);
+        // The fourth was dropped by its sender.
+        assert_eq!(credit.taken(4, 3), 4);
+        assert_eq!(credit.acknowledged(4), 0);
+    }
+
+    #[test]
     fn dropped_messages_stay_dropped_when_later_ones_arrive() {
         let delivery = DeliveryState::new(0, None);
         for sequence in [2, 3, 5] {
             delivery.mark_unsent(sequence, Failure::Dropped);
         }
+        assert_eq!((delivery.unsent(), delivery.unsent_changes()), (vec![2..=3, 5..=5], 3));
         delivery.acknowledge(6);
         let done: Vec<_> =
             (1..=7).filter(|&it| delivery.progress(it) == DeliveryStatus::Done).collect();

@@ -104,8 +104,6 @@ struct ReceiveHalf {
     window: u64,
     advertised: Advertised,
     has_ended: bool,
-    /// The peer wants each take acknowledged at once.
-    wants_taken: bool,
     /// The peer waits for room, so that any taken message is reported.
     is_peer_blocked: bool,
     is_due: bool,
@@ -145,14 +143,13 @@ impl Session {
             ending: Ending::Open,
             outgoing: SendHalf { acknowledge, message_bytes_max: u64::MAX, ..SendHalf::default() },
             incoming: ReceiveHalf {
-                credit: Arc::new(ReceiveCredit::new(index, 0, false)),
+                credit: Arc::new(ReceiveCredit::new(index, 0, Acknowledge::Received)),
                 received: 0,
                 last_message: 0,
                 weight: 0,
                 window: 0,
                 advertised: Advertised::default(),
                 has_ended: false,
-                wants_taken: false,
                 is_peer_blocked: false,
                 is_due: false,
             },
@@ -186,9 +183,8 @@ impl Session {
         let is_known = hello.incarnation.constant_time_eq(self.peer_incarnation);
         if !is_known {
             self.peer_incarnation = hello.incarnation;
-            self.incoming.begin(hello.oldest - 1, hello.wants == Acknowledge::Explicit);
+            self.incoming.begin(hello.oldest - 1, hello.wants);
         }
-        self.incoming.wants_taken = hello.wants == Acknowledge::Taken;
         self.peer_takes_names = hello.takes_names;
         self.awaits_names = hello.takes_names;
         if !hello.takes_names {
@@ -354,7 +350,8 @@ impl Session {
         let incoming = &mut self.incoming;
         // An advertised window is not reduced at once: more may be in flight.
         incoming.window = incoming.window.max(window);
-        let has_update = incoming.wants_taken && incoming.taken() > incoming.advertised.taken
+        let has_update = incoming.credit.wants_taken()
+            && incoming.taken() > incoming.advertised.taken
             || incoming.credit.acknowledged(incoming.received) > incoming.advertised.acknowledged;
         let has_room = incoming.freed_since_advertised() >= incoming.advertised.window / 4
             || incoming.is_peer_blocked && incoming.untaken() == 0;
@@ -519,10 +516,10 @@ impl SendHalf {
 
 impl ReceiveHalf {
     /// Begins after this number, with a peer that was not known.
-    fn begin(&mut self, received: u64, is_explicit: bool) {
+    fn begin(&mut self, received: u64, wants: Acknowledge) {
         // Messages of its earlier incarnation can be acknowledged no longer.
         self.credit.close(Failure::PeerClosed);
-        self.credit = Arc::new(ReceiveCredit::new(self.credit.index, received, is_explicit));
+        self.credit = Arc::new(ReceiveCredit::new(self.credit.index, received, wants));
         self.received = received;
         self.last_message = received;
         self.weight = 0;
@@ -532,8 +529,7 @@ impl ReceiveHalf {
 
     /// The last number up to which all messages are taken.
     fn taken(&self) -> u64 {
-        let taken = self.credit.taken();
-        if taken >= self.last_message { self.received } else { taken }
+        self.credit.taken(self.received, self.last_message)
     }
 
     fn untaken(&self) -> u64 {
@@ -558,7 +554,7 @@ impl ReceiveHalf {
 
     /// Has `get` wake this thread once an acknowledgement is due.
     fn notify_when_due(&mut self) {
-        let bytes = if self.wants_taken { 1 } else { (self.advertised.window / 4).max(1) };
+        let bytes = if self.credit.wants_taken() { 1 } else { (self.advertised.window / 4).max(1) };
         let mut freed = self.advertised.freed_bytes + bytes;
         if self.is_peer_blocked {
             freed = freed.min(self.weight);

@@ -1,4 +1,4 @@
-//! The messages of a peer that the program has not acknowledged, if the peer wants that.
+//! The messages of a peer that the program has not taken or acknowledged, if the peer wants that.
 //!
 //! They are kept as runs of consecutive numbers. So a program that acknowledges nothing, or all in
 //! order, has one run however many messages it received. An acknowledgement out of order splits a
@@ -69,6 +69,11 @@ impl Unacknowledged {
         let mut state = self.lock();
         state.is_reported = false;
         state.runs.first_key_value().map(|(_, &first)| first)
+    }
+
+    /// The last number up to which all messages, `received` at most, are acknowledged.
+    pub(crate) fn settled(&self, received: u64) -> u64 {
+        self.first().map_or(received, |first| first - 1)
     }
 
     /// Whether no further message may be accepted.

@@ -11,6 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,37 @@ def test_a_raising_load_loses_one_message(pairs: Pairs) -> None:
         future.result(WAIT_S)
     with pytest.raises(nq.RefusedError, match="cannot read it: UnicodeDecodeError: 'utf-8'"):
         futures[1].result(WAIT_S)
+
+
+def test_a_take_acknowledges_no_message_that_another_thread_loads(pairs: Pairs) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def load(stream: nq.Stream) -> bytes:
+        data = bytes(stream.read())
+        if data == b"first":
+            begun.set()
+            assert may_end.wait(WAIT_S)
+            raise ValueError("refused: the first")
+        return data
+
+    given = {"serialization": nq.SerializationOptions(load, lambda data: [data]), "ack": "taken"}
+    server = pairs.server(**given)
+    client = pairs.client(server, **given)
+    futures = [client.put(data) for data in (b"first", b"second")]
+    with ThreadPoolExecutor(1) as executor:
+        first = executor.submit(server.get, timeout=WAIT_S)
+        assert begun.wait(WAIT_S)
+        try:
+            assert server.get(timeout=WAIT_S).data == b"second"
+            with pytest.raises(TimeoutError):
+                futures[0].result(0.2)
+        finally:
+            may_end.set()
+        with pytest.raises(ValueError, match="the first"):
+            first.result(WAIT_S)
+    with pytest.raises(nq.RefusedError, match="the first"):
+        futures[0].result(WAIT_S)
+    futures[1].result(WAIT_S)
 
 
 def test_close_wakes_all_waiting_calls(pairs: Pairs) -> None:

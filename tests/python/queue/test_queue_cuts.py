@@ -126,7 +126,7 @@ def test_each_message_arrives_once_and_in_order(
     with Progress(label, COUNT) as progress:
         while working := [thread for thread in threads if thread.is_alive()]:
             assert time.monotonic() < give_up_at
-            working[0].join(0.2)
+            working[0].join(0.02)
             done = min(taken.get(side.id, 0) for side in (server, client))
             # Counted in messages and not in time: on a slow machine none may arrive in between.
             if pairs.protocol in BROKERS and done >= (kills + 1) * MESSAGES_A_KILL:

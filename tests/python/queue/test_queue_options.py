@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from typing import Any
 
@@ -57,6 +58,28 @@ def test_full_drop_oldest_drops_the_oldest(pairs: Pairs) -> None:
     assert receive_all(pairs, client) == [b"\1" * 1000, b"new"]
     for future in futures[1:]:
         future.result(WAIT_S)
+
+
+def test_a_dropped_message_is_announced_before_one_that_waits_to_be_taken(pairs: Pairs) -> None:
+    client = pairs.client(
+        pairs.server(transport_size=65_536), ack="taken", full="drop_oldest", queue_size=1_000_000
+    )
+    sent: list[nq.Future] = []
+
+    def is_on_the_wire() -> bool:
+        sent.append(client.put(b"x" * 100_000))
+        concurrent.futures.wait(sent[-1:], timeout=0.05)
+        return not sent[-1].cancel()
+
+    assert eventually(is_on_the_wire)
+    announced = threading.Event()
+    sent[-1].add_done_callback(lambda _: None)
+    futures = [client.put(b"y" * 100_000) for _ in range(5)]
+    futures[0].add_done_callback(lambda _: announced.set())
+    futures += [client.put(b"z" * 100_000) for _ in range(15)]
+    assert announced.wait(WAIT_S)
+    assert isinstance(futures[0].exception(), nq.FullError)
+    assert not sent[-1].done()
 
 
 def test_full_drop_newest_drops_the_newest(pairs: Pairs) -> None:

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use ucall_queue::{DeliveryStatus, Failure, Handle, Identity};
+use ucall_queue::{DeliveryState, DeliveryStatus, Failure, Handle, Identity};
 
 use super::errors::{failed, reject_forked};
 use super::pinned_buffers;
@@ -40,6 +40,14 @@ impl Receipt {
             ucall_queue::Receipt::One(delivery, sequence) => {
                 Some((Arc::as_ptr(delivery) as usize, *sequence))
             }
+            _ => None,
+        }
+    }
+
+    /// The delivery of messages to the peer, if there is one.
+    pub(super) fn delivery(&self) -> Option<&DeliveryState> {
+        match &self.entry.get()?.receipt {
+            ucall_queue::Receipt::One(delivery, _) => Some(delivery),
             _ => None,
         }
     }
