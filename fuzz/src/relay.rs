@@ -10,7 +10,7 @@ use ucall_server::{NativeOutcome, Token};
 
 use crate::random::Random;
 
-const NESTING_MAX: usize = 128;
+const NESTING_MAX: usize = ucall_proto::Limits::NESTING_MAX;
 const REPLY_BYTES_MAX: usize = 256;
 const HELD_BYTES_MAX: usize = 16 * 1024;
 const SOCKETS_MAX: usize = 5;

@@ -6,7 +6,7 @@ use ucall_server::NativeOutcome;
 
 use crate::random::Random;
 
-const NESTING_MAX: usize = 128;
+const NESTING_MAX: usize = ucall_proto::Limits::NESTING_MAX;
 const BYTES_MAX: usize = 256;
 /// Ids below this are of calls that wait; the others end the connection.
 const IDS: u32 = 4;

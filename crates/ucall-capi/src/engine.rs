@@ -1,6 +1,6 @@
 //! The engine of a server, as `ucall_engine_t` numbers it.
 
-use ucall_engine::EngineKind;
+use ucall_engine::{EngineKind, UringUnavailable};
 
 use crate::boundary::{Error, ErrorCode};
 use crate::log::Log;
@@ -16,7 +16,7 @@ pub(crate) fn choose(number: u32, log: &Log) -> Result<EngineKind, Error> {
         AUTO | URING => {}
         _ => return Err(format!("engine: {number} is no ucall_engine_t").into()),
     }
-    match EngineKind::probe_uring() {
+    match probe_uring() {
         Ok(uring) => Ok(uring),
         Err(unavailable) if number == URING => {
             let text = format!("engine: io_uring is unavailable: {unavailable}");
@@ -26,6 +26,14 @@ pub(crate) fn choose(number: u32, log: &Log) -> Result<EngineKind, Error> {
             log.warn(&format!("running on the posix engine: {unavailable}"));
             Ok(EngineKind::Posix)
         }
+    }
+}
+
+/// Probes on a thread of its own: closing a ring interrupts the next system call of its thread.
+fn probe_uring() -> Result<EngineKind, UringUnavailable> {
+    match std::thread::Builder::new().spawn(EngineKind::probe_uring) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(_) => EngineKind::probe_uring(),
     }
 }
 

@@ -16,7 +16,7 @@ use ucall_server::{Deadline, NativeContext, NativeOutcome, Token};
 
 use crate::http::{self, HttpReplyReader, HttpTarget};
 use crate::options::UpstreamAddress;
-use crate::replies::{ReplyReader, UpstreamReply, to_one_line};
+use crate::replies::{NO_CALL, ReplyReader, UpstreamReply, to_one_line};
 use crate::request::{CallContext, end_call, write_cancel, write_meta};
 use crate::secure::Transport;
 use crate::slots::{PendingCall, Slots};
@@ -47,6 +47,8 @@ pub(crate) enum ConnectionEnd {
     Done,
     /// By a failure of the upstream.
     Failed(String),
+    /// The upstream works, but has refused one of several calls without saying which.
+    Refused(String),
     /// Because this process has run out of descriptors or memory, which says nothing about the
     /// upstream.
     Shortage(String),
@@ -108,6 +110,8 @@ pub(crate) struct Connection {
     is_retired: bool,
     /// Whether the last call is large.
     has_large_call: bool,
+    /// Whether it had a notification, which an error without an id may be for.
+    has_notified: bool,
     /// Whether the last call is a stream, which has the connection for itself: a slow caller stops
     /// the reading.
     has_stream: bool,
@@ -146,6 +150,7 @@ impl Connection {
             last_received: now,
             is_retired: false,
             has_large_call: false,
+            has_notified: false,
             has_stream: false,
             paused: None,
             is_reading_paused: false,
@@ -216,6 +221,7 @@ impl Connection {
 
     /// Enqueues a notification.
     pub(crate) fn notify(&mut self, text: &[u8], context: &CallContext, now: Instant) {
+        self.has_notified = true;
         if self.is_http() {
             self.slots.insert_discarded();
             self.discarded_until = context.deadline.map(|deadline| deadline.at);
@@ -317,11 +323,11 @@ impl Connection {
             return;
         }
         (self.last_used, self.last_received) = (now, now);
-        let Self { transport, framing, slots, is_retired, .. } = self;
+        let Self { transport, framing, slots, is_retired, has_notified, .. } = self;
         let mut ended = None;
         let received = transport.receive(bytes, |plaintext| {
             if ended.is_none() {
-                ended = read(framing, slots, is_retired, plaintext, &mut reply);
+                ended = read(framing, slots, is_retired, *has_notified, plaintext, &mut reply);
             }
         });
         match received {
@@ -353,7 +359,7 @@ impl Connection {
         let end = self.ended.take()?;
         let shortage = match &end {
             ConnectionEnd::Shortage(reason) => Some(reason.clone()),
-            ConnectionEnd::Done | ConnectionEnd::Failed(_) => None,
+            ConnectionEnd::Done | ConnectionEnd::Failed(_) | ConnectionEnd::Refused(_) => None,
         };
         Some(EndedConnection { end, lost: self.close(shortage.as_ref(), context) })
     }
@@ -483,25 +489,35 @@ fn read(
     framing: &mut Framing,
     slots: &mut Slots,
     is_retired: &mut bool,
+    has_notified: bool,
     bytes: &[u8],
     mut reply: impl FnMut(Token, NativeOutcome),
 ) -> Option<ConnectionEnd> {
+    let mut is_refused = false;
     let handle = |UpstreamReply { id, mut outcome }: UpstreamReply| {
         let token = match &mut outcome {
             NativeOutcome::Item(item) => {
                 to_one_line(item);
                 slots.stream(id)
             }
-            NativeOutcome::Reply(outcome) => slots.answer(id).map(|call| {
-                let call = call?;
-                if !call.context.keeps_line_breaks {
-                    match outcome {
-                        Ok(result) => to_one_line(result),
-                        Err(error) => error.data.iter_mut().for_each(|data| to_one_line(data)),
+            NativeOutcome::Reply(outcome) => {
+                is_refused |= id == NO_CALL;
+                let answered = match id {
+                    NO_CALL if has_notified => None,
+                    NO_CALL => slots.answer_only(),
+                    _ => slots.answer(id),
+                };
+                answered.map(|call| {
+                    let call = call?;
+                    if !call.context.keeps_line_breaks {
+                        match outcome {
+                            Ok(result) => to_one_line(result),
+                            Err(error) => error.data.iter_mut().for_each(|data| to_one_line(data)),
+                        }
                     }
-                }
-                Some(call.token)
-            }),
+                    Some(call.token)
+                })
+            }
         };
         if let Some(Some(token)) = token {
             reply(token, outcome);
@@ -509,7 +525,12 @@ fn read(
         token.is_some()
     };
     match framing {
-        Framing::Raw(reader) => reader.read(bytes, handle).err().map(ConnectionEnd::Failed),
+        Framing::Raw(reader) => {
+            let result = reader.read(bytes, handle);
+            *is_retired |= reader.is_draining();
+            let end = if is_refused { ConnectionEnd::Refused } else { ConnectionEnd::Failed };
+            result.err().map(end)
+        }
         Framing::Http(_, reader) => {
             let result = reader.read(bytes, handle);
             *is_retired |= !reader.keeps_alive();

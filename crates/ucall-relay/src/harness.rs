@@ -85,13 +85,32 @@ impl RelayHarness {
     /// # Errors
     /// That of the relay.
     pub fn call(&mut self, method: &str, params: &str, meta: &str) -> Result<Token, RpcError> {
+        let token = self.begin(method, params, meta, Some(b"1"))?;
+        Ok(token.unwrap_or_else(|| unreachable!("it is no notification")))
+    }
+
+    /// Calls `up.NAME` without an id.
+    ///
+    /// # Errors
+    /// That of the relay.
+    pub fn notify(&mut self, method: &str, params: &str) -> Result<(), RpcError> {
+        self.begin(method, params, "{}", None).map(|token| assert_eq!(token, None))
+    }
+
+    fn begin(
+        &mut self,
+        method: &str,
+        params: &str,
+        meta: &str,
+        id: Option<&[u8]>,
+    ) -> Result<Option<Token>, RpcError> {
         let quoted = format!("\"{method}\"");
         let number = CallNumber { request: 0, item: 0 };
         let request = Call {
             method: Reader::new(quoted.as_bytes()).string(),
             params: Some(params.as_bytes()),
             members: None,
-            id: Some(b"1"),
+            id,
             meta: Some(Meta(meta.as_bytes())),
             number,
             head: None,
@@ -104,14 +123,14 @@ impl RelayHarness {
             let inserted = calls.insert(None, deadline, now, ());
             token = Some(inserted);
             Ok(inserted)
-        });
+        })?;
         let is_stream = request.takes_items();
-        outcome.map(|outcome| {
-            assert!(
-                outcome == CallOutcome::Deferred || (outcome == CallOutcome::Stream && is_stream)
-            );
-            token.unwrap_or_else(|| unreachable!("it is no notification"))
-        })
+        assert!(match outcome {
+            CallOutcome::Stream => is_stream,
+            CallOutcome::Done => id.is_none(),
+            outcome => outcome == CallOutcome::Deferred,
+        });
+        Ok(token)
     }
 
     /// Ends a turn: calls whose time is over are late.

@@ -19,6 +19,7 @@ use ucall_proto::http1::{
     parse_response_head,
 };
 
+use crate::procedures::unavailable;
 use crate::replies::{UpstreamReply, read_reply};
 use crate::request::{CallContext, write_number};
 
@@ -274,9 +275,16 @@ impl HttpReplyReader {
             (true, true) => Ok(Ok(Vec::new())),
             (_, _) => read_reply(body, id.format(ID).as_bytes()),
         };
-        let outcome = outcome.map_err(|error| match is_success {
-            true => error,
-            false => format!("it has replied with HTTP status {} {}", self.status, self.reason),
+        let outcome = outcome.or_else(|error| {
+            let reason =
+                || format!("it has replied with HTTP status {} {}", self.status, self.reason);
+            match self.status {
+                200..300 => Err(error),
+                // The server is busy, or has closed an idle connection.
+                408 | 429 => Err(reason()),
+                400..500 => Ok(Err(unavailable(true, &reason()))),
+                _ => Err(reason()),
+            }
         })?;
         handle(UpstreamReply { id: 0, outcome: outcome.into() });
         Ok(())
@@ -350,9 +358,18 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_call_fails_alone() {
+        at_each_split("HTTP/1.1 413 No\r\nContent-Length: 1\r\n\r\nx", |replies, result| {
+            let outcome = Err(unavailable(true, "it has replied with HTTP status 413 No")).into();
+            assert_eq!((replies, result), (vec![UpstreamReply { id: 0, outcome }], Ok(())));
+        });
+    }
+
+    #[test]
     fn what_is_no_reply_ends_the_connection() {
         for (head, body, reason) in [
             ("HTTP/1.1 503 Busy\r\nContent-Length: 1", "x", "HTTP status 503 Busy"),
+            ("HTTP/1.1 429 Busy\r\nContent-Length: 1", "x", "HTTP status 429 Busy"),
             ("HTTP/1.1 204 No Content", "", "no JSON"),
             ("HTTP/1.1 101 Switching Protocols", "", "HTTP status 101"),
             ("HTTP/1.1 200 OK", "{}", "neither Content-Length nor chunks"),

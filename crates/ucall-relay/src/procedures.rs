@@ -362,7 +362,7 @@ fn out_of_resources(reason: &str) -> RpcError {
 }
 
 /// The error of a call whose upstream is unavailable. If it was sent, it may have run.
-fn unavailable(was_sent: bool, reason: &str) -> RpcError {
+pub(crate) fn unavailable(was_sent: bool, reason: &str) -> RpcError {
     let mut error = RpcError::new(RpcError::UPSTREAM_UNAVAILABLE, "Upstream unavailable");
     let mut data = format!(r#"{{"sent":{was_sent},"reason":"#).into_bytes();
     write_string(&mut data, reason);

@@ -1,11 +1,14 @@
 //! Finds the replies and the items of streams in the bytes that an upstream sends.
 
 use ucall_proto::json::{DocumentStream, JsonError, Reader, ValueKind};
-use ucall_proto::{Response, ResponseBody, RpcError};
+use ucall_proto::{Limits, Response, ResponseBody, RpcError};
 use ucall_server::NativeOutcome;
 
-/// Arrays and objects inside one another, in a whole reply.
-const NESTING_MAX: usize = 128;
+/// Arrays and objects inside one another, in a whole reply: as many as a result of this project's
+/// servers has, and the reply itself.
+const NESTING_MAX: usize = Limits::NESTING_MAX + 1;
+/// The id of an error that names no call: a server that cannot read one does not know its id.
+pub(crate) const NO_CALL: u32 = u32::MAX;
 /// Memory that is kept for the next incomplete reply.
 const CACHED_BYTES_MAX: usize = 64 * 1024;
 
@@ -16,12 +19,13 @@ pub struct ReplyReader {
     partial: Vec<u8>,
     stream: DocumentStream,
     bytes_max: usize,
+    is_draining: bool,
 }
 
 /// One reply or item: the id that the call was given, and its outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UpstreamReply {
-    /// The number of a slot.
+    /// The number of a slot, or `u32::MAX` for an error that names none.
     pub id: u32,
     /// The text of the result or the item, or the error.
     pub outcome: NativeOutcome,
@@ -30,12 +34,17 @@ pub struct UpstreamReply {
 impl ReplyReader {
     /// A reader of replies of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
-        Self { partial: Vec::new(), stream: DocumentStream::new(), bytes_max }
+        Self { partial: Vec::new(), stream: DocumentStream::new(), bytes_max, is_draining: false }
     }
 
     /// Memory of an incomplete reply.
     pub(crate) fn held_bytes(&self) -> usize {
         self.partial.capacity()
+    }
+
+    /// Whether the upstream has announced that it ends, so that it should get no more calls here.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
     /// Reads the next bytes, and passes the replies that are complete to `handle`, which returns
@@ -54,7 +63,7 @@ impl ReplyReader {
             self.keep(end)?;
             let whole = std::mem::take(&mut self.partial);
             let (response, _) = Response::parse(&whole, NESTING_MAX).map_err(not_json)?;
-            handle_response(&response, &mut handle)?;
+            self.is_draining |= handle_response(&response, &mut handle)?;
             self.recycle(whole);
             bytes = rest;
         }
@@ -66,7 +75,7 @@ impl ReplyReader {
             match Response::parse(bytes, NESTING_MAX) {
                 Ok((_, len)) if len > self.bytes_max => return Err(self.too_long()),
                 Ok((response, len)) => {
-                    handle_response(&response, &mut handle)?;
+                    self.is_draining |= handle_response(&response, &mut handle)?;
                     bytes = &bytes[len..];
                 }
                 Err(JsonError::Incomplete) => {
@@ -109,26 +118,32 @@ fn not_json(_: JsonError) -> String {
     "a reply is no JSON object".to_owned()
 }
 
+/// Returns whether it announces that the upstream ends.
 fn handle_response(
     response: &Response<'_>,
     handle: &mut impl FnMut(UpstreamReply) -> bool,
-) -> Result<(), String> {
+) -> Result<bool, String> {
     if let ResponseBody::Request { method, params } = response.body {
         // Other notifications are not for a caller.
         let is_item = method == br#""$/progress""#;
-        let Some(item) = params.filter(|_| is_item).and_then(item) else { return Ok(()) };
+        let Some(item) = params.filter(|_| is_item).and_then(item) else {
+            return Ok(method == br#""$/drain""#);
+        };
         let id = item.id;
         return match handle(item) {
-            true => Ok(()),
+            true => Ok(false),
             false => Err(format!("an item has the token {id}, which is of no stream")),
         };
     }
     let outcome = outcome(response)?;
-    let Some(id) = response.id.and_then(slot_number) else {
+    let is_nameless = matches!(response.id, None | Some(b"null")) && outcome.is_err();
+    let Some(id) = response.id.and_then(slot_number).or(is_nameless.then_some(NO_CALL)) else {
         return Err(describe_unexpected(outcome.err()));
     };
+    let error = outcome.as_ref().err().filter(|_| is_nameless).cloned();
     match handle(UpstreamReply { id, outcome: NativeOutcome::Reply(outcome) }) {
-        true => Ok(()),
+        true => Ok(false),
+        false if is_nameless => Err(describe_unexpected(error)),
         false => Err(format!("a reply has the id {id}, which no call waits for")),
     }
 }
@@ -241,6 +256,7 @@ mod tests {
             "1.0,\n\"\\u00e9\"]}}",
             r#"{"method":"$/progress","params":{"token":"5","value":1}}"#,
             r#"{"method":"$/other","params":{"token":5,"value":1}}"#,
+            r#"{"method":"$/drain","params":{"read":3}}"#,
             "{\"id\":3,\"error\":{\"code\":-5,\"message\":\"no\",\"data\":[1.0,\n2]}}",
         );
         for at in 0..=text.len() {
@@ -277,6 +293,28 @@ mod tests {
                 let error = read_split(text, at).1.expect_err(text);
                 assert!(error.contains(reason), "{text} at {at}: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn a_result_may_nest_as_deep_as_servers_write_it() {
+        let nested = |levels: usize| {
+            let value = "[".repeat(levels) + &"]".repeat(levels);
+            let text = format!(r#"{{"id":1,"result":{value}}}"#);
+            let mut reader = ReplyReader::new(10_000);
+            let pieces = [text.as_bytes(), &text.as_bytes()[..700], &text.as_bytes()[700..]];
+            pieces.iter().all(|piece| reader.read(piece, |_| true).is_ok())
+        };
+        assert!(nested(1024) && !nested(1025));
+    }
+
+    #[test]
+    fn a_drain_is_noticed() {
+        for (method, is_draining) in [("$/drain", true), ("$/other", false)] {
+            let mut reader = ReplyReader::new(1000);
+            let text = format!(r#"{{"method":"{method}"}}"#);
+            reader.read(text.as_bytes(), |_| unreachable!("it is no reply")).unwrap();
+            assert_eq!(reader.is_draining(), is_draining);
         }
     }
 

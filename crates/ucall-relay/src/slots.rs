@@ -91,6 +91,12 @@ impl Slots {
         Some(answered)
     }
 
+    /// The same for the only slot in use, if there is one.
+    pub(crate) fn answer_only(&mut self) -> Option<Option<PendingCall>> {
+        let index = self.slots.iter().position(|slot| !matches!(slot, Slot::Free))?;
+        if self.used() == 1 { self.answer(index as u32) } else { None }
+    }
+
     /// The token of the stream of an item, as [`Slots::answer`] returns its call.
     pub(crate) fn stream(&mut self, index: u32) -> Option<Option<Token>> {
         match self.slots.get_mut(index as usize)? {

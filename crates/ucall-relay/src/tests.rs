@@ -266,6 +266,70 @@ fn a_reply_before_its_call_mixes_up_no_calls() {
     assert!(results.contains(&(late, "[2]".to_owned())), "{results:?}");
 }
 
+const REFUSAL: &[u8] = br#"{"id":null,"error":{"code":-32600,"message":"too long"}}"#;
+
+#[test]
+fn a_call_that_an_upstream_refuses_fails_alone_if_it_is_the_only_one() {
+    let mut relay = relay(options(&["tcp://127.0.0.1:1"]));
+    for _ in 0..10 {
+        let token = relay.call("up.f", "[]", "{}").expect("it is taken");
+        connect(&mut relay);
+        relay.receive(0, REFUSAL);
+        relay.end_turn();
+        let [(replied, NativeOutcome::Reply(Err(error)))] = &relay.replies()[..] else {
+            panic!("one error")
+        };
+        assert_eq!((*replied, error.code), (token, -32600));
+        relay.disconnect(0, io::ErrorKind::UnexpectedEof.into());
+        relay.end_turn();
+    }
+}
+
+#[test]
+fn a_call_that_an_upstream_refuses_does_not_open_its_circuit() {
+    let mut relay = relay(options(&["tcp://127.0.0.1:1"]));
+    for has_notified in [false, true].repeat(5) {
+        let calls = if has_notified { 1 } else { 2 };
+        for _ in 0..calls {
+            relay.call("up.f", "[]", "{}").expect("it is taken");
+        }
+        if has_notified {
+            relay.notify("up.f", "[]").expect("it is taken");
+        }
+        connect(&mut relay);
+        // It may be for any of them.
+        relay.receive(0, REFUSAL);
+        relay.end_turn();
+        let replies = relay.replies();
+        assert_eq!(replies.len(), calls);
+        for (_, reply) in replies {
+            let NativeOutcome::Reply(Err(error)) = reply else { panic!("{reply:?}") };
+            let data = String::from_utf8(error.data.unwrap_or_default()).unwrap_or_default();
+            assert!(error.code == -32005 && data.contains("too long"), "{data}");
+        }
+        assert_eq!(relay.sockets().len(), 0);
+    }
+}
+
+#[test]
+fn an_upstream_that_drains_gets_no_more_calls_on_that_connection() {
+    let mut relay = relay(options(&["tcp://127.0.0.1:1"]));
+    let first = relay.call("up.f", "[1]", "{}").expect("it is taken");
+    connect(&mut relay);
+    relay.receive(0, br#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":1}}"#);
+    let second = relay.call("up.f", "[2]", "{}").expect("it is taken");
+    connect(&mut relay);
+    assert_eq!(relay.sockets().len(), 2);
+    let sent = |relay: &mut RelayHarness, socket| sent_calls(&relay.sockets()[&socket].sent).len();
+    assert_eq!((sent(&mut relay, 0), sent(&mut relay, 1)), (1, 1));
+    answer(&mut relay);
+    let results = results(&mut relay);
+    assert!(results.contains(&(first, "[1]".to_owned())) && results.len() == 2, "{results:?}");
+    assert!(results.contains(&(second, "[2]".to_owned())));
+    relay.end_turn();
+    assert_eq!(relay.sockets().keys().collect::<Vec<_>>(), [&1]);
+}
+
 #[test]
 fn nothing_is_left_once_all_calls_have_ended() {
     for scheme in ["tcp", "http"] {

@@ -222,6 +222,10 @@ impl Upstream {
                     self.resolver.start(&self.address, now);
                     self.fail(reason, now);
                 }
+                ConnectionEnd::Refused(reason) => {
+                    self.reason = reason;
+                    self.breaker.give_up(now);
+                }
                 ConnectionEnd::Shortage(_) => self.breaker.give_up(now),
             }
         }

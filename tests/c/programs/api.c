@@ -10,6 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef __linux__
+#include <sys/epoll.h>
+#endif
+
 #include <ucall/ucall.h>
 
 #define CHECK(what)                                                                       \
@@ -257,6 +261,20 @@ static void procedures_are_counted_by_name(void) {
     ucall_free(server);
 }
 
+static void init_interrupts_no_system_call(void) {
+    for (int round = 0; round < 20; ++round) {
+        ucall_config_t config = {0};
+        ucall_server_t server = make_server(&config);
+#ifdef __linux__
+        struct epoll_event event;
+        int descriptor = epoll_create1(0);
+        CHECK(epoll_wait(descriptor, &event, 1, 5) == 0);
+        close(descriptor);
+#endif
+        ucall_free(server);
+    }
+}
+
 static void a_stop_before_serving_is_kept(void) {
     ucall_config_t config = {0};
     ucall_server_t server = make_server(&config);
@@ -464,6 +482,7 @@ int main(int argc, char **argv) {
     without_a_configuration_all_are_defaults();
     limits_have_no_largest_value();
     procedures_are_counted_by_name();
+    init_interrupts_no_system_call();
     a_stop_before_serving_is_kept();
     a_wake_before_serving_is_kept();
     a_server_is_freed_once();
