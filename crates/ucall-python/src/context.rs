@@ -33,6 +33,8 @@ pub(crate) struct Context {
     cancelled: Arc<AtomicBool>,
     session: Option<Arc<TlsSession>>,
     channel: Option<Channel>,
+    /// Whether the function has sent its client a notification.
+    has_notified: AtomicBool,
 }
 
 impl Context {
@@ -76,7 +78,12 @@ impl Context {
             cancelled: Arc::default(),
             session: session.cloned(),
             channel,
+            has_notified: AtomicBool::new(false),
         }
+    }
+
+    pub(crate) fn has_notified(&self) -> bool {
+        self.has_notified.load(Ordering::Relaxed)
     }
 
     fn channel(&self, py: Python<'_>) -> PyResult<&Channel> {
@@ -234,6 +241,7 @@ impl Context {
         method: &str,
         params: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        self.has_notified.store(true, Ordering::Relaxed);
         self.channel(py)?.notify(py, method, params)
     }
 

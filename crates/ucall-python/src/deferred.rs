@@ -115,7 +115,7 @@ impl Interpreter {
     }
 
     /// Starts a task for a coroutine. One that never waits is done at once, and its result is
-    /// written straight into the reply.
+    /// written straight into the reply, unless notifications have to precede it.
     fn begin_task(
         &mut self,
         py: Python<'_>,
@@ -124,10 +124,13 @@ impl Interpreter {
     ) -> Result<CallOutcome, Failure> {
         let procedure = start.procedure;
         let (context, cancelled) = self.context(py, &start)?;
-        let started = self.start_task(py, &start, context);
+        let started = self.start_task(py, &start, context.clone());
         self.warn_if_slow(py, procedure);
         let task = started?;
-        if tasks::is_done(&task).map_err(Failure::Raised)? {
+        let has_notified = context.is_some_and(|context| {
+            context.cast_exact::<Context>().is_ok_and(|context| context.get().has_notified())
+        });
+        if !has_notified && tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised)?;
             self.write(procedure, &result, reply)?;
             return Ok(CallOutcome::Done);

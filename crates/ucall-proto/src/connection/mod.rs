@@ -48,6 +48,7 @@ use crate::tls::{TlsSession, starts_tls_record};
 pub use budget::{MemoryBudget, Reservation};
 use deadline::{WaitState, body_time};
 pub use drain::DRAIN;
+use drain::announce_drain;
 use exchange::Exchanges;
 use http::Http;
 use http_framing::HttpFraming;
@@ -540,6 +541,9 @@ impl PlainConnection {
             self.refuse_unknown(bytes, environment, out);
         } else if self.is_raw() && environment.service.requires_authentication() {
             self.authenticate_raw(environment, out);
+        }
+        if self.is_raw() && environment.drain == Drain::Serving {
+            announce_drain(out);
         }
         // The HTTP parser handles empty lines before a request (RFC 9112, 2.2).
         Step::Consumed(if self.is_raw() { space } else { 0 })

@@ -37,16 +37,18 @@ fn a_deferred_http_reply_says_connection_close() {
 fn raw_continues_while_serving_and_ends_when_refusing() {
     let mut driver = Driver::new();
     driver.drain = Drain::Serving;
-    driver.receive(sum(1).as_bytes());
+    driver.receive((sum(1) + &sum(0)).as_bytes());
+    // The server has told all clients when the drain began. This one came later.
+    let notice = r#"{"jsonrpc":"2.0","method":"$/drain"}"#;
     assert_eq!(
         (driver.sent(), driver.connection.next_action()),
-        (sum_reply(1) + "\n", NextAction::Receive)
+        ([notice, &sum_reply(1), &sum_reply(0), ""].join("\n"), NextAction::Receive)
     );
     driver.receive(later(2).as_bytes());
     driver.drain = Drain::Refusing;
     driver.receive((sum(3) + &sum(4)).as_bytes());
     // Whatever else was sent with these requests was not read.
-    let last = r#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":4}}"#;
+    let last = r#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":5}}"#;
     assert_eq!(driver.sent(), [&sum_reply(3), &sum_reply(4), last, ""].join("\n"));
     assert_eq!(
         driver.connection.next_action(),
