@@ -94,6 +94,7 @@ pub(crate) struct Connection {
     state: ConnectionState,
     framing: Framing,
     transport: Transport,
+    began: Instant,
     /// When the handshake must have ended.
     handshake_until: Instant,
     slots: Slots,
@@ -141,6 +142,7 @@ impl Connection {
             state: ConnectionState::New,
             framing,
             transport,
+            began: now,
             handshake_until: now,
             slots: Slots::default(),
             output: Vec::new(),
@@ -180,6 +182,21 @@ impl Connection {
     /// Whether it has a stream, and so takes no other call.
     pub(crate) fn is_streaming(&self) -> bool {
         self.has_stream && self.slots.used() > 0
+    }
+
+    /// Whether the upstream has said here that it ends.
+    pub(crate) fn is_draining(&self) -> bool {
+        matches!(&self.framing, Framing::Raw(reader) if reader.is_draining())
+    }
+
+    /// When it was made.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Takes no more calls.
+    pub(crate) fn retire(&mut self) {
+        self.is_retired = true;
     }
 
     /// Pauses or resumes a stream, if it is here.
@@ -527,7 +544,6 @@ fn read(
     match framing {
         Framing::Raw(reader) => {
             let result = reader.read(bytes, handle);
-            *is_retired |= reader.is_draining();
             let end = if is_refused { ConnectionEnd::Refused } else { ConnectionEnd::Failed };
             result.err().map(end)
         }

@@ -269,6 +269,10 @@ impl RelayHandler {
         let is_candidate =
             |index: &usize| tried & (1 << *index) == 0 && upstreams[*index].admits(now);
         self.candidates.extend((0..upstreams.len()).filter(is_candidate));
+        let stays = |index: &usize| !upstreams[*index].is_draining(now);
+        if self.candidates.iter().any(stays) {
+            self.candidates.retain(stays);
+        }
         if self.candidates.is_empty() {
             return Err(unavailable(false, last_reason(upstreams)));
         }

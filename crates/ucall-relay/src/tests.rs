@@ -317,6 +317,7 @@ fn an_upstream_that_drains_gets_no_more_calls_on_that_connection() {
     let first = relay.call("up.f", "[1]", "{}").expect("it is taken");
     connect(&mut relay);
     relay.receive(0, br#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":1}}"#);
+    relay.now += Duration::from_millis(1);
     let second = relay.call("up.f", "[2]", "{}").expect("it is taken");
     connect(&mut relay);
     assert_eq!(relay.sockets().len(), 2);
@@ -328,6 +329,35 @@ fn an_upstream_that_drains_gets_no_more_calls_on_that_connection() {
     assert!(results.contains(&(second, "[2]".to_owned())));
     relay.end_turn();
     assert_eq!(relay.sockets().keys().collect::<Vec<_>>(), [&1]);
+    // It still drains: no further connection would reach a successor.
+    relay.receive(1, br#"{"jsonrpc":"2.0","method":"$/drain"}"#);
+    relay.call("up.f", "[3]", "{}").expect("it is taken");
+    connect(&mut relay);
+    assert_eq!((relay.sockets().len(), sent(&mut relay, 1)), (1, 1));
+}
+
+#[test]
+fn calls_go_to_other_upstreams_while_one_drains() {
+    let mut relay = relay(options(&["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]));
+    for _ in 0..50 {
+        relay.call("up.f", "[]", "{}").expect("it is taken");
+    }
+    connect(&mut relay);
+    answer(&mut relay);
+    relay.receive(0, br#"{"jsonrpc":"2.0","method":"$/drain"}"#);
+    relay.end_turn();
+    assert_eq!(relay.sockets().keys().collect::<Vec<_>>(), [&1]);
+    for _ in 0..50 {
+        relay.call("up.f", "[]", "{}").expect("it is taken");
+    }
+    connect(&mut relay);
+    assert_eq!(relay.sockets().len(), 1);
+    relay.now += Duration::from_secs(2);
+    for _ in 0..50 {
+        relay.call("up.f", "[]", "{}").expect("it is taken");
+    }
+    connect(&mut relay);
+    assert_eq!(relay.sockets().len(), 2);
 }
 
 #[test]

@@ -15,6 +15,10 @@ use crate::request::CallContext;
 use crate::resolver::Resolver;
 use crate::slots::PendingCall;
 
+/// How long other upstreams are preferred to one that ends: servers of this project serve so long,
+/// also those connections that come meanwhile.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+
 /// One upstream, as one worker uses it.
 #[derive(Debug)]
 pub(crate) struct Upstream {
@@ -26,6 +30,8 @@ pub(crate) struct Upstream {
     attempts: usize,
     connections: Connections,
     breaker: Breaker,
+    /// When it last said that it ends.
+    drains_since: Option<Instant>,
     /// Why it has failed last.
     reason: String,
     /// Lines to be logged.
@@ -45,6 +51,7 @@ impl Upstream {
             attempts: 0,
             connections: Connections::default(),
             breaker: Breaker::new(failures_max),
+            drains_since: None,
             reason: String::new(),
             warnings: Vec::new(),
             failures: 0,
@@ -64,6 +71,11 @@ impl Upstream {
     /// Whether the circuit breaker lets a call begin.
     pub(crate) fn admits(&self, now: Instant) -> bool {
         self.breaker.admits(now)
+    }
+
+    /// Whether it has said that it ends, so that calls should go to another.
+    pub(crate) fn is_draining(&self, now: Instant) -> bool {
+        self.drains_since.is_some_and(|since| now < since + DRAIN_TIME)
     }
 
     /// Calls that it has not answered.
@@ -135,12 +147,25 @@ impl Upstream {
         mut reply: impl FnMut(Token, NativeOutcome),
     ) {
         let mut is_answered = false;
-        self.connections.change(key, |connection| {
+        let known = self.drains_since.filter(|_| self.is_draining(now));
+        let is_news = self.connections.change(key, |connection| {
+            let was_draining = connection.is_draining();
             connection.received(bytes, now, |token, outcome| {
                 is_answered = true;
                 reply(token, outcome);
             });
+            let is_new = connection.is_draining() && !was_draining;
+            // A connection that begins later may reach its successor. If it does not, it is kept:
+            // another would be told the same.
+            let is_old = known.is_none_or(|since| connection.began() <= since);
+            if is_new && is_old {
+                connection.retire();
+            }
+            is_new && known.is_none()
         });
+        if is_news == Some(true) {
+            self.drains_since = Some(now);
+        }
         if is_answered && let Some(BreakerChange::Closed) = self.breaker.succeed() {
             self.warnings.push(format!("relay: {} answers again", self.address.label));
         }
