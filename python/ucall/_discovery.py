@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,9 @@ class Discovery:
     """The OpenRPC document of a server."""
 
     def __init__(self, functions: Functions, title: str, version: str, description: str) -> None:
-        self._functions = functions
+        #: Weak: the core refers to this object, and the functions to the core. The collector does
+        #: not see references of the core, so it would never free a cycle through it.
+        self._functions = weakref.ref(functions)
         self._texts = title, version, description
         self._lock = threading.Lock()
         self._document: dict[str, Any] = {}
@@ -60,10 +63,13 @@ class Discovery:
         """The document of the functions that there are now."""
         from ucall.schema.description import describe_functions
 
+        functions = self._functions()
         with self._lock:
-            present = self._functions.served, self._functions.natives
+            if functions is None:  # A thread runs this call after the end of its server.
+                return self._document
+            present = functions.served, functions.natives
             if not all(map(operator.is_, present, self._described)):
-                self._document = describe_functions(self._functions, *self._texts).openrpc()
+                self._document = describe_functions(functions, *self._texts).openrpc()
                 self._described = present
             return self._document
 

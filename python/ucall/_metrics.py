@@ -7,6 +7,7 @@ and the unit is the end of the name.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ucall._response import HttpResponse, parts
 
 if TYPE_CHECKING:
-    from ucall import _core
     from ucall._core import HttpRequest
+    from ucall.server import Server
 
 __all__ = ["PATH", "add_route"]
 
@@ -253,17 +254,21 @@ def wants_open_metrics(accept: str) -> bool:
     return weights.get("application/openmetrics-text", 0.0) > max(others)
 
 
-def add_route(core: _core.Server) -> None:
+def add_route(server: Server) -> None:
     """Has a server answer requests for its metrics."""
+    # The core refers to `respond`, so this may not refer to the core: the collector would not see
+    # the cycle. The server exists while its thread runs `respond`.
+    counted = weakref.proxy(server)
 
     def respond(request: HttpRequest) -> Iterator[bytes]:
         open_metrics = wants_open_metrics(request.headers.get("accept", ""))
-        text = text_of(metrics_of(core.metrics(), core.scheme), open_metrics=open_metrics)
+        metrics = metrics_of(counted._core.metrics(), counted._core.scheme)
+        text = text_of(metrics, open_metrics=open_metrics)
         content_type = OPEN_METRICS if open_metrics else TEXT
         headers = {"Cache-Control": "no-store", "Vary": "Accept"}
         return parts(HttpResponse(text, 200, content_type, headers), request)
 
-    core.insert_route(
+    server._core.insert_route(
         PATH,
         ["GET"],
         respond,

@@ -284,12 +284,12 @@ class Server(Decorators):
             image_pixels,
             threads is not None,
             timeout_ms,
-            CallSpans(self._core) if trace else None,
+            CallSpans(self) if trace else None,
         )
         if metrics:
             from ucall import _metrics
 
-            _metrics.add_route(self._core)
+            _metrics.add_route(self)
         self.title = _checks.text("title", title)
         self.version = _checks.text("version", version)
         self.description = _checks.text("description", description)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import inspect
 import json
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 
 import ucall
-from harness import HOST, Wire, eventually
+from harness import HOST, Wire, eventually, request
 from ucall import _core
 
 Serve = Callable[..., ucall.Server]
@@ -117,6 +119,23 @@ def test_the_server_can_be_restarted_repeatedly(serve: Serve) -> None:
         server.start()
     assert server.port == port
     assert server.stats()["calls"] == server.stats()["accepted"] == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"metrics": True}, {"trace": True}])
+def test_a_server_that_is_dropped_releases_its_functions(options: dict[str, Any]) -> None:
+    def define() -> Callable[[], None]:
+        return lambda: None
+
+    function = define()
+    released = weakref.ref(function)
+    with ucall.Server(port=0, **options) as server:
+        server.add(function, name="function")
+        with Wire(server.port) as wire:
+            assert wire.result("function") is None
+            wire.send(request("rpc.discover"))
+            assert wire.line()
+    del function, server
+    assert eventually(lambda: gc.collect() >= 0 and released() is None, timeout_s=20)
 
 
 def test_another_server_may_bind_at_once_after_a_stop(serve: Serve) -> None:

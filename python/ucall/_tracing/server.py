@@ -15,6 +15,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import inspect
+import weakref
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,10 +28,10 @@ from ucall._tracing import PROPAGATOR, Attributes, attributes_of, record_error, 
 from ucall.errors import RPCError
 
 if TYPE_CHECKING:
-    from ucall import _core
     from ucall._core import Context
     from ucall._registration import Registration
     from ucall._signature import Parameter
+    from ucall.server import Server
 
 __all__ = ["CallSpans"]
 
@@ -52,8 +53,10 @@ _OWN_CONTEXT: Parameter = ("", int(inspect.Parameter.POSITIONAL_ONLY), "context"
 class CallSpans:
     """Wraps the functions of a server, so that each call has a span."""
 
-    def __init__(self, core: _core.Server) -> None:
-        self._core = core
+    def __init__(self, server: Server) -> None:
+        #: Weak: the core refers to the wrapped functions, and the server to the core. The collector
+        #: does not see references of the core, so it would never free a cycle through it.
+        self._server = weakref.ref(server)
         self._tracer = tracer()
 
     def wrap(self, registration: Registration) -> Registration:
@@ -90,12 +93,15 @@ class CallSpans:
         return self._tracer.start_span(ctx.method, parent, trace.SpanKind.SERVER, attributes)
 
     def _addresses(self, ctx: Context) -> Attributes:
-        host = self._core.host
+        server = self._server()
+        if server is None:  # A thread begins this call after the end of its server.
+            return {}
+        host = server.host
         if host.startswith(UNIX):
             return {"server.address": host.removeprefix(UNIX), "network.transport": "unix"}
         addresses: Attributes = {
             "server.address": host,
-            "server.port": self._core.port,
+            "server.port": server.port,
             "network.transport": "tcp",
         }
         if isinstance(ctx.peer, tuple):
