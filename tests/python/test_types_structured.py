@@ -201,6 +201,31 @@ def test_mismatches_are_named(
     assert (error["code"], error["data"]) == (-32602, "params.a" + problem)
 
 
+@pytest.mark.parametrize(
+    ("annotation", "text", "problem"),
+    [
+        (User, '{"name":"a","age":1e400}', ".age: number out of range"),
+        (User, '{"name":"a","age":DIGITS}', ".age: integer value out of range"),
+        (User, '{"name":1,"age":1e400}', ".name: expected str, got int"),
+        (User, '{"more":1e400,"age":1}', ".name: missing, expected str"),
+        (int | float, "1e400", ": number out of range"),
+        (Annotated[float, msgspec.Meta(ge=0)], "-1e400", ": number out of range"),
+        (Literal[1], "DIGITS", ": number out of range"),
+        (Level, "1e400", ": number out of range"),
+        (set[int], "[1, 1e400]", "[1]: number out of range"),
+        (dict[int, float], '{"1": 1e400}', '["..."]: number out of range'),
+    ],
+)
+def test_numbers_out_of_range_are_named(
+    connect_to: ConnectTo, annotation: Any, text: str, problem: str
+) -> None:
+    wire = connect_to(serving(annotation))
+    text = text.replace("DIGITS", "1" * 5_000)
+    wire.send(f'{{"jsonrpc":"2.0","id":1,"method":"echo","params":[{text}]}}'.encode())
+    error = json.loads(wire.line())["error"]
+    assert (error["code"], error.get("data")) == (-32602, "params.a" + problem)
+
+
 def test_a_missing_param_names_its_type(connect_to: ConnectTo) -> None:
     wire = connect_to(serving(Age))
     assert wire.error("echo")["data"] == "params.a: missing, expected int >= 0 and <= 150"

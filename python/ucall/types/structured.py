@@ -82,7 +82,7 @@ def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Expl
     if not isinstance(error, msgspec.DecodeError):
         return None
     problem, path, is_key = _parsed(str(error))
-    document = msgspec.json.decode(raw)
+    document = _document(raw)
     steps = _steps(path, document, lambda: _message(decode, document) == str(error), len(raw))
     if is_key:
         return f"key: {_translated(problem)}", steps
@@ -94,6 +94,16 @@ def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Expl
     if field:
         return _field(leaf, field["what"], field["name"]), [*steps, field["name"]]
     return _explained(problem, leaf, value), steps
+
+
+def _document(raw: bytes) -> Any:
+    """The value of a text; unknown if a number in it is out of the range of every type."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return _UNKNOWN
 
 
 def _parsed(message: str) -> tuple[str, str, bool]:
