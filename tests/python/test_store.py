@@ -7,10 +7,11 @@ import base64
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from serving import Serve
 from test_workers import supervised
@@ -280,6 +281,46 @@ def test_python_and_calls_share_the_store(
         assert [key for key, _ in store.scan()] == ["a", "b", "d", "e"]
     assert [key for key, _ in store.scan(start="b", end="d")] == ["b"]
     assert store.delete("d") and not store.delete("d")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        numpy.float64(1.5),
+        numpy.float32(0.1),
+        numpy.longdouble(1.5),
+        numpy.int64(-5),
+        numpy.uint8(7),
+        numpy.bool_(True),
+        numpy.str_("é"),
+        numpy.datetime64("2026-11-21"),
+    ],
+    ids=lambda value: value.dtype.name,
+)
+def test_numpy_scalars_are_stored_as_a_result_has_them(
+    store: ucall.store.Store, connect_to: Callable[..., Wire], value: Any
+) -> None:
+    def scalar() -> Any:
+        return value
+
+    expected = connect_to(scalar).result("scalar")
+    store.put("put", value)
+    store.batch([("cas", "cas", 0, value)])
+    assert store.get("put") == (expected, 1) and store.get("cas") == (expected, 2)
+    found = store.get("put")
+    assert found is not None and type(found.value) is type(expected)
+
+
+def test_other_numpy_scalars(store: ucall.store.Store) -> None:
+    store.put("bytes", numpy.bytes_(b"\0\1"))
+    assert store.get("bytes") == (b"\0\1", 1)
+    store.put("count", numpy.int64(5))
+    assert store.increment("count") == 6
+    for refused in (numpy.complex64(1), numpy.timedelta64(1, "s")):
+        with pytest.raises(TypeError, match="cannot be written as JSON"):
+            store.put("bytes", refused)
+    with pytest.raises(ValueError):
+        store.put("bytes", numpy.float64("nan"))
 
 
 def test_wrong_arguments_in_python(store: ucall.store.Store, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ucall import _core
+from ucall.types.encode import encode_scalar, is_derived
 
 __all__ = ["Entry", "Key", "Operation", "Store", "open"]
 
@@ -96,7 +97,8 @@ class Store:
 
         Args:
             key: 1 to 511 bytes; a str stands for its UTF-8.
-            value: What JSON has, or an object with the buffer protocol, as ``bytes`` or an array.
+            value: What JSON has, a NumPy scalar that a result may have, or another object with the
+                buffer protocol, as ``bytes`` or an array.
             ttl_ms: The milliseconds after which the key is absent.
         """
         version = self._core.put(key, *_encode(value), ttl_ms=_ttl(ttl_ms), version=None)
@@ -177,6 +179,8 @@ def _entry(version: int, is_json: bool, stored: bytes) -> Entry:
 
 def _encode(value: Any) -> tuple[Any, bool]:
     """A buffer, and whether it is JSON text."""
+    if is_derived(type(value), "numpy", "generic"):  # They have the buffer protocol, too.
+        value = encode_scalar(value)
     try:
         memoryview(value)
     except TypeError:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ucall._core import Pieces, Unwritable
 from ucall.types.messages import require, type_name
 
-__all__ = ["Encoder", "is_derived"]
+__all__ = ["Encoder", "encode_scalar", "is_derived"]
 
 Encode: TypeAlias = Callable[[Any], object]
 
@@ -24,8 +24,8 @@ _WRITTEN = (bool, int, float, str, list, tuple, dict, bytes, bytearray, memoryvi
 #: Types that msgspec must leave as they are, because the core writes them.
 _CORE_TYPES = (bytes, bytearray, memoryview, Pieces)
 
-#: Kinds of NumPy's scalars: bool, integers, floats.
-_NUMBERS = "biuf"
+#: Kinds of NumPy's scalars whose items are written: bool, integers, floats, text, bytes.
+_WRITTEN_KINDS = "biufUS"
 
 _BY_MSGSPEC = (
     ("builtins", "set"),
@@ -127,11 +127,15 @@ def _array(value: Any) -> object:
         raise Unwritable(str(error)) from None
 
 
-def _scalar(value: Any) -> object:
-    """Encodes a NumPy scalar. The item of a long double is a long double again."""
+def encode_scalar(value: Any) -> object:
+    """Encodes a NumPy scalar.
+
+    Raises:
+        Unwritable: JSON has no such value.
+    """
     kind = value.dtype.kind
-    if kind in _NUMBERS:
-        item: Any = value.item()
+    if kind in _WRITTEN_KINDS:
+        item: Any = value.item()  # That of a long double is a long double again.
         return float(value) if type(item) is type(value) else item
     if kind == "M":
         return str(value)
@@ -153,7 +157,7 @@ def _reject(value: Any) -> object:
 
 _BUILTIN_ENCODERS: tuple[tuple[str, str, Encode], ...] = (
     ("numpy", "ndarray", _array),
-    ("numpy", "generic", _scalar),
+    ("numpy", "generic", encode_scalar),
     ("PIL.Image", "Image", _image),
 )
 
