@@ -87,6 +87,7 @@ def test_lists_are_accepted_as_arrays(connect_to: ConnectTo) -> None:
     wire = connect_to(kind)
     assert wire.result("kind", [[1, 2]]) == ["int64", [2]]
     assert wire.result("kind", [[[1, 2.5], [3, 4]]]) == ["float64", [2, 2]]
+    assert wire.result("kind", [[2**64, 1.5]]) == ["float64", [2]]
     assert wire.result("kind", [[True]]) == ["bool", [1]]
     assert wire.result("kind", [[2**63]]) == ["uint64", [1]]
     assert wire.result("kind", [[]]) == ["float64", [0]]
@@ -182,6 +183,7 @@ MISMATCHES: list[tuple[Callable[..., object], Any, str]] = [
     (of_either, [True, 1], "array of int16 or bool {how}, got a list of bool and int"),
     (of_matrix, [1], "2-d array of float64 {how}, got one of 1 dimensions"),
     (of_any, [2**63, -1], "array {how}: a number is out of the range of 64-bit integers"),
+    (of_any, [10**400, 1.5], "array {how}: int too large to convert to float"),
 ]
 
 

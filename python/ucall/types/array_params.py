@@ -161,6 +161,8 @@ def _of_leaves(items: list[Any], leaves: set[type], dtype: Any) -> NDArray[Any] 
 
 def _numpy_array(items: list[Any], leaves: set[type]) -> NDArray[Any]:
     """Refuses ints beyond 64 bits, which NumPy would convert to floats or objects."""
+    if float in leaves:
+        return numpy.array(items, numpy.float64)
     array = numpy.array(items)
     if leaves == {int} and array.dtype.kind not in "iu":
         raise ValueError("a number is out of the range of 64-bit integers")
