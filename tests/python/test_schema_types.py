@@ -102,6 +102,7 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
     "matrix": (np.ndarray[tuple[int, int], np.dtype[np.int32]], [[[1]], [1], [[[1]]]]),
     "any array": (np.ndarray, [[1, 2.5], [True, False], [True, 1], [[True], [False]]]),
     "floating": (NDArray[np.floating], [[0.5], [], [True]]),
+    "integer": (NDArray[np.integer], [[1], [], [[]], [2**63, 1]]),
     "unsigned": (NDArray[np.unsignedinteger], [[1], []]),
     "complex kind": (NDArray[np.complexfloating], [[1.5], []]),
     "complex": (NDArray[np.complex64], [[1.5, 1], [True], [1e39]]),
@@ -142,7 +143,7 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
 _STRINGS = {
     *("bytes", "bytearray", "memoryview", "image"),
     *("array", "uint8", "matrix", "bools", "any array", "floating", "unsigned", "complex kind"),
-    *("complex", "float16", "float32", "two dtypes", "maybe array", "arrays"),
+    *("integer", "complex", "float16", "float32", "two dtypes", "maybe array", "arrays"),
     "class with arrays",
     *("datetime", "date", "time", "timedelta", "uuid", "decimal", "int keys"),
 }

@@ -102,6 +102,15 @@ def of_uint8(a: NDArray[np.uint8]) -> list[object]:
     return [str(a.dtype), a]
 
 
+def of_uint64(a: NDArray[np.uint64]) -> list[int]:
+    result: list[int] = a.tolist()
+    return result
+
+
+def of_integers(a: NDArray[np.integer[Any]]) -> str:
+    return str(a.dtype)
+
+
 def of_floats(a: NDArray[np.floating[Any]]) -> str:
     return str(a.dtype)
 
@@ -130,6 +139,12 @@ VALID: list[tuple[Callable[..., object], Any, Any]] = [
     (of_float32, [], "float32"),
     (of_floats, np.zeros(2, "f2"), "float16"),
     (of_floats, [1.5], "float64"),
+    (of_floats, [], "float64"),
+    (of_uint64, [2**64 - 1, 0], [2**64 - 1, 0]),
+    (of_uint64, [[2**63], [2**63 - 1]], [[2**63], [2**63 - 1]]),
+    (of_integers, [2**63, 1], "uint64"),
+    (of_integers, [], "int64"),
+    (of_integers, [[], []], "int64"),
     (of_either, np.zeros(2, "?"), "bool"),
     (of_either, np.zeros(2, "i1"), "int16"),
     (of_either, [True], "bool"),
@@ -149,6 +164,8 @@ def test_dtypes_are_converted_safely(
     param = npy(given) if isinstance(given, np.ndarray) else given
     assert connect_to(function).result(function.__name__, [param]) == result
 
+
+BEYOND_64_BITS = "array of uint64 {how}: a number is out of the range of 64-bit integers"
 
 ANY = " annotate the parameter as numpy.ndarray, which takes any dtype"
 
@@ -172,6 +189,9 @@ MISMATCHES: list[tuple[Callable[..., object], Any, str]] = [
     (of_float32, "AAA", "array of float32 {how}, got a str that is no base64"),
     (of_uint8, [-1], "array of uint8 {how}: a number is out of the range of uint8"),
     (of_uint8, [256], "array of uint8 {how}: a number is out of the range of uint8"),
+    (of_uint8, [2**63, 1], "array of uint8 {how}: a number is out of the range of uint8"),
+    (of_uint64, [2**64, 1], BEYOND_64_BITS),
+    (of_uint64, [2**63, -1], BEYOND_64_BITS),
     (of_uint8, [1.0], "array of uint8 {how}, got a list of float"),
     (of_uint8, [2**70], "array of uint8 {how}: a number is out of the range of 64-bit integers"),
     (of_floats, np.zeros(1, "i4"), "array of floating {how}, got one of int32;" + ANY),

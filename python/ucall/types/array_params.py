@@ -151,6 +151,8 @@ def _of_leaves(items: list[Any], leaves: set[type], dtype: Any) -> NDArray[Any] 
         return None
     if not isinstance(dtype, numpy.dtype):
         array = _numpy_array(items, leaves)
+        if not leaves and dtype in (numpy.integer, numpy.signedinteger):
+            array = array.astype(numpy.int64)
         return array if dtype is None or numpy.issubdtype(array.dtype, dtype) else None
     if not leaves <= _LEAVES[dtype.kind]:
         return None
@@ -160,13 +162,21 @@ def _of_leaves(items: list[Any], leaves: set[type], dtype: Any) -> NDArray[Any] 
 
 
 def _numpy_array(items: list[Any], leaves: set[type]) -> NDArray[Any]:
-    """Refuses ints beyond 64 bits, which NumPy would convert to floats or objects."""
+    """The array of NumPy's default dtype, or of the 64-bit integers that fit all ints.
+
+    Raises:
+        OverflowError, ValueError: A number is out of range, or nested lists differ in length.
+    """
     if float in leaves:
         return numpy.array(items, numpy.float64)
     array = numpy.array(items)
-    if leaves == {int} and array.dtype.kind not in "iu":
+    if leaves != {int} or array.dtype.kind in "iu":
+        return array
+    # NumPy makes floats of ints on both sides of 2**63, and objects of those beyond 64 bits.
+    exact = numpy.array(items, object)
+    if exact.min() < 0 or exact.max() > numpy.iinfo(numpy.uint64).max:
         raise ValueError("a number is out of the range of 64-bit integers")
-    return array
+    return exact.astype(numpy.uint64)
 
 
 def _within(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
