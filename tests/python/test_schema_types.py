@@ -137,11 +137,12 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
     "pattern": (Annotated[str, msgspec.Meta(pattern="^a")], ["a", "b"]),
     "model": (Item, [{"sku": "a"}, {"sku": "a", "count": 0}, {"sku": "a", "x": 1}]),
     "annotated by pydantic": (Annotated[int, pydantic.Field(ge=3)], [3, 2]),
+    "bytes of pydantic": (Annotated[bytes, pydantic.Field(max_length=3)], ["AAAA", "", 1]),
 }
 
 #: Types whose schema does not check the contents of strings.
 _STRINGS = {
-    *("bytes", "bytearray", "memoryview", "image"),
+    *("bytes", "bytearray", "memoryview", "image", "bytes of pydantic"),
     *("array", "uint8", "matrix", "bools", "any array", "floating", "unsigned", "complex kind"),
     *("integer", "complex", "float16", "float32", "two dtypes", "maybe array", "arrays"),
     "class with arrays",

@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 import pydantic
 import pytest
 from annotated_types import Gt
+from serving import Serve
 
 import ucall
 from harness import Wire
+from ucall.client import Client
 
 ConnectTo = Callable[..., Wire]
 
@@ -134,6 +136,96 @@ def test_annotated_types_are_strict(connect_to: ConnectTo) -> None:
     assert wire.error("resize", [size, "1"])["data"] == "params.by: expected int, got str"
     assert wire.error("resize", [size, 1.0])["data"] == "params.by: expected int, got float"
     assert wire.error("resize", [size, 1, [0]])["data"].startswith("params.many[0]: expected a val")
+
+
+ShortBytes = Annotated[bytes, pydantic.Field(max_length=3)]
+
+
+@dataclass
+class Part:
+    data: bytes
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "built"),
+    [
+        (ShortBytes, b"\xfb\xff", b"\xfb\xff"),
+        (ShortBytes | None, None, None),
+        (dict[str, ShortBytes], {"a": b"abc"}, {"a": b"abc"}),
+        (tuple[Person, bytes], [{"name": "a"}, b"\xff"], (Person(name="a"), b"\xff")),
+        (Annotated[list[Part], pydantic.Field(min_length=1)], [{"data": b"\xff"}], [Part(b"\xff")]),
+        (pydantic.Base64Bytes, b"\xff", b"\xff"),
+        (pydantic.Base64Str, b"ab", "ab"),
+    ],
+)
+def test_bytes_outside_models_are_base64(
+    serve_once: Serve, annotation: Any, given: Any, built: Any
+) -> None:
+    received: list[Any] = []
+
+    def take(a: Any) -> Any:
+        received.append(a)
+        return a if isinstance(a, bytes) else None
+
+    take.__annotations__["a"] = annotation
+    with Client(port=serve_once(take).port) as client:
+        reply = client.take(given)
+    assert received == [built]
+    assert not isinstance(built, bytes) or reply.bytes == built
+
+
+def test_texts_that_are_no_base64_are_refused(connect_to: ConnectTo) -> None:
+    def take(a: ShortBytes) -> None: ...
+
+    wire = connect_to(take)
+    for given in ("?", "YWI=\n"):
+        error = wire.error("take", [given])
+        assert error["code"] == -32602
+        assert error["data"] == f"params.a: expected valid base64, got {given!r}"
+    assert wire.error("take", ["YWJjZA=="])["data"] == (
+        "params.a: expected at most 3 bytes, got 'YWJjZA=='"
+    )
+
+
+@pytest.mark.parametrize(
+    "annotation", [pydantic.PositiveFloat, list[pydantic.PositiveFloat], tuple[Person, float]]
+)
+def test_numbers_outside_models_are_finite(connect_to: ConnectTo, annotation: Any) -> None:
+    def take(a: Any) -> None: ...
+
+    take.__annotations__["a"] = annotation
+    wire = connect_to(take)
+    texts = {pydantic.PositiveFloat: "1e400", list[pydantic.PositiveFloat]: "[1, 1e400]"}
+    text = texts.get(annotation, '[{"name":"a"}, -1e400]')
+    wire.send(f'{{"jsonrpc":"2.0","id":1,"method":"take","params":[{text}]}}'.encode())
+    error = json.loads(wire.line())["error"]
+    assert error["code"] == -32602 and ": expected finite number, got " in error["data"]
+
+
+class Upload(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
+
+    data: bytes
+
+
+@dataclass
+class Uploads:
+    first: Upload
+
+
+def test_a_model_says_whether_its_bytes_are_base64(connect_to: ConnectTo) -> None:
+    def alone(upload: Upload) -> Upload:
+        assert upload.data == b"\xfb\xff"
+        return upload
+
+    def within(uploads: Uploads) -> Upload:
+        return alone(uploads.first)
+
+    wire = connect_to(alone, within)
+    # pydantic reads both alphabets, and writes that of URLs.
+    for text in ("+/8=", "-_8="):
+        assert wire.result("alone", [{"data": text}]) == {"data": "-_8="}
+        assert wire.result("within", [{"first": {"data": text}}]) == {"data": "-_8="}
 
 
 def test_a_dataclass_may_hold_a_model(connect_to: ConnectTo) -> None:

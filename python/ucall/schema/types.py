@@ -127,7 +127,8 @@ class Schemas:
         inputs = [(annotation, mode, TypeAdapter(annotation))]
         made, definitions = TypeAdapter.json_schemas(inputs, ref_template=LOCAL + "{model}")
         components = definitions.get("$defs", {})
-        return self._with_components(made[annotation, mode], components, direction)
+        outside = rewritten(made[annotation, mode], _with_base64)
+        return self._with_components(outside, components, direction)
 
     def _with_components(
         self, schema: Schema, components: dict[str, Schema], direction: Direction
@@ -149,6 +150,14 @@ class Schemas:
             if self._written.setdefault(numbered, written) == written:
                 return numbered
         raise AssertionError("unreachable")
+
+
+def _with_base64(made: Schema) -> Schema:
+    """A schema of pydantic's outside models, where ucall has it read bytes as base64."""
+    if made.get("format") != "binary":
+        return made
+    of_text = ("type", "format", "minLength", "maxLength")
+    return {name: it for name, it in made.items() if name not in of_text} | binary.bytes_schema()
 
 
 def _completed(schema: Schema, direction: Direction) -> Schema:

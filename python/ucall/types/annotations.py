@@ -20,7 +20,7 @@ from ucall.types.messages import UnsupportedType, type_name
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Takes", "describe_annotation", "is_pydantic", "is_union", "parts_of"]
+__all__ = ["Takes", "describe_annotation", "is_pydantic", "is_union", "metadata_of", "parts_of"]
 
 Takes: TypeAlias = str | tuple[str, Any]
 """A kind (``"int"``), or a kind and its parts (``("list", "int")``)."""
@@ -141,7 +141,8 @@ def _types_in(annotation: Any) -> tuple[Any, ...]:
     return arguments[:1] if is_annotated else arguments
 
 
-def _metadata(part: Any) -> tuple[Any, ...]:
+def metadata_of(part: Any) -> tuple[Any, ...]:
+    """The metadata of ``Annotated``; empty for other annotations."""
     is_annotated = typing.get_origin(part) is typing.Annotated
     return typing.get_args(part)[1:] if is_annotated else ()
 
@@ -150,14 +151,14 @@ def is_pydantic(part: Any) -> bool:
     """Whether pydantic defines the type, made it, or has metadata in it."""
     if isinstance(part, type):
         return hasattr(part, "__pydantic_validator__") or _is_of(part, _PYDANTIC)
-    return any(_is_of(type(note), _PYDANTIC) for note in _metadata(part))
+    return any(_is_of(type(note), _PYDANTIC) for note in metadata_of(part))
 
 
 def _check_metadata(parts: list[Any]) -> None:
     """Refuses unknown metadata, which may be a constraint that nothing would check."""
     meta = getattr(sys.modules.get("msgspec"), "Meta", ())
     for part in parts:
-        for note in _metadata(part):
+        for note in metadata_of(part):
             if not isinstance(note, (str, meta)) and not _is_of(type(note), _METADATA_PACKAGES):
                 raise UnsupportedType(type_name(part))
 

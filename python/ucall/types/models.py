@@ -1,7 +1,8 @@
 """Builds pydantic's models and annotated types from JSON text, by ``pydantic.TypeAdapter``.
 
 A model converts values as its configuration says. An annotated type without a model
-(``Annotated[int, Gt(0)]``) is strict, as all other parameters are: ``"5"`` is not an int.
+(``Annotated[int, Gt(0)]``) is strict, as all other parameters are: ``"5"`` is not an int. Outside
+models, bytes are base64 and numbers are finite, as in all other parameters.
 
 pydantic collects all errors, at hundreds of bytes each, so that megabytes of wrong items would take
 gigabytes. Here a list stops at its first error, and above `_ERRORS_MAX` errors the message has only
@@ -15,7 +16,7 @@ import re
 import typing
 from typing import TYPE_CHECKING, Any
 
-from ucall.types.annotations import parts_of
+from ucall.types.annotations import metadata_of, parts_of
 from ucall.types.collisions import with_collision_check
 from ucall.types.messages import UnsupportedType, kind_of, require, type_name, value_text
 
@@ -51,12 +52,13 @@ def describe(annotation: Any) -> Takes:
     """
     pydantic = require("pydantic", type_name(annotation))
     try:
-        adapter = pydantic.TypeAdapter(annotation)
+        adapter = _adapter(annotation)
     except (TypeError, NameError, pydantic.errors.PydanticUserError) as error:
         first_line = str(error).partition("\n")[0]
         raise UnsupportedType(type_name(annotation), first_line) from None
     strict = None if _holds_model(annotation) else True
-    decode = functools.partial(_validator(adapter).validate_json, strict=strict)
+    validator = _validator(adapter, _configuration(annotation))
+    decode = functools.partial(validator.validate_json, strict=strict)
     return "custom", ("text", *with_collision_check(annotation, decode, explain), _name(annotation))
 
 
@@ -88,10 +90,31 @@ def decode_part(kind: Any, value: Any) -> Any:
 def _validator_of(kind: Any) -> Any:
     import pydantic
 
-    return _validator(pydantic.TypeAdapter(kind))
+    return _validator(pydantic.TypeAdapter(kind), None)
 
 
-def _validator(adapter: Any) -> Any:
+def _adapter(annotation: Any) -> Any:
+    from pydantic import PydanticUserError, TypeAdapter
+
+    try:
+        return TypeAdapter(annotation, config=_configuration(annotation))
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":
+            raise
+    return TypeAdapter(annotation)  # A class has a configuration of its own.
+
+
+def _configuration(annotation: Any) -> Any:
+    """pydantic's configuration of what is outside models, which ignore it."""
+    from pydantic import EncodedBytes
+
+    # ``Base64Bytes`` and its like decode the text themselves.
+    notes = (note for part in parts_of(annotation) for note in metadata_of(part))
+    form = "utf8" if any(isinstance(note, EncodedBytes) for note in notes) else "base64"
+    return {"val_json_bytes": form, "allow_inf_nan": False}
+
+
+def _validator(adapter: Any, configuration: Any) -> Any:
     """The adapter's validator, with lists that stop at their first error."""
     from pydantic_core import SchemaError, SchemaValidator
 
@@ -100,9 +123,9 @@ def _validator(adapter: Any) -> Any:
     try:
         schema = _with_fail_fast(adapter.core_schema)
         try:
-            return SchemaValidator(schema, **options)
+            return SchemaValidator(schema, configuration, **options)
         except TypeError:  # pydantic before 2.12 has neither prebuilt validators nor the option.
-            return SchemaValidator(schema)
+            return SchemaValidator(schema, configuration)
     except SchemaError:  # pydantic before 2.8 has no ``fail_fast``.
         return adapter
 
@@ -144,6 +167,8 @@ def _message(fault: Any) -> str:
     got = kind_of(value) if fault["type"].endswith("_type") else value_text(value)
     if fault["type"].endswith("_parsing"):
         problem = problem.partition(", ")[0]  # The rest is the message of the parser.
+    if fault["type"] == "bytes_invalid_encoding":
+        problem = problem.partition(": ")[0]  # The rest is the message of the decoder.
     return f"expected {_expected(problem)}, got {got}"
 
 
