@@ -6,13 +6,15 @@ use crate::websocket::{Opcode, write_frame};
 /// The method of the notification of a server that drains.
 pub const DRAIN: &str = "$/drain";
 
-/// Announces the drain over raw TCP, on a connection whose first request comes during it.
-pub(super) fn announce_drain(out: &mut Vec<u8>) {
-    out.extend_from_slice(format!(r#"{{"jsonrpc":"2.0","method":"{DRAIN}"}}"#).as_bytes());
-    out.push(b'\n');
-}
-
 impl PlainConnection {
+    /// Over raw TCP, announces a drain that has begun before the first request.
+    pub(super) fn announce_drain(&self, drain: Drain, out: &mut Vec<u8>) {
+        if drain == Drain::Serving && self.is_raw() {
+            out.extend_from_slice(format!(r#"{{"jsonrpc":"2.0","method":"{DRAIN}"}}"#).as_bytes());
+            out.push(b'\n');
+        }
+    }
+
     /// Over raw TCP, a request that was refused in a drain is the last one.
     #[inline]
     pub(super) fn end_if_refusing(&mut self, drain: Drain, out: &mut Vec<u8>) {

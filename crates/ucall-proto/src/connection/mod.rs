@@ -48,7 +48,6 @@ use crate::tls::{TlsSession, starts_tls_record};
 pub use budget::{MemoryBudget, Reservation};
 use deadline::{WaitState, body_time};
 pub use drain::DRAIN;
-use drain::announce_drain;
 use exchange::Exchanges;
 use http::Http;
 use http_framing::HttpFraming;
@@ -542,9 +541,7 @@ impl PlainConnection {
         } else if self.is_raw() && environment.service.requires_authentication() {
             self.authenticate_raw(environment, out);
         }
-        if self.is_raw() && environment.drain == Drain::Serving {
-            announce_drain(out);
-        }
+        self.announce_drain(environment.drain, out);
         // The HTTP parser handles empty lines before a request (RFC 9112, 2.2).
         Step::Consumed(if self.is_raw() { space } else { 0 })
     }
