@@ -149,6 +149,11 @@ def test_notify_precedes_the_reply_of_tasks_and_threads(serve: Serve, over: str)
         ctx.notify("step", {"number": 2})
         return "done"
 
+    async def without_waiting(ctx: ucall.Context) -> str:
+        ctx.notify("step", [1])
+        ctx.notify("step", {"number": 2})
+        return "done"
+
     def thread(ctx: ucall.Context) -> str:
         ctx.notify("step", (1,))
         ctx.notify("step", {"number": 2})
@@ -158,10 +163,10 @@ def test_notify_precedes_the_reply_of_tasks_and_threads(serve: Serve, over: str)
         ctx.notify("step")
         return "done"
 
-    server = serve(task, plain)
+    server = serve(task, without_waiting, plain)
     server.add(thread, threads=True)
     with Client(over, server.port) as client:
-        for method in ("task", "thread") * 20:
+        for method in ("task", "without_waiting", "thread") * 20:
             client.send(method)
             assert client.message() == ("step", [1])
             assert client.message() == ("step", {"number": 2})
