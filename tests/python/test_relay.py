@@ -255,6 +255,20 @@ def test_a_bad_reply_ends_its_connection(serve: Serve, case: str) -> None:
             assert upstream.accepted == 2
 
 
+def test_a_call_that_its_upstream_cannot_read_gets_its_error(serve: Serve) -> None:
+    def bad(peer: Peer) -> None:
+        read_call(peer)
+        peer.send(b'{"id":null,"error":{"code":-32600,"message":"Invalid Request"}}\n')
+
+    with scripted(*[bad] * 6, echo) as upstream:
+        server = serve()
+        server.relay("up.*", to=address(upstream))
+        with Wire(server.port) as wire:
+            for _ in range(6):
+                assert wire.error("up.f")["code"] == -32600
+            assert wire.result("up.f", [2]) == [2]
+
+
 def test_a_second_reply_reaches_nobody(relay: Callable[..., Wire]) -> None:
     def twice(peer: Peer) -> None:
         call = read_call(peer)

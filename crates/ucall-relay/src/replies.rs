@@ -7,7 +7,7 @@ use ucall_server::NativeOutcome;
 /// Arrays and objects inside one another, in a whole reply: as many as a result of this project's
 /// servers has, and the reply itself.
 const NESTING_MAX: usize = Limits::NESTING_MAX + 1;
-/// The id of an error that names no call: a server that cannot read one does not know its id.
+/// The id of an error for a call that a server cannot read, so that it does not know its id.
 pub(crate) const NO_CALL: u32 = u32::MAX;
 /// Memory that is kept for the next incomplete reply.
 const CACHED_BYTES_MAX: usize = 64 * 1024;
@@ -25,7 +25,7 @@ pub struct ReplyReader {
 /// One reply or item: the id that the call was given, and its outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UpstreamReply {
-    /// The number of a slot, or `u32::MAX` for an error that names none.
+    /// The number of a slot, or `u32::MAX` for a call that the server could not read.
     pub id: u32,
     /// The text of the result or the item, or the error.
     pub outcome: NativeOutcome,
@@ -136,7 +136,11 @@ fn handle_response(
         };
     }
     let outcome = outcome(response)?;
-    let is_nameless = matches!(response.id, None | Some(b"null")) && outcome.is_err();
+    let is_refusal = |error: &RpcError| {
+        [RpcError::PARSE_ERROR, RpcError::INVALID_REQUEST].contains(&error.code)
+    };
+    let is_nameless = matches!(response.id, None | Some(b"null"))
+        && outcome.as_ref().err().is_some_and(is_refusal);
     let Some(id) = response.id.and_then(slot_number).or(is_nameless.then_some(NO_CALL)) else {
         return Err(describe_unexpected(outcome.err()));
     };
