@@ -33,6 +33,7 @@ def binary(kind: str, media_type: str = "application/octet-stream", **hints: Any
 
 
 INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}
+DECIMAL = {"type": ["string", "number"], "format": "decimal"}
 NULLABLE = {"anyOf": [INTEGER, {"type": "null"}]}
 ARRAY = binary("array", "application/x-npy", dtype="float32", shape=None)
 
@@ -70,6 +71,11 @@ DOCUMENT: Any = {
             **{"x-stream": True, "x-item": STRING},
         ),
         method("math.div", param("a", NUMBER), param("b", NUMBER), paramStructure="by-position"),
+        method(
+            "pay",
+            param("amount", DECIMAL),
+            param("tip", {"anyOf": [DECIMAL, {"type": "null"}], "default": None}, required=False),
+        ),
         method("any", param("value", {})),
     ],
     "components": {

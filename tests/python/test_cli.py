@@ -95,7 +95,9 @@ def npy(array: Any) -> bytes:
         ("+1", "+1"),
         ("1.5", 1.5),
         ("-1e3", -1000.0),
-        ("1e999", "1e999"),
+        ("1.10", 1.1),
+        ("1e23", 1e23),
+        ("0.10000000000000001x", "0.10000000000000001x"),
         (".5", ".5"),
         ("true", True),
         ("false", False),
@@ -116,6 +118,32 @@ def npy(array: Any) -> bytes:
 )
 def test_inferred_types(text: str, value: Any) -> None:
     assert infer(text) == value and type(infer(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12345678901234567.89",
+        "-0.10000000000000000001",
+        "1e400",
+        "1e-400",
+        "1e9999999999999999999",
+        "[1, 0.10000000000000001]",
+        '{"a": [1e400]}',
+    ],
+)
+def test_numbers_that_a_float_would_change(call: Run, sent: Callable[..., Any], text: str) -> None:
+    for arguments in ([f"a={text}"], ["--positional", text]):
+        done = call("echo", *arguments)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"a float cannot hold '" in done.stderr and b"; name:str= sends the" in done.stderr
+    assert call("echo", f"a={text}").stderr.startswith(b"ucall: a: a float ")
+    assert sent(f"a:str={text}") == {"a": text}
+
+
+def test_numbers_are_rounded_on_request(sent: Callable[..., Any]) -> None:
+    assert sent("a:float=0.10000000000000001") == {"a": 0.1}
+    assert sent("a:json=[0.10000000000000001]") == {"a": [0.1]}
 
 
 def test_values_by_name(sent: Callable[..., Any]) -> None:

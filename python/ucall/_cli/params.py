@@ -14,7 +14,16 @@ from ucall.types.images import FORMATS, sniff_format
 if TYPE_CHECKING:
     from ucall._cli.typed import TypedParams
 
-__all__ = ["Params", "UsageError", "infer", "parse_as", "shortened"]
+__all__ = [
+    "InexactNumberError",
+    "Params",
+    "UsageError",
+    "exact_json",
+    "infer",
+    "is_number",
+    "parse_as",
+    "shortened",
+]
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -27,6 +36,16 @@ _STANDARD_INPUT = "@-"
 
 class UsageError(Exception):
     """The command line is invalid; the message is one line."""
+
+
+class InexactNumberError(UsageError):
+    """A number without a type would be sent with another value, since the client writes floats."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            f"a float cannot hold {shortened(text)}; name:str= sends the text, "
+            "name:float= or name:json= the nearest float"
+        )
 
 
 class Params:
@@ -97,6 +116,8 @@ class Params:
             return name, self._named_file(name, value)
         try:
             return name, parse_as(kind, value)
+        except InexactNumberError as error:
+            raise UsageError(f"{name}: {error}") from None
         except ValueError:
             raise UsageError(f"{name}: {shortened(value)} is not of type {kind}") from None
 
@@ -155,16 +176,19 @@ def infer(text: str) -> object:
     """Parses a value without a type: JSON where it is valid, else text.
 
     JSON is a number, true, false, null, an array or an object. ``007`` and ``1_000`` are text.
+
+    Raises:
+        InexactNumberError: See `exact_json`.
     """
     if text in _WORDS:
         return _WORDS[text]
     try:
         if _INTEGER.fullmatch(text):
             return int(text)
-        if _NUMBER.fullmatch(text):
-            return _finite(text)
+        if is_number(text):
+            return _exact(text)
         if text[:1] in ("[", "{"):
-            return _strict_json(text)
+            return exact_json(text)
     except (ValueError, RecursionError):
         pass
     return text
@@ -174,9 +198,35 @@ def parse_as(kind: str, text: str) -> object:
     """Parses a value of a type of ``name:type=value``; without a type, as `infer` does.
 
     Raises:
+        InexactNumberError: See `infer`.
         ValueError: The text has another type.
     """
     return _TYPES[kind](text) if kind else infer(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether the text is a number of JSON."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def exact_json(text: str) -> Any:
+    """Parses JSON whose numbers are sent with the value that they have in the text.
+
+    Raises:
+        InexactNumberError: A float would change a number.
+        ValueError: The text is not JSON.
+    """
+    return _strict_json(text, _exact)
+
+
+def _exact(text: str) -> float:
+    from decimal import Context, Decimal
+
+    value = float(text)
+    # Without traps an exponent out of range makes NaN, which equals nothing.
+    if Decimal(repr(value)) != Decimal(text, Context(traps=[])):
+        raise InexactNumberError(text)
+    return value
 
 
 def _integer(text: str) -> int:
@@ -199,12 +249,12 @@ def _bool(text: str) -> bool:
         raise ValueError from None
 
 
-def _strict_json(text: str) -> Any:
+def _strict_json(text: str, parse_float: Callable[[str], float] = float) -> Any:
     def reject(constant: str) -> None:
         raise ValueError(constant)
 
     try:
-        return json.loads(text, parse_constant=reject)
+        return json.loads(text, parse_float=parse_float, parse_constant=reject)
     except RecursionError:
         raise ValueError from None
 

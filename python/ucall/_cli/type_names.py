@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from ucall._cli.params import infer
+from ucall._cli.params import InexactNumberError, infer
 from ucall._openrpc import (
     NO_DEFAULT,
     Document,
@@ -135,9 +135,16 @@ def _named_example(document: Document, param: Param) -> str:
     if kind is not None:
         return f"{shlex.quote(param.name)}=@{_FILES[kind]}"
     value = _sample(document, param.schema)
-    is_other_text = isinstance(value, str) and (infer(value) != value or value.startswith("@"))
-    name = f"{param.name}:str" if is_other_text else param.name
+    needs_type = isinstance(value, str) and not _is_sent_as_text(value)
+    name = f"{param.name}:str" if needs_type else param.name
     return f"{shlex.quote(name)}={shlex.quote(_written(value))}"
+
+
+def _is_sent_as_text(value: str) -> bool:
+    try:
+        return infer(value) == value and not value.startswith("@")
+    except InexactNumberError:
+        return False
 
 
 def _shell_value(document: Document, param: Param) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from ucall._cli.params import UsageError, parse_as, shortened
+from ucall._cli.params import (
+    InexactNumberError,
+    UsageError,
+    exact_json,
+    is_number,
+    parse_as,
+    shortened,
+)
 from ucall._cli.type_names import choices_of, type_name
 from ucall._cli.validate import problem_with
 from ucall._openrpc import Document, Method, Param, Schema, binary_type, branches, types_of
@@ -83,6 +90,8 @@ class TypedParams:
         expected = f"{param.name}: expected {type_name(self._document, param.schema)}"
         try:
             value = self._parse_by(param.schema, text, read)
+        except InexactNumberError as error:
+            raise UsageError(f"{param.name}: {error}") from None
         except UsageError as error:
             raise UsageError(f"{expected} from a file: {error}") from None
         except (ValueError, RecursionError):
@@ -94,6 +103,9 @@ class TypedParams:
 
     def _parse_by(self, schema: Schema, text: str, read: Callable[[str], bytes]) -> object:
         resolved = self._document.resolve(schema)
+        takes_digits = resolved.get("format") == "decimal" and "string" in types_of(resolved)
+        if takes_digits and is_number(text.strip()):
+            return text.strip()  # As a number it would be a float.
         if parts := branches(resolved):
             return self._parse_union(parts, text, read)
         if binary_type(resolved):
@@ -104,6 +116,8 @@ class TypedParams:
             is_text = text in choices
             return text if is_text else parse_as("", text)
         kind = _TYPES.get(types[0], "") if types else ""
+        if kind == "json":
+            return exact_json(text.strip())
         return parse_as(kind, text if kind == "str" else text.strip())
 
     def _parse_union(self, parts: list[Schema], text: str, read: Callable[[str], bytes]) -> object:
@@ -119,4 +133,4 @@ class TypedParams:
 
     def _rank(self, part: Schema) -> int:
         resolved = self._document.resolve(part)
-        return 1 if binary_type(resolved) else 2 * (types_of(resolved) == ("string",))
+        return 1 if binary_type(resolved) else 2 * ("string" in types_of(resolved))
