@@ -104,7 +104,10 @@ def as_response(result: object, path: str) -> HttpResponse:
 
 
 def parts(response: HttpResponse, request: HttpRequest) -> Iterator[bytes]:
-    """Yields a response: as a whole, or its head and then its body."""
+    """Yields a response: as a whole, or its head and then its body.
+
+    The first chunk is made before the head is sent, so that its exception can have a status.
+    """
     body = response.body
     if isinstance(body, str):
         body = body.encode()
@@ -114,10 +117,14 @@ def parts(response: HttpResponse, request: HttpRequest) -> Iterator[bytes]:
     if isinstance(body, AsyncIterator):
         raise TypeError("body: an async iterator must be returned by an async function")
     try:
+        if request.method == "HEAD":
+            yield response._head("")
+            return
+        first = _chunk(next(body, b""))
         yield response._head("")
-        if request.method != "HEAD":
-            for chunk in body:
-                yield _chunk(chunk)
+        yield first
+        for chunk in body:
+            yield _chunk(chunk)
     finally:
         if close := getattr(body, "close", None):
             close()
@@ -131,10 +138,14 @@ async def parts_later(response: HttpResponse, request: HttpRequest) -> AsyncGene
             yield part
         return
     try:
+        if request.method == "HEAD":
+            yield response._head("")
+            return
+        first = _chunk(await anext(body, b""))
         yield response._head("")
-        if request.method != "HEAD":
-            async for chunk in body:
-                yield _chunk(chunk)
+        yield first
+        async for chunk in body:
+            yield _chunk(chunk)
     finally:
         if close := getattr(body, "aclose", None):
             await close()

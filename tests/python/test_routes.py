@@ -16,6 +16,7 @@ import h11
 import httpx
 import pytest
 import trustme
+from routing import WAYS, http_client
 from serving import Serve
 
 import ucall
@@ -24,7 +25,6 @@ from harness import HOST, Wire, eventually, http, request
 from ucall import HttpRequest, HttpResponse
 
 GET = f"GET %s HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
-WAYS = ["plain", "async", "threads"]
 
 
 def sum(a: int, b: int) -> int:
@@ -33,10 +33,6 @@ def sum(a: int, b: int) -> int:
 
 def _get(path: str) -> bytes:
     return (GET % path).encode()
-
-
-def _client(server: ucall.Server, **options: Any) -> httpx.Client:
-    return httpx.Client(base_url=f"http://{HOST}:{server.port}", timeout=60, **options)
 
 
 def _add(server: ucall.Server, way: str, path: str, function: Any, **options: Any) -> None:
@@ -60,7 +56,7 @@ def test_a_route_gets_its_request(serve: Serve, way: str) -> None:
 
     server = serve(sum)
     _add(server, way, "/a/*", answer, methods=["get", "PUT"])
-    with _client(server) as client:
+    with http_client(server) as client:
         headers = [("X-One", "1"), ("X-One", "2")]
         reply = client.put("/a/b%20c?d=%20&e", content=b"\x00body", headers=headers)
         assert (reply.status_code, reply.content) == (200, b"\x00body")
@@ -90,7 +86,7 @@ def test_bodies_and_responses(serve: Serve, way: str) -> None:
     }
     for path, (result, *_) in results.items():
         _add(server, way, path, lambda request, result=result: result)
-    with _client(server) as client:
+    with http_client(server) as client:
         for path, (_, status, content_type, body) in results.items():
             for method in ("GET", "HEAD"):
                 reply = client.request(method, path)
@@ -106,7 +102,7 @@ def test_headers_of_a_response(serve: Serve) -> None:
     server = serve()
     headers = {"X-A": "b", "Cache-Control": "no-store", "X-Latin": "é"}
     server.http("/a")(lambda request: HttpResponse("", headers=headers))
-    with _client(server) as client:
+    with http_client(server) as client:
         reply = client.get("/a")
         assert all(reply.headers[name] == value for name, value in headers.items())
 
@@ -157,7 +153,7 @@ def test_a_response_that_was_changed_is_checked_again(
 
     server = serve()
     server.http("/split")(split)
-    with _client(server) as client:
+    with http_client(server) as client:
         reply = client.get("/split")
         assert reply.status_code == 500 and "set-cookie" not in reply.headers
     assert "printable Latin-1" in caplog.text
@@ -212,7 +208,7 @@ def test_other_methods_and_paths(serve: Serve) -> None:
     server.http("/", methods=["GET"])(lambda request: "page")
     server.http("/a", methods=["PUT", "DELETE"])(lambda request: "a")
     server.http("/a/*")(lambda request: "below")
-    with _client(server) as client:
+    with http_client(server) as client:
         assert client.get("/").text == "page"
         assert client.delete("/a").text == "a" and client.get("/a/b/c").text == "below"
         for method, path, status, allow in [
@@ -238,7 +234,7 @@ def test_errors(serve: Serve, caplog: pytest.LogCaptureFixture, way: str) -> Non
     server = serve()
     _add(server, way, "/fail", fail)
     _add(server, way, "/wrong", lambda request: 3)
-    with _client(server) as client:
+    with http_client(server) as client:
         for code, status in codes.items():
             reply = client.get(f"/fail?{code}")
             error = {"code": code, "message": "no", "data": {"why": 1}}
@@ -257,7 +253,7 @@ def test_auth_and_its_exceptions(serve: Serve, way: str) -> None:
     server = serve(auth=ucall.auth.bearer({"s3cret": "alice"}))
     _add(server, way, "/user", lambda request: str(request.user), methods=["GET", "PUT"])
     _add(server, way, "/public", lambda request: str(request.user), auth=False)
-    with _client(server) as client:
+    with http_client(server) as client:
         known = {"Authorization": "Bearer s3cret"}
         for _ in range(2):
             assert client.get("/user").status_code == 401
@@ -273,7 +269,7 @@ def test_auth_and_its_exceptions(serve: Serve, way: str) -> None:
 def test_browsers(serve: Serve) -> None:
     server = serve(allow_origins=["https://app.example"])
     server.http("/a", methods=["GET", "PUT"])(lambda request: "a")
-    with _client(server) as client:
+    with http_client(server) as client:
         named = {"Origin": "https://app.example"}
         reply = client.get("/a", headers=named)
         assert reply.headers["access-control-allow-origin"] == named["Origin"]
@@ -292,14 +288,14 @@ def test_limits(serve: Serve) -> None:
     server = serve(max_body_bytes=9, max_reply_bytes=1_000, max_running_calls=1, max_threads=1)
     server.http("/size", methods=["GET", "PUT"])(lambda request: "x" * int(request.query or 0))
     server.http("/wait", threads=True)(lambda request: str(release.wait()))
-    with _client(server) as client:
+    with http_client(server) as client:
         assert client.put("/size", content=b"x" * 10).status_code == 413
         assert client.get("/size?20").text == "x" * 20
         large = client.get("/size?1000")
         assert large.status_code == 500 and "max_reply_bytes" in large.text
     with Wire(server.port) as wire:
         wire.send(_get("/wait"))
-        with _client(server) as client:
+        with http_client(server) as client:
             assert eventually(lambda: client.get("/size").status_code == 503)
         release.set()
         assert wire.reply()[0] == 200
@@ -316,7 +312,7 @@ def test_a_deadline(serve: Serve, way: str) -> None:
     server = serve(timeout_ms=50)
     function = wait_later if way == "async" else lambda request: str(release.wait())
     server.http("/wait", threads=way == "threads")(function)
-    with _client(server) as client:
+    with http_client(server) as client:
         reply = client.get("/wait")
         assert reply.status_code == 504 and reply.json()["error"]["code"] == -32001
     release.set()
@@ -377,173 +373,9 @@ def test_under_tls(serve: Serve, tmp_path: Path) -> None:
         assert client.put("/parts", content=body).content == body * 50
 
 
-def _numbers(way: str, ended: list[str], gates: list[threading.Event]) -> Any:
-    """A function that yields a number after each gate."""
-
-    def numbers(request: HttpRequest) -> Iterator[bytes]:
-        try:
-            for number, gate in enumerate(gates):
-                while not gate.is_set():
-                    if way == "threads":
-                        gate.wait()
-                    yield b""
-                yield str(number).encode()
-        finally:
-            ended.append(way)
-
-    async def numbers_later(request: HttpRequest) -> AsyncIterator[bytes]:
-        try:
-            for number, gate in enumerate(gates):
-                while not gate.is_set():
-                    await asyncio.sleep(0.001)
-                yield str(number).encode()
-        finally:
-            ended.append(way)
-
-    return numbers_later if way == "async" else numbers
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("form", ["generator", "response"])
-def test_a_body_is_sent_as_it_is_made(serve: Serve, way: str, form: str) -> None:
-    ended: list[str] = []
-    gates = [threading.Event() for _ in range(5)]
-    numbers = _numbers(way, ended, gates)
-
-    def respond(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(numbers(request), 201, "text/plain")
-
-    async def respond_later(request: HttpRequest) -> HttpResponse:
-        return respond(request)
-
-    responds = respond_later if way == "async" else respond
-    served = responds if form == "response" else numbers
-    server = serve()
-    server.http("/numbers", threads=way == "threads")(served)
-    with _client(server) as client, client.stream("GET", "/numbers") as reply:
-        assert reply.status_code == (200 if form == "generator" else 201)
-        assert reply.headers["transfer-encoding"] == "chunked"
-        assert "content-length" not in reply.headers
-        parts = reply.iter_bytes()
-        for number, gate in enumerate(gates):
-            assert ended == []
-            gate.set()
-            assert next(parts) == str(number).encode()
-        assert list(parts) == [] and ended == [way]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_client_that_leaves_closes_the_generator(serve: Serve, way: str) -> None:
-    ended: list[str] = []
-    gates = [threading.Event() for _ in range(2)]
-    gates[0].set()
-    server = serve()
-    server.http("/numbers", threads=way == "threads")(_numbers(way, ended, gates))
-    with _client(server) as client:
-        with client.stream("GET", "/numbers") as reply:
-            assert next(reply.iter_bytes()) == b"0"
-        gates[1].set() if way == "threads" else None
-        assert eventually(lambda: ended == [way])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_slow_reader_pauses_the_generator(serve: Serve, way: str) -> None:
-    made: list[int] = []
-    part, count = b"x" * 10_000, 2_000
-
-    def parts(request: HttpRequest) -> Iterator[bytes]:
-        for number in range(count):
-            made.append(number)
-            yield part
-
-    async def parts_later(request: HttpRequest) -> AsyncIterator[bytes]:
-        for item in parts(request):
-            yield item
-
-    server = serve(sum)
-    function = parts_later if way == "async" else parts
-    server.http("/parts", threads=way == "threads")(function)
-    with _client(server) as client, client.stream("GET", "/parts") as reply:
-        assert eventually(lambda: _is_still(made))
-        assert len(made) < count
-        with Wire(server.port) as wire:
-            assert wire.result("sum", [2, 3]) == 5
-        assert b"".join(reply.iter_bytes()) == part * count
-
-
-def _is_still(made: list[int]) -> bool:
-    """Whether no item was made for a while, after the first."""
-    before = len(made)
-    threading.Event().wait(0.2)
-    return 0 < before == len(made)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_body_that_fails_is_cut_off(
-    serve: Serve, way: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def parts(request: HttpRequest) -> Iterator[bytes]:
-        yield b"some"
-        raise KeyError("why")
-
-    async def parts_later(request: HttpRequest) -> AsyncIterator[bytes]:
-        yield b"some"
-        raise KeyError("why")
-
-    def wrong(request: HttpRequest) -> Iterator[Any]:
-        yield 3
-
-    server = serve(sum)
-    options = {"threads": way == "threads"}
-    server.http("/parts", **options)(parts_later if way == "async" else parts)
-    server.http("/wrong", **options)(wrong)
-    for path, log in (("/parts", "why"), ("/wrong", "expected bytes or str to be yielded")):
-        with _client(server) as client, pytest.raises(httpx.RemoteProtocolError):
-            client.get(path)
-        assert eventually(lambda log=log: log in caplog.text)
-    with Wire(server.port) as wire:
-        wire.send(_get("/parts") + http(request("sum", [2, 3])))
-        assert wire.rest().endswith(b"\r\n\r\n4\r\nsome\r\n")
-
-
-def test_streams_for_head_and_for_http_1_0(serve: Serve) -> None:
-    ended: list[int] = []
-
-    def parts(request: HttpRequest) -> Iterator[bytes]:
-        try:
-            yield b"some"
-            yield b"more"
-        finally:
-            ended.append(1)
-
-    server = serve()
-    server.http("/parts")(lambda request: HttpResponse(parts(request)))
-    with _client(server) as client:
-        assert client.head("/parts").headers["transfer-encoding"] == "chunked"
-        assert client.get("/parts").content == b"somemore"
-    with Wire(server.port) as wire:
-        wire.send(f"GET /parts HTTP/1.0\r\nHost: {HOST}\r\nConnection: keep-alive\r\n\r\n".encode())
-        head, _, body = wire.rest().partition(b"\r\n\r\n")
-        assert b"\r\nConnection: close\r\n" in head and b"chunked" not in head
-        assert body == b"somemore"
-
-
-def test_an_async_body_needs_an_async_function(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def parts(request: HttpRequest) -> AsyncIterator[bytes]:
-        yield b""
-
-    server = serve()
-    server.http("/a")(lambda request: HttpResponse(parts(request)))
-    with _client(server) as client:
-        assert client.get("/a").status_code == 500
-    assert "must be returned by an async function" in caplog.text
-
-
 def test_the_client_for_browsers(serve: Serve) -> None:
     server = serve(auth=ucall.auth.bearer({"s3cret": "alice"}))
-    with _client(server) as client:
+    with http_client(server) as client:
         reply = client.get("/ucall.js")
         assert reply.status_code == 200 and "export" in reply.text
         assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
@@ -560,7 +392,7 @@ def test_the_client_for_browsers(serve: Serve) -> None:
 def test_a_route_of_the_program_replaces_the_client_for_browsers(serve: Serve) -> None:
     server = serve()
     server.http("/ucall.js")(lambda request: "mine")
-    with _client(server) as client:
+    with http_client(server) as client:
         assert client.get("/ucall.js").text == "mine"
 
 
@@ -578,7 +410,7 @@ def test_a_drain_finishes_responses(engine: str, caplog: pytest.LogCaptureFixtur
     server.start()
     with Wire(server.port) as wire:
         wire.send(_get("/later"))
-        with _client(server) as client:
+        with http_client(server) as client:
             client.get("/health")
         stopper = threading.Thread(target=server.stop)
         stopper.start()
