@@ -263,6 +263,32 @@ def test_a_call_that_the_client_leaves_is_cancelled(serve_once: Serve, spans: Sp
     assert sent.status.status_code is StatusCode.UNSET
 
 
+def test_a_thread_that_returns_too_late_has_the_error_of_its_caller(
+    serve_once: Serve, spans: Spans
+) -> None:
+    started: list[str] = []
+
+    def wait(ctx: ucall.Context) -> int:
+        started.append(ctx.method)
+        assert eventually(lambda: ctx.cancelled)
+        return 1
+
+    server = serve_once(trace=True)
+    server.add(wait, "late", threads=True, timeout_ms=100)
+    server.add(wait, "left", threads=True)
+    with Wire(server.port) as wire:
+        # On a busy machine the deadline may pass before a thread starts the function.
+        assert eventually(lambda: wire.error("late")["code"] == -32001 and bool(started))
+    late = spans.take(len(started))
+    with Wire(server.port) as wire:
+        wire.send(http(request("left")))
+        assert eventually(lambda: "left" in started)
+    [left] = spans.take(1)
+    codes = {attributes(span).get("rpc.response.status_code") for span in late}
+    assert codes == {"-32001"} and late[0].status.status_code is StatusCode.ERROR
+    assert attributes(left)["rpc.response.status_code"] == "-32800"
+
+
 def test_a_client_records_why_it_got_no_reply(spans: Spans) -> None:
     client = Client("tcp://127.0.0.1:1", trace=True)
     for call in (lambda: client.f(), lambda: client.stream.f(), lambda: _send(client)):

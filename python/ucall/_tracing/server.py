@@ -127,6 +127,9 @@ class CallSpan:
 
     def end(self, error: BaseException | None) -> None:
         """Ends the span with what the function raised."""
+        if error is None and self._ctx.cancelled:
+            # A function in a thread cannot be interrupted, so it returns after its caller's error.
+            error = asyncio.CancelledError()
         if error is not None:
             self._record(error)
         self.span.end()
