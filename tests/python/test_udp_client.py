@@ -282,6 +282,13 @@ def test_long_replies_of_a_batch_come_over_tcp_when_told_to(serve_once: Serve) -
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("options", [{"verify": False}, {"verify": "a.pem"}, {"cert": "a.pem"}])
+def test_options_of_tls_are_refused(options: dict[str, Any]) -> None:
+    for client in (Client, aio.Client):
+        with pytest.raises(ValueError, match="verify and cert: UDP has no TLS"):
+            client("udp://127.0.0.1", **options)
+
+
 def test_a_notification_is_no_longer_than_a_datagram(serve_once: Serve) -> None:
     uri = f"udp://127.0.0.1:{serve_once(text, udp=True).udp_port}"
     with Client(uri) as client, pytest.raises(ValueError, match="expected at most 65507"):

@@ -26,7 +26,10 @@ def context_for(address: Address, verify: Verify, cert: Certificate) -> ssl.SSLC
 
     Raises:
         OSError: A file cannot be read; ``ssl.SSLError`` if it holds no certificate or key.
+        ValueError: The address is for UDP, which is never under TLS.
     """
+    if address.is_udp and (verify is not True or cert is not None):
+        raise ValueError("verify and cert: UDP has no TLS; use tcps://, https:// or wss://")
     if not address.is_secure:
         return None
     import ssl
