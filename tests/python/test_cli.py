@@ -128,7 +128,7 @@ def test_inferred_types(text: str, value: Any) -> None:
         "1e400",
         "1e-400",
         "1e9999999999999999999",
-        "[1, 0.10000000000000001]",
+        "[1, 0.100000000000000001]",
         '{"a": [1e400]}',
     ],
 )
@@ -142,8 +142,17 @@ def test_numbers_that_a_float_would_change(call: Run, sent: Callable[..., Any], 
 
 
 def test_numbers_are_rounded_on_request(sent: Callable[..., Any]) -> None:
-    assert sent("a:float=0.10000000000000001") == {"a": 0.1}
-    assert sent("a:json=[0.10000000000000001]") == {"a": [0.1]}
+    assert sent("a:float=0.100000000000000001") == {"a": 0.1}
+    assert sent("a:json=[0.100000000000000001]") == {"a": [0.1]}
+
+
+@pytest.mark.parametrize("digits", [15, 16, 17])
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -6.02214076e23, 5e-324])
+def test_floats_as_programs_print_them_are_sent(
+    sent: Callable[..., Any], value: float, digits: int
+) -> None:
+    text = f"{value:.{digits}g}"
+    assert sent(f"a={text}") == {"a": float(text)}
 
 
 def test_values_by_name(sent: Callable[..., Any]) -> None:

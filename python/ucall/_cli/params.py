@@ -223,8 +223,10 @@ def _exact(text: str) -> float:
     from decimal import Context, Decimal
 
     value = float(text)
-    # Without traps an exponent out of range makes NaN, which equals nothing.
-    if Decimal(repr(value)) != Decimal(text, Context(traps=[])):
+    # Programs print a float with 15 to 17 digits. Without traps an exponent out of range makes NaN,
+    # which equals nothing.
+    printed = [Decimal(f"{value:.{digits}g}") for digits in (15, 16, 17)]
+    if Decimal(text, Context(traps=[])) not in printed:
         raise InexactNumberError(text)
     return value
 
