@@ -136,9 +136,8 @@ fn handle_response(
         };
     }
     let outcome = outcome(response)?;
-    let is_refusal = |error: &RpcError| {
-        [RpcError::PARSE_ERROR, RpcError::INVALID_REQUEST].contains(&error.code)
-    };
+    let is_refusal =
+        |error: &RpcError| [RpcError::PARSE_ERROR, RpcError::INVALID_REQUEST].contains(&error.code);
     let is_nameless = matches!(response.id, None | Some(b"null"))
         && outcome.as_ref().err().is_some_and(is_refusal);
     let Some(id) = response.id.and_then(slot_number).or(is_nameless.then_some(NO_CALL)) else {
