@@ -281,6 +281,43 @@ describe("WebSocket", () => {
     assert.equal(await client.call("sum", { a: 1, b: 2 }), 3);
   });
 
+  /** A client with a held call, whose peer has begun to close the connection. */
+  async function connectClosing(options) {
+    const sockets = [];
+    class Observed extends WebSocket {
+      constructor(...parameters) {
+        super(...parameters);
+        sockets.push(this);
+      }
+    }
+    const client = connect("ws", { WebSocket: Observed, ...options });
+    const held = client.call("hold");
+    await eventually(() => peer.received.length);
+    const [served] = peer.sockets;
+    served.close(1001);
+    // The peer does not read the client's part of the closing handshake before `resume`.
+    served.pause();
+    await eventually(() => sockets[0].readyState === WebSocket.CLOSING);
+    return { client, held, served };
+  }
+
+  test("calls made while the server closes the connection wait for the next one", async () => {
+    const { client, held, served } = await connectClosing();
+    const calls = [client.call("sum", { a: 1, b: 2 }), client.notify("log")];
+    served.resume();
+    await assert.rejects(held, { name: "ConnectionError", mayHaveRun: true });
+    assert.deepEqual(await Promise.all(calls), [3, undefined]);
+    assert.deepEqual(peer.received.map(({ method }) => method), ["hold", "sum", "log"]);
+  });
+
+  test("without reconnect calls made while the server closes the connection fail", async () => {
+    const { client, held, served } = await connectClosing({ reconnect: false });
+    const call = client.call("sum", { a: 1, b: 2 });
+    served.resume();
+    await assert.rejects(call, { name: "ConnectionError", mayHaveRun: false });
+    await assert.rejects(held, { name: "ConnectionError", mayHaveRun: true });
+  });
+
   test("a cancelled call that waits is never sent", async () => {
     const client = connect("ws");
     const controller = new AbortController();

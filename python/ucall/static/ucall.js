@@ -19,6 +19,7 @@
  * @property {string} text
  * @property {Stream<any>} [stream]
  * @property {() => boolean} isOver
+ * @property {Promise<unknown>} over resolves when no call of it is under way
  * @property {() => void} sent called when the server has the document, as far as is known
  * @property {(error: unknown) => void} fail fails the calls that have no reply yet
  */
@@ -29,7 +30,6 @@
  * @property {(text: string, exchange?: Exchange) => void} receive a message of the server, which
  *     over HTTP belongs to an exchange
  * @property {(state: State) => void} setState
- * @property {(error: ConnectionError) => void} failAll
  */
 
 /** The server's reply is an error. */
@@ -189,7 +189,6 @@ export class Client extends EventTarget {
       options,
       receive: (text, exchange) => this.#receive(text, exchange),
       setState: (state) => this.#setState(state),
-      failAll: (error) => this.#failAll(error),
     });
   }
 
@@ -250,7 +249,8 @@ export class Client extends EventTarget {
   notify(method, params) {
     return new Promise((resolve, reject) => {
       const text = JSON.stringify({ jsonrpc: "2.0", method, params });
-      this.#send({ ids: [], text, isOver: () => false, sent: resolve, fail: reject });
+      const over = Promise.resolve();
+      this.#send({ ids: [], text, isOver: () => false, over, sent: resolve, fail: reject });
     });
   }
 
@@ -304,7 +304,8 @@ export class Client extends EventTarget {
     const isOver = () => !ids.some((id) => this.#calls.has(id));
     /** @param {unknown} error */
     const fail = (error) => ids.forEach((id) => this.#take(id)?.reject(error));
-    const exchange = { ids, text, stream, isOver, sent: () => {}, fail };
+    const over = Promise.allSettled(replies);
+    const exchange = { ids, text, stream, isOver, over, sent: () => {}, fail };
     /** @param {unknown} reason */
     const cancel = (reason) => {
       if (isOver()) return;
@@ -312,7 +313,7 @@ export class Client extends EventTarget {
       stream?.drop();
       fail(reason);
     };
-    Promise.allSettled(replies).then(watch(options, cancel));
+    over.then(watch(options, cancel));
     this.#send(exchange);
     return { replies, cancel };
   }
@@ -405,6 +406,8 @@ function watch({ signal, timeoutMs }, cancel) {
 class SocketTransport {
   /** @type {Set<Exchange>} that waits for a connection */
   #queue = new Set();
+  /** @type {Set<Exchange>} with calls under way */
+  #sent = new Set();
   /** @type {any} */
   #socket;
   #owner;
@@ -427,9 +430,9 @@ class SocketTransport {
     const bearer = token === undefined ? [] : [`bearer.${base64url(token)}`];
     const socket = new WebSocket(this.#owner.url, ["jsonrpc", ...bearer]);
     this.#socket = socket;
-    let verb = "could not open";
+    let wasOpen = false;
     socket.onopen = () => {
-      verb = "lost";
+      wasOpen = true;
       for (const exchange of this.#queue) this.send(exchange);
       this.#queue.clear();
       this.#owner.setState("open");
@@ -445,16 +448,18 @@ class SocketTransport {
     // The event `close` follows, and says more.
     socket.onerror = () => {};
     socket.onclose = (/** @type {{ code: number, reason: string }} */ { code, reason }) => {
-      const why = `${code} ${reason}`.trimEnd();
-      this.#handleClose(`${verb} the connection to ${this.#owner.url}: ${why}`);
+      this.#handleClose(wasOpen, `${code} ${reason}`.trimEnd());
     };
   }
 
-  /** @param {string} message */
-  #handleClose(message) {
+  /** @param {boolean} wasOpen @param {string} why */
+  #handleClose(wasOpen, why) {
     const { reconnect = true, minDelayMs = 200, maxDelayMs = 30_000 } = this.#owner.options;
-    this.#failQueue(message);
-    this.#owner.failAll(new ConnectionError(message, true));
+    const verb = wasOpen ? "lost" : "could not open";
+    const message = `${verb} the connection to ${this.#owner.url}: ${why}`;
+    // A call that was made while an open connection closed waits for the next attempt.
+    if (!wasOpen || !reconnect) this.#failQueue(message);
+    for (const exchange of this.#sent) exchange.fail(new ConnectionError(message, true));
     if (reconnect) {
       const limitMs = Math.min(maxDelayMs, minDelayMs * 2 ** this.#attempts++);
       this.#timer = setTimeout(() => this.#connect(), limitMs * (0.5 + Math.random() / 2));
@@ -472,6 +477,8 @@ class SocketTransport {
   send(exchange) {
     if (this.#socket.readyState !== 1) return void this.#queue.add(exchange);
     this.#socket.send(exchange.text);
+    this.#sent.add(exchange);
+    exchange.over.then(() => this.#sent.delete(exchange));
     exchange.sent();
   }
 
