@@ -350,6 +350,27 @@ describe("WebSocket", () => {
     assert.equal(delays.at(-1), 75);
   });
 
+  test("a client that is closed by a listener makes no more attempts", async () => {
+    let attempts = 0;
+    class Counted extends WebSocket {
+      constructor(...parameters) {
+        super(...parameters);
+        attempts += 1;
+      }
+    }
+    const client = connect("ws", { WebSocket: Counted });
+    await client.call("sum", { a: 1, b: 2 });
+    const states = [];
+    client.addEventListener("statechange", () => {
+      states.push(client.state);
+      if (client.state === "connecting") client.close();
+    });
+    await client.notify("drop");
+    await reaches(client, "closed");
+    assert.deepEqual(states, ["waiting", "connecting", "closed"]);
+    assert.equal(attempts, 1);
+  });
+
   test("without reconnect a lost connection closes the client", async () => {
     const client = connect("ws", { reconnect: false });
     const notifications = client.notifications();

@@ -412,6 +412,7 @@ class SocketTransport {
   #socket;
   #owner;
   #attempts = 0;
+  #isClosed = false;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #timer;
   needsToken = true;
@@ -426,6 +427,8 @@ class SocketTransport {
     const { WebSocket = globalThis.WebSocket, token } = this.#owner.options;
     if (!WebSocket) throw new TypeError("no global WebSocket: pass { WebSocket } of package ws");
     this.#owner.setState("connecting");
+    // A listener may have closed the client.
+    if (this.#isClosed) return;
     // Browsers cannot set headers, so the token is sent as a subprotocol.
     const bearer = token === undefined ? [] : [`bearer.${base64url(token)}`];
     const socket = new WebSocket(this.#owner.url, ["jsonrpc", ...bearer]);
@@ -492,6 +495,7 @@ class SocketTransport {
   }
 
   close() {
+    this.#isClosed = true;
     clearTimeout(this.#timer);
     this.#socket.onopen = this.#socket.onmessage = this.#socket.onclose = null;
     this.#socket.close(1000);
