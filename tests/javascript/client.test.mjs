@@ -108,6 +108,20 @@ for (const kind of ["ws", "http"]) {
       await assert.rejects(call, { name: "TimeoutError", message: "no reply in 1 ms" });
     });
 
+    test("a time beyond what a timer can wait is no limit", async (context) => {
+      const delays = [];
+      const set = globalThis.setTimeout;
+      context.mock.method(globalThis, "setTimeout", (callback, delay, ...rest) => {
+        if (/no reply in/.test(callback)) delays.push(delay);
+        return set(callback, delay, ...rest);
+      });
+      const client = connect(kind);
+      for (const timeoutMs of [2 ** 31 - 1, 2 ** 31, Infinity]) {
+        assert.equal(await client.call("sum", { a: 1, b: 2 }, { timeoutMs }), 3);
+      }
+      assert.deepEqual(delays, [2 ** 31 - 1]);
+    });
+
     test("a stream yields its items, and then has a result", async () => {
       const stream = connect(kind).stream("count", { to: 1000 });
       assert.deepEqual(await all(stream), Array.from({ length: 1000 }, (_, at) => at));
@@ -369,6 +383,20 @@ describe("WebSocket", () => {
     await reaches(client, "closed");
     assert.deepEqual(states, ["waiting", "connecting", "closed"]);
     assert.equal(attempts, 1);
+  });
+
+  test("a delay is no longer than a timer can wait", async (context) => {
+    const delays = [];
+    const set = globalThis.setTimeout;
+    context.mock.method(Math, "random", () => 1);
+    context.mock.method(globalThis, "setTimeout", (callback, delay, ...rest) => {
+      if (/#connect/.test(callback)) delays.push(delay);
+      return set(callback, delay, ...rest);
+    });
+    const client = connect("ws", { minDelayMs: 2 ** 31, maxDelayMs: Infinity });
+    await client.notify("drop");
+    await reaches(client, "waiting");
+    assert.deepEqual(delays, [2 ** 31 - 1]);
   });
 
   test("without reconnect a lost connection closes the client", async () => {

@@ -6,7 +6,7 @@ export type Params = unknown[] | Record<string, unknown>;
 export interface CallOptions {
   /** Cancels the call, also on the server. */
   signal?: AbortSignal;
-  /** Cancels the call after this time, with a `TimeoutError`. */
+  /** Cancels the call after this time, with a `TimeoutError`. Above 2³¹ - 1 there is no limit. */
   timeoutMs?: number;
 }
 

@@ -32,6 +32,9 @@
  * @property {(state: State) => void} setState
  */
 
+/** A longer timer would expire at once. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
+
 /** The server's reply is an error. */
 export class RpcError extends Error {
   /** @param {{ code: number, message: string, data?: unknown }} error of the reply */
@@ -395,7 +398,8 @@ function watch({ signal, timeoutMs }, cancel) {
   const abort = () => cancel(signal?.reason);
   signal?.addEventListener("abort", abort);
   const expire = () => cancel(new DOMException(`no reply in ${timeoutMs} ms`, "TimeoutError"));
-  const timer = timeoutMs == null ? undefined : setTimeout(expire, timeoutMs);
+  const isLimited = timeoutMs != null && timeoutMs <= TIMER_MS_MAX;
+  const timer = isLimited ? setTimeout(expire, timeoutMs) : undefined;
   return () => {
     signal?.removeEventListener("abort", abort);
     clearTimeout(timer);
@@ -464,7 +468,7 @@ class SocketTransport {
     if (!wasOpen || !reconnect) this.#failQueue(message);
     for (const exchange of this.#sent) exchange.fail(new ConnectionError(message, true));
     if (reconnect) {
-      const limitMs = Math.min(maxDelayMs, minDelayMs * 2 ** this.#attempts++);
+      const limitMs = Math.min(maxDelayMs, TIMER_MS_MAX, minDelayMs * 2 ** this.#attempts++);
       this.#timer = setTimeout(() => this.#connect(), limitMs * (0.5 + Math.random() / 2));
     }
     this.#owner.setState(reconnect ? "waiting" : "closed");
