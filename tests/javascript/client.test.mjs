@@ -86,6 +86,19 @@ for (const kind of ["ws", "http"]) {
       assert.deepEqual(peer.received, [{ jsonrpc: "2.0", method: "log", params: ["text"] }]);
     });
 
+    test("params that are no array and no object are not sent", async () => {
+      const client = connect(kind);
+      for (const params of ["text", 3, null, true]) {
+        const refused = { name: "TypeError", message: /^params: expected an array or an object, got / };
+        await assert.rejects(client.call("sum", params), refused);
+        await assert.rejects(client.batch([{ method: "sum" }, { method: "sum", params }]), refused);
+        await assert.rejects(client.notify("sum", params), refused);
+        assert.throws(() => client.stream("count", params), refused);
+      }
+      await client.call("sum", { a: 1, b: 2 });
+      assert.equal(peer.received.length, 1);
+    });
+
     test("a signal cancels a call on both sides", async () => {
       const controller = new AbortController();
       const call = connect(kind).call("hold", [], { signal: controller.signal });
@@ -408,10 +421,22 @@ describe("WebSocket", () => {
     await assert.rejects(client.call("sum"), { name: "ConnectionError", mayHaveRun: false });
   });
 
-  test("an error without an id fails what is under way", async () => {
+  test("an error without an id cancels what is under way", async () => {
     const client = connect("ws");
-    const calls = [client.call("hold"), client.call("unreadable")];
-    for (const call of calls) await assert.rejects(call, { code: -32700 });
+    const stream = client.stream("endless");
+    await stream.next();
+    const calls = [client.call("hold"), all(stream), client.call("unreadable")];
+    for (const call of calls) {
+      await assert.rejects(call, { name: "ConnectionError", mayHaveRun: true, message: /Parse error/ });
+    }
+    assert.equal(await client.call("sum", { a: 1, b: 2 }), 3);
+    assert.deepEqual(peer.cancelled, peer.received.filter(({ id }) => id).slice(0, 3).map(({ id }) => id));
+  });
+
+  test("an error without an id is that of the only call", async () => {
+    const client = connect("ws");
+    await client.call("sum", { a: 1, b: 2 });
+    await assert.rejects(client.call("unreadable"), { name: "RpcError", code: -32700 });
   });
 
   test("a message that is not JSON-RPC closes the connection", async () => {

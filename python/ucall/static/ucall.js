@@ -27,8 +27,8 @@
  * @typedef {object} Owner the client, for its transport
  * @property {string} url
  * @property {ClientOptions} options
- * @property {(text: string, exchange?: Exchange) => void} receive a message of the server, which
- *     over HTTP belongs to an exchange
+ * @property {(text: string, refuse: (error: RpcError) => void) => void} receive takes a message of
+ *     the server, and passes on the error of a request whose id the server could not read
  * @property {(state: State) => void} setState
  */
 
@@ -190,7 +190,7 @@ export class Client extends EventTarget {
     this.#transport = new Transport({
       url: address.href,
       options,
-      receive: (text, exchange) => this.#receive(text, exchange),
+      receive: (text, refuse) => this.#receive(text, refuse),
       setState: (state) => this.#setState(state),
     });
   }
@@ -251,7 +251,7 @@ export class Client extends EventTarget {
    */
   notify(method, params) {
     return new Promise((resolve, reject) => {
-      const text = JSON.stringify({ jsonrpc: "2.0", method, params });
+      const text = JSON.stringify(request(method, params));
       const over = Promise.resolve();
       this.#send({ ids: [], text, isOver: () => false, over, sent: resolve, fail: reject });
     });
@@ -285,7 +285,8 @@ export class Client extends EventTarget {
     if (this.#state === "closed") return;
     this.#transport.close();
     this.#setState("closed");
-    this.#failAll(new ConnectionError("the client was closed", true));
+    const error = new ConnectionError("the client was closed", true);
+    for (const id of [...this.#calls.keys()]) this.#take(id)?.reject(error);
   }
 
   /**
@@ -297,7 +298,7 @@ export class Client extends EventTarget {
     const requests = calls.map(({ method, params }) => {
       const id = ++this.#lastId;
       const meta = stream && this.#transport.needsToken ? { progressToken: id } : undefined;
-      return { jsonrpc: "2.0", method, params, id, _meta: meta };
+      return { ...request(method, params), id, _meta: meta };
     });
     const text = JSON.stringify(isBatch ? requests : requests[0]);
     const ids = requests.map(({ id }) => id);
@@ -334,8 +335,8 @@ export class Client extends EventTarget {
     return call;
   }
 
-  /** @param {string} text @param {Exchange} [exchange] */
-  #receive(text, exchange) {
+  /** @param {string} text @param {(error: RpcError) => void} refuse */
+  #receive(text, refuse) {
     const document = JSON.parse(text);
     for (const message of Array.isArray(document) ? document : [document]) {
       const { method, params, id, result, error } = message;
@@ -350,10 +351,7 @@ export class Client extends EventTarget {
         if (error) call?.reject(new RpcError(error));
         else call?.resolve(result);
       } else {
-        // The server could not read the id. On a WebSocket it could be any call's.
-        const failure = new RpcError(error);
-        if (exchange) exchange.fail(failure);
-        else this.#failAll(failure);
+        refuse(new RpcError(error));
       }
     }
   }
@@ -383,11 +381,16 @@ export class Client extends EventTarget {
     }
     this.dispatchEvent(new Event("statechange"));
   }
+}
 
-  /** @param {Error} error */
-  #failAll(error) {
-    for (const id of [...this.#calls.keys()]) this.#take(id)?.reject(error);
+/** @param {string} method @param {Params} [params] */
+function request(method, params) {
+  // The server's error for such a notification has no id, so it would fail other calls.
+  const kind = params === null ? "null" : typeof params;
+  if (!["object", "undefined"].includes(kind)) {
+    throw new TypeError(`params: expected an array or an object, got ${kind}`);
   }
+  return { jsonrpc: "2.0", method, params };
 }
 
 /**
@@ -447,7 +450,7 @@ class SocketTransport {
     socket.onmessage = (/** @type {{ data: string }} */ { data }) => {
       this.#attempts = 0;
       try {
-        this.#owner.receive(data);
+        this.#owner.receive(data, (error) => this.#refuse(error));
       } catch {
         socket.close(4002, "not JSON-RPC");
       }
@@ -472,6 +475,17 @@ class SocketTransport {
       this.#timer = setTimeout(() => this.#connect(), limitMs * (0.5 + Math.random() / 2));
     }
     this.#owner.setState(reconnect ? "waiting" : "closed");
+  }
+
+  /** Cancels the calls under way: the error could be that of any. @param {RpcError} error */
+  #refuse(error) {
+    const exchanges = [...this.#sent].filter(({ isOver }) => !isOver());
+    const message = `the server refused a request without naming its id: ${error.message}`;
+    const unknown = new ConnectionError(message, true, { cause: error });
+    for (const exchange of exchanges) {
+      this.cancel(exchange, exchange.ids);
+      exchange.fail(exchanges.length > 1 ? unknown : error);
+    }
   }
 
   /** @param {string} message */
@@ -541,7 +555,7 @@ class HttpTransport {
       do {
         const { value, done } = await messages.next();
         if (done) return this.#end(exchange, "the response has no reply");
-        this.#owner.receive(value, exchange);
+        this.#owner.receive(value, exchange.fail);
       } while (!exchange.stream || exchange.stream.isAwaited || exchange.isOver());
       this.#reading.delete(exchange);
     } catch (error) {
