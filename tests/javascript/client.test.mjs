@@ -377,6 +377,127 @@ describe("WebSocket", () => {
     assert.equal(delays.at(-1), 75);
   });
 
+  describe("a server that drains", () => {
+    const drain = (socket, params) => {
+      socket.send(JSON.stringify({ jsonrpc: "2.0", method: "$/drain", params }));
+    };
+
+    /** A client, the peer's socket of its first connection, and what arrives there from now on. */
+    async function connectFirst(options) {
+      const client = connect("ws", options);
+      await client.call("sum", { a: 1, b: 2 });
+      const [first] = peer.sockets;
+      const received = [];
+      first.on("message", (data) => received.push(JSON.parse(data)));
+      return { client, first, received };
+    }
+
+    test("gets no more calls, and answers those under way", async () => {
+      const { client, first, received } = await connectFirst();
+      const states = [];
+      client.addEventListener("statechange", () => states.push(client.state));
+      const held = client.call("hold");
+      await eventually(() => received.length);
+      drain(first);
+      await reaches(client, "connecting");
+      assert.equal(await client.call("sum", { a: 2, b: 2 }), 4);
+      assert.deepEqual(received.map(({ method }) => method), ["hold"]);
+      assert.equal(peer.sockets.size, 2);
+      first.send(JSON.stringify({ jsonrpc: "2.0", id: received[0].id, result: "at last" }));
+      assert.equal(await held, "at last");
+      await eventually(() => !peer.sockets.has(first));
+      assert.equal(await client.call("sum", { a: 3, b: 3 }), 6);
+      assert.deepEqual(states, ["connecting", "open"]);
+    });
+
+    test("loses its connection without calls once there is another one", async () => {
+      const { client, first } = await connectFirst();
+      peer.upgrades.shouldHandle = () => false;
+      drain(first);
+      await reaches(client, "waiting");
+      assert.equal(first.readyState, WebSocket.OPEN);
+      delete peer.upgrades.shouldHandle;
+      await eventually(() => !peer.sockets.has(first));
+      assert.equal(client.state, "open");
+    });
+
+    test("still cancels the calls under way", async () => {
+      const { client, first, received } = await connectFirst();
+      const controller = new AbortController();
+      const held = client.call("hold", [], { signal: controller.signal });
+      await eventually(() => received.length);
+      drain(first);
+      await reaches(client, "connecting");
+      await reaches(client, "open");
+      controller.abort();
+      await assert.rejects(held, { name: "AbortError" });
+      await eventually(() => received.length === 2);
+      assert.deepEqual(received[1].params, { id: received[0].id });
+    });
+
+    test("fails no call by attempts that fail meanwhile", async () => {
+      const { client, first } = await connectFirst();
+      const held = client.call("hold");
+      peer.upgrades.shouldHandle = () => false;
+      drain(first);
+      await reaches(client, "connecting");
+      const call = client.call("sum", { a: 1, b: 2 });
+      await reaches(client, "waiting");
+      delete peer.upgrades.shouldHandle;
+      assert.equal(await call, 3);
+      first.terminate();
+      await assert.rejects(held, { name: "ConnectionError", mayHaveRun: true });
+      assert.equal(client.state, "open");
+    });
+
+    test("gets calls again that it has not read", async () => {
+      const { client, first, received } = await connectFirst();
+      const held = client.call("hold");
+      await eventually(() => received.length);
+      first.removeAllListeners("message");
+      const controller = new AbortController();
+      const calls = [client.call("sum", { a: 2, b: 2 }), all(client.stream("count", { to: 3 }))];
+      const left = client.call("sum", { a: 5, b: 5 }, { signal: controller.signal });
+      drain(first, { read: 2 });
+      await reaches(client, "connecting");
+      controller.abort();
+      await assert.rejects(left, { name: "AbortError" });
+      await reaches(client, "open");
+      first.terminate();
+      await assert.rejects(held, { name: "ConnectionError", mayHaveRun: true });
+      assert.deepEqual(await Promise.all(calls), [4, [0, 1, 2]]);
+      assert.deepEqual(peer.received.map(({ method }) => method), ["sum", "hold", "sum", "count"]);
+    });
+
+    test("without reconnect says which calls have not run", async () => {
+      const { client, first, received } = await connectFirst({ reconnect: false });
+      const held = client.call("hold");
+      await eventually(() => received.length);
+      first.removeAllListeners("message");
+      const call = client.call("sum", { a: 2, b: 2 });
+      const notifications = client.notifications();
+      drain(first, { read: 2 });
+      first.send(JSON.stringify({ jsonrpc: "2.0", method: "last" }));
+      await notifications.next();
+      first.terminate();
+      await assert.rejects(call, { name: "ConnectionError", mayHaveRun: false });
+      await assert.rejects(held, { name: "ConnectionError", mayHaveRun: true });
+      assert.equal(client.state, "closed");
+    });
+
+    test("loses both connections when the client is closed", async () => {
+      const { client, first } = await connectFirst();
+      const held = client.call("hold");
+      drain(first);
+      await reaches(client, "connecting");
+      await reaches(client, "open");
+      assert.equal(peer.sockets.size, 2);
+      client.close();
+      await assert.rejects(held, { name: "ConnectionError", mayHaveRun: true });
+      await eventually(() => !peer.sockets.size);
+    });
+  });
+
   test("a client that is closed by a listener makes no more attempts", async () => {
     let attempts = 0;
     class Counted extends WebSocket {

@@ -15,7 +15,7 @@ export interface ClientOptions {
   token?: string;
   /** More headers of each request over HTTP. A page cannot set headers of a WebSocket. */
   headers?: Record<string, string>;
-  /** Opens a lost WebSocket again; `true` by default. */
+  /** Opens another WebSocket after a lost one, and when the server drains; `true` by default. */
   reconnect?: boolean;
   /** The longest delay of the first attempt to reconnect; 200 by default. It doubles each time. */
   minDelayMs?: number;
@@ -51,7 +51,7 @@ export class RpcError extends Error {
 /** The server has not replied, and cannot any more. */
 export class ConnectionError extends Error {
   constructor(message: string, mayHaveRun: boolean, options?: ErrorOptions);
-  /** Whether the call may have been sent. If not, it is safe to repeat it. */
+  /** Whether the server may have read the call. If not, it is safe to repeat it. */
   mayHaveRun: boolean;
 }
 

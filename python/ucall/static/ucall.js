@@ -6,8 +6,9 @@
  *     for await (const token of client.stream("generate", { prompt })) show(token);
  *
  * A `Client` keeps the calls under way by their ids. A transport sends a document of one or more
- * calls and hands each message of the server back, or fails the calls of a document. A call is sent
- * at most once: if its connection is lost, it fails, because it may have run.
+ * calls and hands each message of the server back, or fails the calls of a document. A call runs at
+ * most once: if its connection is lost, it fails, because it may have run. Only a call that a server
+ * has not read in its drain is sent again.
  */
 
 /** @import { CallOptions, ClientOptions, Notification, Params, State } from "./ucall.js" */
@@ -24,11 +25,15 @@
  * @property {(error: unknown) => void} fail fails the calls that have no reply yet
  */
 /**
+ * @typedef {object} Source of a message of the server
+ * @property {(error: RpcError) => void} refuse handles the error of a request without its id
+ * @property {(params?: { read?: number }) => void} [drain] handles `$/drain`
+ */
+/**
  * @typedef {object} Owner the client, for its transport
  * @property {string} url
  * @property {ClientOptions} options
- * @property {(text: string, refuse: (error: RpcError) => void) => void} receive takes a message of
- *     the server, and passes on the error of a request whose id the server could not read
+ * @property {(text: string, source: Source) => void} receive a message of the server
  * @property {(state: State) => void} setState
  */
 
@@ -190,7 +195,7 @@ export class Client extends EventTarget {
     this.#transport = new Transport({
       url: address.href,
       options,
-      receive: (text, refuse) => this.#receive(text, refuse),
+      receive: (text, source) => this.#receive(text, source),
       setState: (state) => this.#setState(state),
     });
   }
@@ -335,15 +340,15 @@ export class Client extends EventTarget {
     return call;
   }
 
-  /** @param {string} text @param {(error: RpcError) => void} refuse */
-  #receive(text, refuse) {
+  /** @param {string} text @param {Source} source */
+  #receive(text, { refuse, drain }) {
     const document = JSON.parse(text);
     for (const message of Array.isArray(document) ? document : [document]) {
       const { method, params, id, result, error } = message;
       if (method === "$/progress") {
         this.#calls.get(params.token)?.stream?.push(params.value, text.length);
       } else if (method === "$/drain") {
-        // The server answers what it reads until it closes the connection; then another one opens.
+        drain?.(params);
       } else if (method !== undefined) {
         this.#publish({ method, params }, text.length);
       } else if (id !== null && id !== undefined) {
@@ -409,14 +414,68 @@ function watch({ signal, timeoutMs }, cancel) {
   };
 }
 
-/** Messages over one WebSocket at a time. */
+/** A WebSocket, and the documents with calls under way on it. */
+class Connection {
+  /** @type {Map<Exchange, number>} each with the number of its message, from 1 */
+  exchanges = new Map();
+  /** How many messages the server has read at most. */
+  read = Infinity;
+  #sent = 0;
+
+  /** @param {any} socket */
+  constructor(socket) {
+    this.socket = socket;
+  }
+
+  get isOpen() {
+    return this.socket.readyState === 1;
+  }
+
+  /** @param {Exchange} exchange */
+  send(exchange) {
+    this.#write(exchange.text);
+    this.exchanges.set(exchange, this.#sent);
+    exchange.sent();
+  }
+
+  /** @param {number[]} ids */
+  cancel(ids) {
+    if (!this.isOpen) return;
+    for (const id of ids) {
+      const cancel = { jsonrpc: "2.0", method: "$/cancelRequest", params: { id } };
+      this.#write(JSON.stringify(cancel));
+    }
+  }
+
+  /** Cancels the calls under way: the error could be that of any. @param {RpcError} error */
+  refuse(error) {
+    const exchanges = [...this.exchanges.keys()].filter(({ isOver }) => !isOver());
+    const message = `the server refused a request without naming its id: ${error.message}`;
+    const unknown = new ConnectionError(message, true, { cause: error });
+    for (const exchange of exchanges) {
+      this.cancel(exchange.ids);
+      exchange.fail(exchanges.length > 1 ? unknown : error);
+    }
+  }
+
+  /** @param {string} text */
+  #write(text) {
+    this.socket.send(text);
+    this.#sent += 1;
+  }
+}
+
+/**
+ * Messages over one WebSocket at a time. If its server drains, the calls under way on it stay there,
+ * and new ones wait for another connection.
+ */
 class SocketTransport {
   /** @type {Set<Exchange>} that waits for a connection */
   #queue = new Set();
-  /** @type {Set<Exchange>} with calls under way */
-  #sent = new Set();
-  /** @type {any} */
-  #socket;
+  /** @type {Set<Connection>} that are not closed */
+  #connections = new Set();
+  /** @type {Connection | undefined} of new calls; the others drain */
+  #current;
   #owner;
   #attempts = 0;
   #isClosed = false;
@@ -438,19 +497,32 @@ class SocketTransport {
     if (this.#isClosed) return;
     // Browsers cannot set headers, so the token is sent as a subprotocol.
     const bearer = token === undefined ? [] : [`bearer.${base64url(token)}`];
-    const socket = new WebSocket(this.#owner.url, ["jsonrpc", ...bearer]);
-    this.#socket = socket;
+    const connection = new Connection(new WebSocket(this.#owner.url, ["jsonrpc", ...bearer]));
+    this.#current = connection;
+    this.#connections.add(connection);
+    this.#listen(connection);
+  }
+
+  /** @param {Connection} connection */
+  #listen(connection) {
+    const { socket } = connection;
+    /** @type {Source} */
+    const source = {
+      refuse: (error) => connection.refuse(error),
+      drain: (params) => this.#drain(connection, params),
+    };
     let wasOpen = false;
     socket.onopen = () => {
       wasOpen = true;
       for (const exchange of this.#queue) this.send(exchange);
       this.#queue.clear();
       this.#owner.setState("open");
+      this.#closeDrained();
     };
     socket.onmessage = (/** @type {{ data: string }} */ { data }) => {
-      this.#attempts = 0;
+      if (connection === this.#current) this.#attempts = 0;
       try {
-        this.#owner.receive(data, (error) => this.#refuse(error));
+        this.#owner.receive(data, source);
       } catch {
         socket.close(4002, "not JSON-RPC");
       }
@@ -458,34 +530,56 @@ class SocketTransport {
     // The event `close` follows, and says more.
     socket.onerror = () => {};
     socket.onclose = (/** @type {{ code: number, reason: string }} */ { code, reason }) => {
-      this.#handleClose(wasOpen, `${code} ${reason}`.trimEnd());
+      const verb = wasOpen ? "lost" : "could not open";
+      const why = `${code} ${reason}`.trimEnd();
+      const message = `${verb} the connection to ${this.#owner.url}: ${why}`;
+      this.#connections.delete(connection);
+      this.#settle(connection, message);
+      if (connection === this.#current) this.#handleLoss(wasOpen, message);
     };
   }
 
-  /** @param {boolean} wasOpen @param {string} why */
-  #handleClose(wasOpen, why) {
+  /** @param {Connection} connection @param {{ read?: number }} [params] */
+  #drain(connection, { read = Infinity } = {}) {
+    connection.read = read;
+    if (connection !== this.#current || this.#owner.options.reconnect === false) return;
+    this.#current = undefined;
+    this.#connect();
+  }
+
+  /** Closes connections that drain and have no calls, once there is another one. */
+  #closeDrained() {
+    if (!this.#current?.isOpen) return;
+    for (const connection of this.#connections) {
+      if (connection !== this.#current && !connection.exchanges.size) connection.socket.close(1000);
+    }
+  }
+
+  /**
+   * Sends the calls again that a server has not read in its drain, and fails the others.
+   * @param {Connection} connection @param {string} message
+   */
+  #settle(connection, message) {
+    for (const [exchange, number] of connection.exchanges) {
+      const mayHaveRun = number <= connection.read;
+      if (mayHaveRun || connection === this.#current) {
+        exchange.fail(new ConnectionError(message, mayHaveRun));
+      } else if (!exchange.isOver()) {
+        this.send(exchange);
+      }
+    }
+  }
+
+  /** @param {boolean} wasOpen @param {string} message */
+  #handleLoss(wasOpen, message) {
     const { reconnect = true, minDelayMs = 200, maxDelayMs = 30_000 } = this.#owner.options;
-    const verb = wasOpen ? "lost" : "could not open";
-    const message = `${verb} the connection to ${this.#owner.url}: ${why}`;
-    // A call that was made while an open connection closed waits for the next attempt.
-    if (!wasOpen || !reconnect) this.#failQueue(message);
-    for (const exchange of this.#sent) exchange.fail(new ConnectionError(message, true));
+    // A call that was made while an open connection closed or drained waits for the next attempt.
+    if (!reconnect || (!wasOpen && !this.#connections.size)) this.#failQueue(message);
     if (reconnect) {
       const limitMs = Math.min(maxDelayMs, TIMER_MS_MAX, minDelayMs * 2 ** this.#attempts++);
       this.#timer = setTimeout(() => this.#connect(), limitMs * (0.5 + Math.random() / 2));
     }
     this.#owner.setState(reconnect ? "waiting" : "closed");
-  }
-
-  /** Cancels the calls under way: the error could be that of any. @param {RpcError} error */
-  #refuse(error) {
-    const exchanges = [...this.#sent].filter(({ isOver }) => !isOver());
-    const message = `the server refused a request without naming its id: ${error.message}`;
-    const unknown = new ConnectionError(message, true, { cause: error });
-    for (const exchange of exchanges) {
-      this.cancel(exchange, exchange.ids);
-      exchange.fail(exchanges.length > 1 ? unknown : error);
-    }
   }
 
   /** @param {string} message */
@@ -496,27 +590,30 @@ class SocketTransport {
 
   /** @param {Exchange} exchange */
   send(exchange) {
-    if (this.#socket.readyState !== 1) return void this.#queue.add(exchange);
-    this.#socket.send(exchange.text);
-    this.#sent.add(exchange);
-    exchange.over.then(() => this.#sent.delete(exchange));
-    exchange.sent();
+    const connection = this.#current;
+    if (!connection?.isOpen) return void this.#queue.add(exchange);
+    connection.send(exchange);
+    exchange.over.then(() => {
+      connection.exchanges.delete(exchange);
+      this.#closeDrained();
+    });
   }
 
   /** @param {Exchange} exchange @param {number[]} ids */
   cancel(exchange, ids) {
-    if (this.#queue.delete(exchange) || this.#socket.readyState !== 1) return;
-    for (const id of ids) {
-      const cancel = { jsonrpc: "2.0", method: "$/cancelRequest", params: { id } };
-      this.#socket.send(JSON.stringify(cancel));
+    this.#queue.delete(exchange);
+    for (const connection of this.#connections) {
+      if (connection.exchanges.has(exchange)) connection.cancel(ids);
     }
   }
 
   close() {
     this.#isClosed = true;
     clearTimeout(this.#timer);
-    this.#socket.onopen = this.#socket.onmessage = this.#socket.onclose = null;
-    this.#socket.close(1000);
+    for (const { socket } of this.#connections) {
+      socket.onopen = socket.onmessage = socket.onclose = null;
+      socket.close(1000);
+    }
     this.#failQueue("the client was closed");
   }
 }
@@ -555,7 +652,7 @@ class HttpTransport {
       do {
         const { value, done } = await messages.next();
         if (done) return this.#end(exchange, "the response has no reply");
-        this.#owner.receive(value, exchange.fail);
+        this.#owner.receive(value, { refuse: exchange.fail });
       } while (!exchange.stream || exchange.stream.isAwaited || exchange.isOver());
       this.#reading.delete(exchange);
     } catch (error) {
