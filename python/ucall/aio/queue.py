@@ -112,7 +112,9 @@ class Communicator:
         self._gets.append((peers, awaited))
         self._poll_soon()
         try:
-            return await asyncio.wait_for(awaited, timeout)
+            # `asyncio.wait_for` of CPython 3.11 loses a cancellation once the message has arrived.
+            async with asyncio.timeout(timeout):
+                return await awaited
         except BaseException:
             if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
                 # The message arrived as this was cancelled: the next `get` returns it.

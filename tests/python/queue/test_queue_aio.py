@@ -61,11 +61,14 @@ def test_messages_are_acknowledged_in_any_order(pairs: Pairs) -> None:
     asyncio.run(main())
 
 
-def test_a_message_of_a_get_that_was_cancelled_is_not_acknowledged(pairs: Pairs) -> None:
+@pytest.mark.parametrize("timeout", [None, WAIT_S])
+def test_a_message_of_a_get_that_was_cancelled_is_not_acknowledged(
+    pairs: Pairs, timeout: float | None
+) -> None:
     async def main() -> None:
         async with anq.Communicator(pairs.server()) as server:
             client = pairs.client(server._queue, ack="explicit")
-            waiting = asyncio.create_task(server.get())
+            waiting = asyncio.create_task(server.get(timeout=timeout))
             await asyncio.sleep(0)
             future = client.put("x")
             # The message is assigned to a `get` whose task is cancelled before it runs.
