@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from brokers import NatsServer, cluster, connected, jetstream, version
 from harness import eventually
 from ucall import queue as nq
 from ucall.aio import queue as anq
+from ucall.queue.jetstream import stored as stored_queues
 
 WAIT_S = 60
 
@@ -509,3 +511,32 @@ def test_a_forked_child_refuses_it(queues: Queues) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     client.put("still here").result(WAIT_S)
     assert server.get(timeout=WAIT_S).data == "still here"
+
+
+def test_a_forked_child_exits_while_its_parent_puts(queues: Queues) -> None:
+    client = queues.client()
+    held, released = threading.Event(), threading.Event()
+
+    def put() -> None:
+        with client._sender()._lock:
+            held.set()
+            released.wait(WAIT_S)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        # Ends a child that waits for a thread that it does not have.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(WAIT_S)
+        code = 1
+        try:
+            stored_queues._close_all()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    released.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0

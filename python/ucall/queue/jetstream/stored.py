@@ -141,3 +141,7 @@ def _close_all() -> None:
     end = time.monotonic() + _EXIT_S
     for queue in still_open:
         queue.close(max(0.0, end - time.monotonic()))
+
+
+# A forked child has its parent's queues without their threads, one of which may hold a lock.
+os.register_at_fork(after_in_child=StoredQueue._open.clear)
