@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -311,6 +312,18 @@ def test_puts_fail_once_the_broker_is_gone_for_expire_s(queues: Queues) -> None:
     client.close(0.1)
     with pytest.raises(nq.ConnectionError):
         client.put("late").result(WAIT_S)
+
+
+def test_a_cancelled_put_is_withdrawn_without_a_broker(queues: Queues) -> None:
+    queues.broker = NatsServer()
+    client = queues.client(queue_size=1000, expire_s=10 * WAIT_S)
+    for _ in range(2):
+        # There is room for one of them.
+        put = client.put(b"x" * 800)
+        assert put.cancel() and put.cancel()
+        assert concurrent.futures.wait([put], WAIT_S).done == {put}
+    client.close(WAIT_S)
+    assert not client._sender()._is_aborted
 
 
 def test_queue_size_bounds_what_waits_for_the_broker(queues: Queues) -> None:

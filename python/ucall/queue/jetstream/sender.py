@@ -10,9 +10,10 @@ import asyncio
 import itertools
 import json
 import uuid
-from collections import deque
+import weakref
+from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import nats.errors
@@ -40,13 +41,30 @@ _WEIGHT = 128
 _NOT_STORED = 10077
 
 
+class _Future(Future[None]):
+    """What `put` returns."""
+
+    def __init__(self, sender: Sender) -> None:
+        super().__init__()
+        self._sender = weakref.ref(sender)
+
+    def cancel(self) -> bool:
+        """Withdraws the message. Returns False if it was sent already."""
+        if not super().cancel():
+            return False
+        sender = self._sender()
+        if sender is not None:
+            sender.withdraw(self)
+        return True
+
+
 @dataclass(slots=True, eq=False)
 class _Put:
     """A message that is not stored yet."""
 
     payload: bytes
     headers: dict[str, str]
-    future: Future[None] = field(default_factory=Future)
+    future: _Future
     sent_at: float = 0.0
 
     @property
@@ -58,8 +76,9 @@ class Sender(Session):
     """The client's side."""
 
     def __init__(self, options: CommunicatorOptions) -> None:
-        #: Messages to send, and those that are sent, by the numbers of their replies.
-        self._waiting: deque[_Put] = deque()
+        #: Messages to send, by their futures, and those that are sent, by the numbers of their
+        #: replies.
+        self._waiting: OrderedDict[Future[None], _Put] = OrderedDict()
         self._sent: dict[int, _Put] = {}
         self._sent_bytes = self._bytes = 0
         #: The ids of messages are unique, also after a restart with the same id.
@@ -80,7 +99,7 @@ class Sender(Session):
         connection = self._options.connection
         if len(payload) > connection.message_size:
             raise ValueError(f"the message is longer than message_size: {len(payload)} bytes")
-        put = _Put(payload, {**headers, PEER: self._peer})
+        put = _Put(payload, {**headers, PEER: self._peer}, _Future(self))
         with self._lock:
             while self._bytes and self._bytes + put.weight > connection.queue_size:
                 if connection.full == "error":
@@ -93,11 +112,20 @@ class Sender(Session):
                 return put.future
             self._give_id(put)
             self._bytes += put.weight
-            self._waiting.append(put)
+            self._waiting[put.future] = put
             is_first = len(self._waiting) == 1
         if is_first:
             self._wake()
         return put.future
+
+    def withdraw(self, future: Future[None]) -> None:
+        """Removes the message of a cancelled future, if it still waits."""
+        with self._lock:
+            put = self._waiting.pop(future, None)
+        if put is not None:
+            future.set_running_or_notify_cancel()
+            self._forget(put)
+            self._wake()
 
     def _give_id(self, put: _Put) -> None:
         put.headers[_ID] = f"{self._incarnation}:{next(self._numbers)}"
@@ -137,7 +165,7 @@ class Sender(Session):
         if len(self._sent) >= _SENT_MAX or self._sent_bytes >= _SENT_BYTES_MAX:
             return None
         with self._lock:
-            return self._waiting.popleft() if self._waiting else None
+            return self._waiting.popitem(last=False)[1] if self._waiting else None
 
     async def _send(self, put: _Put, now: float) -> None:
         if not put.future.running() and not put.future.set_running_or_notify_cancel():
@@ -227,7 +255,8 @@ class Sender(Session):
         put = self._answered(number)
         put.headers[REPEATED] = "1"
         with self._lock:
-            self._waiting.appendleft(put)
+            self._waiting[put.future] = put
+            self._waiting.move_to_end(put.future, last=False)
         self._wanted.set()
 
     def _finish(self, put: _Put, error: Exception | None) -> None:
@@ -261,7 +290,7 @@ class Sender(Session):
     def _fail_all(self, reason: str) -> None:
         puts, self._sent, self._sent_bytes = list(self._sent.values()), {}, 0
         with self._lock:
-            puts += self._waiting
+            puts += self._waiting.values()
             self._waiting.clear()
         for put in puts:
             if put.future.running() or put.future.set_running_or_notify_cancel():
