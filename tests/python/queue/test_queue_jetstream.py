@@ -147,6 +147,16 @@ def test_a_server_that_works_keeps_no_messages_from_others(queues: Queues) -> No
     assert got == sorted(set(got)) and set(got) <= set(range(500))
 
 
+def test_a_get_that_does_not_wait_returns_what_has_arrived(queues: Queues) -> None:
+    client, server = queues.client(), queues.server()
+    client.put("x").result(WAIT_S)
+    with pytest.raises(TimeoutError):
+        server.get(timeout=0)
+    # It has this one pulled, although none waits any more.
+    assert eventually(lambda: len(server._receiver()._pulled) == 1)
+    assert server.get(timeout=0).data == "x"
+
+
 def test_what_a_server_does_not_acknowledge_goes_to_another_one(queues: Queues) -> None:
     client = queues.client()
     futures = [client.put(number) for number in range(3)]

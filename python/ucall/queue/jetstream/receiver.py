@@ -83,6 +83,8 @@ class Receiver(Session):
         self._pulled_at = 0.0
         #: Calls of `get` that wait.
         self._waiting = 0
+        #: The last `get` found no message, also if it did not wait, and none was pulled since.
+        self._is_wanted = False
         #: Messages that the program has to acknowledge, by the subjects of their replies.
         self._held: dict[str, Any] = {}
         #: Messages to acknowledge.
@@ -106,6 +108,7 @@ class Receiver(Session):
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._waiting += 1
+            self._is_wanted = not self._pulled
             try:
                 while not self._pulled:
                     if self._is_closing:
@@ -208,10 +211,11 @@ class Receiver(Session):
                 return
 
     async def _pull_all(self) -> None:
-        """Pulls messages whenever the program waits for one."""
+        """Pulls messages whenever the program waits for one, or has found none."""
         while True:
             now = time.monotonic()
-            if not self._waiting or self._pulled or not self._broker.is_connected:
+            is_wanted = (self._waiting or self._is_wanted) and not self._pulled
+            if not is_wanted or not self._broker.is_connected:
                 await self._next_change()
             elif now < self._pull_at:
                 await self._next_change(timeout_s=min(self._pull_at - now, 1.0))
@@ -219,6 +223,7 @@ class Receiver(Session):
                 await self._pull(now)
 
     async def _pull(self, now: float) -> None:
+        self._is_wanted = False
         took_s = max(now - self._pulled_at, 1e-6)
         # At most twice as many as the last time.
         batch = min(2 * self._batch, int(self._batch * _AHEAD_S / took_s))
@@ -260,6 +265,7 @@ class Receiver(Session):
             self._repeats_as_of = connection
         with self._lock:
             self._pulled.append(message)
+            self._is_wanted = False
             self._pulled_at = time.monotonic()
             self._condition.notify()
         self._expected -= 1
