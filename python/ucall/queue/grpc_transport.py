@@ -68,24 +68,29 @@ class Transport:
         self._loop = _loop()
         self._ending = asyncio.Event()
         self._links: set[asyncio.Task[Any]] = set()
-        self._linger_s = LINGER_S
         #: Whether the client's current link has received bytes, so that a reply may be pending.
         self._has_received = False
         if communicator.is_server:
             asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
-            self._run = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
+            self.ended = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
         else:
-            self._run = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
+            self.ended = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
 
     def close(self) -> None:
         """Closes the links after their last frames are sent, and waits for that."""
         self._loop.call_soon_threadsafe(self._ending.set)
-        self._run.result()
+        self.ended.result()
 
-    def close_nowait(self) -> None:
-        """Closes the links after all messages are delivered, without waiting for that."""
-        self._linger_s = self._options.connection.expire_s
-        self._loop.call_soon_threadsafe(self._ending.set)
+    def deliver(self, communicator: Communicator) -> None:
+        """Keeps a communicator that the program has dropped until all messages are delivered, and
+        closes the links then. Does not wait for that."""
+        # The garbage collector clears weak references to what it finds in a cycle.
+        self._communicator = weakref.ref(communicator)
+        asyncio.run_coroutine_threadsafe(self._deliver(communicator), self._loop)
+
+    async def _deliver(self, communicator: Communicator) -> None:
+        await asyncio.wrap_future(communicator._ended)
+        self._ending.set()
 
     async def _listen(self) -> None:
         # Closes connections that open no link within the time of a handshake.
@@ -145,7 +150,7 @@ class Transport:
                 ending = asyncio.ensure_future(self._ending.wait())
                 await asyncio.wait([link, ending], return_when=asyncio.FIRST_COMPLETED)
                 if not link.done() and self._has_received:
-                    await asyncio.wait([link], timeout=self._linger_s)
+                    await asyncio.wait([link], timeout=LINGER_S)
                 ending.cancel()
                 call.cancel()
                 has_received = await link
@@ -206,11 +211,12 @@ class Transport:
     def _is_finished(self) -> bool:
         """Whether a client's session has ended, so that it must not connect again."""
         communicator = self._communicator()
-        return communicator is None or communicator._is_closed
+        # It is None while the communicator is collected, until `deliver`.
+        return communicator is not None and communicator._is_closed
 
     async def _wait_for_links(self) -> None:
         if self._links:
-            await asyncio.wait(self._links, timeout=self._linger_s)
+            await asyncio.wait(self._links, timeout=LINGER_S)
 
 
 @functools.cache

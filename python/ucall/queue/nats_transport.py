@@ -78,24 +78,30 @@ class Transport:
         self._links: dict[str, _Link] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broker: Any = None
-        self._linger_s = LINGER_S
         #: Wakes `_run`: the broker is connected, a server has started, or this side closes.
         self._changed = asyncio.Event()
         self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = start(self._run())
+        self.ended = start(self._run())
 
     def close(self) -> None:
         """Closes the links after their last frames are sent, and waits for that."""
-        start(self._end(LINGER_S))
-        self._ended.result()
+        start(self._end())
+        self.ended.result()
 
-    def close_nowait(self) -> None:
-        """Closes the links after all messages are delivered, without waiting for that."""
-        start(self._end(self._options.connection.expire_s))
+    def deliver(self, communicator: Communicator) -> None:
+        """Keeps a communicator that the program has dropped until all messages are delivered, and
+        closes the links then. Does not wait for that."""
+        # The garbage collector clears weak references to what it finds in a cycle.
+        self._communicator = weakref.ref(communicator)
+        start(self._deliver(communicator))
 
-    async def _end(self, linger_s: float) -> None:
-        self._linger_s, self._is_ending = linger_s, True
+    async def _deliver(self, communicator: Communicator) -> None:
+        await asyncio.wrap_future(communicator._ended)
+        await self._end()
+
+    async def _end(self) -> None:
+        self._is_ending = True
         self._changed.set()
 
     async def _run(self) -> None:
@@ -127,7 +133,8 @@ class Transport:
                 continue
             link = await self._dial()
             if link is None:
-                return
+                await self._next_change(delay_s)
+                continue
             while link.name in self._links and not self._is_ending:
                 await self._next_change()
             delay_s = first_s if link.has_received else delay_s * 2
@@ -256,10 +263,11 @@ class Transport:
     def _is_finished(self) -> bool:
         """Whether the session has ended, so that a client must not connect again."""
         communicator = self._communicator()
-        return communicator is None or (not self._is_server and communicator._is_closed)
+        # It is None while the communicator is collected, until `deliver`.
+        return communicator is not None and not self._is_server and communicator._is_closed
 
     async def _wait_for_links(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self._linger_s
+        deadline = asyncio.get_running_loop().time() + LINGER_S
         while self._links and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             await self._next_change(left_s)
         if self._broker.is_connected:

@@ -106,6 +106,7 @@ class _External(Communicator):
         except BaseException:
             made._close(True)
             raise
+        cls._add_running(made._transport.ended)
         return made
 
     def _start_transport(self) -> GrpcTransport | NatsTransport:
@@ -122,9 +123,9 @@ class _External(Communicator):
             self._transport.close()
 
     def __del__(self) -> None:
-        if self._transport is not None and not self._is_forked:
-            self._close(False)
-            self._transport.close_nowait()
+        super().__del__()
+        if self._transport is not None and not self._is_forked and not self._transport.ended.done():
+            self._transport.deliver(self)
 
     @property
     def address(self) -> tuple[str, int] | None:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pairs import Pairs
 
 from harness import program
+from ucall import queue as nq
 
 WAIT_S = 60
 BEGINNING = """
@@ -100,6 +102,22 @@ except KeyboardInterrupt:
 print([server.get(timeout=60).data for _ in range(3)])
 """
 
+#: Puts into a queue that is dropped before the program ends.
+DROPPED = """
+import sys
+from ucall import queue as nq
+
+def put():
+    protocol, host, port, topic = sys.argv[1:]
+    options = nq.CommunicatorOptions(
+        netloc=nq.NetworkLocation(host, int(port)), broker=nq.BrokerOptions(topic=topic)
+    )
+    queue = nq.new(protocol, "client", options)
+    return [queue.put(bytes(20_000)) for _ in range(300)]
+
+futures = put()
+"""
+
 
 def places(protocol: str, folder: Path) -> str:
     return str(folder / "exit.sock") if protocol in ("unix", "shm") else ""
@@ -120,6 +138,19 @@ def test_a_program_exits_under_load(protocol: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["tcp", "grpc"])
 def test_a_program_exits_during_queue_callbacks(protocol: str, tmp_path: Path) -> None:
     assert run(WITHIN_CALLS, protocol, tmp_path) == "finalised\n"
+
+
+@pytest.mark.parametrize("pairs", ["tcp", "mqtt", "grpc", "nats"], indirect=True)
+def test_a_program_delivers_what_a_dropped_queue_has(pairs: Pairs) -> None:
+    # Most messages have to wait until `get` has returned others.
+    server = pairs.server(transport_size=1 << 16)
+    host, port = server.address or server.options.netloc
+    options = nq.BrokerOptions() if pairs.protocol in ("tcp", "grpc") else server.options.broker
+    with program(DROPPED, pairs.protocol, host, str(port), options.topic) as process:
+        for _ in range(300):
+            assert server.get(timeout=WAIT_S).data == bytes(20_000)
+        output = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, output) == (0, ("", ""))
 
 
 def test_ctrl_c_interrupts_only_the_wait(tmp_path: Path) -> None:

@@ -180,6 +180,27 @@ def test_what_a_server_does_not_acknowledge_goes_to_another_one(queues: Queues) 
     assert eventually(lambda: stored(queues) == 0)
 
 
+DROPPED = """
+import sys
+from ucall import queue as nq
+
+def put():
+    options = nq.CommunicatorOptions(
+        netloc=nq.NetworkLocation(port=int(sys.argv[1])), broker=nq.BrokerOptions(topic=sys.argv[2])
+    )
+    queue = nq.new("jetstream", "client", options)
+    return [queue.put(number) for number in range(100)]
+
+futures = put()
+"""
+
+
+def test_a_program_stores_what_a_dropped_queue_has(queues: Queues) -> None:
+    command = [sys.executable, "-c", DROPPED, str(queues.broker.port), queues.topic]
+    subprocess.run(command, timeout=WAIT_S, check=True)
+    assert stored(queues) == 100
+
+
 KILLED = """
 import os, sys, time
 from ucall import queue as nq

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from pairs import Pairs, free_location
 
+from harness import eventually
 from ucall import queue as nq
 from ucall.aio import queue as anq
 
@@ -125,6 +126,29 @@ def test_a_communicator_in_a_cycle_is_collected(pairs: Pairs) -> None:
         except OSError:
             time.sleep(0.01)
     raise AssertionError("the port is still in use")
+
+
+@pytest.mark.parametrize("pairs", ["tcp", "mqtt", "grpc", "nats"], indirect=True)
+@pytest.mark.parametrize("is_cycle", [False, True])
+def test_a_dropped_communicator_delivers_and_is_released(pairs: Pairs, is_cycle: bool) -> None:
+    class Pause:
+        def __del__(self) -> None:
+            # Lets other threads run while the weak references to its cycle are cleared.
+            time.sleep(0.05)
+
+    server, pause = pairs.server(), Pause()
+    others = set(nq.Communicator._running)
+    client = pairs.client(server)
+    gone = weakref.ref(client)
+    put = client.put("x")
+    if is_cycle:
+        client.cycle = client, pause  # type: ignore[attr-defined]
+    del client, pause
+    pairs.made.pop()
+    gc.collect()
+    assert server.get(timeout=WAIT_S).data == "x"
+    put.result(WAIT_S)
+    assert eventually(lambda: gone() is None and nq.Communicator._running <= others)
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)

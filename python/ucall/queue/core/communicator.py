@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import logging
 import os
 import threading
@@ -68,7 +69,11 @@ class Communicator(QueueCore):
 
     _options: CommunicatorOptions
     _notifier: Notifier
+    #: Done once all messages are delivered, or have failed.
+    _ended: concurrent.futures.Future[None]
     _open: ClassVar[weakref.WeakSet[Communicator]] = weakref.WeakSet()
+    #: What communicators run until they have ended, also those that the program has dropped.
+    _running: ClassVar[set[concurrent.futures.Future[None]]] = set()
 
     def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
         options = CommunicatorOptions() if options is None else options
@@ -91,8 +96,10 @@ class Communicator(QueueCore):
         made._options = options
         made._notifier = Notifier(made)
         setattr(kind, "_notifier", made._notifier)  # noqa: B010
+        made._ended = concurrent.futures.Future()
         cls._open.add(made)
-        arguments = made._log_lines(), options.id
+        cls._add_running(made._ended)
+        arguments = made._log_lines(), options.id, made._ended
         threading.Thread(
             target=_write_log, args=arguments, name="ucall-queue-log", daemon=True
         ).start()
@@ -100,6 +107,11 @@ class Communicator(QueueCore):
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
         super().__init__()
+
+    @classmethod
+    def _add_running(cls, run: concurrent.futures.Future[None]) -> None:
+        cls._running.add(run)
+        run.add_done_callback(cls._running.discard)
 
     @classmethod
     def _check(cls, options: CommunicatorOptions) -> None:
@@ -169,6 +181,10 @@ class Communicator(QueueCore):
             self._wait_closed(None)
         self._open.discard(self)
 
+    def __del__(self) -> None:
+        # Its messages are delivered nevertheless.
+        self._close(False)
+
     def __enter__(self) -> Self:
         return self
 
@@ -180,11 +196,16 @@ class Communicator(QueueCore):
         return f"<{type(self).__module__}.{type(self).__name__} {self.id}>"
 
 
-def _write_log(lines: Iterable[tuple[int, str]], id: uuid.UUID) -> None:
-    """Logs the events of connections and their reasons, until the communicator closes."""
+def _write_log(
+    lines: Iterable[tuple[int, str]], id: uuid.UUID, ended: concurrent.futures.Future[None]
+) -> None:
+    """Logs the events of connections and their reasons, until the communicator ends."""
     log = logging.getLogger("ucall")
-    for level, line in lines:
-        log.log(level, "queue %s: %s", id, line)
+    try:
+        for level, line in lines:
+            log.log(level, "queue %s: %s", id, line)
+    finally:
+        ended.set_result(None)
 
 
 @atexit.register
@@ -196,6 +217,8 @@ def _close_all() -> None:
     end = time.monotonic() + _EXIT_S
     for communicator in still_open:
         communicator.close(max(0.0, end - time.monotonic()))
+    # Those that the program has dropped close, too.
+    concurrent.futures.wait(list(Communicator._running), max(0.0, end - time.monotonic()))
 
 
 def _mark_all_forked() -> None:
@@ -203,6 +226,7 @@ def _mark_all_forked() -> None:
     for communicator in list(Communicator._open):
         communicator._mark_forked()
     Communicator._open.clear()
+    Communicator._running.clear()
 
 
 def _announce_all() -> None:

@@ -65,11 +65,11 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Wakes `_work`: there is something to do, or a change of the connection.
         self._wanted = asyncio.Event()
-        self._ended: Future[None] = start(self._run())
+        self.ended: Future[None] = start(self._run())
 
     @property
     def state(self) -> Literal["connecting", "connected", "closing", "closed"]:
-        if self._ended.done():
+        if self.ended.done():
             return "closed"
         if self._is_closing:
             return "closing"
@@ -86,11 +86,11 @@ class Session:
         """Closes, within a time."""
         self.close_nowait()
         try:
-            self._ended.result(timeout)
+            self.ended.result(timeout)
         except TimeoutError:
             self._is_aborted = True
             self._wake()
-            self._ended.result()
+            self.ended.result()
 
     def _wake(self) -> None:
         """Wakes `_work`, from any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import os
 import time
 import uuid
@@ -33,6 +34,8 @@ class StoredQueue:
     #: Whether this is a server, which gets.
     is_server: ClassVar[bool]
     _open: ClassVar[weakref.WeakSet[StoredQueue]] = weakref.WeakSet()
+    #: The work of queues until it has ended, also of those that the program has dropped.
+    _running: ClassVar[set[concurrent.futures.Future[None]]] = set()
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
         self._options = options = CommunicatorOptions() if options is None else options
@@ -44,6 +47,8 @@ class StoredQueue:
 
         self._work: Sender | Receiver = Receiver(options) if self.is_server else Sender(options)
         self._open.add(self)
+        self._running.add(self._work.ended)
+        self._work.ended.add_done_callback(self._running.discard)
 
     @classmethod
     def _check(cls, options: CommunicatorOptions) -> None:
@@ -141,7 +146,14 @@ def _close_all() -> None:
     end = time.monotonic() + _EXIT_S
     for queue in still_open:
         queue.close(max(0.0, end - time.monotonic()))
+    # Those that the program has dropped close, too.
+    concurrent.futures.wait(list(StoredQueue._running), max(0.0, end - time.monotonic()))
 
 
-# A forked child has its parent's queues without their threads, one of which may hold a lock.
-os.register_at_fork(after_in_child=StoredQueue._open.clear)
+def _forget_all() -> None:
+    """A forked child has none of its parent's threads, one of which may hold a lock."""
+    StoredQueue._open.clear()
+    StoredQueue._running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
