@@ -58,14 +58,20 @@ class Transport:
 
     Raises:
         OSError: The server cannot listen on the address.
+        RuntimeError: This is a forked child of a process that has used gRPC.
     """
 
     def __init__(self, communicator: Communicator) -> None:
+        process, self._loop = _loop()
+        if process != os.getpid():
+            raise RuntimeError(
+                "grpcio does not work in a forked child whose parent has used it: fork before the"
+                " parent makes its first queue over gRPC"
+            )
         # The communicator closes when the program drops it: the transport must not keep it alive.
         self._communicator = weakref.ref(communicator)
         self._options = communicator.options
         self.address: tuple[str, int] | None = None
-        self._loop = _loop()
         self._ending = asyncio.Event()
         self._links: set[asyncio.Task[Any]] = set()
         #: Whether the client's current link has received bytes, so that a reply may be pending.
@@ -220,11 +226,11 @@ class Transport:
 
 
 @functools.cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all transports, on its own thread."""
+def _loop() -> tuple[int, asyncio.AbstractEventLoop]:
+    """The process that uses gRPC, and the event loop of all transports, on its own thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ucall-grpc", daemon=True).start()
-    return loop
+    return os.getpid(), loop
 
 
 async def _write(

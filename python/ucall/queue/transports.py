@@ -138,6 +138,7 @@ class Grpc(_External):
 
     Raises:
         ImportError: grpcio is not installed.
+        RuntimeError: This is a forked child of a process that has used gRPC.
     """
 
     takes_password = False

@@ -50,6 +50,28 @@ client.put("after").result(60)
 print([server.get(timeout=60).data for _ in range(2)])
 lost.close(0)
 """
+FORKS_AFTER_GRPC = """
+import os, signal, sys
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+from ucall import queue as nq
+
+def new(purpose):
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+    return nq.new("grpc", purpose, options)
+
+new("server").close()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    for purpose in ("server", "client"):
+        try:
+            new(purpose)
+        except RuntimeError as error:
+            print(error)
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+new("server").close()
+"""
 EXITS = """
 import threading, time
 from ucall import queue as nq
@@ -91,6 +113,12 @@ def run(program: str, timeout_s: float) -> str:
 
 def test_a_forked_child_has_no_queue_and_exits() -> None:
     assert run(FORKS, WAIT_S).split() == ["refused"] * 4 + ["7", "['before',", "'after']"]
+
+
+def test_a_forked_child_has_no_grpc_if_its_parent_has() -> None:
+    first, second, code = run(FORKS_AFTER_GRPC, 2 * WAIT_S).splitlines()
+    assert first == second and first.startswith("grpcio does not work in a forked child")
+    assert code == "7"
 
 
 def test_a_program_exits_with_open_communicators() -> None:
