@@ -135,9 +135,23 @@ class Communicator:
         self._queue._notifier.on_connection.append(callback)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Closes in order: see `ucall.queue.Communicator.close`."""
-        await asyncio.to_thread(self._queue.close, timeout)
-        self._poll()
+        """Closes in order: see `ucall.queue.Communicator.close`.
+
+        If it is cancelled, it closes at once, as after the timeout.
+        """
+        closing = asyncio.ensure_future(asyncio.to_thread(self._queue.close, timeout))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            # The event loop waits for the thread before it ends.
+            self._queue._close(True)
+            await closing
+            raise
+        finally:
+            self._poll()
+            self._remove_pipe()
+
+    def _remove_pipe(self) -> None:
         if self._loop is not None and self._pipe is not None:
             self._loop.remove_reader(self._pipe[0])
             for descriptor in self._pipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pairs import Pairs
+from pairs import Pairs, free_location
 
 from ucall import queue as nq
 from ucall.aio import queue as anq
@@ -94,6 +94,24 @@ def test_a_full_queue_raises_in_asyncio(pairs: Pairs) -> None:
             client.put(b"x" * 1500)
         first.cancel()
         await client.close(0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pairs", ["tcp", "grpc"], indirect=True)
+def test_a_cancelled_close_closes_at_once(pairs: Pairs) -> None:
+    async def main() -> None:
+        unconnected = pairs.client(pairs.server(), netloc=free_location(), expire_s=WAIT_S)
+        client = anq.Communicator(unconnected)
+        put = client.put("x")
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert client.state == "closed" and client._pipe is None
+        with pytest.raises(ConnectionError, match="this side has closed"):
+            await put
 
     asyncio.run(main())
 
