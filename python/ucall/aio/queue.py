@@ -116,6 +116,8 @@ class Communicator:
             async with asyncio.timeout(timeout):
                 return await awaited
         except BaseException:
+            with contextlib.suppress(ValueError):
+                self._gets.remove((peers, awaited))
             if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
                 # The message arrived as this was cancelled: the next `get` returns it.
                 self._requeued.append(awaited.result())

@@ -85,6 +85,22 @@ def test_a_message_of_a_get_that_was_cancelled_is_not_acknowledged(
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_get_that_timed_out_is_not_kept(pairs: Pairs) -> None:
+    async def main() -> None:
+        async with anq.Communicator(pairs.server()) as server:
+            waiting = asyncio.create_task(server.get())
+            await asyncio.sleep(0)
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await server.get(timeout=0)
+            assert len(server._gets) == 1
+            pairs.client(server._queue).put("x")
+            assert (await asyncio.wait_for(waiting, WAIT_S)).data == "x"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
 def test_a_full_queue_raises_in_asyncio(pairs: Pairs) -> None:
     async def main() -> None:
         unconnected = pairs.client(pairs.server(), ack="taken", full="block", queue_size=2_000)
