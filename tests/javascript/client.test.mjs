@@ -308,6 +308,24 @@ describe("WebSocket", () => {
     assert.equal(await client.call("sum", { a: 1, b: 2 }), 3);
   });
 
+  test("an error without the event close ends an attempt", async () => {
+    let attempts = 0;
+    class Refused extends EventTarget {
+      readyState = 0;
+      close() {}
+    }
+    const client = connect("ws", {
+      WebSocket: function (...parameters) {
+        if (attempts++) return new WebSocket(...parameters);
+        const refused = new Refused();
+        queueMicrotask(() => refused.onerror());
+        return refused;
+      },
+    });
+    await assert.rejects(client.call("sum", { a: 1, b: 2 }), /could not open/);
+    assert.equal(await client.call("sum", { a: 1, b: 2 }), 3);
+  });
+
   /** A client with a held call, whose peer has begun to close the connection. */
   async function connectClosing(options) {
     const sockets = [];

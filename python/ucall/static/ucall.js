@@ -527,9 +527,10 @@ class SocketTransport {
         socket.close(4002, "not JSON-RPC");
       }
     };
-    // The event `close` follows, and says more.
-    socket.onerror = () => {};
+    // The event `close` follows, and says more. Node 22 omits it if it cannot connect.
+    socket.onerror = () => socket.readyState || socket.onclose?.({ code: 1006, reason: "" });
     socket.onclose = (/** @type {{ code: number, reason: string }} */ { code, reason }) => {
+      socket.onclose = null;
       const verb = wasOpen ? "lost" : "could not open";
       const why = `${code} ${reason}`.trimEnd();
       const message = `${verb} the connection to ${this.#owner.url}: ${why}`;
