@@ -19,7 +19,7 @@ use ucall_proto::http1::{
     parse_response_head,
 };
 
-use crate::procedures::unavailable;
+use crate::errors::unavailable;
 use crate::replies::{UpstreamReply, read_reply};
 use crate::request::{CallContext, write_number};
 

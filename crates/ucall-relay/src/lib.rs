@@ -26,6 +26,7 @@
 mod breaker;
 mod connection;
 mod connections;
+mod errors;
 #[cfg(any(test, feature = "harness"))]
 mod harness;
 mod http;

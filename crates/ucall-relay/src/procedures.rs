@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
-use ucall_proto::json::{Reader, write_string};
+use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
     Deadline, NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome,
@@ -13,6 +13,7 @@ use ucall_server::{
 };
 
 use crate::connection::LostCall;
+use crate::errors::{out_of_resources, overloaded, unavailable};
 use crate::options::RelayOptions;
 use crate::pick::{Picker, by_hash, param};
 use crate::places::{Place, Places};
@@ -286,7 +287,7 @@ impl RelayHandler {
                     self.picker.least_of_two(&self.candidates, outstanding)
                 }
             };
-            let Some(index) = picked else { return Err(overloaded(&self.options)) };
+            let Some(index) = picked else { return Err(overloaded(self.options.outstanding_max)) };
             let takes_items = takes_items && !upstreams[index].is_http();
             let found = upstreams[index].connection(&self.options, text_bytes, takes_items, now);
             match found {
@@ -346,31 +347,4 @@ fn next_hop(request: &Call<'_>) -> Result<u32, RpcError> {
             Err(unavailable(false, &reason))
         }
     }
-}
-
-fn overloaded(options: &RelayOptions) -> RpcError {
-    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-    let max = options.outstanding_max;
-    error.data = Some(format!(r#"{{"retry_after_ms":100,"max_outstanding":{max}}}"#).into_bytes());
-    error
-}
-
-/// The error of a call that was not sent because this process has run out of something.
-fn out_of_resources(reason: &str) -> RpcError {
-    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-    let mut data = br#"{"retry_after_ms":100,"reason":"#.to_vec();
-    write_string(&mut data, reason);
-    data.push(b'}');
-    error.data = Some(data);
-    error
-}
-
-/// The error of a call whose upstream is unavailable. If it was sent, it may have run.
-pub(crate) fn unavailable(was_sent: bool, reason: &str) -> RpcError {
-    let mut error = RpcError::new(RpcError::UPSTREAM_UNAVAILABLE, "Upstream unavailable");
-    let mut data = format!(r#"{{"sent":{was_sent},"reason":"#).into_bytes();
-    write_string(&mut data, reason);
-    data.push(b'}');
-    error.data = Some(data);
-    error
 }

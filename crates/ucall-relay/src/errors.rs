@@ -1,0 +1,31 @@
+//! The errors of a relay, for callers.
+
+use ucall_proto::RpcError;
+use ucall_proto::json::write_string;
+
+/// The error of a call past `max_outstanding` calls to one upstream.
+pub(crate) fn overloaded(max: usize) -> RpcError {
+    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
+    error.data = Some(format!(r#"{{"retry_after_ms":100,"max_outstanding":{max}}}"#).into_bytes());
+    error
+}
+
+/// The error of a call that was not sent because this process has run out of something.
+pub(crate) fn out_of_resources(reason: &str) -> RpcError {
+    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
+    let mut data = br#"{"retry_after_ms":100,"reason":"#.to_vec();
+    write_string(&mut data, reason);
+    data.push(b'}');
+    error.data = Some(data);
+    error
+}
+
+/// The error of a call whose upstream is unavailable. If it was sent, it may have run.
+pub(crate) fn unavailable(was_sent: bool, reason: &str) -> RpcError {
+    let mut error = RpcError::new(RpcError::UPSTREAM_UNAVAILABLE, "Upstream unavailable");
+    let mut data = format!(r#"{{"sent":{was_sent},"reason":"#).into_bytes();
+    write_string(&mut data, reason);
+    data.push(b'}');
+    error.data = Some(data);
+    error
+}
