@@ -1,7 +1,7 @@
 # One target a task, the same for a person and for CI. Everything is installed into .venv alone.
 
 # Otherwise cargo looks for the job server of `make --jobs`, which recipes cannot reach.
-unexport MAKEFLAGS
+unexport MAKEFLAGS MFLAGS
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
