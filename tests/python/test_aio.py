@@ -523,20 +523,26 @@ async def test_calls_past_max_connections_wait() -> None:
 
 @run
 async def test_a_hundred_connections_are_the_default() -> None:
-    all_called = asyncio.Event()
+    all_called, may_reply = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     barrier = threading.Barrier(100, lambda: loop.call_soon_threadsafe(all_called.set))
 
     def answer(peer: Peer) -> None:
         request = json.loads(peer.http_request())
-        barrier.wait(60)
-        peer.send(http_reply(result(request["params"], request["id"])))
+        if request["method"] == "echo":
+            barrier.wait(60)
+            may_reply.wait(60)
+        peer.send(http_reply(result(None, request["id"])))
 
     with scripted(answer) as server:
         client = Client(port=server.port)
         calls = [asyncio.ensure_future(client.echo(number)) for number in range(200)]
         await all_called.wait()
-        assert server.accepted == 100
+        # Connections are accepted in their order: before this one all that the calls have begun.
+        async with Client(port=server.port) as other:
+            await other.last()
+        assert server.accepted == 101
+        may_reply.set()
         await client.close()
         for call in calls:
             call.cancel()
