@@ -270,3 +270,51 @@ fn missed_changes(version: u64) -> RpcError {
          (max_watch_bytes)"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use ucall_proto::MemoryBudget;
+    use ucall_server::{DeferredCalls, RunLimit};
+
+    use super::*;
+    use crate::{Expiry, Store, StoreOptions, Value};
+
+    const WATCHERS: usize = 3;
+
+    #[test]
+    fn a_turn_sends_few_bytes_and_none_without_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path().into(), StoreOptions::default()).open().unwrap();
+        let limit = RunLimit::new(WATCHERS, "max_running_calls");
+        let mut calls =
+            DeferredCalls::<(), NativeOutcome>::with_limit(limit, MemoryBudget::default());
+        let mut watchers = WorkerWatchers::new(calls.outcomes().clone());
+        let now = Instant::now();
+        for _ in 0..WATCHERS {
+            let token = calls.insert(None, None, now, ());
+            watchers.start(&store, token, Filter::Prefix(Vec::new())).unwrap();
+        }
+        while watchers.lock_started().len() < WATCHERS {
+            thread::yield_now();
+        }
+        let mut sent = |watchers: &mut WorkerWatchers, has_memory| {
+            watchers.send_changes(&store, now, || has_memory);
+            std::iter::from_fn(|| calls.next_outcome()).count()
+        };
+        assert_eq!(sent(&mut watchers, true), WATCHERS, "each is told that it watches");
+        let value = Value::Json(vec![b'1'; TURN_BYTES_MAX / 2]);
+        let put = Operation::Put { key: "a".into(), value, expiry: Expiry::Never, version: None };
+        let (is_written, written) = mpsc::channel();
+        store.submit(vec![put], Box::new(move |_| is_written.send(()).unwrap()));
+        written.recv().unwrap();
+        assert_eq!(sent(&mut watchers, false), 0);
+        assert_eq!(watchers.due(), Some(now + SHORTAGE_PAUSE));
+        assert_eq!(sent(&mut watchers, true), 2);
+        assert!(watchers.due().is_some_and(|due| due < now + SHORTAGE_PAUSE * 100));
+        assert_eq!(sent(&mut watchers, true), 1);
+        assert_eq!((sent(&mut watchers, true), watchers.due()), (0, None));
+    }
+}
