@@ -234,8 +234,10 @@ def test_a_killed_server_loses_what_it_had_taken_or_nothing(queues: Queues, ack:
 
 
 def test_a_message_is_held_while_its_server_lives(queues: Queues) -> None:
-    busy, idle = queues.server("explicit", expire_s=0.3), queues.server("explicit")
-    client = queues.client()
+    busy = queues.server("explicit", expire_s=0.3)
+    # The first server of a group sets its time.
+    assert eventually(lambda: busy.state == "connected")
+    idle, client = queues.server("explicit"), queues.client()
     client.put("long").result(WAIT_S)
     message = busy.get(timeout=WAIT_S)
     with pytest.raises(TimeoutError):
