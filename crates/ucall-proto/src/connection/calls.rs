@@ -228,9 +228,11 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 let written = out.get(start + 1..before).unwrap_or_default();
                 let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
                 out.truncate(start);
-                let parts = vec![ReplyPart::Written(first), part];
-                let parts = self.finish_batch(parts, requests, index + 1);
-                return DocumentOutcome::Deferred(ExchangeReply::Batch(BatchReply::new(parts)));
+                let mut batch = BatchReply::default();
+                batch.push(ReplyPart::Written(first));
+                batch.push(part);
+                self.finish_batch(&mut batch, requests, index + 1);
+                return DocumentOutcome::Deferred(ExchangeReply::Batch(batch));
             }
             if out.len() > before {
                 out.push(b',');
@@ -246,30 +248,20 @@ impl<'a, S: Service> DocumentRun<'a, S> {
     }
 
     /// Runs the rest of a batch, from `next` on, after its first deferred call.
-    fn finish_batch(
-        &mut self,
-        mut parts: Vec<ReplyPart>,
-        requests: &[Request<'_>],
-        next: usize,
-    ) -> Vec<ReplyPart> {
-        let mut written: usize = parts.iter().map(ReplyPart::separated_len).sum();
+    fn finish_batch(&mut self, batch: &mut BatchReply, requests: &[Request<'_>], next: usize) {
         for (index, request) in requests.iter().enumerate().skip(next) {
             let (item, mut out) = (item_number(index), Vec::new());
-            let limit = &self.limit.for_part(written);
             let mut run = DocumentRun {
                 context: self.context,
                 members: self.members,
-                limit,
+                limit: &batch.part_limit(self.limit),
                 service: &mut *self.service,
                 cancel_requests: &mut *self.cancel_requests,
             };
             let outcome = run.element(item, request, &mut out);
             let part = self.deferred_part(item, request, outcome);
-            let part = part.unwrap_or(ReplyPart::Written(out));
-            written += part.separated_len();
-            parts.push(part);
+            batch.push(part.unwrap_or(ReplyPart::Written(out)));
         }
-        parts
     }
 
     /// The part of a call in a batch that gets its reply later; `None` for any other.

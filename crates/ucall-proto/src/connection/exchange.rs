@@ -32,7 +32,7 @@ pub(super) enum ExchangeReply {
 }
 
 /// The replies of a batch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct BatchReply {
     /// In the order of the batch.
     parts: Vec<ReplyPart>,
@@ -45,15 +45,22 @@ pub(super) struct BatchReply {
 }
 
 impl BatchReply {
-    pub(super) fn new(parts: Vec<ReplyPart>) -> Self {
-        let is_waiting = |(index, part): (usize, &ReplyPart)| part.item().map(|_| index);
-        let deferred: Vec<usize> = parts.iter().enumerate().filter_map(is_waiting).collect();
-        let bytes = parts.iter().map(ReplyPart::separated_len).sum();
-        Self { parts, waiting: deferred.len(), deferred, bytes }
+    pub(super) fn push(&mut self, part: ReplyPart) {
+        if part.item().is_some() {
+            self.deferred.push(self.parts.len());
+            self.waiting += 1;
+        }
+        self.bytes += part.separated_len();
+        self.parts.push(part);
     }
 
-    /// The item of the first call with this id that waits. Passes the calls that wait, and no more
-    /// of the others.
+    /// The limit for the next part that is written, if `whole` is that of the reply.
+    pub(super) fn part_limit(&self, whole: &ReplyLimit) -> ReplyLimit {
+        whole.for_part(self.bytes)
+    }
+
+    /// The item of the first call with this id that waits. Looks at no more written parts than at
+    /// parts that wait.
     fn item_of(&mut self, wanted: &[u8]) -> Option<u32> {
         let Self { parts, waiting, deferred, .. } = self;
         if deferred.len() > 2 * *waiting {
@@ -100,7 +107,7 @@ impl ReplyPart {
     }
 
     /// Its length in a batch.
-    pub(super) fn separated_len(&self) -> usize {
+    fn separated_len(&self) -> usize {
         match self.bytes().len() {
             0 => 0,
             len => len + 1,
@@ -167,11 +174,12 @@ impl ExchangeReply {
         }
     }
 
-    /// The limit for the next part, if that is for the whole reply.
+    /// The limit for the next part, if the whole reply has at most `bytes_max`.
     fn part_limit(&self, bytes_max: usize) -> ReplyLimit {
+        let whole = ReplyLimit::after(&[], bytes_max);
         match self {
-            ExchangeReply::Batch(batch) => ReplyLimit::of_part(batch.bytes, bytes_max),
-            _ => ReplyLimit::after(&[], bytes_max),
+            ExchangeReply::Batch(batch) => batch.part_limit(&whole),
+            _ => whole,
         }
     }
 

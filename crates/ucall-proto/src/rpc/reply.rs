@@ -37,15 +37,10 @@ impl ReplyLimit {
         Self { bytes_max, len_max: out.len() + bytes_max }
     }
 
-    /// A limit for one part of a batch's reply, in an output of its own. `written` are the bytes of
-    /// the other parts, with a separator for each.
-    pub(crate) fn of_part(written: usize, bytes_max: usize) -> Self {
-        Self { bytes_max, len_max: bytes_max.saturating_sub(written + 1) }
-    }
-
-    /// [`Self::of_part`], with the same limit for the whole reply.
+    /// A limit for one part of a batch's reply, in an output of its own, if this one is for all.
+    /// `written` are the bytes of the other parts, with a separator for each.
     pub(crate) fn for_part(&self, written: usize) -> Self {
-        Self::of_part(written, self.bytes_max)
+        Self { bytes_max: self.bytes_max, len_max: self.bytes_max.saturating_sub(written + 1) }
     }
 }
 
