@@ -40,7 +40,6 @@ pub struct Server {
     settings: ServerSettings,
     worker_config: WorkerConfig,
     procedures: Arc<Procedures<Callback>>,
-    /// The number of registered names.
     slots: Box<[WorkerSlot]>,
     // Dropped after the workers, which watch the descriptor of its stop signal.
     control: TurnControl,

@@ -38,7 +38,7 @@ pub struct DeliveryState {
     peer: Mutex<Option<Identity>>,
     acknowledged: AtomicU64,
     failure: OnceLock<Failure>,
-    /// How often a message was added to those.
+    /// How often a message was added to `unsent`.
     unsent_changes: AtomicU64,
     /// Messages that are not sent, as ranges, because a peer may accept none at all.
     unsent: Mutex<Vec<UnsentRange>>,
@@ -255,8 +255,9 @@ impl ReceiveCredit {
         if let Some(unacknowledged) = self.unacknowledged.as_ref().filter(|_| self.wants_taken()) {
             // The session may be over: then no peer wants to know.
             let _ = unacknowledged.acknowledge(sequence);
+        } else {
+            self.taken.fetch_max(sequence, Ordering::AcqRel);
         }
-        self.taken.fetch_max(sequence, Ordering::AcqRel);
         // In one order with `notify_when_freed`: one of the two sees the other.
         let freed = self.freed.fetch_add(weight as u64, Ordering::SeqCst) + weight as u64;
         freed >= self.notify_at.load(Ordering::SeqCst)

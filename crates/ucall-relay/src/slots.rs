@@ -93,8 +93,11 @@ impl Slots {
 
     /// The same for the only slot in use, if there is one.
     pub(crate) fn answer_only(&mut self) -> Option<Option<PendingCall>> {
+        if self.used() != 1 {
+            return None;
+        }
         let index = self.slots.iter().position(|slot| !matches!(slot, Slot::Free))?;
-        if self.used() == 1 { self.answer(index as u32) } else { None }
+        self.answer(index as u32)
     }
 
     /// The token of the stream of an item, as [`Slots::answer`] returns its call.
