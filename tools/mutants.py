@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -234,18 +235,25 @@ def find_unusable_tests(mutants: list[Mutant]) -> dict[str, str]:
     return unusable
 
 
+def write(path: Path, text: str) -> None:
+    """Replaces a file. Python would know the change by its second and the length of the text, which
+    another mutant may share, so what it has compiled is removed."""
+    path.write_text(text, encoding="utf-8")
+    Path(cache_from_source(path)).unlink(missing_ok=True)
+
+
 def try_mutant(mutant: Mutant) -> str:
     """Breaks the promise, and returns the verdict: seen, survived, accepted, or why neither."""
     path = TREE / mutant.file
     text = path.read_text(encoding="utf-8")
     try:
-        path.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
+        write(path, text.replace(mutant.before, mutant.after))
         build(mutant)
         fails, _ = run_test(mutant)
     except CannotRunError as error:
         return f"not tried: {error}"
     finally:
-        path.write_text(text, encoding="utf-8")
+        write(path, text)
     if fails:
         return "seen"
     return f"accepted: {mutant.accepted}" if mutant.accepted else "survived"
