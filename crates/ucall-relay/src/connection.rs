@@ -519,6 +519,8 @@ fn read(
             }
             NativeOutcome::Reply(outcome) => {
                 is_refused |= id == NO_CALL;
+                // The upstream may be about to close, and a call sent meanwhile is lost.
+                *is_retired |= id == NO_CALL;
                 let answered = match id {
                     NO_CALL if has_notified => None,
                     NO_CALL => slots.answer_only(),

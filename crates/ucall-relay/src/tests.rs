@@ -280,8 +280,8 @@ fn a_call_that_an_upstream_refuses_fails_alone_if_it_is_the_only_one() {
             panic!("one error")
         };
         assert_eq!((*replied, error.code), (token, -32600));
-        relay.disconnect(0, io::ErrorKind::UnexpectedEof.into());
-        relay.end_turn();
+        // The upstream may be about to close: the next call has a connection of its own.
+        assert_eq!(relay.sockets().len(), 0);
     }
 }
 
