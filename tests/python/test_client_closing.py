@@ -1,8 +1,11 @@
-"""Closing a client that connects: what waits for the connection ends, and none is left open."""
+"""Closing what another thread or task waits for: a client that connects, a stream, a subscription.
+
+The wait ends, and no connection is left open."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -10,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from scripted import Peer, scripted
+from test_client_streams import Wire
 from websocket_peer import accept, read_call
 
 import ucall
@@ -150,3 +154,101 @@ def test_a_connection_that_opens_after_close_is_closed_in_asyncio(
     with scripted(late.script) as server:
         assert asyncio.run(close()) == outcome
         assert server.accepted == 1
+
+
+def is_waiting() -> bool:
+    """Whether a thread of a client waits for a message."""
+    names = {frame.f_code.co_name for frame in sys._current_frames().values()}
+    return not names.isdisjoint(["_wait_for", "_receive_messages"])
+
+
+class Silent:
+    """A server that answers nothing, over any transport."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.calls: list[str] = []
+
+    def script(self, peer: Peer) -> None:
+        self.wire.open(peer)
+        while True:
+            self.calls.append(self.wire.call(peer)["method"])
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("scheme", ["http", "tcp", "ws"])
+def test_closing_a_stream_ends_its_loop(scheme: str, several: bool) -> None:
+    silent = Silent(Wire(scheme))
+    with scripted(silent.script) as server:
+        uri = silent.wire.uri(server)
+        with Client([uri] if several else uri, timeout=None) as client:
+            stream = client.stream.generate()
+            waiting = started(lambda: list(stream))
+            assert eventually(is_waiting)
+            stream.close()
+            assert waiting.result(TIMEOUT_S) == []
+            assert eventually(lambda: "generate" in silent.calls)
+    assert silent.calls == ["generate", *(["$/cancelRequest"] if scheme != "http" else [])]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("scheme", ["http", "tcp", "ws"])
+def test_closing_a_stream_ends_its_loop_in_asyncio(scheme: str, several: bool) -> None:
+    silent = Silent(Wire(scheme))
+
+    async def close() -> list[Any]:
+        uri = silent.wire.uri(server)
+        async with aio.Client([uri] if several else uri, timeout=None) as client:
+            stream = client.stream.generate()
+
+            async def read_all() -> list[Any]:
+                return [item async for item in stream]
+
+            waiting = asyncio.ensure_future(read_all())
+            assert await asyncio.to_thread(eventually, lambda: silent.calls)
+            await stream.aclose()
+            async with asyncio.timeout(TIMEOUT_S):
+                return await waiting
+
+    with scripted(silent.script) as server:
+        assert asyncio.run(close()) == []
+    assert silent.calls == ["generate", *(["$/cancelRequest"] if scheme != "http" else [])]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_closing_a_subscription_ends_its_loop(scheme: str) -> None:
+    silent = Silent(Wire(scheme))
+    with scripted(silent.script) as server, Client(silent.wire.uri(server)) as client:
+        messages = client.subscribe()
+        waiting = started(lambda: list(messages))
+        assert eventually(is_waiting)
+        messages.close()
+        assert waiting.result(TIMEOUT_S) == []
+
+
+@pytest.mark.parametrize("is_up", [False, True])
+def test_closing_a_subscription_ends_its_loop_in_asyncio(
+    paused: threading.Event, is_up: bool
+) -> None:
+    silent = Silent(Wire("ws"))
+
+    async def close() -> list[Any]:
+        uri = silent.wire.uri(server) if is_up else f"ws://{HOST}:{free_port()}"
+        async with aio.Client(uri, reconnect=True) as client:
+            messages = client.subscribe()
+
+            async def read_all() -> list[Any]:
+                return [message async for message in messages]
+
+            waiting = asyncio.ensure_future(read_all())
+            if is_up:
+                await client.notify("begun")
+                assert await asyncio.to_thread(eventually, lambda: silent.calls)
+            else:
+                assert await asyncio.to_thread(paused.wait, TIMEOUT_S)
+            await messages.aclose()
+            async with asyncio.timeout(TIMEOUT_S):
+                return await waiting
+
+    with scripted(silent.script) as server:
+        assert asyncio.run(close()) == []

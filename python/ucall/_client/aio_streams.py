@@ -55,6 +55,7 @@ class Stream:
         self._timeout = timeout
         self._image_pixels_max = image_pixels_max
         self._response: Response | None = None
+        self._wait: asyncio.Timeout | None = None
 
     @property
     def result(self) -> Any:
@@ -76,7 +77,7 @@ class Stream:
             self._close()
 
     async def aclose(self) -> None:
-        """Cancels the call, unless it has ended."""
+        """Cancels the call, unless it has ended. A loop that waits in another task ends."""
         self._close()
 
     async def __aenter__(self) -> Self:
@@ -90,12 +91,18 @@ class Stream:
         source, self._source = self._source, None
         if source is not None:
             source.close(has_ended=self._response is not None)
+            _end_wait(self._wait)
 
     async def _next_item(self) -> _core.Notification | None:
         """Waits for the next item; ``None`` at the end."""
         if self._source is None:
             return None
-        message = self._source.poll() or await self._next_message(self._source)
+        try:
+            message = self._source.poll() or await self._next_message(self._source)
+        except OSError:
+            if self._source is None:  # Another task has closed it.
+                return None
+            raise
         if isinstance(message, _core.Notification):
             return message
         self._response = Response(message, self._image_pixels_max)
@@ -105,12 +112,14 @@ class Stream:
 
     async def _next_message(self, source: Source) -> Message:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout) as self._wait:
                 return await source.next()
         except builtins.TimeoutError as error:
             if isinstance(error, TimeoutError):
                 raise
             raise timeout_error(self._timeout, "no further item") from None
+        finally:
+            self._wait = None
 
 
 class SharedSource:
@@ -194,6 +203,7 @@ class Subscription:
         self._on_connect = on_connect
         self._inbox = Inbox()
         self._connection: SharedConnection | None = None
+        self._waiting: asyncio.Timeout | None = None
         pool.subscriptions.append(self._inbox)
 
     def __aiter__(self) -> Self:
@@ -213,17 +223,24 @@ class Subscription:
                 assert isinstance(message, _core.Notification)
                 return message.method, message.params
             try:
-                await self._wait()
+                async with asyncio.timeout(None) as self._waiting:
+                    await self._wait()
+            except builtins.TimeoutError:
+                if self._inbox in self._pool.subscriptions:
+                    raise
             except ConnectionError:
                 if self._inbox not in self._pool.subscriptions:
                     break
                 if not self._pool.reconnect:
                     raise
                 await self._pool.pause(next(pauses))
+            finally:
+                self._waiting = None
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Ends the subscription. The server may go on sending, to other subscriptions."""
+        """Ends the subscription, also for a task that waits. The server may go on sending, to other
+        subscriptions."""
         self._close()
 
     async def __aenter__(self) -> Self:
@@ -239,6 +256,7 @@ class Subscription:
     def _close(self) -> None:
         with suppress(ValueError):
             self._pool.subscriptions.remove(self._inbox)
+            _end_wait(self._waiting)
 
     async def _wait(self) -> None:
         connection = self._connection
@@ -251,3 +269,9 @@ class Subscription:
                 await self._on_connect()
             self._connection = connection
         await connection.wait(self._inbox)
+
+
+def _end_wait(wait: asyncio.Timeout | None) -> None:
+    """Lets the time of a wait be over."""
+    if wait is not None and not wait.expired():
+        wait.reschedule(asyncio.get_running_loop().time())

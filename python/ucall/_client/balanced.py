@@ -30,7 +30,7 @@ from ucall._client.resend import (
     probe_request,
 )
 from ucall._client.resolve import resolve
-from ucall._client.sockets import Deadline, connect_error, not_sent, timeout_error
+from ucall._client.sockets import Deadline, closed_error, connect_error, not_sent, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -420,11 +420,12 @@ class _BalancedSource:
     def next(self) -> Message:
         """See `Source.next`."""
         while True:
-            assert self._source is not None
+            if (source := self._source) is None:
+                raise closed_error()
             try:
-                message = self._source.next()
+                message = source.next()
             except OSError as error:
-                if self._has_begun or not self._may_move(error):
+                if self._source is None or self._has_begun or not self._may_move(error):
                     raise
             else:
                 if (

@@ -67,6 +67,8 @@ class Link:
         #: Threads that wait for the socket. It stays open for them, because the number of a closed
         #: descriptor may be that of another connection at once.
         self._waiting = 0
+        #: Bytes sent to the first end the wait of the thread that receives.
+        self._wakeup: tuple[socket.socket, socket.socket] | None = None
         self._requests_sent = 0
         # Frames are sent one after the other. Operations of the socket exclude each other, since a
         # TLS object serves one thread at a time, but no thread waits within them for the peer.
@@ -134,6 +136,23 @@ class Link:
             self._router.remove(ids)
         self.close_if_drained()
 
+    def make_wakeable(self) -> None:
+        """Lets `end` wake the thread that receives, if it begins to wait later."""
+        with self._turn:
+            if self._wakeup is None and self.error is None:
+                self._wakeup = socket.socketpair()
+                for end in self._wakeup:
+                    end.setblocking(False)
+
+    def end(self, inbox: Inbox) -> None:
+        """Ends the waits of other threads for an inbox."""
+        with self._turn:
+            inbox.fail(closed_error())
+            self._turn.notify_all()
+            if self._is_receiving and self._wakeup is not None and self.error is None:
+                with suppress(BlockingIOError):
+                    self._wakeup[0].send(b"\0")
+
     @property
     def is_draining(self) -> bool:
         """Whether the server has asked to send no more requests."""
@@ -186,12 +205,15 @@ class Link:
         """Ends it without a message or a shutdown: it belongs to the parent of this process."""
         # Threads of the parent may hold the old ones.
         self._turn, self._socket_lock = threading.Condition(threading.RLock()), threading.RLock()
+        self._wakeup = None
         self.error = inherited_error()
         self._router.fail(self.error)
 
     def _close_socket(self) -> None:
         with self._socket_lock:
             self._socket.close()
+        for end in self._wakeup or ():
+            end.close()
 
     def _begins_receiving(self, inbox: Inbox, deadline: Deadline) -> bool:
         """Waits until this thread has to receive; ``False`` if it has nothing to wait for."""
@@ -253,11 +275,18 @@ class Link:
             if self.error is not None:
                 raise self.error
             self._waiting += 1
+            wakeup = self._wakeup[1] if self._wakeup and direction == select.POLLIN else None
         try:
             poll = select.poll()
             poll.register(self._socket.fileno(), direction)
+            if wakeup is not None:
+                poll.register(wakeup.fileno(), direction)
             # Rounded up, so that a wait does not end just before its deadline, again and again.
-            return bool(poll.poll(None if seconds is None else int(seconds * 1000) + (seconds > 0)))
+            ready = poll.poll(None if seconds is None else int(seconds * 1000) + (seconds > 0))
+            if wakeup is not None:
+                with suppress(BlockingIOError):
+                    wakeup.recv(4096)
+            return any(descriptor == self._socket.fileno() for descriptor, _ in ready)
         finally:
             with self._turn:
                 self._waiting -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from ucall import _core
@@ -125,6 +126,12 @@ class StreamConnection:
         """Whether the server keeps it open for another request."""
         is_open = self._socket is not None and self._reader.is_reusable
         return is_open and not self._drain.has_begun
+
+    def shut_down(self) -> None:
+        """Ends the wait of another thread, which `close` would not."""
+        if (connected := self._socket) is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Closes the connection."""

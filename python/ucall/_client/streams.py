@@ -89,7 +89,7 @@ class Stream:
             self.close()
 
     def close(self) -> None:
-        """Cancels the call, unless it has ended."""
+        """Cancels the call, unless it has ended. A loop that waits in another thread ends."""
         source, self._source = self._source, None
         if source is not None:
             source.close(has_ended=self._response is not None)
@@ -107,9 +107,15 @@ class Stream:
 
     def _next_item(self) -> _core.Notification | None:
         """Waits for the next item; ``None`` at the end."""
-        if self._source is None:
+        source = self._source
+        if source is None:
             return None
-        message = self._source.next()
+        try:
+            message = source.next()
+        except OSError:
+            if self._source is None:  # Another thread has closed it.
+                return None
+            raise
         if isinstance(message, _core.Notification):
             return message
         self._response = Response(message, self._image_pixels_max)
@@ -127,6 +133,7 @@ class ChannelSource:
         deadline = Deadline(timeout)
         self._channel, self._ids, self._timeout = channel, (id,), timeout
         self._link = channel.link(deadline)
+        self._link.make_wakeable()
         self._inbox = channel.start(self._link, request, self._ids, deadline)
 
     def next(self) -> Message:
@@ -142,6 +149,7 @@ class ChannelSource:
         self._link.forget(self._ids)
         if not has_ended:
             self._channel.cancel(self._link, self._ids)
+            self._link.end(self._inbox)
 
 
 class HttpSource:
@@ -166,6 +174,8 @@ class HttpSource:
 
     def close(self, *, has_ended: bool) -> None:
         """See `Source.close`. The server sees the end of the connection."""
+        if not has_ended:
+            self._connection.shut_down()
         self._connection.close()
 
 
@@ -225,9 +235,13 @@ class Subscription:
                 closed.wait(next(pauses))
 
     def close(self) -> None:
-        """Ends the subscription. The server may go on sending, to other subscriptions."""
+        """Ends the subscription, also for a thread that waits. The server may go on sending, to
+        other subscriptions."""
         with suppress(ValueError):
             self._channel.subscriptions.remove(self._inbox)
+        self._inbox.fail(closed_error())
+        if self._link is not None:
+            self._link.end(self._inbox)
 
     def __enter__(self) -> Self:
         return self
@@ -247,5 +261,6 @@ class Subscription:
             link = self._channel.link(Deadline(None), closed)
             if self._on_connect is not None:
                 self._on_connect()
+            link.make_wakeable()
             self._link = link
         link.wait(self._inbox, Deadline(None))
