@@ -252,3 +252,26 @@ def test_closing_a_subscription_ends_its_loop_in_asyncio(
 
     with scripted(silent.script) as server:
         assert asyncio.run(close()) == []
+
+
+def test_closing_a_client_over_raw_tcp_cancels_its_calls() -> None:
+    silent = Silent(Wire("tcp"))
+
+    async def close() -> None:
+        client = aio.Client(silent.wire.uri(server), timeout=None)
+        reading = asyncio.ensure_future(anext(aiter(client.stream.generate())))
+        assert await asyncio.to_thread(eventually, lambda: len(silent.calls) == 3)
+        await client.close()
+        with pytest.raises(ucall.ConnectionError):
+            await reading
+
+    with scripted(silent.script) as server:
+        client = Client(silent.wire.uri(server), timeout=None)
+        reading = started(lambda: list(client.stream.generate()))
+        assert eventually(lambda: silent.calls and is_waiting())
+        client.close()
+        with pytest.raises(ucall.ConnectionError, match="the client was closed"):
+            reading.result(TIMEOUT_S)
+        assert eventually(lambda: silent.calls == ["generate", "$/cancelRequest"])
+        asyncio.run(close())
+        assert eventually(lambda: silent.calls == ["generate", "$/cancelRequest"] * 2)

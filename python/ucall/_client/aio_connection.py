@@ -292,6 +292,11 @@ class SharedConnection(AsyncConnection):
         self.close_if_drained()
 
     @property
+    def ids(self) -> list[object]:
+        """The ids of the calls in progress."""
+        return self._router.ids
+
+    @property
     def is_draining(self) -> bool:
         """Whether the server has asked to send no more requests."""
         return self._router.is_draining

@@ -222,6 +222,9 @@ class SharedPool(AsyncPool):
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            if not self._address.is_websocket:
+                # The server cannot tell the end of the connection from that of its requests.
+                self.cancel(connection, connection.ids)
             connection.close()
 
     async def connection(self) -> SharedConnection:

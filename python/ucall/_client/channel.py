@@ -142,11 +142,12 @@ class Channel:
 
     def cancel(self, link: Link, ids: Collection[object]) -> None:
         """Tells the server that the replies to these calls are not needed."""
+        deadline = Deadline(_CANCEL_S)
         for id in ids:
             request = self._options.writer.call("$/cancelRequest", (), {"id": id}, None)
             if link.error is None:
                 with suppress(OSError):
-                    link.send(request, Deadline(_CANCEL_S))
+                    link.send(request, deadline)
 
     def close(self) -> None:
         """Closes the connection, and ends the subscriptions. The next call opens another.
@@ -158,6 +159,9 @@ class Channel:
         closed.set()
         link, self._link = self._link, None
         if link is not None:
+            if not self._options.address.is_websocket:
+                # The server cannot tell the end of the connection from that of its requests.
+                self.cancel(link, link.fail_calls())
             link.close()
 
     def abandon(self) -> None:

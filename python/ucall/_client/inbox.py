@@ -156,6 +156,11 @@ class Router:
         return self._drain.has_begun
 
     @property
+    def ids(self) -> list[object]:
+        """The ids of the calls in progress."""
+        return list(self._inboxes)
+
+    @property
     def is_unused(self) -> bool:
         """Whether no call and no subscription waits for its messages."""
         return not self._inboxes and not self._subscriptions

@@ -178,12 +178,18 @@ class Link:
         finally:
             self._end_receiving()
 
+    def fail_calls(self) -> list[object]:
+        """Fails the calls in progress, because the connection will be closed; returns their ids."""
+        with self._turn:
+            self._router.fail(_client_closed_error())
+            return self._router.ids
+
     def close(self) -> None:
         """Closes the connection. The calls in progress fail."""
         if self.error is None and self._upgrade is not None:
             with suppress(OSError):
                 self._send_control(control_frame("close", NORMAL_CLOSE))
-        self.fail(ConnectionError("the client was closed"))
+        self.fail(_client_closed_error())
 
     def fail(self, error: Exception) -> None:
         """Closes the connection because of an error."""
@@ -346,6 +352,10 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 class _NothingSentError(builtins.TimeoutError):
     """The deadline passed before the first byte was sent, so the connection stays usable."""
+
+
+def _client_closed_error() -> ConnectionError:
+    return ConnectionError("the client was closed")
 
 
 def _would_block(error: OSError) -> bool:
