@@ -278,6 +278,17 @@ def test_an_entry_expires_also_after_a_dump_is_loaded(tmp_path: Path) -> None:
     assert 0 < lines[1]["expires_at_ms"] / 1000 - time.time() <= 3600
 
 
+def test_a_dump_with_a_value_past_the_default_limit_is_loaded(tmp_path: Path) -> None:
+    value = "x" * ((16 << 20) + 1)
+    store = ucall.store.open(tmp_path / "kv", max_value_bytes=len(value) + 2)
+    store.put("large", value)
+    store.close()
+    loaded = tool("load", tmp_path / "copy", tool("dump", tmp_path / "kv").stdout)
+    assert (loaded.returncode, loaded.stderr) == (0, "")
+    copy = ucall.store.open(tmp_path / "copy").get("large")
+    assert copy is not None and copy.value == value
+
+
 def test_a_dump_that_cannot_be_written_fails(tmp_path: Path) -> None:
     with closing(ucall.store.open(tmp_path / "kv")) as store:
         store.put("a", 1)

@@ -18,6 +18,8 @@ __all__ = ["main"]
 
 #: The bytes of the lines that one transaction loads.
 _PIECE_BYTES: Final = 1 << 20
+#: A dump has values of any size that LMDB stores.
+_VALUE_BYTES_MAX: Final = (1 << 32) - 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: str, path: Path) -> int:
     if command != "load" and not (path / "data.mdb").exists():
         raise OSError("there is no store")
-    core = stores.open(path)._core
+    core = stores.open(path, max_value_bytes=_VALUE_BYTES_MAX)._core
     match command:
         case "check":
             return _check(core)
