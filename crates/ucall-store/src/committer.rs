@@ -142,9 +142,12 @@ impl Shared {
     fn commit_all(&self, requests: VecDeque<Request>) {
         let (replies, operations): (Vec<_>, Vec<_>) =
             requests.into_iter().map(|request| (request.reply, request.operations)).unzip();
-        let written = match self.commit(operations.iter().flatten()) {
+        let written = match self.commit(operations.iter().flatten(), EXPIRED_MAX) {
             Ok(written) => written,
-            Err(_) => operations.iter().flatten().map(|alone| self.commit_one(alone)).collect(),
+            Err(_) => {
+                self.make_room();
+                operations.iter().flatten().map(|alone| self.commit_one(alone)).collect()
+            }
         };
         let mut written = written.into_iter();
         for (reply, operations) in replies.into_iter().zip(&operations) {
@@ -153,16 +156,17 @@ impl Shared {
     }
 
     fn commit_one(&self, operation: &Operation) -> Written {
-        self.commit(std::iter::once(operation))?.pop().unwrap_or_else(|| Err(corrupt()))
+        self.commit(std::iter::once(operation), 0)?.pop().unwrap_or_else(|| Err(corrupt()))
     }
 
-    /// Runs operations in one transaction.
+    /// Runs operations in one transaction, which removes up to `expired_max` expired entries, too.
     ///
     /// # Errors
     /// Nothing was written.
     fn commit<'a>(
         &self,
         operations: impl Iterator<Item = &'a Operation>,
+        expired_max: usize,
     ) -> Result<Vec<Written>, StoreError> {
         let mut writer = self.database.write()?;
         let mut written = Vec::new();
@@ -172,7 +176,7 @@ impl Shared {
                 outcome => written.push(outcome),
             }
         }
-        writer.remove_expired(EXPIRED_MAX)?;
+        writer.remove_expired(expired_max)?;
         writer.commit()?;
         Ok(written)
     }
@@ -180,12 +184,44 @@ impl Shared {
     /// Its errors are those of the next write, whose caller gets them.
     fn maintain(&self) {
         let _ = self.database.clear_stale_readers();
-        while let Ok(EXPIRED_MAX) = self.remove_expired() {}
+        while let Ok(1..) = self.remove_expired() {}
     }
 
+    /// Gives a full file the pages of expired and deleted entries. Its errors are those of the next
+    /// write.
+    fn make_room(&self) {
+        let mut removed = 0;
+        while removed < EXPIRED_MAX
+            && let Ok(count @ 1..) = self.remove_expired()
+        {
+            removed += count;
+        }
+        let _ = self.free_pages();
+    }
+
+    /// Removes expired entries: one at least, if there is one. A transaction copies the pages that
+    /// it changes, and a full file has room for few.
     fn remove_expired(&self) -> Result<usize, StoreError> {
+        let mut count = EXPIRED_MAX;
+        loop {
+            match self.remove_up_to(count) {
+                Err(_) if count > 1 => count /= 4,
+                Err(_) => break,
+                removed => return removed,
+            }
+        }
+        self.free_pages()?;
+        self.remove_up_to(1)
+    }
+
+    /// Commits no change. The pages that a transaction has freed are used again after the next one.
+    fn free_pages(&self) -> Result<(), StoreError> {
+        self.database.write()?.commit()
+    }
+
+    fn remove_up_to(&self, count: usize) -> Result<usize, StoreError> {
         let mut writer = self.database.write()?;
-        let removed = writer.remove_expired(EXPIRED_MAX)?;
+        let removed = writer.remove_expired(count)?;
         if removed > 0 {
             writer.commit()?;
         }
@@ -215,11 +251,75 @@ mod tests {
     }
 
     fn overwrite(committer: &Committer) {
-        let (value, expiry) = (Value::Bytes(vec![0; VALUE_BYTES]), Expiry::Never);
-        let put = Operation::Put { key: b"k".to_vec(), value, expiry, version: None };
+        put(committer, b"k", VALUE_BYTES, Expiry::Never).expect("written");
+    }
+
+    fn put(committer: &Committer, key: &[u8], bytes: usize, expiry: Expiry) -> Written {
+        let (key, value) = (key.to_vec(), Value::Bytes(vec![0; bytes]));
+        write(committer, Operation::Put { key, value, expiry, version: None })
+    }
+
+    fn write(committer: &Committer, operation: Operation) -> Written {
         let (sender, receiver) = mpsc::channel();
-        committer.submit(vec![put], Box::new(move |written| sender.send(written).expect("sent")));
-        receiver.recv().expect("an outcome").pop().expect("one").expect("written");
+        let reply = move |written| sender.send(written).expect("sent");
+        committer.submit(vec![operation], Box::new(reply));
+        receiver.recv().expect("an outcome").pop().expect("one")
+    }
+
+    /// Fills the file with entries that expire at this time; `false` if that came first.
+    fn fill(committer: &Committer, bytes: usize, until_ms: u64) -> bool {
+        for key in 0_u32.. {
+            match put(committer, &key.to_be_bytes(), bytes, Expiry::AtMs(until_ms)) {
+                Ok(_) if now_ms() >= until_ms => return false,
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.to_string(), "the store has grown to max_bytes");
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn small_store() -> (tempfile::TempDir, Committer) {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let durability = Durability::None;
+        let options = StoreOptions { durability, bytes_max: 1 << 20, ..StoreOptions::default() };
+        let database = Database::open(directory.path(), &options).expect("a store");
+        let committer = Committer::start(Arc::new(database), MAINTENANCE_INTERVAL);
+        (directory, committer.expect("a thread"))
+    }
+
+    #[test]
+    fn a_deleted_value_makes_room_in_a_full_file() {
+        let (_directory, committer) = small_store();
+        let (bytes, never) = (300 << 10, Expiry::Never);
+        let full = (0_u8..4).find_map(|key| put(&committer, &[key], bytes, never).err());
+        assert_eq!(full.expect("a full file").to_string(), "the store has grown to max_bytes");
+        for key in 0_u8..3 {
+            let deleted = write(&committer, Operation::Delete { key: vec![key] });
+            assert_eq!(deleted.expect("deleted"), Outcome::Deleted(true));
+            put(&committer, &[key], bytes, never).expect("there is room");
+        }
+    }
+
+    #[test]
+    fn a_full_file_has_room_when_its_entries_have_expired() {
+        for bytes in [500, 1_000, 10_000] {
+            let (_directory, committer) = small_store();
+            let mut until_ms = now_ms();
+            let mut durations = (10..).map(|exponent| 1 << exponent);
+            while !fill(&committer, bytes, until_ms) {
+                until_ms = now_ms() + durations.next().unwrap_or(u64::MAX);
+            }
+            while now_ms() < until_ms {
+                thread::sleep(Duration::from_millis(10));
+            }
+            for key in 0..100_000 / bytes as u32 {
+                let key = key.to_le_bytes();
+                put(&committer, &key, bytes, Expiry::Never).expect("there is room");
+            }
+        }
     }
 
     #[test]
