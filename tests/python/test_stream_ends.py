@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +94,26 @@ def test_a_client_that_leaves_http_closes_its_stream(serve: Serve, kind: str) ->
         check_nothing_is_left(server, source)
         source.produced = 0
     assert source.opened == 3 and all(source.cancelled)
+
+
+def test_a_client_that_leaves_a_unix_socket_closes_its_silent_stream(
+    serve: Serve, tmp_path: Path
+) -> None:
+    closed = threading.Event()
+
+    async def stream(n: int, size: int) -> AsyncIterator[int]:
+        try:
+            yield n
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    serve(stream, uds=tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "socket"))
+        client.sendall(stream_request())
+        assert client.recv(1000)
+    assert closed.wait(30)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -127,6 +127,10 @@ pub trait Engine {
     /// Who is at the other end of a stream socket.
     fn peer(&mut self, socket: Id) -> io::Result<Peer>;
 
+    /// Whether the peer of a stream socket has closed or reset it. After the peer has shut down its
+    /// side, no completion reports that.
+    fn has_peer_left(&mut self, socket: Id) -> bool;
+
     /// Submits the started operations, waits for an event or until `deadline` (`None`: no deadline;
     /// one in the past: polls once), and appends all completions. A signal ends the wait early,
     /// without one.

@@ -4,11 +4,14 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Connections that may wait to be accepted; the system's own limit (`somaxconn`) cuts it.
 pub(crate) const BACKLOG: i32 = 4096;
+/// As often a silent peer is probed; it is gone after three unanswered probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Binds a TCP socket to `address` and listens.
 ///
@@ -25,6 +28,10 @@ pub fn bind(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     }
     // Linux copies the option to accepted sockets, which saves a call for each.
     socket.set_tcp_nodelay(true)?;
+    // Linux copies these, too. They find peers that have left without a sign, or that have closed a
+    // connection on which no more is sent.
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_INTERVAL);
+    socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_INTERVAL).with_retries(3))?;
     socket.bind(&address.into()).map_err(|error| explain(error, address))?;
     socket.listen(BACKLOG).map_err(|error| explain(error, address))?;
     Ok(socket.into())
@@ -130,6 +137,17 @@ mod tests {
         let error = bind(address, false).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(error.to_string().contains(&address.to_string()), "{error}");
+    }
+
+    #[test]
+    fn accepted_connections_probe_silent_peers() {
+        let listener = bind(ANY_PORT, false).unwrap();
+        let _peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = Listener::from(listener).accept().unwrap();
+        let accepted = SockRef::from(&accepted);
+        assert!(accepted.keepalive().unwrap());
+        #[cfg(target_os = "linux")]
+        assert_eq!(accepted.tcp_keepalive_time().unwrap(), KEEPALIVE_INTERVAL);
     }
 
     #[test]

@@ -32,6 +32,24 @@ pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     }
 }
 
+/// Whether the peer has closed or reset a connected socket. A TCP peer that has only shut down its
+/// side looks like one that has closed, until it answers bytes or a keepalive probe with a reset.
+#[cfg(target_os = "linux")]
+pub(crate) fn has_left(socket: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(&socket, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&at_once)).is_ok()
+        && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Other systems report a shutdown as the end of both directions.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn has_left(socket: BorrowedFd<'_>) -> bool {
+    let peer = socket2::SockRef::from(&socket).peer_addr();
+    peer.is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
+}
+
 #[cfg(target_os = "linux")]
 fn process_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     use std::os::fd::AsRawFd;

@@ -4,7 +4,6 @@
 //! Thousands of connections may be due at once, and each costs a reply and a close. So a sweep
 //! takes many turns, a few connections in each, and calls are served in between.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Engine;
@@ -118,11 +117,10 @@ pub(crate) fn inspect(
     }
 }
 
-/// Whether the peer has reset a connection after it had shut down its side. Engines report the
-/// shutdown, but no event after it.
+/// Whether the peer has left after it had shut down its side. Engines report the shutdown, but no
+/// event after it.
 fn has_peer_left(entry: &Entry, engine: &mut impl Engine) -> bool {
-    let is_lost = |error: io::Error| error.kind() == io::ErrorKind::NotConnected;
-    entry.proto.is_half_closed() && engine.peer(entry.id()).is_err_and(is_lost)
+    entry.proto.is_half_closed() && engine.has_peer_left(entry.id())
 }
 
 #[cfg(test)]

@@ -169,6 +169,10 @@ impl Engine for Fake {
         self.state().address_of(socket).map(crate::Peer::Address)
     }
 
+    fn has_peer_left(&mut self, socket: Id) -> bool {
+        self.peer(socket).is_err()
+    }
+
     /// Returns at once, and stores the deadline.
     fn wait(
         &mut self,

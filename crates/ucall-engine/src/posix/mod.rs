@@ -369,6 +369,14 @@ impl Engine for Posix {
         crate::peer::peer_of(stream.socket.as_fd())
     }
 
+    fn has_peer_left(&mut self, socket: Id) -> bool {
+        let Some(Source { kind: SourceKind::Stream(stream), .. }) = self.sources.get(socket) else {
+            return true;
+        };
+        self.system_calls += 1;
+        crate::peer::has_left(stream.socket.as_fd())
+    }
+
     #[inline(always)]
     fn wait(
         &mut self,

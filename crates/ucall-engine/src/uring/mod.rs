@@ -235,6 +235,24 @@ impl Uring {
         }
     }
 
+    /// Calls `read` with an ordinary descriptor of a stream socket.
+    fn with_descriptor<T>(
+        &mut self,
+        socket: Id,
+        read: impl FnOnce(BorrowedFd<'_>) -> T,
+    ) -> io::Result<T> {
+        let Some(Slot::Stream(stream)) = self.slots.get(socket) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        match &stream.file {
+            File::Plain(descriptor) => Ok(read(descriptor.as_fd())),
+            File::Direct(file) => {
+                let file = *file;
+                Ok(read(self.install(file)?.as_fd()))
+            }
+        }
+    }
+
     /// An ordinary descriptor for a direct one.
     fn install(&mut self, file: u32) -> io::Result<OwnedFd> {
         if !self.features.install_descriptor {
@@ -417,15 +435,13 @@ impl Engine for Uring {
     }
 
     fn peer(&mut self, socket: Id) -> io::Result<Peer> {
-        let Some(Slot::Stream(stream)) = self.slots.get(socket) else {
-            return Err(io::ErrorKind::NotConnected.into());
-        };
-        match &stream.file {
-            File::Plain(descriptor) => peer::peer_of(descriptor.as_fd()),
-            File::Direct(file) => {
-                let file = *file;
-                peer::peer_of(self.install(file)?.as_fd())
-            }
+        self.with_descriptor(socket, peer::peer_of)?
+    }
+
+    fn has_peer_left(&mut self, socket: Id) -> bool {
+        match self.with_descriptor(socket, peer::has_left) {
+            Ok(has_left) => has_left,
+            Err(error) => error.kind() == io::ErrorKind::NotConnected,
         }
     }
 

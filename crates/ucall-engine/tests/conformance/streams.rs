@@ -1,7 +1,7 @@
 //! Stream sockets: receive, send, pause, shut down.
 
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -207,6 +207,17 @@ pub fn adopts_a_unix_socket(harness: &mut Harness<impl Engine>) {
     assert_eq!(peer.read(&mut back).unwrap(), 0);
     drop(peer);
     harness.expect_end(socket);
+}
+
+pub fn finds_that_a_unix_peer_has_left(harness: &mut Harness<impl Engine>) {
+    let (ours, peer) = UnixStream::pair().unwrap();
+    let socket = harness.engine.adopt(ours.into()).unwrap();
+    assert!(!harness.engine.has_peer_left(socket));
+    peer.shutdown(Shutdown::Write).unwrap();
+    harness.expect_end(socket);
+    assert!(!harness.engine.has_peer_left(socket), "it still reads");
+    drop(peer);
+    assert!(harness.engine.has_peer_left(socket));
 }
 
 /// The kernel's report about a Unix socket's peer.
