@@ -262,7 +262,7 @@ def test_closing_a_client_over_raw_tcp_cancels_its_calls() -> None:
         reading = asyncio.ensure_future(anext(aiter(client.stream.generate())))
         assert await asyncio.to_thread(eventually, lambda: len(silent.calls) == 3)
         await client.close()
-        with pytest.raises(ucall.ConnectionError):
+        with pytest.raises(ucall.ConnectionError, match="the client was closed"):
             await reading
 
     with scripted(silent.script) as server:

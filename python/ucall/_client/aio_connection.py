@@ -313,12 +313,11 @@ class SharedConnection(AsyncConnection):
 
     def close(self) -> None:
         """Closes the connection. The calls in progress fail."""
-        if self._upgrade is not None and self._transport is not None:
-            self._transport.write(control_frame("close", NORMAL_CLOSE))
+        if self._transport is not None:
+            if self._upgrade is not None:
+                self._transport.write(control_frame("close", NORMAL_CLOSE))
             self._transport.close()
-            self._fail(ConnectionError("the client was closed"))
-        else:
-            self.abort()
+        self._fail(ConnectionError("the client was closed"))
 
     def pause_writing(self) -> None:
         self._writable.clear()
