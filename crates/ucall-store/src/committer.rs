@@ -169,6 +169,7 @@ impl Shared {
         expired_max: usize,
     ) -> Result<Vec<Written>, StoreError> {
         let mut writer = self.database.write()?;
+        let used = writer.used_bytes()?;
         let mut written = Vec::new();
         for operation in operations {
             match operation.apply(&mut writer) {
@@ -177,6 +178,7 @@ impl Shared {
             }
         }
         writer.remove_expired(expired_max)?;
+        writer.check_growth(used)?;
         writer.commit()?;
         Ok(written)
     }
@@ -269,7 +271,8 @@ mod tests {
     /// Fills the file with entries that expire at this time; `false` if that came first.
     fn fill(committer: &Committer, bytes: usize, until_ms: u64) -> bool {
         for key in 0_u32.. {
-            match put(committer, &key.to_be_bytes(), bytes, Expiry::AtMs(until_ms)) {
+            let expiry = Expiry::AtMs(until_ms + u64::from(key % 100));
+            match put(committer, &key.to_be_bytes(), bytes, expiry) {
                 Ok(_) if now_ms() >= until_ms => return false,
                 Ok(_) => {}
                 Err(error) => {
@@ -312,7 +315,7 @@ mod tests {
             while !fill(&committer, bytes, until_ms) {
                 until_ms = now_ms() + durations.next().unwrap_or(u64::MAX);
             }
-            while now_ms() < until_ms {
+            while now_ms() < until_ms + 100 {
                 thread::sleep(Duration::from_millis(10));
             }
             for key in 0..100_000 / bytes as u32 {

@@ -43,6 +43,8 @@ pub(crate) struct Database {
     expiries: Table,
     meta: Table,
     changes: Table,
+    /// The bytes that all tables may have.
+    used_bytes_max: usize,
     /// The bytes that `changes` may have.
     watch_bytes_max: u64,
     pub(crate) watchers: Watchers,
@@ -69,8 +71,18 @@ impl Database {
         sync_directory(path)?;
         drop(guard);
         let (watch_bytes_max, watchers) = (options.watch_bytes_max as u64, Watchers::new(path));
-        let database =
-            Self { write_lock, env, entries, expiries, meta, changes, watch_bytes_max, watchers };
+        let used_bytes_max = options.used_bytes_max();
+        let database = Self {
+            write_lock,
+            env,
+            entries,
+            expiries,
+            meta,
+            changes,
+            used_bytes_max,
+            watch_bytes_max,
+            watchers,
+        };
         database.clear_stale_readers()?;
         Ok(database)
     }
@@ -309,6 +321,27 @@ impl Writer<'_> {
             }
         }
         Ok(count)
+    }
+
+    /// The bytes of the pages of all tables.
+    pub(crate) fn used_bytes(&self) -> Result<usize, StoreError> {
+        let Database { entries, expiries, meta, changes, .. } = self.database;
+        let mut bytes = 0;
+        for table in [entries, expiries, meta, changes] {
+            let stat = table.stat(&self.transaction)?;
+            let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
+            bytes += pages * stat.page_size as usize;
+        }
+        Ok(bytes)
+    }
+
+    /// Fails if the tables have grown past their limit since they had so many bytes.
+    pub(crate) fn check_growth(&self, before: usize) -> Result<(), StoreError> {
+        let used = self.used_bytes()?;
+        match used > before && used > self.database.used_bytes_max {
+            true => Err(heed::Error::Mdb(heed::MdbError::MapFull).into()),
+            false => Ok(()),
+        }
     }
 
     /// Makes the writes durable, by the durability of the store, and wakes watchers.

@@ -2,6 +2,8 @@
 
 /// The size of the map is a multiple of the page size of any system.
 const MAP_STEP: usize = 64 << 10;
+/// What a full file has for the copies of pages that a deletion changes.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// When a write is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,7 +41,12 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
+    /// The bytes that entries may use.
+    pub(crate) fn used_bytes_max(&self) -> usize {
+        self.bytes_max.max(1 << 20)
+    }
+
     pub(crate) fn map_bytes(&self) -> usize {
-        self.bytes_max.max(1 << 20).next_multiple_of(MAP_STEP)
+        (self.used_bytes_max() + SPARE_BYTES).next_multiple_of(MAP_STEP)
     }
 }

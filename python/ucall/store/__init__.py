@@ -56,7 +56,7 @@ def open(
         durability: ``"commit"``: a write ends after the disk has it. ``"none"``: after other
             processes can read it; if the system crashes, writes are lost, and the file may be
             damaged.
-        max_bytes: The size up to which the file grows.
+        max_bytes: The size up to which entries fill the file.
         max_value_bytes: The size of one value.
         max_watch_bytes: The size of the changes that are kept for slow watchers.
 
