@@ -98,7 +98,7 @@ class Channel:
         """The connection, opened if there is none.
 
         Args:
-            closed: What ``self.closed`` was when the caller began; by default it begins now.
+            closed: Is set when the caller needs it no more; by default when the client is closed.
 
         Raises:
             ucall.ConnectionError: No server accepts it, or the client was closed meanwhile.
@@ -154,6 +154,8 @@ class Channel:
 
         It does not wait for one that another thread opens: that thread closes it.
         """
+        for inbox in self.subscriptions:
+            inbox.fail(_client_closed_error())
         self.subscriptions.clear()
         closed, self.closed = self.closed, threading.Event()
         closed.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,8 +17,6 @@ from ucall._client.sockets import Deadline, closed_error, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
-    import threading
-
     from ucall._client.channel import Channel
     from ucall._client.inbox import Message
     from ucall._client.link import Link
@@ -203,7 +202,10 @@ class Subscription:
     def __init__(self, channel: Channel, on_connect: Callable[[], object] | None) -> None:
         self._channel = channel
         self._on_connect = on_connect
-        self._inbox = Inbox()
+        self._inbox = inbox = Inbox()
+        self._ended = ended = threading.Event()
+        # It refers to no `self`, which would not be collected when the program drops it.
+        inbox.wake = lambda: ended.set() if inbox.error is not None else None
         self._link: Link | None = None
         channel.subscriptions.append(self._inbox)
 
@@ -219,8 +221,6 @@ class Subscription:
         """
         pauses = backoff()
         while True:
-            # Read first: a client that is closed after the second line sets this event.
-            closed = self._channel.closed
             if self._inbox not in self._channel.subscriptions:
                 raise StopIteration
             if self._inbox.items:
@@ -228,11 +228,11 @@ class Subscription:
                 assert isinstance(message, _core.Notification)
                 return message.method, message.params
             try:
-                self._wait(closed)
+                self._wait()
             except ConnectionError:
-                if not self._channel.reconnect and not closed.is_set():
+                if not self._channel.reconnect and not self._ended.is_set():
                     raise
-                closed.wait(next(pauses))
+                self._ended.wait(next(pauses))
 
     def close(self) -> None:
         """Ends the subscription, also for a thread that waits. The server may go on sending, to
@@ -253,12 +253,12 @@ class Subscription:
     def __del__(self) -> None:
         self.close()
 
-    def _wait(self, closed: threading.Event) -> None:
+    def _wait(self) -> None:
         link = self._link
         if link is None or link.error is not None:
             if link is not None and not self._channel.reconnect:
                 raise link.error or closed_error()
-            link = self._channel.link(Deadline(None), closed)
+            link = self._channel.link(Deadline(None), self._ended)
             if self._on_connect is not None:
                 self._on_connect()
             link.make_wakeable()
