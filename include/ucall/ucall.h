@@ -112,6 +112,7 @@ typedef enum ucall_client_auth_t {
 /*
  * The configuration of a server. Zero means the default, so start from `{0}`, in C++ from `{}`.
  * `ucall_init` writes back the values in force. Strings are copied: none need outlive `ucall_init`.
+ * The program may change its directory afterwards, also with relative paths.
  */
 typedef struct ucall_config_t {
     /*
@@ -393,8 +394,9 @@ typedef struct ucall_store_config_t {
  * "NAME.batch" and "NAME.watch" (docs/store.md), in place of others of these names. They run no
  * callback, and do not count for `max_procedures`. A NULL `config` has all defaults. Several
  * threads and processes may serve one store; those of one process with the same options. Each
- * thread opens it when it first serves, so fork before. Returns false for a NULL server, name or
- * path, for texts that are not UTF-8, and for a store that cannot be opened.
+ * thread opens it when it first serves, so fork before; the program may change its directory, also
+ * with a relative `path`. Returns false for a NULL server, name or path, for texts that are not
+ * UTF-8, and for a store that cannot be opened.
  */
 bool ucall_add_store(ucall_server_t server, ucall_str_t name, ucall_str_t path,
                      ucall_store_config_t const *config);

@@ -36,7 +36,7 @@ pub struct Server {
     /// A Unix socket: all threads share one.
     shared: Option<Listener>,
     /// The file of the Unix socket, removed with the server.
-    _file: Option<UnixFile>,
+    file: Option<UnixFile>,
     settings: ServerSettings,
     worker_config: WorkerConfig,
     procedures: Arc<Procedures<Callback>>,
@@ -143,7 +143,7 @@ impl Server {
             address,
             udp_address,
             shared,
-            _file: file,
+            file,
             settings: ServerSettings {
                 auth: config.auth(),
                 queue_depth: config.queue_depth,
@@ -406,6 +406,9 @@ impl SlotGuard<'_> {
     fn start_worker(&mut self, engine: EngineKind) -> Result<(), Error> {
         let SlotState::Empty(listener) = &mut *self.state else { return Ok(()) };
         let worker = self.server.worker(self.number, engine, listener.take())?;
+        if let Some(file) = &self.server.file {
+            file.adopt();
+        }
         self.server.control.add_counters(worker.counters());
         self.server.control.add_publisher(worker.publisher());
         let _ = self.slot.waker.set(worker.waker());

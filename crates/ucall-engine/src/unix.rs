@@ -12,7 +12,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,15 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 pub struct UnixFile {
     path: PathBuf,
     identity: FileIdentity,
-    process: u32,
+    /// The process that removes it.
+    process: AtomicU32,
+}
+
+impl UnixFile {
+    /// This process removes the file: of a process and its forked child, the one that serves.
+    pub fn adopt(&self) {
+        self.process.store(std::process::id(), Ordering::Relaxed);
+    }
 }
 
 /// Distinguishes a file from its successor: inode numbers are reused at once.
@@ -98,8 +107,12 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
     fchmod(&socket, Mode::from_raw_mode(mode as _)).unwrap_or(());
     socket.bind(&SockAddr::unix(path)?)?;
     let made = fs::symlink_metadata(path)?;
-    let file =
-        UnixFile { path: path.to_owned(), identity: identity(&made), process: std::process::id() };
+    let file = UnixFile {
+        // The process may change its directory, as daemon(3) does.
+        path: absolute(path)?,
+        identity: identity(&made),
+        process: AtomicU32::new(std::process::id()),
+    };
     if made.permissions().mode() & 0o777 != mode {
         // The process's umask has cleared some bits.
         set_mode(path, mode)?;
@@ -194,8 +207,8 @@ impl Drop for UnixFile {
     fn drop(&mut self) {
         let is_ours = |found: fs::Metadata| identity(&found) == self.identity;
         // A forked child must not remove its parent's file.
-        if self.process == std::process::id() && fs::symlink_metadata(&self.path).is_ok_and(is_ours)
-        {
+        let process = *self.process.get_mut();
+        if process == std::process::id() && fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
             fs::remove_file(&self.path).unwrap_or(());
         }
     }

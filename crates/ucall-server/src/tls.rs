@@ -8,7 +8,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ucall_proto::tls::{
@@ -82,7 +82,8 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be read or used.
-    pub fn load(files: TlsFiles, tickets: TicketSecret) -> Result<Self, TlsFilesError> {
+    pub fn load(mut files: TlsFiles, tickets: TicketSecret) -> Result<Self, TlsFilesError> {
+        files.make_absolute();
         // Before the files are read: the next refresh finds a change during the read.
         let changes = FileChangeDetector::new(files.paths());
         let current = files.config(&tickets)?;
@@ -113,6 +114,19 @@ impl Tls {
 impl TlsFiles {
     /// The application protocols of a server of functions.
     pub const HTTP: &'static [&'static [u8]] = &[b"http/1.1"];
+
+    /// Has the files found again after the process has changed its directory, as daemon(3) does.
+    fn make_absolute(&mut self) {
+        let of_identities = self
+            .identities
+            .iter_mut()
+            .flat_map(|files| files.certificates.iter_mut().chain(&mut files.private_key));
+        for path in of_identities.chain(&mut self.client_authorities) {
+            if let Ok(found) = absolute(&*path) {
+                *path = found;
+            }
+        }
+    }
 
     fn paths(&self) -> Vec<PathBuf> {
         let paths = self.identities.iter().flat_map(IdentityFiles::paths);

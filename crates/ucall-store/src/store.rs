@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 
@@ -26,8 +26,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store in the directory `path`.
+    /// The store in the directory `path`, also if the process changes its directory before it opens
+    /// the store, as daemon(3) does.
     pub fn new(path: PathBuf, options: StoreOptions) -> Self {
+        let path = absolute(&path).unwrap_or(path);
         Self { path, options, opened: Mutex::default() }
     }
 
