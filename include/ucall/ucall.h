@@ -709,7 +709,7 @@ void ucall_call_release(ucall_call_t call);
 
 /*
  * Sends the client of a call a notification. Of a deferred call it precedes the reply. Returns
- * false, and sends nothing, over HTTP, and for params that are no array or object.
+ * false, and sends nothing, over HTTP and UDP, and for params that are no array or object.
  */
 bool ucall_call_notify(ucall_call_t call, ucall_str_t method, ucall_str_t params, size_t length);
 
@@ -723,8 +723,8 @@ typedef enum ucall_overflow_t {
 
 /*
  * Subscribes the connection of a call to a topic, until `ucall_call_unsubscribe` or its end. It may
- * be called again, and then replaces the overflow, a `ucall_overflow_t`. Returns false over HTTP,
- * above `max_subscriptions` or `max_topic_bytes`, and for a topic that is not UTF-8.
+ * be called again, and then replaces the overflow, a `ucall_overflow_t`. Returns false over HTTP
+ * and UDP, above `max_subscriptions` or `max_topic_bytes`, and for a topic that is not UTF-8.
  */
 bool ucall_call_subscribe(ucall_call_t call, ucall_str_t topic, uint32_t overflow);
 
@@ -792,7 +792,8 @@ bool ucall_call_meta(ucall_call_t call, ucall_str_t name, ucall_str_t *output,
 
 /*
  * Whether a deferred call was cancelled before its reply was sent: by its client, by the end of its
- * connection or server, or because its deadline has passed. A reply is then dropped.
+ * connection or server, or because its deadline has passed. A reply is then dropped. A NULL call
+ * counts as cancelled.
  */
 bool ucall_call_is_cancelled(ucall_call_t call);
 

@@ -1,6 +1,7 @@
 """Calls over UDP."""
 
 import contextlib
+import itertools
 import json
 import socket
 import subprocess
@@ -32,8 +33,10 @@ def serving_both(command: list) -> Iterator[harness.Server]:
     the sources of the other."""
     with serving(command) as server:
         threads = set()
+        # A port that is used again must not send a copy.
+        ids = itertools.count()
         while len(threads) < 2:
-            (reply,) = exchange(server.port, {"method": "thread", "id": 1})
+            (reply,) = exchange(server.port, {"method": "thread", "id": next(ids)})
             threads.add(reply["result"])
         yield server
 
@@ -83,6 +86,16 @@ def test_a_stream_needs_tcp(built, engine):
         )
         assert collected["result"] == [1, 2]
         assert (opened["error"]["code"], asked["error"]["code"]) == (-32600, -32600)
+
+
+def test_messages_of_the_server_need_tcp(built, engine):
+    with serving([built(UDP), engine]) as server:
+        (reply,) = exchange(server.port, {"method": "messages", "id": 1})
+        assert reply["result"] == 0
+        with harness.Client(server.port) as client:
+            client.send("messages")
+            documents = [client.receive() for _ in range(3)]
+            assert sorted(document.get("result", 0) for document in documents) == [0, 0, 4]
 
 
 def test_datagrams_are_counted(built, engine):

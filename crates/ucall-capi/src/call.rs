@@ -436,5 +436,6 @@ fn live_channel(
     handler: &CallbackHandler,
 ) -> Option<Channel> {
     let (publisher, connection) = (handler.publisher.clone()?, caller.connection);
-    Some(Channel { publisher, connection, is_http: request.head.is_some() })
+    let takes_messages = request.head.is_none() && !caller.is_datagram;
+    Some(Channel { publisher, connection, takes_messages })
 }

@@ -11,22 +11,22 @@ use ucall_server::{Overflow, Publisher, ServerMessage};
 pub(crate) struct Channel {
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) connection: Id,
-    /// Whether the call came over HTTP, which has no messages of the server.
-    pub(crate) is_http: bool,
+    /// Whether the client gets messages of the server: not over HTTP and UDP.
+    pub(crate) takes_messages: bool,
 }
 
 impl Channel {
-    /// Sends a notification; `false` over HTTP.
+    /// Sends a notification; `false` without messages.
     pub(crate) fn notify(&self, message: ServerMessage) -> bool {
-        if !self.is_http {
+        if self.takes_messages {
             self.publisher.notify(self.connection, message);
         }
-        !self.is_http
+        self.takes_messages
     }
 
-    /// Subscribes to a topic; `false` over HTTP and above the limits.
+    /// Subscribes to a topic; `false` without messages and above the limits.
     pub(crate) fn subscribe(&self, topic: &str, overflow: Overflow) -> bool {
-        !self.is_http && self.publisher.subscribe(self.connection, topic, overflow).is_ok()
+        self.takes_messages && self.publisher.subscribe(self.connection, topic, overflow).is_ok()
     }
 
     pub(crate) fn unsubscribe(&self, topic: &str) {

@@ -22,6 +22,8 @@ pub struct Caller {
     /// The address or process of the peer, after
     /// [`Procedures::want_peers`](crate::Procedures::want_peers), or the client of a trusted proxy.
     pub peer: Option<Peer>,
+    /// Whether the call came in a datagram: the connection is then the socket that received it.
+    pub is_datagram: bool,
 }
 
 impl Caller {

@@ -41,7 +41,7 @@ impl Entry {
     fn new(id: Id, proto: Connection, now: Instant) -> Self {
         Self {
             proto,
-            caller: Caller { connection: id, peer: None },
+            caller: Caller { connection: id, peer: None, is_datagram: false },
             outgoing: Outgoing::new(now),
             items: None,
             filled: 0,

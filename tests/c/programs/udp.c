@@ -55,6 +55,20 @@ static void stream(ucall_call_t call, ucall_callback_tag_t tag) {
         abort();
 }
 
+/* messages(): how many of four attempts to send the client messages have succeeded. */
+static void messages(ucall_call_t call, ucall_callback_tag_t tag) {
+    int sent = 0;
+    (void)tag;
+    sent += ucall_call_notify(call, "changed", NULL, 0);
+    sent += ucall_call_subscribe(call, "news", UCALL_OVERFLOW_DROP_OLDEST);
+    ucall_call_t deferred = ucall_call_defer(call);
+    if (!deferred) return;
+    sent += ucall_call_notify(deferred, "changed", NULL, 0);
+    sent += ucall_call_subscribe(deferred, "news", UCALL_OVERFLOW_DROP_OLDEST);
+    ucall_call_reply_i64(deferred, sent);
+    ucall_call_release(deferred);
+}
+
 /* user(): whether `auth` has set one. */
 static void user(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
@@ -114,6 +128,7 @@ int main(int argc, char **argv) {
     ucall_add_procedure(server, "thread", thread, NULL);
     ucall_add_procedure(server, "later", later, NULL);
     ucall_add_procedure(server, "stream", stream, NULL);
+    ucall_add_procedure(server, "messages", messages, NULL);
     ucall_add_procedure(server, "user", user, NULL);
     ucall_add_procedure(server, "stats", stats, NULL);
     signal(SIGTERM, on_signal);

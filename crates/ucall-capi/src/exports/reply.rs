@@ -276,7 +276,8 @@ mod tests {
     impl Service for Only {
         fn call(&mut self, call: &Request<'_>, reply: &mut Reply<'_>) -> CallOutcome {
             let connection = Id { index: 0, generation: 0 };
-            self.handler.call(&self.callback, call, &Caller { connection, peer: None }, reply)
+            let caller = Caller { connection, peer: None, is_datagram: false };
+            self.handler.call(&self.callback, call, &caller, reply)
         }
     }
 

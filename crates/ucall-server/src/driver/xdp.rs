@@ -140,7 +140,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         {
             taken += 1;
             let path = datagram.path();
-            let caller = Caller { connection: socket, peer: Some(Peer::Address(path.peer)) };
+            let peer = Some(Peer::Address(path.peer));
+            let caller = Caller { connection: socket, peer, is_datagram: true };
             let is_rejecting = self.context.is_rejecting();
             let bytes = queue.bytes(&datagram);
             let reply = self.context.with_datagram(&caller, |environment| {
