@@ -22,6 +22,7 @@ def test_threads_serve_one_store_beside_callbacks(built, engine, tmp_path):
                 2 if number == 1 else None
             )
             assert client.call("kv.get", {"key": "a"}) == {"version": 2, "value": [1]}
+            assert client.call("inherited") == 0
     with serving(command) as server, Client(server.port) as client:
         with pytest.raises(harness.RemoteError, match="max_value_bytes"):
             client.call("kv.put", {"key": "v", "value": "x" * 1000})

@@ -9,14 +9,17 @@
 //! | | `watch` | the bytes in `changes`, and the numbers of the processes that watch |
 //! | `changes` | the version, big-endian | the [`change`](crate::change), while a process watches |
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::Bound;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::change::{Change, Event};
 use crate::entry::{StoredValue, Value, encode};
@@ -458,7 +461,26 @@ pub(crate) fn open_env(
     }
     // SAFETY: the documentation requires that no other program writes to the file. Other processes
     // with the same store take LMDB's locks.
-    unsafe { settings.open(path) }
+    let env = unsafe { settings.open(path) }?;
+    close_on_exec(&path.join("data.mdb"))?;
+    Ok(env)
+}
+
+/// Closes the file in programs that this process starts. LMDB opens it without that flag, and its
+/// descriptor is known to LMDB alone.
+fn close_on_exec(file: &Path) -> io::Result<()> {
+    let identity = |file: Metadata| (file.dev(), file.ino());
+    let file = identity(fs::metadata(file)?);
+    for entry in fs::read_dir("/dev/fd").into_iter().flatten().flatten() {
+        let is_same = fs::metadata(entry.path()).is_ok_and(|other| identity(other) == file);
+        let name = entry.file_name();
+        if let Some(number) = name.to_str().and_then(|name| name.parse().ok()).filter(|_| is_same) {
+            // SAFETY: if another thread closes the descriptor meanwhile, the call fails, or sets
+            // the flag of another descriptor.
+            let _ = fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC);
+        }
+    }
+    Ok(())
 }
 
 fn open_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], heed::Error> {

@@ -1,4 +1,5 @@
 /* Serves the store in the directory of the second argument, on two threads. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +18,17 @@ static void on_signal(int number) {
 static void one(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
     ucall_call_reply_i64(call, 1);
+}
+
+/* The number of descriptors, without the standard ones, that a program would inherit. */
+static void inherited(ucall_call_t call, ucall_callback_tag_t tag) {
+    int count = 0;
+    (void)tag;
+    for (int descriptor = 3; descriptor < 1024; ++descriptor) {
+        int flags = fcntl(descriptor, F_GETFD);
+        count += flags != -1 && !(flags & FD_CLOEXEC);
+    }
+    ucall_call_reply_i64(call, count);
 }
 
 static void *serve(void *unused) {
@@ -59,6 +71,7 @@ int main(int argc, char **argv) {
     store.max_value_bytes = 1000;
     if (check(ucall_init(&config, &server), "init")) return 1;
     if (check(ucall_add_procedure(server, "one", one, NULL), "one")) return 1;
+    if (check(ucall_add_procedure(server, "inherited", inherited, NULL), "inherited")) return 1;
     if (check(ucall_add_store(server, "kv", argv[2], &store), "kv")) return 1;
     if (check(!ucall_add_store(NULL, "kv", argv[2], &store), "no server")) return 1;
     if (check(!ucall_add_store(server, NULL, argv[2], NULL), "no name")) return 1;
