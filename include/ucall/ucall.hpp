@@ -8,14 +8,13 @@
  *     server.run();
  *
  * An exception that leaves a function becomes the reply: ucall::rpc_error as it is,
- * ucall::invalid_params as -32602, any other std::exception as -32603 without its text.
+ * ucall::invalid_params as -32602, anything else that is thrown as -32603 without its text.
  *
  * Apache-2.0.
  */
 #ifndef UCALL_UCALL_HPP
 #define UCALL_UCALL_HPP
 
-#include <exception>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -144,7 +143,7 @@ class server {
             (*static_cast<function *>(tag))(call(handle));
         } catch (rpc_error const &failure) {
             ucall_call_reply_error(handle, failure.code, failure.what(), UCALL_NUL_TERMINATED);
-        } catch (std::exception const &) {
+        } catch (...) {
             ucall_call_reply_error_unknown(handle);
         }
     }

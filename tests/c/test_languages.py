@@ -27,6 +27,13 @@ def test_classes_of_cpp(built, engine):
         assert client.call("served") == 4
 
 
+def test_whatever_is_thrown_is_an_error_reply(built, engine):
+    program = built(harness.PROGRAMS / "thrown.cpp")
+    with serving([program, engine]) as server, Client(server.port) as client:
+        for name in ("number", "text"):
+            assert client.error_of(name) == {"code": -32603, "message": "Internal error"}
+
+
 def test_classes_of_cpp_fail_with_a_code(built):
     program = built(harness.example("raii.cpp"))
     refused = pytest.raises(harness.StartError, match="in use")
