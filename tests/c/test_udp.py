@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pytest
+
 import harness
 from harness import serving
 
@@ -96,6 +98,15 @@ def test_messages_of_the_server_need_tcp(built, engine):
             client.send("messages")
             documents = [client.receive() for _ in range(3)]
             assert sorted(document.get("result", 0) for document in documents) == [0, 0, 4]
+
+
+def test_a_port_of_udp_is_bound_once(built):
+    harness.run([built(harness.PROGRAMS / "ports.c"), "taken"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of this machine")
+def test_a_picked_port_is_free_for_udp_too(built):
+    harness.run([built(harness.PROGRAMS / "ports.c"), "picked"])
 
 
 def test_datagrams_are_counted(built, engine):

@@ -310,6 +310,11 @@ impl Config {
         Ok(Some(SocketAddr::new(tcp.ip(), port)))
     }
 
+    /// Whether both TCP and UDP take any port that is free.
+    pub(crate) fn picks_ports(&self) -> bool {
+        self.pick_port != 0 && self.udp_port == 0
+    }
+
     /// The address to bind.
     ///
     /// # Safety

@@ -28,6 +28,9 @@ use crate::poll_descriptor::PollDescriptor;
 use crate::stop::{StopSignal, keep_errno};
 use crate::turn_control::TurnControl;
 
+/// How many free ports of TCP are tried for one that is free for UDP, too.
+const PORTS_TRIED_MAX: usize = 100;
+
 /// A server, to which `ucall_server_t` points. The program and each driving thread share it.
 pub struct Server {
     engine: EngineKind,
@@ -118,11 +121,9 @@ impl Server {
         let log = Arc::new(Log::new(log.0, log.1));
         let engine = engine::choose(config.engine, &log)?;
         let stop = StopSignal::new().map_err(|error| system("cannot make a pipe", &error))?;
-        let Bound { listener, address, file } = bind(&address, config.serving_threads > 1)?;
-        let udp_address = config.udp_address(&address)?;
         let is_shared = config.serving_threads > 1;
-        let udp = udp_address.map(|address| bind_udp(address, is_shared)).transpose();
-        let mut udp = udp.map_err(|error| system("cannot listen", &error))?;
+        let (Bound { listener, address, file }, udp) = bind_both(config, &address, is_shared)?;
+        let (udp_address, mut udp) = udp.unzip();
         if let (Some(xdp), Some(address), true) =
             (&mut worker_config.datagrams.xdp, udp_address, is_shared)
         {
@@ -489,6 +490,37 @@ impl Drop for SlotGuard<'_> {
     }
 }
 
+/// A socket that listens on `address`, and with UDP the address and the socket of that.
+type BoundBoth = (Bound, Option<(SocketAddr, UdpSocket)>);
+
+fn bind_both(config: &Config, address: &Address, share_port: bool) -> Result<BoundBoth, Error> {
+    let mut tries = 0;
+    loop {
+        let bound = bind(address, share_port)?;
+        let Some(udp_address) = config.udp_address(&bound.address)? else {
+            return Ok((bound, None));
+        };
+        match bind_free_udp(udp_address, share_port) {
+            Ok(udp) => return Ok((bound, Some((udp_address, udp)))),
+            // A port that is free for TCP may be in use for UDP.
+            Err(error) if is_in_use(&error) && config.picks_ports() && tries < PORTS_TRIED_MAX => {
+                tries += 1;
+            }
+            Err(error) => return Err(bind_error(error)),
+        }
+    }
+}
+
+/// A socket of UDP. As for TCP, a first bind without sharing makes sure that the port is free.
+fn bind_free_udp(address: SocketAddr, share_port: bool) -> io::Result<UdpSocket> {
+    let alone = bind_udp(address, false)?;
+    if !share_port {
+        return Ok(alone);
+    }
+    drop(alone);
+    bind_udp(address, true)
+}
+
 /// A socket that listens on `address`. Threads share a port, so another server could share it, too:
 /// a first bind without sharing makes sure that the port is free.
 fn bind(address: &Address, share_port: bool) -> Result<Bound, Error> {
@@ -500,10 +532,18 @@ fn bind(address: &Address, share_port: bool) -> Result<Bound, Error> {
         }
         _ => Ok(bound),
     });
-    bound.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Error::new(ErrorCode::AddressInUse, error),
-        _ => Error::new(ErrorCode::Address, error),
-    })
+    bound.map_err(bind_error)
+}
+
+fn bind_error(error: io::Error) -> Error {
+    match is_in_use(&error) {
+        true => Error::new(ErrorCode::AddressInUse, error),
+        false => Error::new(ErrorCode::Address, error),
+    }
+}
+
+fn is_in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
 }
 
 fn shared(address: &Address, listener: &Listener) -> Result<Option<Listener>, Error> {
