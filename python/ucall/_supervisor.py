@@ -527,7 +527,11 @@ def _anonymous_file() -> int:
 def _exit_reason(process: subprocess.Popen[bytes]) -> str:
     status = process.returncode
     if status is not None and status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:  # Only two of the real-time signals have a name.
+            name = f"signal {-status}"
+        return f"was killed by {name}"
     return f"ended with status {status}"
 
 
