@@ -1,7 +1,7 @@
 """Starts worker processes, restarts them, and owns the sockets that they listen on.
 
 The supervisor binds one socket per worker, keeps it open, and passes it to the worker and to its
-successors, so that a connection in the accept queue is never reset. It has no engine, event loop or
+successors, so that a connection in the accept queue is not reset. It has no engine, event loop or
 thread. Workers run the same program, with the descriptor of a control socket in their environment.
 On it they request their listening socket and their queues of AF_XDP, and report that they are
 ready. A service manager hears from the supervisor alone: that all workers are ready, that they are
@@ -11,7 +11,7 @@ own.
 | event | action |
 |---|---|
 | a worker dies | logged, and restarted, after a delay that doubles while workers die early |
-| a worker cannot be started | logged, and retried in the same way |
+| a worker cannot be started | logged, and retried in the same way; others get its connections |
 | SIGHUP, a changed source | for each worker: start a successor; once that is ready, retire it |
 | a successor dies before that | the worker continues, and no further one is replaced |
 | the first workers die | stop all workers and exit, unless --reload waits for a change |
@@ -112,6 +112,8 @@ class Supervisor:
         self._rolling: list[WorkerSlot] = []
         self._tickets = secrets.token_bytes(32)
         self._unix_socket: _core.UnixSocket | None = None
+        #: The host and port that all slots share, once they are bound.
+        self._address: tuple[str, int] | None = None
         #: Detached when the supervisor ends.
         self._xdp: _core.XdpProgram | None = None
         self._selector = selectors.DefaultSelector()
@@ -208,6 +210,7 @@ class Supervisor:
             slot.worker = self._start(slot)
         except OSError as failure:
             log.error("worker %d cannot be started: %s", slot.number, failure)
+            self._leave_to_others(slot)
             self._schedule_restart(slot, 0.0)
 
     def _start(self, slot: WorkerSlot) -> Worker:
@@ -282,7 +285,9 @@ class Supervisor:
     ) -> None:
         answer, descriptors = str(worker.page), []
         try:
-            if slot.listener is None:
+            if self._address is not None and slot.listener is None:
+                slot.listener = _listener(*self._address, share_port=True)
+            elif slot.listener is None:
                 self.bind(*address)
             assert slot.listener is not None
             descriptors = [slot.listener.fileno(), self.counters.fileno()]
@@ -328,7 +333,7 @@ class Supervisor:
         else:
             for slot in self._slots:
                 slot.listener = _listener(host, port, share_port=len(self._slots) > 1)
-                host, port = slot.listener.getsockname()[:2]
+                host, port = self._address = slot.listener.getsockname()[:2]
         self._url = _process_role.url(scheme, host, port)
         log.info("listening on %s, workers: %d", self._url, len(self._slots))
 
@@ -382,7 +387,24 @@ class Supervisor:
             return
         process = worker.process
         log.error("worker %d (pid %d) %s", slot.number, process.pid, _exit_reason(process))
+        if worker.last_beat is None:
+            self._leave_to_others(slot)
         self._schedule_restart(slot, time.monotonic() - worker.started_at)
+
+    def _leave_to_others(self, slot: WorkerSlot) -> None:
+        """Closes the listener of a worker that cannot start, if another worker serves.
+
+        The system would pass it a share of all connections, which would wait without an end.
+        """
+        serving = [it.worker for it in self._slots if it.worker and it.worker.last_beat is not None]
+        if slot.listener is None or self._unix_socket is not None or not serving:
+            return
+        # Processes that a worker has forked may have copies.
+        with suppress(OSError):
+            slot.listener.shutdown(socket.SHUT_RDWR)
+        slot.listener.close()
+        slot.listener = None
+        log.warning("the other workers get the connections of worker %d", slot.number)
 
     def _schedule_restart(self, slot: WorkerSlot, uptime_s: float) -> None:
         """Schedules the restart of a slot's worker; stops if no worker was ever ready."""

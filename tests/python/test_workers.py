@@ -188,15 +188,6 @@ def test_a_killed_worker_is_replaced_and_named(tmp_path: Path, engine: str) -> N
         it.stop()
 
 
-def test_a_signal_without_a_name_ends_only_its_worker(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--workers", "1") as it:
-        [pid] = it.wait_for(1)
-        os.kill(pid, signal.SIGRTMIN + 1)
-        it.wait_for(2)
-        assert f"was killed by signal {signal.SIGRTMIN + 1}" in it.text()
-        it.stop()
-
-
 def test_a_killed_worker_does_not_affect_others(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "2") as it:
         pids = it.wait_for(2)
