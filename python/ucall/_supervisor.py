@@ -104,6 +104,7 @@ class Supervisor:
         self._pairs = [_message_pair() for _ in range(min(2 * workers, _pairs_max()))]
         self._command = command
         self._reload = reload
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._may_replace = may_replace
         self._stdin = stdin
         self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
@@ -138,14 +139,14 @@ class Supervisor:
             end.setblocking(False)
         wakeup_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._selector.register(reader, selectors.EVENT_READ, lambda: reader.recv(4096))
-        watcher = self._watch() if self._reload else None
+        self._watcher = self._watch() if self._reload else None
         try:
             while not self._is_finished():
                 self._turn()
         finally:
-            if watcher is not None:
-                watcher.kill()
-                watcher.wait()
+            if self._watcher is not None:
+                self._watcher.kill()
+                self._watcher.wait()
             self._kill_all()
             signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
@@ -364,6 +365,18 @@ class Supervisor:
             if slot.worker is not None and slot.worker.process.poll() is not None:
                 worker, slot.worker = slot.worker, None
                 self._replace(slot, worker)
+        if sys.platform == "linux" and os.getpid() == 1:
+            self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        """Reaps what process 1 of a container inherits: the children of workers that have died."""
+        own = {worker.process.pid for worker in self._all_workers()}
+        if self._watcher is not None:
+            own.add(self._watcher.pid)
+        with suppress(ChildProcessError):
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            while (ended := os.waitid(os.P_ALL, 0, flags)) is not None and ended.si_pid not in own:
+                os.waitpid(ended.si_pid, 0)
 
     def _remove(self, worker: Worker) -> None:
         if worker.control.fileno() >= 0 and worker.control in self._selector.get_map():
