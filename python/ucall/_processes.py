@@ -41,6 +41,8 @@ __all__ = ["Pool"]
 
 #: Arrays of this size and larger are passed in shared memory.
 _SHARED_BYTES_MIN = 256 * 1024
+#: An option of prctl(2).
+_PR_SET_PDEATHSIG = 1
 
 Function = Callable[..., Any]
 
@@ -257,10 +259,24 @@ def _serve(pipe: Connection, _: list[Function]) -> None:
     multiprocessing.current_process().daemon = False
     # The server handles Ctrl-C, and lets calls finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_server()
     with contextlib.suppress(EOFError, ConnectionError):
         pipe.send(None)
         while True:
             pipe.send_bytes(_outcome(pipe.recv_bytes()))
+
+
+def _end_with_server() -> None:
+    """Has Linux end this process when the server's dies, whose successor starts its own.
+
+    Otherwise its call would run to its end, and nobody would get the result.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError):
+            import ctypes
+
+            # It counts as dead when the thread dies that has started this process.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _outcome(request: bytes) -> bytes:

@@ -240,6 +240,29 @@ def test_the_program_exits_while_a_process_is_stuck(tmp_path: Path, engine: str)
         assert eventually(lambda: not is_alive(pid))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the call runs to its end")
+def test_a_process_ends_with_a_server_that_is_killed(tmp_path: Path, engine: str) -> None:
+    with running(tmp_path, STUCK, engine) as (process, port), Wire(port) as wire:
+        (tmp_path / "there").touch()
+        pid = wire.result("wait_for", [str(tmp_path / "there")])
+        wire.send(request("wait_for", [str(tmp_path / "never")]))
+        assert eventually((tmp_path / "never.began").exists)
+        process.kill()
+        process.wait()
+        has_ended = eventually(lambda: not is_running(pid), 30)
+        (tmp_path / "never").touch()
+        assert has_ended
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended, reaped or not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 def test_functions_unfit_for_processes_are_rejected() -> None:
     server = ucall.Server(port=0)
 
