@@ -33,6 +33,17 @@ def access_log(form: str | None, sample: float | None) -> tuple[str, float] | No
     return None
 
 
+def uds_mode(value: int) -> int:
+    """The permissions of a socket file. 660 is a number in base ten: 0o660 is meant."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"uds_mode: expected an int, got {type(value).__name__}") from None
+    if not 0 <= number <= 0o777:
+        raise ValueError(f"uds_mode: expected permissions up to 0o777, got {number}")
+    return number
+
+
 def positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected a positive number, got {value}")

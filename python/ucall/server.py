@@ -249,7 +249,7 @@ class Server(Decorators):
             self._ENGINE,
             host if uds is None else _process_role.unix_host(uds),
             _checks.port(port),
-            uds_mode=uds_mode,
+            uds_mode=_checks.uds_mode(uds_mode),
             bound=not _process_role.defers_bind(),
             debug=debug,
             allowed_hosts=_checks.listed("allowed_hosts", allowed_hosts),

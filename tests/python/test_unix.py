@@ -78,6 +78,12 @@ def test_the_socket_file_has_its_mode_and_is_removed(serve: Serve, path: Path, m
         server.start()
 
 
+@pytest.mark.parametrize("mode", [660, 600, -1, 0o1000])
+def test_a_mode_that_is_no_permissions_is_refused(path: Path, mode: int) -> None:
+    with pytest.raises(ValueError, match=f"uds_mode: expected permissions up to 0o777, got {mode}"):
+        ucall.Server(uds=path, uds_mode=mode)
+
+
 def test_a_path_in_use_is_refused_and_a_stale_one_reused(serve: Serve, path: Path) -> None:
     serve(add, uds=path)
     with pytest.raises(OSError, match="another process listens there already"):
