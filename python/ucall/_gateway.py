@@ -119,9 +119,10 @@ def _build(tables: dict[str, Any]) -> Server:
     relays = tables.get("relay", [])
     if not isinstance(relays, list) or not relays:
         raise ValueError("relay: expected at least one table [[relay]]")
+    keys = _auth(tables.get("auth"))
     with _process_role.importing():
         try:
-            server = Server(**options, auth=_auth(tables.get("auth")))
+            server = Server(**options, auth=keys)
         except (TypeError, ValueError) as error:
             raise ValueError(f"server.{error}") from None
     for index, relay in enumerate(relays):

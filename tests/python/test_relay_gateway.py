@@ -223,7 +223,7 @@ RELAY = "[[relay]]\nmethods = 'a'\nto = 'tcp://127.0.0.1:1'\n"
         ("[server]\nauth = 'x'\n" + RELAY, "server.auth: no such key"),
         ("[server]\nallowed_hosts = 'x'\n" + RELAY, "server.allowed_hosts: expected a list of"),
         ("[server]\nssl_keyfile = 'x'\n" + RELAY, "server.ssl_certfile: expected a certificate"),
-        ("[server]\nssl_certfile = 'no.pem'\n" + RELAY, "no.pem"),
+        ("[server]\nssl_certfile = 'no.pem'\n" + RELAY, "[Errno 2] No such file or directory"),
         ("[auth]\n" + RELAY, "auth: expected either bearer or api_key"),
         ("[auth]\nbearer = 'x'\n" + RELAY, "auth.bearer: expected a list of keys"),
         ("[auth]\nbearer = []\n" + RELAY, "auth.bearer: expected at least one key"),
@@ -239,7 +239,7 @@ RELAY = "[[relay]]\nmethods = 'a'\nto = 'tcp://127.0.0.1:1'\n"
     ],
 )
 def test_a_wrong_file_is_refused_by_its_key(config: str, message: str) -> None:
-    with pytest.raises(StartupError, match="^c: .*" + re.escape(message.removeprefix("c: "))):
+    with pytest.raises(StartupError, match="^c: " + re.escape(message.removeprefix("c: "))):
         build(config, "c")
 
 
