@@ -8,15 +8,12 @@ import os
 import sys
 
 from ucall import _process_role
+from ucall._process_role import StartupError
 from ucall.server import Server
 
 __all__ = ["StartupError", "import_server"]
 
 log = logging.getLogger("ucall")
-
-
-class StartupError(Exception):
-    """The server cannot start; the message is the reason."""
 
 
 def import_server(app: str) -> Server:

@@ -75,6 +75,10 @@ UNIX: Final = "unix:"
 _importing = False
 
 
+class StartupError(Exception):
+    """The server cannot start; the message is the reason."""
+
+
 def is_worker() -> bool:
     """Whether a supervisor started this process."""
     return number > 0
@@ -91,12 +95,22 @@ def defers_bind() -> bool:
 
 
 def overridable(init: Callable[P, None]) -> Callable[P, None]:
-    """Makes a constructor take its keyword arguments from `options` first."""
+    """Makes a constructor take its keyword arguments from `options` first.
+
+    Raises:
+        StartupError: One of them is invalid; the message names its variable.
+    """
 
     @functools.wraps(init)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         kwargs.update(options)
-        init(*args, **kwargs)
+        try:
+            init(*args, **kwargs)
+        except ValueError as failure:
+            name, _, problem = str(failure).partition(": ")
+            if name not in options:
+                raise
+            raise StartupError(f"UCALL_{name.upper()}: {problem}") from None
 
     return wrapped
 

@@ -319,6 +319,20 @@ def nothing(): pass
         assert b"-32600" in wire.line()
 
 
+def test_a_variable_whose_value_is_invalid_is_named(tmp_path: Path) -> None:
+    (tmp_path / "limited.py").write_text("import ucall\nserver = ucall.Server(port=0)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ucall", "limited:server"],
+        cwd=tmp_path,
+        env=os.environ | {"UCALL_MAX_BODY_BYTES": "-1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "UCALL_MAX_BODY_BYTES: expected an int from 1 to" in done.stderr
+
+
 LOGGING = """
 @server.on_startup
 def speak():
