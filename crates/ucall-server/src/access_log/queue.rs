@@ -55,12 +55,17 @@ impl LineQueue {
     /// Writes all lines until the queue is closed. Lines that cannot be written are dropped.
     pub(super) fn write_to(&self, mut output: Box<dyn Write + Send>, format: LogFormat) {
         let mut text = Vec::new();
+        // A full disk may have taken a part of the last line.
+        let mut may_be_cut = false;
         while let Some(dropped) = self.take(&mut text) {
             if dropped > 0 {
                 write_dropped(&mut text, format, unix_time(), dropped);
             }
             for piece in pieces(&text) {
-                if output.write_all(piece).and_then(|()| output.flush()).is_err() {
+                let end: &[u8] = if may_be_cut { b"\n" } else { b"" };
+                let written = output.write_all(end).and_then(|()| output.write_all(piece));
+                may_be_cut = written.and_then(|()| output.flush()).is_err();
+                if may_be_cut {
                     self.count_dropped(piece.iter().filter(|&&byte| byte == b'\n').count() as u64);
                 }
             }
@@ -133,6 +138,39 @@ mod tests {
         let lengths: Vec<_> = pieces(&lines).map(<[u8]>::len).collect();
         assert_eq!(lengths, [4096, 1, 5000, 4096]);
         assert_eq!(pieces(b"").count(), 0);
+    }
+
+    /// A disk that takes so many bytes of each write, and of later ones all.
+    struct FullDisk(Arc<Mutex<Vec<u8>>>, std::vec::IntoIter<usize>);
+
+    impl Write for FullDisk {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let taken = self.1.next().and_then(|room| bytes.get(..room)).unwrap_or(bytes);
+            self.0.lock().unwrap().extend_from_slice(taken);
+            if taken.is_empty() {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            Ok(taken.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_is_not_joined_to_one_that_a_full_disk_has_cut() {
+        let (queue, written) = (LineQueue::default(), Arc::new(Mutex::new(Vec::new())));
+        queue.push(&[&[b'x'; 4000][..], b"\n"].concat());
+        queue.push(&[&[b'y'; 4000][..], b"\n"].concat());
+        queue.close();
+        queue.write_to(
+            Box::new(FullDisk(written.clone(), vec![10, 0].into_iter())),
+            LogFormat::Text,
+        );
+        let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let lengths: Vec<_> = written.lines().map(str::len).collect();
+        assert_eq!(lengths, [10, 4000]);
     }
 
     #[test]
