@@ -16,10 +16,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import itertools
 import multiprocessing
 import os
 import pickle
 import queue
+import secrets
 import signal
 import sys
 import threading
@@ -41,6 +43,9 @@ __all__ = ["Pool"]
 
 #: Arrays of this size and larger are passed in shared memory.
 _SHARED_BYTES_MIN = 256 * 1024
+#: The names of this process's shared memory, which begin as no other's.
+_shared_prefix = f"ucall-{secrets.token_hex(6)}-"
+_shared_numbers = itertools.count()
 #: An option of prctl(2).
 _PR_SET_PDEATHSIG = 1
 
@@ -137,6 +142,8 @@ class _Worker:
         self._pool = pool
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
+        #: The beginning of the names of its shared memory.
+        self._prefix: str | None = None
         threading.Thread(target=self._work, name="ucall-process", daemon=True).start()
 
     def _work(self) -> None:
@@ -196,7 +203,7 @@ class _Worker:
         if self._pool.is_closed:
             self.kill()
         try:
-            ours.recv()
+            self._prefix = ours.recv()
         except (EOFError, ConnectionError):
             raise RuntimeError(f"its process {self._exit_reason()}") from None
         return ours
@@ -207,6 +214,7 @@ class _Worker:
         if process is None:
             return "was killed"
         process.join()
+        self._release_memory()
         status = process.exitcode or 0
         return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
 
@@ -215,6 +223,19 @@ class _Worker:
         if process is not None:
             process.kill()
             process.join()
+            self._release_memory()
+
+    def _release_memory(self) -> None:
+        """Frees the results that the process had not passed on when it ended."""
+        prefix, self._prefix = self._prefix, None
+        if prefix is None:
+            return
+        with contextlib.suppress(OSError):  # Other systems than Linux list no shared memory.
+            for name in os.listdir("/dev/shm"):
+                if name.startswith(prefix):
+                    memory = shared_memory.SharedMemory(name=name)
+                    memory.close()
+                    memory.unlink()
 
 
 #: All threads share the environment.
@@ -261,7 +282,7 @@ def _serve(pipe: Connection, _: list[Function]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_server()
     with contextlib.suppress(EOFError, ConnectionError):
-        pipe.send(None)
+        pipe.send(_shared_prefix)
         while True:
             pipe.send_bytes(_outcome(pipe.recv_bytes()))
 
@@ -330,7 +351,8 @@ def _reserve(size: int) -> shared_memory.SharedMemory | None:
     Writing to a page that cannot be allocated would kill the process by SIGBUS.
     """
     try:
-        memory = shared_memory.SharedMemory(create=True, size=size)
+        name = f"{_shared_prefix}{next(_shared_numbers)}"
+        memory = shared_memory.SharedMemory(name, create=True, size=size)
     except OSError:
         return None
     try:

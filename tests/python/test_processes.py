@@ -378,6 +378,33 @@ def test_large_arrays_go_through_shared_memory() -> None:
     assert _processes._pack("text") == "text"
 
 
+def lose_a_result(path: str) -> None:
+    """Ends like a process that is killed before the server has its result."""
+    import numpy
+
+    from ucall import _processes
+
+    packed = _processes._pack(numpy.zeros(1 << 20, "u1"))
+    Path(path).write_text(packed.name)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/shm")
+def test_the_result_of_a_killed_process_is_released(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    from ucall import _processes
+
+    pool = _processes.Pool(1)
+    try:
+        future = pool.submitter(lose_a_result)(str(tmp_path / "name"))
+        with pytest.raises(RuntimeError, match="was killed by signal 9"):
+            future.result(60)
+        name = (tmp_path / "name").read_text()
+        assert name and not Path(f"/dev/shm/{name}").exists()
+    finally:
+        pool.close()
+
+
 def test_unused_shared_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = pytest.importorskip("numpy")
     from ucall import _processes
