@@ -62,8 +62,10 @@ pub(crate) struct LostCall {
     pub(crate) text: Option<Vec<u8>>,
     /// Whether the upstream may have run it.
     pub(crate) was_sent: bool,
-    /// What this process has run out of, if that has ended the connection.
-    pub(crate) shortage: Option<String>,
+    /// Why the connection has ended.
+    pub(crate) reason: String,
+    /// Whether that is a shortage of this process.
+    pub(crate) is_shortage: bool,
 }
 
 /// How a connection has ended, and the calls that it has not answered.
@@ -374,11 +376,13 @@ impl Connection {
             }
         }
         let end = self.ended.take()?;
-        let shortage = match &end {
-            ConnectionEnd::Shortage(reason) => Some(reason.clone()),
-            ConnectionEnd::Done | ConnectionEnd::Failed(_) | ConnectionEnd::Refused(_) => None,
+        let (reason, is_shortage) = match &end {
+            ConnectionEnd::Shortage(reason) => (&**reason, true),
+            ConnectionEnd::Failed(reason) | ConnectionEnd::Refused(reason) => (&**reason, false),
+            ConnectionEnd::Done => ("", false),
         };
-        Some(EndedConnection { end, lost: self.close(shortage.as_ref(), context) })
+        let lost = self.close(reason, is_shortage, context);
+        Some(EndedConnection { end, lost })
     }
 
     fn step(&mut self, address: &SockAddr, now: Instant, context: &mut dyn NativeContext) {
@@ -474,7 +478,8 @@ impl Connection {
     /// Closes the socket; returns the calls that were not answered.
     fn close(
         &mut self,
-        shortage: Option<&String>,
+        reason: &str,
+        is_shortage: bool,
         context: &mut dyn NativeContext,
     ) -> Vec<LostCall> {
         match mem::replace(&mut self.state, ConnectionState::Closed) {
@@ -490,7 +495,7 @@ impl Connection {
             let text = text.and_then(|(_, range)| self.output.get(range.clone()));
             let was_sent = text.is_none();
             let text = text.map(<[u8]>::to_vec).or_else(|| call.repeatable.take());
-            LostCall { call, text, was_sent, shortage: shortage.cloned() }
+            LostCall { call, text, was_sent, reason: reason.to_owned(), is_shortage }
         });
         lost.collect()
     }

@@ -302,16 +302,16 @@ impl RelayHandler {
 
     /// Passes a call of a failed connection to another, or replies that it has failed.
     fn retry(&mut self, lost: LostCall) {
-        let LostCall { mut call, text, was_sent, shortage } = lost;
+        let LostCall { mut call, text, was_sent, reason, is_shortage } = lost;
         let token = call.token;
-        let error = match &shortage {
-            Some(reason) if !was_sent => out_of_resources(reason),
-            Some(reason) => unavailable(was_sent, reason),
-            None => unavailable(was_sent, last_reason(&self.upstreams)),
+        let error = if is_shortage && !was_sent {
+            out_of_resources(&reason)
+        } else {
+            unavailable(was_sent, &reason)
         };
         // The only upstream may answer on another connection.
         let is_only = self.upstreams.len() == 1 && !call.is_repeated;
-        let text = text.filter(|_| shortage.is_none() && self.budget.spend());
+        let text = text.filter(|_| !is_shortage && self.budget.spend());
         let (tried, takes_items) = (if is_only { 0 } else { call.tried }, call.context.takes_items);
         let picked = text.and_then(|text| {
             let picked = self.pick(None, text.len(), takes_items, tried).ok()?;

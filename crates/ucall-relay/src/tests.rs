@@ -286,6 +286,26 @@ fn a_call_that_an_upstream_refuses_fails_alone_if_it_is_the_only_one() {
 }
 
 #[test]
+fn a_lost_call_has_the_reason_of_its_own_upstream() {
+    let mut relay = relay(options(&["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]));
+    for (number, error) in [(0, io::ErrorKind::TimedOut), (1, io::ErrorKind::ConnectionReset)] {
+        for _ in 0..50 {
+            relay.call("up.f", "[]", "{}").expect("it is taken");
+        }
+        connect(&mut relay);
+        relay.disconnect(number, error.into());
+        relay.end_turn();
+        let replies = relay.replies();
+        assert!(!replies.is_empty());
+        for (_, reply) in replies {
+            let NativeOutcome::Reply(Err(reply)) = reply else { panic!("{reply:?}") };
+            let data = String::from_utf8(reply.data.unwrap_or_default()).unwrap_or_default();
+            assert!(data.contains(&io::Error::from(error).to_string()), "{data}");
+        }
+    }
+}
+
+#[test]
 fn a_call_that_an_upstream_refuses_does_not_open_its_circuit() {
     let mut relay = relay(options(&["tcp://127.0.0.1:1"]));
     for has_notified in [false, true].repeat(5) {
