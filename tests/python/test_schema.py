@@ -392,6 +392,21 @@ def test_notes_and_fields_describe_params():
     assert (sku["description"], sku["examples"]) == ("The stock number.", ["a1"])
 
 
+def test_flags_may_be_combined_also_in_models_of_pydantic():
+    class Access(enum.Flag):
+        READ = 1
+        WRITE = 2
+
+    class File(pydantic.BaseModel):
+        access: Access
+
+    server = ucall.Server(port=0)
+    server.add(_takes(Access, File), name="check")
+    found = describe(server).components
+    assert found["Access"] == {"title": "Access", "type": "integer"}
+    assert found["File"]["properties"]["access"] == {"$ref": "#/components/schemas/Access"}
+
+
 def test_tuples_and_references_are_written_in_draft_07():
     class Point(NamedTuple):
         x: int

@@ -39,6 +39,11 @@ class Colour(enum.Enum):
     BLUE = "blue"
 
 
+class Access(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
 @dataclasses.dataclass
 class User:
     name: str
@@ -120,6 +125,8 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
     "tuple": (tuple[int, str], [[1, "a"], [1], [1, "a", 2]]),
     "set": (set[int], [[1, 2], ["a"]]),
     "enum": (Colour, ["red", "green"]),
+    "flags": (Access, [0, 1, 3, 4, "a"]),
+    "flags in a dict": (dict[str, Access | None], [{"a": 3, "b": None}, {"a": "b"}]),
     "literal": (Literal["a", 1], ["a", 1, 2]),
     "datetime": (datetime.datetime, ["2026-01-01T00:00:00Z"]),
     "date": (datetime.date, ["2026-01-01"]),

@@ -30,6 +30,11 @@ class Colour(enum.Enum):
     BLUE = "blue"
 
 
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 class Level(enum.IntEnum):
     LOW = 1
     HIGH = 2
@@ -151,6 +156,7 @@ MISMATCHES: list[tuple[Any, Any, str]] = [
     (User, {"name": "a", "age": 1.0}, ".age: expected int >= 0 and <= 150, got float"),
     (User, {"name": "a", "age": True}, ".age: expected int >= 0 and <= 150, got bool"),
     (User, {"name": "a"}, ".age: missing, expected int >= 0 and <= 150"),
+    (Access, 4, ": expected flags of 1, 2, got 4"),
     (User, {"name": "a", "age": 1, "tags": ["a", 5]}, ".tags[1]: expected str, got int"),
     (User, {"name": "a", "age": 1, "boss": {"name": 1}}, ".boss.name: expected str, got int"),
     (User, [], ": expected User (dict), got list"),

@@ -1,7 +1,9 @@
-"""Describes the fields of classes that are arrays: msgspec omits their dtypes and dimensions."""
+"""Describes what msgspec omits: the dtypes and dimensions of fields that are arrays, and that flags
+may be combined."""
 
 from __future__ import annotations
 
+import enum
 import typing
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from ucall.types.structured import nodes
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["describe_array_fields"]
+__all__ = ["describe_array_fields", "describe_flags", "of_flags"]
 
 Schema = dict[str, Any]
 
@@ -42,6 +44,26 @@ def describe_array_fields(
             if _is_array(hint, registry):
                 kept = {name: members[key][name] for name in _OF_FIELD if name in members[key]}
                 members[key] = schema_of(hint) | kept
+
+
+def describe_flags(annotation: Any, components: dict[str, Schema]) -> None:
+    """Replaces the schemas of an `enum.Flag`, which list its members.
+
+    Args:
+        annotation: A type that msgspec builds.
+        components: The schemas of its classes, as msgspec has written them.
+    """
+    import msgspec.inspect
+
+    for _, node in nodes(msgspec.inspect.type_info(annotation), "", set()):
+        kind = getattr(node, "cls", None)
+        if isinstance(kind, type) and issubclass(kind, enum.Flag) and kind.__name__ in components:
+            components[kind.__name__] = of_flags(components[kind.__name__])
+
+
+def of_flags(made: Schema) -> Schema:
+    """The schema of an `enum.Flag`, of one that lists its members."""
+    return {name: it for name, it in made.items() if name != "enum"} | {"type": "integer"}
 
 
 def _fields(node: Any, components: dict[str, Schema]) -> Iterator[tuple[Any, Any, Any]]:

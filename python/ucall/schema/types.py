@@ -6,6 +6,7 @@ become components, which others refer to, so that recursive ones have a schema.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import itertools
 import typing
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.schema import binary
 from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references
-from ucall.schema.fields import describe_array_fields
+from ucall.schema.fields import describe_array_fields, describe_flags, of_flags
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_pydantic, is_union, parts_of
 
@@ -118,14 +119,23 @@ class Schemas:
         describe_array_fields(
             annotation, components, self.registry, lambda field: self._of(field, direction)
         )
+        describe_flags(annotation, components)
         return self._with_components(schema, components, direction)
 
     def _by_pydantic(self, annotation: Any, direction: Direction) -> Schema:
         from pydantic import TypeAdapter
+        from pydantic.json_schema import GenerateJsonSchema
+
+        class Generator(GenerateJsonSchema):
+            def enum_schema(self, schema: Any) -> Schema:
+                made = super().enum_schema(schema)
+                return of_flags(made) if issubclass(schema["cls"], enum.Flag) else made
 
         mode: Any = "validation" if direction == "param" else "serialization"
         inputs = [(annotation, mode, TypeAdapter(annotation))]
-        made, definitions = TypeAdapter.json_schemas(inputs, ref_template=LOCAL + "{model}")
+        made, definitions = TypeAdapter.json_schemas(
+            inputs, ref_template=LOCAL + "{model}", schema_generator=Generator
+        )
         components = definitions.get("$defs", {})
         outside = rewritten(made[annotation, mode], _with_base64)
         return self._with_components(outside, components, direction)

@@ -5,6 +5,7 @@ It reads the type descriptions of ``msgspec.inspect``.
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 __all__ = ["described"]
@@ -90,7 +91,8 @@ def _union(info: Any) -> str:
 
 
 def _enum(info: Any) -> str:
-    return _choice([member.value for member in info.cls])
+    values = [member.value for member in info.cls]
+    return f"flags of {_some(values)}" if issubclass(info.cls, enum.Flag) else _choice(values)
 
 
 def _literal(info: Any) -> str:
@@ -98,9 +100,12 @@ def _literal(info: Any) -> str:
 
 
 def _choice(values: list[Any]) -> str:
-    values = sorted(values, key=repr)
+    return f"one of {_some(sorted(values, key=repr))}"
+
+
+def _some(values: list[Any]) -> str:
     more = ", …" if len(values) > _CHOICES_MAX else ""
-    return f"one of {', '.join(map(repr, values[:_CHOICES_MAX]))}{more}"
+    return f"{', '.join(map(repr, values[:_CHOICES_MAX]))}{more}"
 
 
 def _named_tuple(info: Any) -> str:
