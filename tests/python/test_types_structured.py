@@ -332,6 +332,11 @@ def giving(value: object) -> Callable[[], object]:
     return give
 
 
+@dataclass
+class Holder:
+    value: object
+
+
 RESULTS: list[tuple[object, Any]] = [
     (User("a", 1), {"name": "a", "age": 1, "tags": [], "boss": None}),
     ({"u": [User("a", 1)]}, {"u": [{"name": "a", "age": 1, "tags": [], "boss": None}]}),
@@ -345,6 +350,7 @@ RESULTS: list[tuple[object, Any]] = [
     ({3}, [3]),
     (frozenset(), []),
     ({"all": {NUMBER}}, {"all": [str(NUMBER)]}),
+    ([msgspec.Raw(b"[1]"), Holder(msgspec.Raw(b"2.0"))], [[1], {"value": 2.0}]),
 ]
 
 
@@ -353,17 +359,16 @@ def test_results_need_no_annotation(connect_to: ConnectTo, value: object, writte
     assert connect_to(giving(value)).result("give") == written
 
 
-@dataclass
-class Holder:
-    value: object
-
-
 UNWRITABLE: list[tuple[object, str]] = [
     (Holder(float("nan")), "result.value: NaN cannot be written as JSON"),
     ([Holder(1j)], "result[0]: complex cannot be written as JSON"),
     ({1j}, "result: complex cannot be written as JSON"),
     (Holder("\ud800"), "result.value: a str with a lone surrogate cannot be written as JSON"),
     (Holder(10**5000), "result.value: an int of too many digits cannot be written as JSON"),
+    (
+        msgspec.Raw(b"[1"),
+        "result: msgspec.Raw cannot be written as JSON: Input data was truncated",
+    ),
 ]
 
 

@@ -36,7 +36,6 @@ _BY_MSGSPEC = (
     ("decimal", "Decimal"),
     ("enum", "Enum"),
     ("msgspec", "Struct"),
-    ("msgspec", "Raw"),
     ("uuid", "UUID"),
 )
 
@@ -151,6 +150,14 @@ def _image(value: Any) -> object:
         raise Unwritable(f"{_type_name(value)} cannot be written: {error}") from None
 
 
+def _raw(value: Any) -> object:
+    msgspec = _require("msgspec", value)
+    try:
+        return msgspec.json.decode(value)
+    except ValueError as error:
+        raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from None
+
+
 def _reject(value: Any) -> object:
     raise Unwritable(f"{_type_name(value)} cannot be written as JSON")
 
@@ -159,6 +166,7 @@ _BUILTIN_ENCODERS: tuple[tuple[str, str, Encode], ...] = (
     ("numpy", "ndarray", _array),
     ("numpy", "generic", encode_scalar),
     ("PIL.Image", "Image", _image),
+    ("msgspec", "Raw", _raw),
 )
 
 
