@@ -216,7 +216,16 @@ def exact_json(text: str) -> Any:
         InexactNumberError: A float would change a number.
         ValueError: The text is not JSON.
     """
-    return _strict_json(text, _exact)
+    numbers: list[str] = []
+
+    def note(number: str) -> float:
+        numbers.append(number)
+        return float(number)
+
+    value = _strict_json(text, note)
+    for number in numbers:  # Only now, because text that is not JSON may have any numbers.
+        _exact(number)
+    return value
 
 
 def _exact(text: str) -> float:
