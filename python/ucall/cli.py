@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ucall._cli.arguments import DEFAULT_URI, parse
-from ucall._cli.output import check_output, printable, write, write_item
+from ucall._cli.output import check_output, emit, printable, write, write_item
 from ucall._cli.params import Params, UsageError
 from ucall._cli.progress import ProgressObserver
 from ucall._client.address import Address
@@ -36,16 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the call of a command line, by default of ``sys.argv``.
 
     Returns:
-        The exit status: 0 answered, 1 the server replied with an error, 2 wrong usage, 3 no
-        connection or no reply in time, 130 interrupted by Ctrl-C.
+        The exit status: 0 answered, 1 the server replied with an error, 2 wrong usage or an output
+        that cannot be written, 3 no connection or no reply in time, 130 interrupted by Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if sys.stdout is None:  # It was closed before the start, as by >&-.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         match arguments[:1]:
             case ["__complete"]:
                 from ucall._cli.completion import complete
 
-                sys.stdout.write(complete(arguments[1:], _quiet_client))
+                emit(complete(arguments[1:], _quiet_client).encode())
             case ["health"]:
                 from ucall._cli import health
 
@@ -66,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RPCError as error:
         return _report_error(RPC_ERROR, _format_error(error))
     except BrokenPipeError:  # The reader of the output has closed it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ANSWERED
     except (builtins.ConnectionError, builtins.TimeoutError) as error:
         return _report_error(NO_REPLY, error)
@@ -78,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.completion:
         from ucall._cli import completion
 
-        sys.stdout.write(completion.script(options.completion))
+        emit(completion.script(options.completion).encode())
         return ANSWERED
     if options.list or options.help:
         return _describe(options)
@@ -120,7 +121,7 @@ def _describe(options: argparse.Namespace) -> int:
     else:
         method = description.find_method(document, options.method)
         text = description.help_text(document, method, _server_options(options))
-    sys.stdout.write(text)
+    emit(text.encode())
     return ANSWERED
 
 

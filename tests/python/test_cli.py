@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -410,6 +411,64 @@ def test_a_closed_output_pipe() -> None:
         command = f"{ucall_command()} echo -p {server.port} | head -c 5"
         done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60)
         assert (done.stdout, done.stderr) == (b'"xxxx', b"")
+
+
+WRITES = (
+    ["--help"],
+    ["--version"],
+    ["--completion", "bash"],
+    ["--list"],
+    ["echo", "--help"],
+    ["echo"],
+    ["echo", "--stream"],
+    ["stub", "http://127.0.0.1"],
+    ["health"],
+)
+
+
+@pytest.fixture(params=WRITES, ids=" ".join)
+def writer(server: ucall.Server, request: pytest.FixtureRequest) -> list[str]:
+    """A command that writes to its standard output, which Python may buffer until it ends."""
+    words = [ucall_command(), *request.param]
+    if "stub" in words:
+        return [*words[:-1], f"{words[-1]}:{server.port}"]
+    return [*words, "--port", str(server.port)]
+
+
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    return {**os.environ, "PYTHONUNBUFFERED": request.param}
+
+
+def test_an_output_that_nobody_reads(writer: list[str], environment: dict[str, str]) -> None:
+    reader, output = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        writer, stdout=output, stderr=subprocess.PIPE, env=environment, timeout=60
+    )
+    os.close(output)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full device is Linux's")
+def test_an_output_that_cannot_be_written(writer: list[str], environment: dict[str, str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            writer, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60
+        )
+    complaint = b": standard output: No space left on device\n"
+    assert done.returncode == 2 and done.stderr.endswith(complaint)
+    assert done.stderr.startswith(b"ucall") and done.stderr.count(b"\n") == 1
+
+
+def test_a_closed_output_and_input(server: ucall.Server) -> None:
+    words = f"{ucall_command()} echo a=@- -p {server.port}"
+    closed = subprocess.run(
+        ["bash", "-c", f"{words} >&-"], input=b"1", stderr=subprocess.PIPE, timeout=60
+    )
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    done = subprocess.run(["bash", "-c", f"{words} <&-"], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, b"ucall: standard input is closed\n")
 
 
 def test_its_version() -> None:

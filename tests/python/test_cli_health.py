@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -110,6 +111,16 @@ def answering(answer: bytes) -> Iterator[int]:
 def test_other_answers_are_unhealthy(health: Any, answer: bytes, line: str) -> None:
     with answering(answer) as port:
         assert health("-p", str(port)) == (1, f"{line}\n", "")
+
+
+def test_it_is_unhealthy_also_for_a_probe_that_reads_no_output() -> None:
+    reader, output = os.pipe()
+    os.close(reader)
+    with answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n") as port:
+        command = [sys.executable, "-m", "ucall.cli", "health", "-p", str(port)]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, timeout=60)
+    os.close(output)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-x\r\n"])

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ucall import __version__
+from ucall._cli.output import emit
+from ucall._cli.params import UsageError
 
 __all__ = [
     "DEFAULT_URI",
@@ -70,6 +72,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the error without the usage."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exits after the help was written; with 2 if it cannot be."""
+        try:
+            emit(b"")
+        except BrokenPipeError:
+            pass
+        except UsageError as error:
+            status, message = 2, f"{self.prog}: {error}\n"
+        super().exit(status, message)
 
 
 class _Param(argparse.Action):

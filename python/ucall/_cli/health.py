@@ -7,11 +7,11 @@ import builtins
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from ucall._cli.arguments import Parser, add_trust_options, seconds
-from ucall._cli.output import printable
+from ucall._cli.output import emit, printable
 from ucall._client.address import Address
 from ucall._client.sockets import Deadline, connect, encrypt
 from ucall._client.tls import context_for
@@ -38,7 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         return _report(2, error)
     except (builtins.ConnectionError, builtins.TimeoutError, OSError) as error:
         return _report(1, error)
-    print(printable(line))
+    with suppress(BrokenPipeError):  # Probes may read the exit status alone.
+        emit(f"{printable(line)}\n".encode())
     return 0 if is_healthy else 1
 
 

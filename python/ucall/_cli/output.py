@@ -15,7 +15,7 @@ from ucall.types.images import FORMATS, sniff_format
 if TYPE_CHECKING:
     from ucall._client.response import Response
 
-__all__ = ["check_output", "printable", "write", "write_item"]
+__all__ = ["check_output", "emit", "printable", "write", "write_item"]
 
 
 def check_output(kind: str, path: str | None) -> None:
@@ -49,8 +49,7 @@ def write(response: Response, kind: str, path: str | None) -> None:
     except ValueError as error:
         raise UsageError(f"--format {kind}: {error}") from None
     if path is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        emit(data)
         return
     try:
         with open(path, "wb") as file:
@@ -64,8 +63,26 @@ def write_item(item: object) -> None:
     text = json.dumps(item, separators=(",", ":"), ensure_ascii=False)
     if sys.stdout.isatty():
         text = _escape_controls(text)
-    sys.stdout.buffer.write(text.encode() + b"\n")
-    sys.stdout.buffer.flush()
+    emit(text.encode() + b"\n")
+
+
+def emit(data: bytes) -> None:
+    """Writes to standard output, at once.
+
+    Raises:
+        BrokenPipeError: Its reader has closed it.
+        UsageError: It cannot be written, as on a full disk.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # Python would write the rest when it ends, and replace the exit status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise UsageError(f"standard output: {error.strerror}") from None
 
 
 def printable(text: str) -> str:

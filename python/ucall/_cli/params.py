@@ -168,6 +168,8 @@ class Params:
     def _standard_input(self) -> bytes:
         if self._has_read_input:
             raise UsageError("standard input can be read only once")
+        if sys.stdin is None:
+            raise UsageError("standard input is closed")
         self._has_read_input = True
         return sys.stdin.buffer.read()
 

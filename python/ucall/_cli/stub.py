@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ucall._cli import description
 from ucall._cli.arguments import Parser, add_connection_options
+from ucall._cli.output import emit
 from ucall._cli.params import UsageError
 from ucall._openrpc import Document
 
@@ -42,9 +43,10 @@ def write_stub(
     is_url = "://" in options.server
     document = _running(options, new_client) if is_url else _imported(options.server)
     try:
-        sys.stdout.write(_client_of(document, options.typescript))
+        text = _client_of(document, options.typescript)
     except ValueError as error:
         raise UsageError(f"{options.server}: {error}") from None
+    emit(text.encode())
 
 
 def _client_of(document: Document, is_typescript: bool) -> str:
