@@ -32,7 +32,8 @@ def binary(kind: str, media_type: str = "application/octet-stream", **hints: Any
     }
 
 
-INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}
+BOOLEAN, INTEGER = {"type": "boolean"}, {"type": "integer"}
+STRING, NUMBER = {"type": "string"}, {"type": "number"}
 DECIMAL = {"type": ["string", "number"], "format": "decimal"}
 NULLABLE = {"anyOf": [INTEGER, {"type": "null"}]}
 ARRAY = binary("array", "application/x-npy", dtype="float32", shape=None)
@@ -56,7 +57,7 @@ DOCUMENT: Any = {
         method(
             "paint",
             param("unit", {"enum": ["mm", "cm"]}),
-            param("wide", {"type": "boolean", "default": False}, required=False),
+            param("wide", {**BOOLEAN, "default": False}, required=False),
             param("depth", {**NULLABLE, "default": None}, required=False),
             param("width", {"type": ["number", "null"], "default": None}, required=False),
             param("id", {"anyOf": [STRING, INTEGER], "default": 0}, required=False),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from described import DOCUMENT, Described, described, method
+from described import BOOLEAN, DOCUMENT, Described, described, method, param
 
 import ucall
 from ucall import cli
@@ -113,6 +113,16 @@ def test_the_example_of_a_method_works(
     elif name != "generate":  # The peer has no streams.
         assert (status, errors) == (0, "")
         assert [sent for sent, _ in peer.requests] == [name]
+
+
+@pytest.mark.parametrize("name", ["health", "stub", "store"])
+def test_the_example_of_a_method_with_the_name_of_a_command(name: str) -> None:
+    document = {**DOCUMENT, "methods": [method(name, param("deep", BOOLEAN))]}
+    with described(document) as peer:
+        _, out, _ = run("--port", str(peer.port), name, "--help")
+        words = shlex.split(out.splitlines()[-1])[1:]
+        assert run(*words) == (0, "null\n", "")
+        assert peer.requests == [(name, {"deep": True})]
 
 
 def test_help_of_an_unknown_method(call: Run) -> None:

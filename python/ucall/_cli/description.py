@@ -7,7 +7,7 @@ import json
 import textwrap
 
 from ucall._cli.output import printable
-from ucall._cli.type_names import example_of, type_name
+from ucall._cli.type_names import COMMANDS, example_of, type_name
 from ucall._openrpc import NO_DEFAULT, Document, Method, Param
 from ucall.client import Client
 from ucall.errors import RPCError
@@ -68,7 +68,8 @@ def _notes(method: Method) -> tuple[tuple[str, bool], ...]:
 def help_text(document: Document, method: Method, server_options: str) -> str:
     """The usage, params, result, errors and an example of a method."""
     params = (*method.params, *method.rests)
-    usage = " ".join(["usage: ucall", method.name, *map(_usage_of, params)])
+    option = ["--port=…"] if method.name in COMMANDS else []
+    usage = " ".join(["usage: ucall", *option, method.name, *map(_usage_of, params)])
     shown = "items" if method.item is not None else "result"
     result = type_name(document, method.result if method.item is None else method.item)
     sections = [
@@ -77,7 +78,7 @@ def help_text(document: Document, method: Method, server_options: str) -> str:
         _section("params", [_row(document, param) for param in params]),
         f"{shown}: {result}{_beside(method.result_description)}",
         _section("errors", [(str(code), message) for code, message in method.errors]),
-        f"example:\n  {example_of(document, method)}{server_options}",
+        f"example:\n  {example_of(document, method, server_options)}",
     ]
     return "\n\n".join(_escape(section) for section in sections if section) + "\n"
 

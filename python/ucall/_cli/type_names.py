@@ -19,7 +19,10 @@ from ucall._openrpc import (
     types_of,
 )
 
-__all__ = ["choices_of", "example_of", "type_name"]
+__all__ = ["COMMANDS", "choices_of", "example_of", "type_name"]
+
+#: Words that are no methods where they are first: there an option comes before the method.
+COMMANDS = ("health", "stub")
 
 _NAMES = {"integer": "int", "number": "float", "boolean": "bool", "string": "str", "null": "None"}
 _BOUNDS = (
@@ -118,7 +121,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def example_of(document: Document, method: Method) -> str:
+def example_of(document: Document, method: Method, server_options: str = "") -> str:
     """A command that calls the method with its required params."""
     required = [param for param in method.params if param.is_required]
     if method.structure == "by-position":
@@ -127,7 +130,10 @@ def example_of(document: Document, method: Method) -> str:
     else:
         words = [_named_example(document, param) for param in required]
     stream = ["--stream"] if method.item is not None else []
-    return " ".join(["ucall", shlex.quote(method.name), *words, *stream])
+    name = shlex.quote(method.name)
+    if method.name in COMMANDS:
+        return " ".join([f"ucall{server_options or ' --port 8545'} {name}", *words, *stream])
+    return " ".join(["ucall", name, *words, *stream]) + server_options
 
 
 def _named_example(document: Document, param: Param) -> str:
