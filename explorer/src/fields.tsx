@@ -258,7 +258,7 @@ function ObjectControl({ schema, path, value, onChange }: ControlProps) {
           path={join(path, name)}
           label={name}
           isRequired={schema.required?.includes(name) ?? false}
-          value={members[name]}
+          value={values.memberOf(members, name)}
           onChange={(member) => onChange({ ...members, [name]: member })}
         />
       ))}

@@ -205,8 +205,17 @@ function useChosenMethod(methods: Method[]): Method | undefined {
     addEventListener("hashchange", update);
     return () => removeEventListener("hashchange", update);
   }, []);
-  const name = decodeURIComponent(hash.slice(1));
+  const name = decoded(hash.slice(1));
   return methods.find((method) => method.name === name);
+}
+
+/** A part of an address, which may have been typed, as a text. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 function MethodList({ methods, current }: { methods: Method[]; current?: Method }) {

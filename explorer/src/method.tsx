@@ -10,6 +10,7 @@ import { Prose } from "./prose";
 import { Result } from "./result";
 import { initialValue, typeName, type Resolver } from "./schema";
 import { SNIPPETS } from "./snippets";
+import { memberOf } from "./values";
 
 interface MethodProps {
   method: Method;
@@ -111,7 +112,7 @@ function Params({ method, given, onChange }: ParamsProps) {
       description={parameter.description ?? parameter.summary}
       isRequired={parameter.required ?? false}
       isDeprecated={parameter.deprecated}
-      value={given[parameter.name]}
+      value={memberOf(given, parameter.name)}
       onChange={(value) => onChange(parameter.name, value)}
     />
   ));

@@ -1,6 +1,7 @@
 /** The document that describes a server's methods, and how the page gets it. */
 
 import type { Schema } from "./schema";
+import { memberOf } from "./values";
 
 export interface Parameter {
   name: string;
@@ -91,14 +92,15 @@ export function paramsOf(
   method: Method,
   values: Record<string, unknown>,
 ): unknown[] | Record<string, unknown> {
-  const [named, positional] = restOf(method).map((name) => name !== undefined && values[name]);
+  const value = (name: string) => memberOf(values, name);
+  const [named, positional] = restOf(method).map((name) => name !== undefined && value(name));
   const given = method.params.filter((parameter) => !parameter["x-rest"]);
   if (method.paramStructure !== "by-position") {
-    const members = given.map(({ name }) => [name, values[name]] as const);
-    const sent = members.filter(([, value]) => value !== undefined);
+    const members = given.map(({ name }) => [name, value(name)] as const);
+    const sent = members.filter(([, it]) => it !== undefined);
     return { ...Object.fromEntries(sent), ...(named || {}) };
   }
-  const list = given.map(({ name }) => values[name]);
+  const list = given.map(({ name }) => value(name));
   while (list.length && list.at(-1) === undefined) list.pop();
   return [...list, ...((positional || []) as unknown[])];
 }

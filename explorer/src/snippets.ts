@@ -101,21 +101,40 @@ function pythonLiteral(value: unknown, files: string[]): string {
 
 function ucall(call: Call): string {
   const { method, params, url } = call;
-  const words = ["ucall", shellWord(method.name)];
-  if (Array.isArray(params)) words.push("--positional", ...params.map((it) => shellWord(text(it))));
+  // The option is first, because a method may have the name of a command, such as health.
+  const words = ["ucall", "--uri", shellWord(url.replace(/\/$/, "")), shellWord(method.name)];
+  if (Array.isArray(params)) words.push(...positionalWords(params));
   else words.push(...Object.entries(params).map(([key, value]) => namedWord(key, value)));
-  words.push("--uri", shellWord(url.replace(/\/$/, "")));
   const [name, value] = headerOf(call, `$${VARIABLE}`);
   if (name) words.push(`-H "${name}: ${value}"`);
   if (method["x-stream"]) words.push("--stream");
   return words.join(" ");
 }
 
+function positionalWords(params: unknown[]): string[] {
+  const words: string[] = [];
+  let option = "";
+  for (const value of params) {
+    const isFile = value instanceof FileValue;
+    const needed = isFile ? "-f" : "--positional";
+    if (needed !== option) words.push(needed);
+    option = needed;
+    words.push(shellWord(isFile ? value.name : text(value)));
+  }
+  // By its types a text stays text.
+  if (params.some(isOtherValue)) words.push("--typed");
+  return words;
+}
+
 /** `name=value`, with the type of a text that would be another value. */
 function namedWord(key: string, value: unknown): string {
   if (value instanceof FileValue) return shellWord(`${key}=@${value.name}`);
-  const isText = typeof value === "string" && (isJson(value) || value.startsWith("@"));
-  return shellWord(`${key}${isText ? ":str" : ""}=${text(value)}`);
+  return shellWord(`${key}${isOtherValue(value) ? ":str" : ""}=${text(value)}`);
+}
+
+/** Whether the command takes a text for another value. */
+function isOtherValue(value: unknown): boolean {
+  return typeof value === "string" && (isJson(value) || value.startsWith("@"));
 }
 
 function text(value: unknown): string {

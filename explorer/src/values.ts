@@ -22,6 +22,11 @@ export class FileValue {
   }
 }
 
+/** A member of an object, but none that all objects have, such as `constructor`. */
+export function memberOf(object: Record<string, unknown>, name: string): unknown {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
+}
+
 interface Source {
   source?: string;
 }

@@ -113,6 +113,16 @@ def total(*numbers: int) -> int:
     return builtins.sum(numbers)
 
 
+def label(text: str, data: bytes, color: str, constructor: str = "none", /) -> str:
+    """Takes its params by position only; one has the name of a member of all objects."""
+    return f"{text} {len(data)} {color} {constructor}"
+
+
+def health(deep: bool) -> str:
+    """Has the name of a command of `ucall`."""
+    return f"deep {deep}"
+
+
 def whoami(ctx: ucall.Context) -> Any:
     """The caller."""
     return ctx.user
@@ -121,6 +131,6 @@ def whoami(ctx: ucall.Context) -> Any:
 def add_to(server: ucall.Server) -> None:
     """Adds all functions to a server."""
     streams = Streams()
-    plain = (sum, describe, same, thumbnail, scale, reverse, at, total, whoami)
+    plain = (sum, describe, same, thumbnail, scale, reverse, at, total, label, health, whoami)
     for function in (*plain, streams.generate, streams.ticks, streams.endings):
         server.add(function)

@@ -98,14 +98,16 @@ def test_methods_are_listed_and_found(serve: Serve, open_page: OpenPage) -> None
     page = open_page(serve())
     expect(page).to_have_title("Sample")
     names = page.locator("nav .name")
-    expect(names).to_have_count(12)
+    expect(names).to_have_count(14)
     field(page, "Search methods").fill("IMAGE small")
     expect(names).to_have_text(["thumbnail"])
-    expect(page.get_by_text("1 of 12 methods")).to_be_visible()
+    expect(page.get_by_text("1 of 14 methods")).to_be_visible()
     page.get_by_role("link", name="thumbnail").click()
     expect(page.get_by_role("heading", name="thumbnail")).to_be_focused()
     expect(page).to_have_title("thumbnail - Sample")
     page.go_back()
+    expect(page.get_by_text("Choose a method")).to_be_visible()
+    page.goto(f"{page.url.partition('#')[0]}#50%")
     expect(page.get_by_text("Choose a method")).to_be_visible()
 
 
@@ -360,7 +362,7 @@ def test_an_api_key_is_sent_over_http(serve: Serve, open_page: OpenPage) -> None
 
 def test_it_is_used_by_keyboard(serve: Serve, open_page: OpenPage) -> None:
     page = open_page(serve())
-    expect(page.get_by_text("12 methods")).to_be_visible()
+    expect(page.get_by_text("14 methods")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("adds two")
     page.keyboard.press("Tab")
@@ -440,7 +442,7 @@ def run_python(program: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> s
     return output.getvalue()
 
 
-@pytest.mark.parametrize("method", ["describe", "reverse", "generate"])
+@pytest.mark.parametrize("method", ["describe", "reverse", "generate", "label", "health"])
 def test_the_programs_make_the_same_call(
     serve: Serve,
     open_page: OpenPage,
@@ -457,6 +459,14 @@ def test_the_programs_make_the_same_call(
         field(page, "data").set_input_files(tmp_path / name)
         expect(page.get_by_text(f"{name} is sent.")).to_be_visible()
         expected = "Y2Jh"
+    elif method == "label":
+        expect(page.get_by_label("Send constructor")).not_to_be_checked()
+        field(page, "text").fill("007")
+        field(page, "data").set_input_files(tmp_path / name)
+        field(page, "color").fill("5")
+        expected = "007 3 5 none"
+    elif method == "health":
+        expected = "deep False"
     elif method == "generate":
         field(page, "prompt").fill("it's me")
         expected = "me "
