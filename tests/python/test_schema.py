@@ -147,6 +147,20 @@ def test_without_docstring_parser_the_docstring_is_a_summary_and_the_rest(monkey
     assert [param.description for param in method.params] == ["", ""]
 
 
+def test_a_docstring_that_the_parser_cannot_read_is_a_summary_and_the_rest():
+    def parse(head: str) -> dict:
+        """Parses a head, such as
+
+        ::
+
+            :status: 200
+        """
+
+    method = _method(parse)
+    assert method.summary == "Parses a head, such as"
+    assert method.description == "::\n\n    :status: 200"
+
+
 def test_a_function_without_docstring_and_annotations_takes_any_values():
     def bare(a, b=None):
         return a

@@ -31,9 +31,13 @@ def read_docs(function: Callable[..., object]) -> Docs:
     if not text:
         return Docs()
     if importlib.util.find_spec("docstring_parser") is None:
-        summary, _, rest = text.partition("\n\n")
-        return Docs(_in_one_line(summary), rest.strip())
+        return _split(text)
     return _parsed(text)
+
+
+def _split(text: str) -> Docs:
+    summary, _, rest = text.partition("\n\n")
+    return Docs(_in_one_line(summary), rest.strip())
 
 
 def _parsed(text: str) -> Docs:
@@ -41,8 +45,8 @@ def _parsed(text: str) -> Docs:
 
     try:
         parsed = docstring_parser.parse(text)
-    except docstring_parser.ParseError:
-        return Docs(description=text)
+    except Exception:  # Some texts cause others than its ParseError.
+        return _split(text)
     summary, rest = parsed.short_description or "", parsed.long_description or ""
     if rest and not parsed.blank_after_short_description:
         first, _, rest = rest.partition("\n\n")
