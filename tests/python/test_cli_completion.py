@@ -16,7 +16,7 @@ from typing import NoReturn
 import pexpect
 import programs
 import pytest
-from described import DOCUMENT, Described, described
+from described import DOCUMENT, Described, described, method, param
 
 from ucall import cli
 
@@ -79,7 +79,8 @@ def test_bash_gets_what_follows_its_word_breaks(complete, peer: Described) -> No
     breaks = " \t\n\"'@><=;|&(:"
     assert complete(f"{line}su", breaks, shell="bash") == ["sum"]
     assert complete(f"{line}paint unit=m", breaks, shell="bash") == ["mm"]
-    assert complete(f"{line}paint 'unit=m", breaks, shell="bash") == ["mm"]
+    assert complete(f"{line}paint 'unit=m", breaks, shell="bash") == ["'unit=mm'"]
+    assert complete(f'{line}paint "un', breaks, shell="bash") == ['"unit=']
     assert complete(f"{line}paint ", " ", shell="bash")[:2] == ["unit=", "wide="]
 
 
@@ -196,6 +197,47 @@ def test_in_a_shell(shell: str, peer: Described, tmp_path: Path) -> None:
     child.send(f"ucall -p {peer.port} store data=@num\t")
     child.expect_exact("bers.npy")
     child.close(force=True)
+
+
+#: What is typed before a tab, and the words that bash then has.
+TYPED_IN_BASH = [
+    ("mail to=a", ["mail", "to=ada@home"]),
+    ("mail to=ada@", ["mail", "to=ada@home"]),
+    ("mail to=@", ["mail", "to=@all"]),
+    ('mail "to=ada', ["mail", "to=ada@home"]),
+    ('mail to="t', ["mail", "to=two words"]),
+    ("mail 'to=two ", ["mail", "to=two words"]),
+    ("mail 'to=i", ["mail", "to=it's"]),
+    (
+        'mail "to=$',
+        ["mail", 'to=$HOME "`'],
+    ),
+    ('"su', ['sum "$HOME"']),
+]
+
+
+def test_bash_has_the_word_that_was_completed(tmp_path: Path) -> None:
+    choices = ["ada@home", "@all", "two words", "it's", '$HOME "`']
+    document = {"methods": [method("mail", param("to", {"enum": choices})), method('sum "$HOME"')]}
+    environment = {**os.environ, "PATH": f"{FOLDER}:{os.environ['PATH']}", "TERM": "dumb"}
+    with described(document) as peer:
+        child = pexpect.spawn(
+            programs.require("bash"),
+            ["--norc", "--noprofile", "-i"],
+            cwd=str(tmp_path),
+            env=environment,
+            encoding="utf-8",
+            timeout=60,
+            dimensions=(24, 200),
+        )
+        child.sendline(f"PS1='>''>'; {SETUP['bash']}; echo is-'ready'")
+        child.expect("is-ready\r\n.*>>")
+        for typed, words in TYPED_IN_BASH:
+            # Control-A is the beginning of the line, where printf is put before the command.
+            child.send(f"ucall -p {peer.port} {typed}\t\x01printf 'is:%s,' \r")
+            shown = "".join(f"is:{it}," for it in ["ucall", "-p", str(peer.port), *words])
+            child.expect_exact(f"{shown}>>")
+        child.close(force=True)
 
 
 def test_in_fish(peer: Described, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import importlib.resources
 import io
 import json
 import os
+import re
 import shlex
 import tempfile
 import time
@@ -60,12 +61,42 @@ def complete(arguments: Sequence[str], new_client: NewClient) -> str:
 
 
 def _bash(arguments: Sequence[str], new_client: NewClient) -> Iterator[str]:
-    """bash replaces only the part of a word after the last of its word breaks."""
+    """bash replaces only a part of a word: what follows the quote that is still open, or else the
+    last of its word breaks. It keeps an @ as a part of the word."""
     line, breaks = arguments
     words = _split(line)[1:] or [""]
-    kept = max((words[-1].rfind(mark) for mark in breaks if mark in "=:@"), default=-1) + 1
+    quote, before = _open_quote(line)
+    if quote:
+        kept = len(_split(before)[-1])
+    else:
+        kept = max((words[-1].rfind(it) + (it != "@") for it in breaks if it in "=:@"), default=0)
     for word, _ in _candidates(words, new_client):
-        yield shlex.quote(word[kept:]) if word[kept:] else ""
+        part = word[max(kept, 0) :]
+        if quote:
+            # It closes the quote itself, if a value is to follow.
+            yield f"{quote}{_escaped(part, quote)}{'' if part.endswith('=') else quote}"
+        else:
+            yield shlex.quote(part) if part else ""
+
+
+def _open_quote(line: str) -> tuple[str, str]:
+    """The quote that is open at the end of a line, or nothing, and the line before it."""
+    quote, start, position = "", 0, 0
+    while position < len(line):
+        letter = line[position]
+        if letter == "\\" and quote != "'":
+            position += 1
+        elif letter == quote:
+            quote = ""
+        elif letter in "'\"" and not quote:
+            quote, start = letter, position
+        position += 1
+    return quote, line[:start]
+
+
+def _escaped(text: str, quote: str) -> str:
+    """A text within quotes of the shell."""
+    return text.replace("'", "'\\''") if quote == "'" else re.sub(r'([\\"$`])', r"\\\1", text)
 
 
 def _split(line: str) -> list[str]:
@@ -73,7 +104,8 @@ def _split(line: str) -> list[str]:
     for ending in ("", "'", '"'):
         with contextlib.suppress(ValueError):
             words = shlex.split(line + ending)
-            return words if line and not line[-1].isspace() else [*words, ""]
+            is_within = bool(ending) or not line[-1:].isspace()
+            return words if line and is_within else [*words, ""]
     return line.split(" ")
 
 
