@@ -217,6 +217,8 @@ def _passing(function: Callable[..., object], described: list[Parameter] | None)
         return "by-position"
     if inspect.Parameter.KEYWORD_ONLY in required:
         return "by-name"
+    if {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_KEYWORD} <= kinds:
+        return "by-position"  # By name its value would be among those of **kwargs.
     if kinds & by_name and not kinds & by_position:
         return "by-name"
     return "by-position" if kinds & by_position and not kinds & by_name else "either"
