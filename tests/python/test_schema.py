@@ -232,7 +232,7 @@ def test_a_default_is_written_as_json(value, written):
     assert _method(f).params[0].schema == {"default": written}
 
 
-@pytest.mark.parametrize("value", [float("nan"), object(), {"a", "b"}, [1j]])
+@pytest.mark.parametrize("value", [float("nan"), object(), {"a", "b"}, [1j], "\ud800"])
 def test_a_default_without_json_form_is_left_out(value):
     def f(a=value): ...
 

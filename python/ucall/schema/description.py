@@ -199,8 +199,9 @@ def _default(value: object, registry: TypeRegistry) -> Schema:
         return registry.encode(part)
 
     try:
-        return {"default": json.loads(json.dumps(value, allow_nan=False, default=encode))}
-    except Exception:  # An encoder of the program's may raise any.
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=encode)
+        return {"default": json.loads(text.encode())}
+    except Exception:  # It has a lone surrogate, or an encoder of the program's raises any.
         return {}
 
 
