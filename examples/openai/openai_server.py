@@ -76,8 +76,8 @@ async def complete(request: HttpRequest) -> HttpResponse:
         raise ApiError("messages: expected at least one")
     prompt = "\n".join(text_of(message) for message in messages)
     limit = options.get("max_completion_tokens") or options.get("max_tokens") or 256
-    if not isinstance(limit, int):
-        raise ApiError("max_tokens: expected an int")
+    if not isinstance(limit, int) or limit < 1:
+        raise ApiError("max_tokens: expected an int above 0")
     tokens = generate(prompt, limit)
     completion = {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -86,11 +86,11 @@ async def complete(request: HttpRequest) -> HttpResponse:
     }
     if options.get("stream"):
         usage = (options.get("stream_options") or {}).get("include_usage")
-        events = stream(tokens, completion, prompt, bool(usage))
+        events = stream(tokens, completion, prompt, limit, bool(usage))
         return HttpResponse(events, content_type="text/event-stream")
     texts = [token async for token in tokens]
     message = {"role": "assistant", "content": "".join(texts)}
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason(texts, limit)}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason(len(texts), limit)}
     usage = count_tokens(prompt, len(texts))
     return json_response(
         {**completion, "object": "chat.completion", "choices": [choice], "usage": usage}
@@ -98,7 +98,11 @@ async def complete(request: HttpRequest) -> HttpResponse:
 
 
 async def stream(
-    tokens: AsyncIterator[str], completion: dict[str, Any], prompt: str, with_usage: bool
+    tokens: AsyncIterator[str],
+    completion: dict[str, Any],
+    prompt: str,
+    limit: int,
+    with_usage: bool,
 ) -> AsyncIterator[bytes]:
     """Yields the events of a streamed completion."""
     completion = {**completion, "object": "chat.completion.chunk"}
@@ -113,7 +117,7 @@ async def stream(
         async for token in tokens:
             count += 1
             yield chunk({"content": token})
-        yield chunk({}, "stop")
+        yield chunk({}, finish_reason(count, limit))
         if with_usage:
             yield event({**completion, "choices": [], "usage": count_tokens(prompt, count)})
         yield b"data: [DONE]\n\n"
@@ -186,8 +190,8 @@ def text_of(message: object) -> str:
     return content
 
 
-def finish_reason(texts: list[str], limit: int) -> str:
-    return "length" if len(texts) >= limit else "stop"
+def finish_reason(count: int, limit: int) -> str:
+    return "length" if count >= limit else "stop"
 
 
 def count_tokens(prompt: str, completion: int) -> dict[str, int]:

@@ -59,6 +59,10 @@ def test_a_streamed_completion(client: Any) -> None:
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert last.choices == [] and last.usage.completion_tokens == len(WORDS)
     assert len({chunk.id for chunk in [*chunks, last]}) == 1
+    short = client.chat.completions.create(
+        model="echo-1", messages=MESSAGES, max_tokens=2, stream=True
+    )
+    assert list(short)[-1].choices[0].finish_reason == "length"
 
 
 def test_a_stream_that_is_left(client: Any, example: dict[str, Any]) -> None:
@@ -113,6 +117,8 @@ def test_errors_have_the_form_of_openai(client: Any) -> None:
     for messages in ([], ["text"], [{"role": "user"}]):
         with pytest.raises(openai.BadRequestError, match="messages"):
             client.chat.completions.create(model="echo-1", messages=messages)
+    with pytest.raises(openai.BadRequestError, match="max_tokens"):
+        client.chat.completions.create(model="echo-1", messages=MESSAGES, max_tokens=-1)
     with pytest.raises(openai.BadRequestError, match="input"):
         client.embeddings.create(model="echo-1", input=[[1, 2]])
 
