@@ -140,7 +140,18 @@ def test_no_answer_is_unhealthy_after_the_time_limit(health: Any) -> None:
     assert (status, output) == (1, "") and errors.count("\n") == 1, errors
 
 
-@pytest.mark.parametrize("arguments", [["ftp://x"], ["--nothing"], ["a", "b"], ["--timeout", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ftp://x"],
+        [""],
+        ["--nothing"],
+        ["a", "b"],
+        ["--timeout", "0"],
+        ["--timeout", "inf"],
+        ["--timeout", "1e10"],
+    ],
+)
 def test_wrong_usage(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "ucall.cli", "health", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

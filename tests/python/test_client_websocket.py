@@ -84,6 +84,8 @@ def test_calls_of_each_kind(serve: Serve) -> None:
             assert client.same("é" * length).json == "é" * length
         assert client.with_options(id="7f3a").sum(1, 1).id == "7f3a"
         assert list(client.stream.sum(1, 1)) == []
+        # 30 days are more than poll takes.
+        assert client.with_options(timeout=30 * 86_400).sum(1, 1).json == 2
 
     async def calls() -> list[Any]:
         async with aio.Client(f"ws://{HOST}:{server.port}") as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -221,8 +222,9 @@ def seconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = 0
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
+    if not 0 < number <= threading.TIMEOUT_MAX:
+        most = f"at most {threading.TIMEOUT_MAX:.0f}"
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, {most}, got {text!r}")
     return number
 
 

@@ -49,7 +49,7 @@ def _address(options: argparse.Namespace) -> Address:
         # That of the server in this container. Kubernetes may set it to what is no number.
         text = os.environ.get("UCALL_PORT", "")
         port = int(text) if text.isdecimal() else None
-    return Address(options.url or "127.0.0.1", port)
+    return Address("127.0.0.1" if options.url is None else options.url, port)
 
 
 def _report(status: int, error: Exception) -> int:

@@ -32,6 +32,8 @@ __all__ = ["Link"]
 _PIECE_BYTES = 64 * 1024
 #: The time to send a Pong, a Close frame or a cancel; then the connection closes.
 _CONTROL_S = 5.0
+#: The longest wait that `select.poll` takes, of 24 days.
+_POLL_MS_MAX = 2**31 - 1
 
 
 class Link:
@@ -288,7 +290,8 @@ class Link:
             if wakeup is not None:
                 poll.register(wakeup.fileno(), direction)
             # Rounded up, so that a wait does not end just before its deadline, again and again.
-            ready = poll.poll(None if seconds is None else int(seconds * 1000) + (seconds > 0))
+            wait_ms = None if seconds is None else int(seconds * 1000) + (seconds > 0)
+            ready = poll.poll(wait_ms and min(wait_ms, _POLL_MS_MAX))
             if wakeup is not None:
                 with suppress(BlockingIOError):
                     wakeup.recv(4096)

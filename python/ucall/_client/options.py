@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from typing import Final
 
@@ -67,8 +68,9 @@ class Options:
         headers: Mapping[str, str],
         id: int | str | None = None,
     ) -> None:
-        if timeout is not None and not 0 < timeout < float("inf"):
-            raise ValueError(f"timeout: expected seconds above 0, or None, got {timeout!r}")
+        if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
+            most = f"at most {threading.TIMEOUT_MAX:.0f}"
+            raise ValueError(f"timeout: expected seconds above 0, {most}, or None, got {timeout!r}")
         if isinstance(id, bool) or not isinstance(id, int | str | None):
             raise TypeError(f"id: expected int or str, got {type(id).__name__}")
         if id is not None and address.is_udp:
