@@ -239,10 +239,47 @@ def test_a_dataclass_may_hold_a_model(connect_to: ConnectTo) -> None:
     assert error["data"] == "params.order.person.name: expected str, got int"
 
 
-def test_unsupported_annotations_are_refused_at_registration() -> None:
-    def function(a: Annotated[range, pydantic.Field(gt=0)]) -> None: ...
+class Deferred(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(defer_build=True)
+    numbers: list[int]
 
-    with pytest.raises(TypeError, match=r"function: parameter 'a': .* cannot be served"):
+
+@dataclass
+class HoldsDeferred:
+    deferred: Deferred
+
+
+def test_models_that_pydantic_builds_at_their_first_use(connect_to: ConnectTo) -> None:
+    def take(one: Deferred, more: list[Deferred], held: HoldsDeferred) -> list[object]:
+        return [one, more, held]
+
+    given = {"numbers": [1]}
+    wire = connect_to(take)
+    assert wire.result("take", [given, [given], {"deferred": given}]) == [
+        given,
+        [given],
+        {"deferred": given},
+    ]
+
+
+class Unfinished(pydantic.BaseModel):
+    rest: Later  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("annotation", "problem"),
+    [
+        (Annotated[range, pydantic.Field(gt=0)], "range"),
+        (Annotated[str, pydantic.Field(pattern="(?=a)")], "look-ahead"),
+        (list[Unfinished], "Later"),
+    ],
+)
+def test_unsupported_annotations_are_refused_at_registration(annotation: Any, problem: str) -> None:
+    def function(a: Any) -> None: ...
+
+    function.__annotations__["a"] = annotation
+    found = rf"function: parameter 'a': .* cannot be served: .*{problem}"
+    with pytest.raises(TypeError, match=found):
         ucall.Server(port=0).add(function)
 
 

@@ -51,13 +51,17 @@ def describe(annotation: Any) -> Takes:
         ImportError: pydantic is not installed.
     """
     pydantic = require("pydantic", type_name(annotation))
+    pydantic_core = require("pydantic_core", type_name(annotation))
     try:
-        adapter = _adapter(annotation)
+        for model in filter(is_model, parts_of(annotation)):
+            model.__pydantic_core_schema__["type"]  # Raises if it refers to an unknown name.
+        validator = _validator(_adapter(annotation), _configuration(annotation))
     except (TypeError, NameError, pydantic.errors.PydanticUserError) as error:
         first_line = str(error).partition("\n")[0]
         raise UnsupportedType(type_name(annotation), first_line) from None
+    except pydantic_core.SchemaError as error:
+        raise UnsupportedType(type_name(annotation), " ".join(str(error).split())) from None
     strict = None if _holds_model(annotation) else True
-    validator = _validator(adapter, _configuration(annotation))
     decode = functools.partial(validator.validate_json, strict=strict)
     return "custom", ("text", *with_collision_check(annotation, decode, explain), _name(annotation))
 
@@ -118,6 +122,7 @@ def _validator(adapter: Any, configuration: Any) -> Any:
     """The adapter's validator, with lists that stop at their first error."""
     from pydantic_core import SchemaError, SchemaValidator
 
+    adapter.core_schema["type"]  # With ``defer_build`` pydantic makes it at its first use.
     # Otherwise nested models would use their own validators, whose lists do not stop.
     options: Any = {"_use_prebuilt": False}
     try:
