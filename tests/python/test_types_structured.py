@@ -250,6 +250,7 @@ REFUSED: list[tuple[Any, str]] = [
     (complex, "complex cannot be served"),
     (set[complex], "complex cannot be served"),
     (dict[complex, int], "complex cannot be served"),
+    (dict[str], "dict[str] cannot be served"),  # type: ignore[misc]
     (int | complex, "int | complex cannot be served: type unions containing a custom type"),
     (User | Options, "cannot be served: type unions may not contain more than one dict-like type"),
     (Annotated[int, range(3)], "typing.Annotated[int, range(0, 3)] cannot be served"),
@@ -259,6 +260,7 @@ REFUSED: list[tuple[Any, str]] = [
     (range, "range cannot be served"),
     (typing.NoReturn, "typing.NoReturn cannot be served"),
     (Annotated[int, msgspec.Meta(pattern="a")], "cannot be served: can only set pattern on a str"),
+    (enum.IntEnum("Huge", {"MOST": 2**64 - 1}), "cannot be served: integer values > (2**63 - 1)"),
 ]
 
 

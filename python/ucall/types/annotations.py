@@ -94,7 +94,7 @@ def _native(annotation: Any, registry: TypeRegistry) -> Takes:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is list and len(arguments) < 2:
         return "list", _native(arguments[0] if arguments else Any, registry)
-    if origin is dict and (not arguments or arguments[0] in (str, Any)):
+    if origin is dict and len(arguments) != 1 and (not arguments or arguments[0] in (str, Any)):
         return "dict", _native(arguments[1] if arguments else Any, registry)
     if is_union(annotation):
         return _native_union(arguments, registry)

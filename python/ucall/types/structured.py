@@ -64,7 +64,7 @@ def describe(annotation: Any, registry: TypeRegistry) -> Takes:
         raise UnsupportedType(
             type_name(annotation), f"it refers to an unknown name: {error}"
         ) from None
-    except (TypeError, ValueError) as error:
+    except (NotImplementedError, TypeError, ValueError) as error:
         raise _unsupported(annotation, str(error)) from None
     _check_classes(annotation, info, registry)
     explain_error = functools.partial(explain, info, decoder.decode)
