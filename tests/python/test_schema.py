@@ -8,6 +8,7 @@ import enum
 import json
 import subprocess
 import sys
+import typing
 from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple
@@ -246,6 +247,10 @@ def test_a_stream_is_a_list_of_items():
     async def later(n: int) -> AsyncIterator[Node]:
         yield Node(1)
 
+    def bare(n: int) -> typing.Generator:
+        yield n
+
+    assert _method(bare).result == {"type": "array", "items": {}}
     assert _method(plain).result == {"type": "array", "items": {"type": "string"}}
     assert _method(plain).item == {"type": "string"}
     assert _method(later).item == {"$ref": "#/components/schemas/Node"}

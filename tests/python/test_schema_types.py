@@ -14,6 +14,7 @@ import enum
 import functools
 import json
 import re
+import typing
 import uuid
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -92,6 +93,8 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
     "none": (None, [None]),
     "bare list": (list, [[], [1, "a"]]),
     "bare dict": (dict, [{}, {"a": 1}]),
+    "bare List": (typing.List, [[], [1, "a"], {}]),  # noqa: UP006
+    "bare Dict": (typing.Dict, [{}, {"a": 1}, []]),  # noqa: UP006
     "list": (list[int], [[], [1]]),
     "lists": (list[list[bool] | None], [[[True], None], [[1]]]),
     "frozen set": (frozenset[str], [["a", "a"], [1]]),

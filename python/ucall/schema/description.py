@@ -240,8 +240,9 @@ def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None]:
     annotation = _result_annotation(served)
     is_stream = _signature.yields(served.function)
     if is_stream:
-        is_known = typing.get_origin(annotation) in _ITERATORS
-        annotation = typing.get_args(annotation)[0] if is_known else Any
+        arguments = typing.get_args(annotation)
+        is_known = typing.get_origin(annotation) in _ITERATORS and arguments
+        annotation = arguments[0] if is_known else Any
     if served.takes_batches:
         annotation = _item_of_results(annotation)
     schema = schemas.of(annotation, "result")

@@ -71,9 +71,9 @@ class Schemas:
         if found is not None:
             return found
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-        if origin is list:
+        if origin is list and arguments:
             return {"type": "array", "items": self._of(arguments[0], direction)}
-        if origin is dict and arguments[0] in (str, Any):
+        if origin is dict and arguments and arguments[0] in (str, Any):
             return {"type": "object", "additionalProperties": self._of(arguments[1], direction)}
         if is_union(annotation):
             return self._union(annotation, direction)
