@@ -137,8 +137,21 @@ export function prefixOf(schema: Schema): Schema[] {
   return schema.prefixItems ?? (Array.isArray(schema.items) ? schema.items : []);
 }
 
-/** The value that a form begins with; undefined for none, which is not sent. */
-export function initialValue(schema: Schema, resolver: Resolver): unknown {
+/**
+ * The value that a form begins with; undefined for none, which is not sent.
+ *
+ * @param within the references that lead to it: a type that contains itself ends at another one
+ */
+export function initialValue(
+  given: Schema | boolean | undefined,
+  resolver: Resolver,
+  within: string[] = [],
+): unknown {
+  const reference = referenceOf(given);
+  if (reference && within.includes(reference)) return undefined;
+  const inner = reference ? [...within, reference] : within;
+  const initial = (part: Schema | boolean | undefined) => initialValue(part, resolver, inner);
+  const schema = resolver.resolve(given);
   if (schema.default !== undefined) return schema.default;
   switch (kindOf(schema)) {
     case "const":
@@ -146,10 +159,10 @@ export function initialValue(schema: Schema, resolver: Resolver): unknown {
     case "enum":
       return schema.enum?.[0];
     case "union": {
-      // A type that contains itself ends with null.
-      const variants = variantsOf(schema).map((variant) => resolver.resolve(variant));
-      const isOptional = variants.some((variant) => kindOf(variant) === "null");
-      return isOptional ? null : initialValue(variants[0] ?? {}, resolver);
+      const variants = variantsOf(schema);
+      const isOptional = variants.some((it) => kindOf(resolver.resolve(it)) === "null");
+      if (isOptional) return null;
+      return initial(variants.find((it) => !inner.includes(referenceOf(it) ?? "")) ?? variants[0]);
     }
     case "boolean":
       return false;
@@ -160,23 +173,25 @@ export function initialValue(schema: Schema, resolver: Resolver): unknown {
     case "map":
       return {};
     case "list": {
-      const item = resolver.resolve(schema.items as Schema);
-      return Array.from({ length: schema.minItems ?? 0 }, () => initialValue(item, resolver));
+      const item = schema.items as Schema;
+      return Array.from({ length: schema.minItems ?? 0 }, () => initial(item));
     }
     case "tuple":
-      return prefixOf(schema).map((item) => initialValue(resolver.resolve(item), resolver));
+      return prefixOf(schema).map(initial);
     case "object": {
       const required = (schema.required ?? []).filter((name) => schema.properties?.[name]);
       return Object.fromEntries(
-        required.map((name) => {
-          const property = resolver.resolve(schema.properties?.[name]);
-          return [name, initialValue(property, resolver)];
-        }),
+        required.map((name) => [name, initial(schema.properties?.[name])]),
       );
     }
     default:
       return undefined;
   }
+}
+
+function referenceOf(schema: Schema | boolean | undefined): string | undefined {
+  if (typeof schema !== "object") return undefined;
+  return schema.$ref ?? schema.allOf?.map(referenceOf).find(Boolean);
 }
 
 /** The name of a schema's type, as a person writes it. */
@@ -244,7 +259,7 @@ export function fits(schema: Schema, value: unknown): boolean {
       return Array.isArray(value);
     case "map":
     case "object":
-      return typeof value === "object" && value !== null && !Array.isArray(value);
+      return typeof value === "object" && value !== null && !Array.isArray(value) && hasTags(schema, value);
     case "boolean":
     case "number":
     case "string":
@@ -252,4 +267,12 @@ export function fits(schema: Schema, value: unknown): boolean {
     default:
       return value !== null;
   }
+}
+
+/** Whether the members of a value that have only certain values in a schema have them. */
+function hasTags({ properties = {} }: Schema, value: object): boolean {
+  return Object.entries(value).every(([name, member]) => {
+    const property = Object.hasOwn(properties, name) ? properties[name] : undefined;
+    return !property || !(property.enum || "const" in property) || fits(property, member);
+  });
 }

@@ -10,6 +10,7 @@ import enum
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
+import msgspec
 import numpy
 import PIL.Image
 from numpy.typing import NDArray
@@ -35,6 +36,22 @@ class User:
     born: datetime.date | None = None
     points: list[Point] = dataclasses.field(default_factory=list)
     labels: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+class Add(msgspec.Struct, tag=True):
+    left: Add | Number
+    right: Add | Number
+
+
+class Number(msgspec.Struct, tag=True):
+    value: float
+
+
+def evaluate(tree: Add | Number) -> float:
+    """Takes a type that contains itself."""
+    if isinstance(tree, Number):
+        return tree.value
+    return evaluate(tree.left) + evaluate(tree.right)
 
 
 def sum(a: int, b: int = 3) -> int:
@@ -131,6 +148,19 @@ def whoami(ctx: ucall.Context) -> Any:
 def add_to(server: ucall.Server) -> None:
     """Adds all functions to a server."""
     streams = Streams()
-    plain = (sum, describe, same, thumbnail, scale, reverse, at, total, label, health, whoami)
+    plain = (
+        sum,
+        describe,
+        same,
+        thumbnail,
+        scale,
+        reverse,
+        at,
+        total,
+        label,
+        health,
+        evaluate,
+        whoami,
+    )
     for function in (*plain, streams.generate, streams.ticks, streams.endings):
         server.add(function)

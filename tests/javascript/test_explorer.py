@@ -98,10 +98,10 @@ def test_methods_are_listed_and_found(serve: Serve, open_page: OpenPage) -> None
     page = open_page(serve())
     expect(page).to_have_title("Sample")
     names = page.locator("nav .name")
-    expect(names).to_have_count(14)
+    expect(names).to_have_count(15)
     field(page, "Search methods").fill("IMAGE small")
     expect(names).to_have_text(["thumbnail"])
-    expect(page.get_by_text("1 of 14 methods")).to_be_visible()
+    expect(page.get_by_text("1 of 15 methods")).to_be_visible()
     page.get_by_role("link", name="thumbnail").click()
     expect(page.get_by_role("heading", name="thumbnail")).to_be_focused()
     expect(page).to_have_title("thumbnail - Sample")
@@ -109,6 +109,14 @@ def test_methods_are_listed_and_found(serve: Serve, open_page: OpenPage) -> None
     expect(page.get_by_text("Choose a method")).to_be_visible()
     page.goto(f"{page.url.partition('#')[0]}#50%")
     expect(page.get_by_text("Choose a method")).to_be_visible()
+
+
+def test_a_type_that_contains_itself_ends_at_another(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(), "#evaluate")
+    for place, value in (("left", "2"), ("right", "3.5")):
+        page.locator(f'[id="params.tree.{place}.value"]').fill(value)
+    page.get_by_role("button", name="Call", exact=True).click()
+    expect(outcome(page)).to_contain_text("5.5")
 
 
 @pytest.mark.parametrize("transport", ["websocket", "http"])
@@ -362,7 +370,7 @@ def test_an_api_key_is_sent_over_http(serve: Serve, open_page: OpenPage) -> None
 
 def test_it_is_used_by_keyboard(serve: Serve, open_page: OpenPage) -> None:
     page = open_page(serve())
-    expect(page.get_by_text("14 methods")).to_be_visible()
+    expect(page.get_by_text("15 methods")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("adds two")
     page.keyboard.press("Tab")
