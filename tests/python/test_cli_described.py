@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from described import BOOLEAN, DOCUMENT, Described, described, method, param
+from described import BOOLEAN, DOCUMENT, INTEGER, Described, described, method, param
 
 import ucall
 from ucall import cli
@@ -123,6 +123,21 @@ def test_the_example_of_a_method_with_the_name_of_a_command(name: str) -> None:
         words = shlex.split(out.splitlines()[-1])[1:]
         assert run(*words) == (0, "null\n", "")
         assert peer.requests == [(name, {"deep": True})]
+
+
+def test_the_example_of_a_type_that_contains_itself_ends_at_another() -> None:
+    tree = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Add", "Number")]}
+    schemas = {
+        "Add": {"type": "object", "properties": {"left": tree}, "required": ["left"]},
+        "Number": {"type": "object", "properties": {"value": INTEGER}, "required": ["value"]},
+    }
+    document = {
+        "methods": [method("evaluate", param("tree", tree))],
+        "components": {"schemas": schemas},
+    }
+    with described(document) as peer:
+        _, out, _ = run("--port", str(peer.port), "evaluate", "--help")
+    assert """ tree='{"left": {"value": 1}}' """ in out
 
 
 def test_help_of_an_unknown_method(call: Run) -> None:

@@ -161,19 +161,25 @@ def _written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _sample(document: Document, schema: Schema, depth: int = 0) -> Any:
-    """A value that the schema accepts, where its bounds and lengths are enough to find one."""
+def _sample(document: Document, schema: Schema, within: tuple[str, ...] = ()) -> Any:
+    """A value that the schema accepts, where its bounds and lengths are enough to find one.
+
+    `within` are the references of the schemas around this one, or empty texts.
+    """
     resolved = document.resolve(schema)
     examples = resolved.get("examples")
     if isinstance(examples, list) and examples:
         return examples[0]
     if choices := choices_of(document, resolved):
         return choices[0]
-    if depth > _DEPTH_MAX:
+    if len(within) > _DEPTH_MAX:
         return None
+    within = (*within, reference_of(schema) or "")
     if parts := branches(resolved):
         is_array = binary_type(resolved) is not None  # Nested lists are its other form.
-        return _sample(document, parts[-1 if is_array else 0], depth + 1)
+        # A type that contains itself ends at another one.
+        others = [part for part in parts if reference_of(part) not in within]
+        return _sample(document, parts[-1] if is_array else [*others, *parts][0], within)
     if binary_type(resolved) is not None:
         return ""
     default = resolved.get("default", NO_DEFAULT)
@@ -181,20 +187,20 @@ def _sample(document: Document, schema: Schema, depth: int = 0) -> Any:
         return default
     kind = next(iter(types_of(resolved)), "")
     if kind == "object":
-        return _sample_object(document, resolved, depth + 1)
-    return _sample_array(document, resolved, depth + 1) if kind == "array" else _scalar(resolved)
+        return _sample_object(document, resolved, within)
+    return _sample_array(document, resolved, within) if kind == "array" else _scalar(resolved)
 
 
-def _sample_object(document: Document, schema: Schema, depth: int) -> dict[str, Any]:
+def _sample_object(document: Document, schema: Schema, within: tuple[str, ...]) -> dict[str, Any]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
-    return {name: _sample(document, properties[name], depth) for name in required}
+    return {name: _sample(document, properties[name], within) for name in required}
 
 
-def _sample_array(document: Document, schema: Schema, depth: int) -> list[Any]:
+def _sample_array(document: Document, schema: Schema, within: tuple[str, ...]) -> list[Any]:
     items = schema.get("prefixItems", schema.get("items", {}))
     if isinstance(items, list):
-        return [_sample(document, item, depth) for item in items]
-    return [_sample(document, items, depth) for _ in range(schema.get("minItems", 1))]
+        return [_sample(document, item, within) for item in items]
+    return [_sample(document, items, within) for _ in range(schema.get("minItems", 1))]
 
 
 def _scalar(schema: Schema) -> Any:
