@@ -356,7 +356,7 @@ def test_rpc_errors(call: Run) -> None:
         (["echo", "--uri", "ftp://a"], "expected http://"),
         (["echo", "--uri", "a:1"], "has a port other than"),
         (["echo", "--timeout", "0"], "expected seconds above 0"),
-        (["echo", "--timeout", "x"], "expected seconds above 0, got 'x'"),
+        (["echo", "--timeout", "x"], "expected seconds above 0, at most 9223372036, got 'x'"),
         (["echo", "--timeout", "nan"], "expected seconds above 0"),
         (["echo", "--nonsense"], "unrecognized arguments"),
         (["same", "value=5", "--format", "bytes"], "--format bytes: "),
