@@ -14,12 +14,15 @@ What a token stands for is the user of its calls::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ucall._core import Keys
 
 __all__ = ["Keys", "api_key", "bearer"]
+
+_HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 
 
 def bearer(tokens: Mapping[str, Any] | Iterable[str]) -> Keys:
@@ -44,8 +47,10 @@ def api_key(keys: Mapping[str, Any] | Iterable[str], header: str = "X-API-Key") 
         header: The name of the header.
 
     Raises:
-        TypeError, ValueError: As for `bearer`.
+        TypeError, ValueError: As for `bearer`; also if no header can have that name.
     """
+    if not _HEADER.fullmatch(header):
+        raise ValueError(f"header: expected the name of an HTTP header, got {header!r}")
     return Keys(_users(keys), header, None, f'ApiKey header="{header}"')
 
 

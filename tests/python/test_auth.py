@@ -263,6 +263,12 @@ def test_api_keys(serve: Serve) -> None:
         assert status == 401 and b'\r\nWWW-Authenticate: ApiKey header="X-Key"\r\n' in head
 
 
+@pytest.mark.parametrize("header", ["", "X Key", "X-Key:", "X-Schlüssel", "X-Key\n"])
+def test_no_client_can_send_such_a_header(header: str) -> None:
+    with pytest.raises(ValueError, match="header: expected the name of an HTTP header"):
+        ucall.auth.api_key(["key"], header=header)
+
+
 def test_clients_send_their_token(serve: Serve) -> None:
     from ucall.client import Client
 
