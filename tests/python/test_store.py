@@ -332,8 +332,11 @@ def test_wrong_arguments_in_python(store: ucall.store.Store, tmp_path: Path) -> 
             store.put(key, 1)
     with pytest.raises(ValueError, match="ttl_ms: expected a positive number, got 0"):
         store.put("a", 1, ttl_ms=0)
-    with pytest.raises(TypeError, match="operations: expected put, delete, cas or increment"):
-        store.batch([("get", "a")])
+    for operation in [("get", "a"), (), "put"]:
+        with pytest.raises(TypeError, match="expected tuples of put, cas, delete, increment"):
+            store.batch([operation])
+    with pytest.raises(TypeError, match=r"\('put', key, value\) or .*, got \('put', 'a'\)"):
+        store.batch([("put", "a")])
     with pytest.raises(ValueError, match="durability: expected 'commit' or 'none'"):
         ucall.store.open(tmp_path / "x", durability="never")  # type: ignore[arg-type]
     small = ucall.store.open(tmp_path / "small", max_value_bytes=10)

@@ -135,7 +135,7 @@ class Store:
         Returns:
             Their results; ``None`` if a ``cas`` found another version, and nothing was written.
         """
-        return self._core.batch([_operation(*operation) for operation in operations])
+        return self._core.batch([_operation(operation) for operation in operations])
 
     def scan(
         self,
@@ -195,20 +195,30 @@ def _ttl(ttl_ms: int | None) -> int | None:
     return ttl_ms
 
 
-def _operation(name: str, key: Key, *arguments: Any) -> tuple[object, ...]:
-    match name, arguments:
-        case "put", (value,):
+_OPERATIONS = {
+    "put": "('put', key, value) or ('put', key, value, ttl_ms)",
+    "cas": "('cas', key, version, value) or ('cas', key, version, value, ttl_ms)",
+    "delete": "('delete', key)",
+    "increment": "('increment', key) or ('increment', key, by)",
+}
+
+
+def _operation(operation: Operation) -> tuple[object, ...]:
+    match operation:
+        case ("put", key, value):
             return ("put", key, *_encode(value), None, None)
-        case "put", (value, ttl_ms):
+        case ("put", key, value, ttl_ms):
             return ("put", key, *_encode(value), _ttl(ttl_ms), None)
-        case "cas", (version, value):
+        case ("cas", key, version, value):
             return ("put", key, *_encode(value), None, version)
-        case "cas", (version, value, ttl_ms):
+        case ("cas", key, version, value, ttl_ms):
             return ("put", key, *_encode(value), _ttl(ttl_ms), version)
-        case "delete", ():
+        case ("delete", key):
             return ("delete", key)
-        case "increment", ():
+        case ("increment", key):
             return ("increment", key, 1)
-        case "increment", (by,):
+        case ("increment", key, by):
             return ("increment", key, by)
-    raise TypeError(f"operations: expected put, delete, cas or increment, got {name!r}")
+        case (str(name), *_) if name in _OPERATIONS:
+            raise TypeError(f"operations: expected {_OPERATIONS[name]}, got {operation!r}")
+    raise TypeError(f"operations: expected tuples of {', '.join(_OPERATIONS)}, got {operation!r}")
