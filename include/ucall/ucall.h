@@ -296,6 +296,11 @@ typedef struct ucall_config_t {
      * Default: none. See docs/deploy.md. */
     char const *const *trusted_proxies;
     size_t trusted_proxies_count;
+    /* Messages that wait for a slow client. Default: 1,024. Past it: its topic with the most of
+     * them loses one, or its connection is closed: see `ucall_overflow_t`. */
+    size_t max_waiting_messages;
+    /* The same in bytes. Default: 1 MiB. One message more may wait, however long. */
+    size_t max_waiting_message_bytes;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */
@@ -703,8 +708,8 @@ void ucall_call_release(ucall_call_t call);
 /*
  * Messages that the server starts, for clients of WebSocket and raw TCP: notifications of `method`,
  * with the JSON text of an array or an object as params, or NULL for none. Messages that wait for a
- * slow client are dropped above `max_stream_bytes`, or for a busy thread above 16 MiB; no function
- * waits.
+ * slow client are dropped above `max_waiting_messages` and `max_waiting_message_bytes`, and those
+ * for a busy thread above 16 MiB; no function waits.
  */
 
 /*

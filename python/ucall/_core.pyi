@@ -334,8 +334,8 @@ class Context:
     ) -> None:
         """Sends the client a notification: a call of ``method`` without a reply. From an async
         function or a thread it precedes the reply. Messages that wait for a slow client are
-        dropped, the oldest first, above ``max_stream_bytes``. Raises `ucall.NoChannelError` over
-        HTTP.
+        dropped, the oldest first, above ``max_waiting_messages`` and ``max_waiting_message_bytes``.
+        Raises `ucall.NoChannelError` over HTTP.
         """
     def subscribe(
         self,
@@ -343,10 +343,11 @@ class Context:
         overflow: Literal["drop_oldest", "drop_newest", "close"] = "drop_oldest",
     ) -> None:
         """Subscribes the client's connection to what `Server.publish` sends to ``topic``, until
-        `unsubscribe` or its end. Above ``max_stream_bytes`` of messages that wait for a slow client
-        ``overflow`` drops the oldest, drops the new one (``"drop_newest"``), or closes the
-        connection (``"close"``). Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError`
-        above ``max_subscriptions`` and ``max_topic_bytes``.
+        `unsubscribe` or its end. If more messages wait for a slow client than
+        ``max_waiting_messages`` and ``max_waiting_message_bytes`` allow, ``overflow`` drops the
+        oldest, drops the new one (``"drop_newest"``), or closes the connection (``"close"``).
+        Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError` above ``max_subscriptions``
+        and ``max_topic_bytes``.
         """
     def unsubscribe(self, topic: str) -> None:
         """Ends the subscription of the client's connection to ``topic``, if it has one."""

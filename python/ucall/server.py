@@ -100,6 +100,9 @@ class Server(Decorators):
             connections, exited after the last one is closed.
         max_subscriptions: Topics that one connection subscribes to. Past it, -32602.
         max_topic_bytes: Name of a topic. Past it, -32602.
+        max_waiting_messages: Messages that wait for a slow client. Past it, its topic with the most
+            of them loses one, or what its ``overflow`` says.
+        max_waiting_message_bytes: The same in bytes. One message more may wait, however long.
         max_running_calls: Concurrent calls of async functions and in threads, processes and
             batches. Past it, -32003.
         max_threads: Threads for blocking functions. Past it, calls wait.
@@ -202,6 +205,8 @@ class Server(Decorators):
         lifespan: Lifespan | None = None,
         max_subscriptions: int = 1024,
         max_topic_bytes: int = 256,
+        max_waiting_messages: int = 1_024,
+        max_waiting_message_bytes: int = 1_048_576,
         max_running_calls: int = 10_000,
         max_threads: int = 128,
         drain_timeout_s: float = 10.0,

@@ -10,6 +10,7 @@ import harness
 from harness import Client, serving
 
 PUBLISH = harness.PROGRAMS / "publish.c"
+LINE = b'{"jsonrpc":"2.0","method":"m","params":[1000]}\n'
 
 
 @pytest.fixture
@@ -63,6 +64,36 @@ def test_limits(built, engine):
         assert subscribed == [True, False, True, True, False]
         assert client.call("publish", {"topic": "123456"}) is False
         assert client.call("subscribe", {"topic": "a", "overflow": 3}) is False
+
+
+@pytest.mark.parametrize(("messages", "length"), [(3, 0), (0, 3 * len(LINE))])
+@pytest.mark.parametrize("overflow", [0, 1, 2], ids=["drop oldest", "drop newest", "close"])
+def test_limits_of_waiting_messages(built, engine, messages, length, overflow):
+    with serving([built(PUBLISH), engine, 0, 0, messages, length]) as server:
+        for count in 3, 4:
+            sent = [[1000 + number] for number in range(count)]
+            with Client(server.port) as client, contextlib.ExitStack() as stack:
+                assert client.call("subscribe", {"topic": "t", "overflow": overflow})
+                client.send("text", {"length": 16_000_000})
+                assert client.socket.recv(1, socket.MSG_PEEK)
+                # Enough that the thread of the client has some.
+                others = [stack.enter_context(Client(server.port)) for _ in range(24)]
+                for other in others:
+                    assert other.call("subscribe", {"topic": "end"})
+                for params in sent:
+                    assert others[0].call("publish", {"topic": "t", "params": json.dumps(params)})
+                caller = stack.enter_context(Client(server.port))
+                assert caller.call("publish", {"topic": "end", "params": "[]"})
+                assert [message(other) for other in others] == [[]] * 24
+                if overflow == 2 and count == 4:
+                    with contextlib.suppress(ConnectionError):
+                        assert not client.lines.readline().endswith(b"\n")
+                    continue
+                assert len(client.receive()["result"]) == 16_000_000
+                expected = sent[-3:] if overflow == 0 else sent[:3]
+                assert [message(client) for _ in expected] == expected
+                assert caller.call("publish", {"topic": "t", "params": "[]"})
+                assert message(client) == []
 
 
 def test_http_has_no_messages(publish):

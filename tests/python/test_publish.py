@@ -236,6 +236,62 @@ def test_limits(serve_once: Serve) -> None:
         assert client.call("unsubscribe", "2") and client.call("subscribe", "3")
 
 
+def long_text() -> str:
+    # Longer than the buffers of two sockets.
+    return "x" * 16_000_000
+
+
+def numbered(number: int, line_length: int) -> list[Any]:
+    """Params of a message whose line has this length."""
+    empty = json.dumps({"jsonrpc": "2.0", "method": "m", "params": [number, ""]}) + "\n"
+    return [number, "x" * (line_length - len(empty.replace(" ", "")))]
+
+
+def publish_to_busy(server: ucall.Server, client: Client, lines: list[list[Any]]) -> None:
+    """Publishes to `t` while a client does not read the reply that it gets."""
+    client.send("long_text")
+    assert client.wire.socket.recv(1, socket.MSG_PEEK)
+    with Client("raw", server.port) as other:
+        assert other.call("subscribe", "end")
+        for params in lines:
+            server.publish("t", "m", params)
+        server.publish("end", "end")
+        assert other.message() == ("end", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "line_length", "count"),
+    [
+        ({}, 100, 1_024),
+        ({}, 65_536, 16),
+        ({"max_waiting_messages": 3}, 100, 3),
+        ({"max_waiting_message_bytes": 300}, 100, 3),
+        ({"max_waiting_message_bytes": 301}, 100, 4),
+    ],
+)
+@pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest", "close"])
+def test_limits_of_waiting_messages(
+    serve: Serve, overflow: str, options: dict[str, int], line_length: int, count: int
+) -> None:
+    server = serve(subscribe, long_text, **options)
+    for more in 0, 1:
+        sent = [numbered(number, line_length) for number in range(count + more)]
+        with Client("raw", server.port) as client:
+            assert client.call("subscribe", "t", overflow)
+            publish_to_busy(server, client, sent)
+            if overflow == "close" and more:
+                assert eventually(lambda: server.stats()["connections"] == 0)
+                with suppress(ConnectionError):
+                    assert b"\n" not in client.wire.rest()
+                continue
+            assert len(client.next()["result"]) == 16_000_000
+            expected = sent[more:] if overflow == "drop_oldest" else sent[:count]
+            assert [client.message()[1] for _ in expected] == expected
+            server.publish("t", "last")
+            assert client.message() == ("last", None)
+    assert server.stats()["dropped_messages"] == (overflow != "close")
+
+
 def _receive_slowly(client: Client) -> list[int]:
     """The numbers of the messages up to the last."""
     numbers: list[int] = []

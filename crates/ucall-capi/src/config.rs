@@ -119,6 +119,8 @@ pub struct Config {
     pub max_source_calls_per_s: u32,
     pub trusted_proxies: *const *const c_char,
     pub trusted_proxies_count: usize,
+    pub max_waiting_messages: usize,
+    pub max_waiting_message_bytes: usize,
 }
 
 impl Config {
@@ -248,6 +250,8 @@ impl Config {
             (&mut self.max_unanswered_pings, &mut limits.unanswered_pings_max),
             (&mut self.max_meta_bytes, &mut limits.meta_bytes_max),
             (&mut self.max_stream_bytes, &mut limits.stream_bytes_max),
+            (&mut self.max_waiting_messages, &mut limits.waiting_messages_max),
+            (&mut self.max_waiting_message_bytes, &mut limits.waiting_message_bytes_max),
         ] {
             default(field, *limit);
             *limit = (*field).min(COUNT_MAX);

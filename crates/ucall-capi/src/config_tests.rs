@@ -30,7 +30,7 @@ fn an_implausible_size_is_refused() {
 /// program's padding is not zero for sure, and its size would include it.
 #[test]
 fn the_last_field_ends_where_the_configuration_does() {
-    let end = offset_of!(Config, trusted_proxies_count) + size_of::<usize>();
+    let end = offset_of!(Config, max_waiting_message_bytes) + size_of::<usize>();
     assert_eq!(end, size_of::<Config>());
 }
 
@@ -75,7 +75,7 @@ fn layout_in_c() -> String {
         max_topic_bytes udp udp_auth udp_without_dedupe udp_port max_source_calls
         max_datagram_bytes max_dedupe_bytes dedupe_ms xdp
         xdp_busy_poll max_source_calls_per_s
-        trusted_proxies trusted_proxies_count
+        trusted_proxies trusted_proxies_count max_waiting_messages max_waiting_message_bytes
     };
     let size = size_of::<Config>();
     format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -26,6 +26,11 @@ pub struct Limits {
     pub meta_bytes_max: usize,
     /// Items of streams that wait for the peer of one connection. A stream pauses above it.
     pub stream_bytes_max: usize,
+    /// Messages of topics that wait for the peer of one connection. Above it the topic with the
+    /// most of them loses some, or the connection closes.
+    pub waiting_messages_max: usize,
+    /// The same in bytes. One message more may wait, however long.
+    pub waiting_message_bytes_max: usize,
     /// Payload of one frame of a WebSocket. A message has at most [`Limits::body_bytes_max`].
     pub frame_bytes_max: usize,
     /// Frames of one message of a WebSocket.
@@ -82,6 +87,8 @@ impl Default for Limits {
             id_bytes_max: 1 << 10,
             meta_bytes_max: 4 << 10,
             stream_bytes_max: 64 << 10,
+            waiting_messages_max: 1_024,
+            waiting_message_bytes_max: 1 << 20,
             frame_bytes_max: 16 << 20,
             message_frames_max: 1_024,
             unanswered_pings_max: 2,

@@ -48,7 +48,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 36] {
+) -> [(&'static str, LimitField<'a>); 38] {
     let limits = &mut config.limits;
     let datagrams = &mut config.datagrams;
     [
@@ -77,6 +77,8 @@ fn limit_fields<'a>(
         ("max_id_bytes", LimitField::Count(&mut limits.id_bytes_max)),
         ("max_meta_bytes", LimitField::Count(&mut limits.meta_bytes_max)),
         ("max_stream_bytes", LimitField::Count(&mut limits.stream_bytes_max)),
+        ("max_waiting_messages", LimitField::Count(&mut limits.waiting_messages_max)),
+        ("max_waiting_message_bytes", LimitField::Count(&mut limits.waiting_message_bytes_max)),
         ("max_pipeline", LimitField::Count(&mut limits.pipeline_max)),
         ("max_output_bytes", LimitField::Count(&mut limits.output_bytes_max)),
         ("max_held_bytes", LimitField::Count(&mut limits.held_bytes_max)),

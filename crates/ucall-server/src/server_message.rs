@@ -15,6 +15,7 @@
 use bytes::Bytes;
 use ucall_proto::json::write_string;
 use ucall_proto::websocket::{Opcode, write_frame};
+use ucall_proto::{MemoryBudget, MessageFraming, Reservation};
 
 /// The bytes before the topic.
 const LENGTHS: usize = 3;
@@ -76,14 +77,31 @@ impl ServerMessage {
         str::from_utf8(self.bytes.get(LENGTHS..self.frame_at)?).ok()
     }
 
-    /// A WebSocket's frame.
-    pub(crate) fn frame(&self) -> Bytes {
-        self.bytes.slice(self.frame_at..self.bytes.len() - 1)
+    /// A WebSocket's frame, or the line of raw TCP.
+    pub(crate) fn framed(&self, framing: MessageFraming) -> Bytes {
+        match framing {
+            MessageFraming::Frame => self.bytes.slice(self.frame_at..self.bytes.len() - 1),
+            MessageFraming::Line => self.bytes.slice(self.json_at..),
+        }
     }
 
-    /// The line of raw TCP.
-    pub(crate) fn line(&self) -> Bytes {
-        self.bytes.slice(self.json_at..)
+    /// The same message, whose bytes count towards `budget` as long as anything refers to them.
+    pub(crate) fn reserved(&self, budget: &MemoryBudget) -> Self {
+        let mut reservation = Reservation::default();
+        reservation.resize(self.bytes.len(), budget);
+        let bytes = ReservedBytes { bytes: self.bytes.clone(), _reservation: reservation };
+        Self { bytes: Bytes::from_owner(bytes), ..*self }
+    }
+}
+
+struct ReservedBytes {
+    bytes: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for ReservedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -99,13 +117,26 @@ mod tests {
             let json = format!(r#"{{"jsonrpc":"2.0","method":"changed","params":{params}}}"#);
             let mut frame = Vec::new();
             write_frame(&mut frame, Opcode::Text, json.as_bytes());
-            assert_eq!(message.frame(), frame);
-            assert_eq!(message.line(), format!("{json}\n"));
+            let framed = [MessageFraming::Frame, MessageFraming::Line].map(|it| message.framed(it));
+            assert_eq!(framed[0], frame);
+            assert_eq!(framed[1], format!("{json}\n"));
             assert_eq!(message.topic(), Some("news"));
             let memory = message.bytes().as_ptr_range();
-            assert!(memory.contains(&message.frame().as_ptr()));
-            assert!(memory.contains(&message.line().as_ptr()));
+            assert!(framed.iter().all(|part| memory.contains(&part.as_ptr())));
         }
+    }
+
+    #[test]
+    fn a_reserved_message_counts_once_until_its_last_receiver_has_it() {
+        let (budget, message) = (MemoryBudget::default(), ServerMessage::new("t", "m", None));
+        let reserved = message.reserved(&budget);
+        assert_eq!(reserved, message);
+        let framed = [MessageFraming::Frame, MessageFraming::Line].map(|it| reserved.framed(it));
+        let [first, last] = framed;
+        drop((reserved, message, first));
+        assert_eq!(budget.bytes(), ServerMessage::new("t", "m", None).bytes().len());
+        drop(last);
+        assert_eq!(budget.bytes(), 0);
     }
 
     #[test]

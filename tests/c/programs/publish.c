@@ -91,11 +91,23 @@ static void refused(ucall_call_t call, ucall_callback_tag_t tag) {
                   ucall_call_subscribe(call, "t", 3));
 }
 
+/* text(length): a reply that a client may leave unread. */
+static void text(ucall_call_t call, ucall_callback_tag_t tag) {
+    int64_t length = 0;
+    (void)tag;
+    ucall_param_named_i64(call, "length", 0, &length);
+    char *letters = malloc((size_t)length + 1);
+    if (!letters) return;
+    memset(letters, 'x', (size_t)length);
+    ucall_call_reply_str(call, letters, (size_t)length);
+    free(letters);
+}
+
 static void *serve(void *thread) {
     return ucall_take_calls(server, (uint16_t)(size_t)thread) ? NULL : thread;
 }
 
-/* publish [posix|uring] [MAX_SUBSCRIPTIONS] [MAX_TOPIC_BYTES] */
+/* publish [posix|uring] [MAX_SUBSCRIPTIONS [MAX_TOPIC_BYTES [MAX_WAITING_MESSAGES [..._BYTES]]]] */
 int main(int argc, char **argv) {
     ucall_config_t config = {0};
     config.pick_port = true;
@@ -103,6 +115,8 @@ int main(int argc, char **argv) {
     config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
     config.max_subscriptions = argc > 2 ? (size_t)atoi(argv[2]) : 0;
     config.max_topic_bytes = argc > 3 ? (size_t)atoi(argv[3]) : 0;
+    config.max_waiting_messages = argc > 4 ? (size_t)atoi(argv[4]) : 0;
+    config.max_waiting_message_bytes = argc > 5 ? (size_t)atoi(argv[5]) : 0;
     if (!ucall_init(&config, &server)) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
@@ -114,6 +128,7 @@ int main(int argc, char **argv) {
     ucall_add_procedure(server, "keep", keep, NULL);
     ucall_add_procedure(server, "finish", finish, NULL);
     ucall_add_procedure(server, "refused", refused, NULL);
+    ucall_add_procedure(server, "text", text, NULL);
     signal(SIGTERM, on_signal);
     printf("listening on %d\n", config.port);
     fflush(stdout);

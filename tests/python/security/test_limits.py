@@ -83,9 +83,10 @@ def test_every_limit_is_tested() -> None:
     tried = {limit.python for limit in LIMITS} | {f"{name}_s" for name in TIMEOUTS}
     # These limit running calls and not input: test_threads, test_drain, test_loop and
     # test_health cover them.
-    # test_streams covers max_stream_bytes, test_publish covers subscriptions and topics.
+    # test_streams covers max_stream_bytes, test_publish covers those of messages.
     others = {"max_stream_bytes", "max_threads", "drain_timeout_s", "slow_call_s"}
     others |= {"max_subscriptions", "max_topic_bytes", "shutdown_delay_s"}
+    others |= {"max_waiting_messages", "max_waiting_message_bytes"}
     # test_udp covers those of UDP.
     others |= {"max_datagram_bytes", "max_dedupe_bytes", "max_source_calls", "dedupe_s"}
     assert tried | others == set(_core.Server.default_limits())

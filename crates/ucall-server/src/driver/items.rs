@@ -9,6 +9,8 @@
 //! | drop the newest | the output | the new one is dropped |
 //! | close | the output | the connection closes |
 //!
+//! Messages of topics all wait in [`ItemQueues`].
+//!
 //! Native streams all pause with the first one of their connection: each would add an item.
 
 use bytes::Bytes;
@@ -34,8 +36,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             Overflow::DropOldest if entry.outgoing.is_sending() => {
                 let item = Bytes::copy_from_slice(&self.text);
                 let queues = entry.items.get_or_insert_default();
-                let source = Source::Call(call.number);
-                queues.push(source, item, bytes_max, self.context.budget());
+                queues.push_item(call.number, item, bytes_max, self.context.budget());
                 return self.send_queue.request_poll();
             }
             Overflow::DropNewest if is_full => return,
@@ -82,7 +83,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(super) fn write_last_items(&mut self, call: CallId) {
         let Some(entry) = self.connections.find(call.connection) else { return };
         let Some(queues) = &mut entry.items else { return };
-        for item in queues.take(Source::Call(call.number), self.context.budget()) {
+        for item in queues.take(call.number, self.context.budget()) {
             self.write_item(call.connection, call.number, &item);
         }
     }

@@ -1,19 +1,20 @@
 //! Sends the messages that the server starts.
 //!
 //! A turn appends its messages to the outputs of their connections, and sends these at its end.
-//! While a send of a connection is under way, messages wait as [`super::items`] says for the items
-//! of streams; each subscription is a source of its own, and so are the messages to the connection
-//! alone.
+//! While a send of a connection is under way, messages wait in its
+//! [`ItemQueues`](crate::item_queues::ItemQueues), where each subscription is a source of its own,
+//! and so are the messages to the connection alone. A message that waits is reserved once for all
+//! of its receivers.
 
 use std::mem;
 
 use bytes::Bytes;
 use ucall_engine::{Engine, Id};
-use ucall_proto::{DRAIN, MessageFraming};
+use ucall_proto::DRAIN;
 
 use super::ConnectionDriver;
 use crate::handler::Handler;
-use crate::item_queues::Source;
+use crate::item_queues::Overflowed;
 use crate::overflow::Overflow;
 use crate::publisher::Push;
 use crate::server_message::ServerMessage;
@@ -36,7 +37,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             match push {
                 Push::Notify(connection, message) => {
                     let overflow = Overflow::DropOldest;
-                    self.write_message(Subscription { connection, number: 0, overflow }, &message);
+                    let receiver = Subscription { connection, number: 0, overflow };
+                    self.write_message(receiver, &message, &mut None);
                 }
                 Push::Publish(message) => self.publish(&message),
                 Push::Update(connection) => self.update_subscriptions(connection),
@@ -49,8 +51,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let Some(topic) = message.topic() else { return };
         let mut subscribers = mem::take(&mut self.subscribers);
         self.publisher.subscribers(topic, &mut subscribers);
+        let mut waiting = None;
         for subscription in subscribers.drain(..) {
-            self.write_message(subscription, message);
+            self.write_message(subscription, message, &mut waiting);
         }
         self.subscribers = subscribers;
     }
@@ -61,40 +64,35 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let message = ServerMessage::new("", DRAIN, None);
         for id in self.connections.ids() {
             let framing = self.connections.find(id).and_then(|entry| entry.proto.message_framing());
-            match framing {
-                Some(MessageFraming::Frame) => self.write_framed(id, message.frame()),
-                Some(MessageFraming::Line) => self.write_framed(id, message.line()),
-                None => {}
+            if let Some(framing) = framing {
+                self.write_framed(id, message.framed(framing));
             }
         }
     }
 
-    fn write_message(&mut self, subscription: Subscription, message: &ServerMessage) {
-        let Subscription { connection, number, overflow } = subscription;
+    /// Sends a message, or has it wait as `waiting`, which all receivers share.
+    fn write_message(
+        &mut self,
+        receiver: Subscription,
+        message: &ServerMessage,
+        waiting: &mut Option<ServerMessage>,
+    ) {
+        let Subscription { connection, number, overflow } = receiver;
         let Some(entry) = self.connections.find(connection) else { return };
-        let framed = match entry.proto.message_framing() {
-            Some(MessageFraming::Frame) => message.frame(),
-            Some(MessageFraming::Line) => message.line(),
-            None => return,
-        };
-        if entry.outgoing.is_sending() {
-            let bytes_max = self.context.config().limits.stream_bytes_max;
-            let is_full = entry.outgoing.queued_item_bytes() >= bytes_max;
-            match overflow {
-                Overflow::Close if is_full => return self.close(connection),
-                Overflow::Close => {}
-                Overflow::DropOldest => {
-                    let (source, budget) = (Source::Messages(number), self.context.budget());
-                    let queues = entry.items.get_or_insert_default();
-                    let dropped = queues.push(source, framed, bytes_max, budget);
-                    self.send_queue.request_poll();
-                    return self.count_dropped(dropped);
-                }
-                _ if is_full => return self.count_dropped(1),
-                _ => {}
-            }
+        let Some(framing) = entry.proto.message_framing() else { return };
+        if !entry.outgoing.is_sending() {
+            return self.write_framed(connection, message.framed(framing));
         }
-        self.write_framed(connection, framed);
+        let waiting = waiting.get_or_insert_with(|| message.reserved(self.context.budget()));
+        let (framed, limits) = (waiting.framed(framing), &self.context.config().limits);
+        let queues = entry.items.get_or_insert_default();
+        match queues.push_message(number, overflow, framed, limits) {
+            Ok(dropped) => {
+                self.send_queue.request_poll();
+                self.count_dropped(dropped);
+            }
+            Err(Overflowed) => self.close(connection),
+        }
     }
 
     /// Appends a framed message to the output of its connection.

@@ -104,13 +104,19 @@ fn what_a_call_sends_precedes_its_reply() {
 
 #[test]
 fn a_slow_subscriber_holds_no_more_than_its_limit() {
-    for (overflow, expected) in [
-        (Overflow::DropOldest, "[0][8][9]"),
-        (Overflow::DropNewest, "[0][1][2]"),
-        (Overflow::Close, ""),
+    for (overflow, expected, in_bytes) in [
+        (Overflow::DropOldest, "[0][8][9]", false),
+        (Overflow::DropOldest, "[0][8][9]", true),
+        (Overflow::DropNewest, "[0][1][2]", false),
+        (Overflow::DropNewest, "[0][1][2]", true),
+        (Overflow::Close, "", false),
+        (Overflow::Close, "", true),
     ] {
         let two = line("[1]").len() * 2;
-        let mut harness = Harness::with(|config| config.limits.stream_bytes_max = two);
+        let mut harness = Harness::with(|config| match in_bytes {
+            true => config.limits.waiting_message_bytes_max = two,
+            false => config.limits.waiting_messages_max = 2,
+        });
         let peer = subscriber(&mut harness, "news", overflow);
         let quick = subscriber(&mut harness, "news", Overflow::Close);
         peer.set_send_mode(SendMode::Stalled);
@@ -131,6 +137,96 @@ fn a_slow_subscriber_holds_no_more_than_its_limit() {
             assert_eq!(numbers.replace("}\n", ""), expected, "{overflow:?}");
         }
     }
+}
+
+#[test]
+fn a_topic_with_few_messages_loses_none_to_one_with_many() {
+    for overflow in [Overflow::DropNewest, Overflow::Close] {
+        let mut harness = Harness::with(|config| config.limits.waiting_messages_max = 4);
+        let peer = subscriber(&mut harness, "many", Overflow::DropOldest);
+        let publisher = harness.worker.publisher();
+        publisher.subscribe(id(&peer), "few", overflow).expect("the limits allow it");
+        peer.set_send_mode(SendMode::Stalled);
+        for number in 0..10 {
+            publisher.publish(message("many", &format!("[{number}]")));
+            harness.turns(2);
+        }
+        publisher.publish(message("few", "[\"first\"]"));
+        publisher.publish(message("few", "[\"second\"]"));
+        publisher.publish(message("many", "[10]"));
+        harness.turns(2);
+        peer.set_send_mode(SendMode::AtOnce);
+        harness.turns(4);
+        let expected = ["[0]", "[9]", "[\"first\"]", "[\"second\"]", "[10]"].map(line).concat();
+        assert_eq!(text(&peer), expected, "{overflow:?}");
+        assert_eq!(harness.stats().dropped_messages, 8);
+    }
+}
+
+#[test]
+fn messages_of_topics_keep_their_order_for_a_slow_subscriber() {
+    let mut harness = Harness::new();
+    let peer = subscriber(&mut harness, "a", Overflow::DropOldest);
+    let publisher = harness.worker.publisher();
+    publisher.subscribe(id(&peer), "b", Overflow::Close).expect("the limits allow it");
+    peer.set_send_mode(SendMode::Stalled);
+    let topics = ["a", "a", "a", "b", "b", "a", "b"];
+    for (number, topic) in topics.iter().enumerate() {
+        publisher.publish(message(topic, &format!("[{number}]")));
+        harness.turn();
+    }
+    peer.set_send_mode(SendMode::AtOnce);
+    harness.turns(4);
+    let expected: String = (0..topics.len()).map(|number| line(&format!("[{number}]"))).collect();
+    assert_eq!(text(&peer), expected);
+}
+
+#[test]
+fn a_message_that_waits_for_many_is_reserved_once() {
+    let mut harness = Harness::new();
+    let peers: Vec<_> =
+        (0..3).map(|_| subscriber(&mut harness, "news", Overflow::DropOldest)).collect();
+    let budget = harness.worker.handler_mut().calls.budget().clone();
+    for peer in &peers {
+        peer.set_send_mode(SendMode::Stalled);
+    }
+    let publisher = harness.worker.publisher();
+    publisher.publish(message("news", "[1]"));
+    harness.turns(2);
+    assert_eq!(budget.bytes(), 0, "it is being sent");
+    let long = message("news", &format!("[\"{}\"]", "x".repeat(1_000)));
+    publisher.publish(long.clone());
+    harness.turns(2);
+    assert_eq!(budget.bytes(), long.bytes().len());
+    peers[0].reset();
+    peers[1].reset();
+    harness.turns(2);
+    assert_eq!(budget.bytes(), long.bytes().len());
+    peers[2].reset();
+    harness.turns(2);
+    assert_eq!(budget.bytes(), 0);
+}
+
+#[test]
+fn a_client_of_many_topics_holds_no_more_than_one_of_a_single_topic() {
+    let mut harness = Harness::new();
+    let peer = client(&mut harness);
+    let publisher = harness.worker.publisher();
+    let topics: Vec<_> = (0..1_024).map(|number| number.to_string()).collect();
+    for topic in &topics {
+        let subscribed = publisher.subscribe(id(&peer), topic, Overflow::DropOldest);
+        subscribed.expect("the limits allow it");
+    }
+    harness.turns(2);
+    let budget = harness.worker.handler_mut().calls.budget().clone();
+    peer.set_send_mode(SendMode::Stalled);
+    let params = format!("[\"{}\"]", "x".repeat(10_000));
+    for topic in topics.iter().cycle().take(2 * 1_024) {
+        publisher.publish(message(topic, &params));
+        harness.turn();
+        assert!(budget.bytes() <= (1 << 20) + 3 * params.len(), "{}", budget.bytes());
+    }
+    assert!(harness.stats().dropped_messages > 1_900);
 }
 
 #[test]
