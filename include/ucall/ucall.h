@@ -258,9 +258,10 @@ typedef struct ucall_config_t {
     size_t max_meta_bytes;
     /* Items of streams that wait for a slow client. Default: 64 KiB. Past it: streams pause. */
     size_t max_stream_bytes;
-    /* Topics that one connection subscribes to. Default: 128. Past it: the call fails. */
+    /* Topics that one connection subscribes to. Default: 1,024. Past it: `ucall_call_subscribe`
+     * returns false. */
     size_t max_subscriptions;
-    /* The name of a topic. Default: 256. Past it: the call fails. */
+    /* The name of a topic. Default: 256. Past it: the same. */
     size_t max_topic_bytes;
     /* Whether to answer calls in UDP datagrams, too. Not with `use_ssl`, nor on a Unix socket. */
     uint8_t udp;

@@ -347,7 +347,7 @@ class Context:
         ``max_waiting_messages`` and ``max_waiting_message_bytes`` allow, ``overflow`` drops the
         oldest, drops the new one (``"drop_newest"``), or closes the connection (``"close"``).
         Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError` above ``max_subscriptions``
-        and ``max_topic_bytes``.
+        (-32003) and ``max_topic_bytes`` (-32602).
         """
     def unsubscribe(self, topic: str) -> None:
         """Ends the subscription of the client's connection to ``topic``, if it has one."""

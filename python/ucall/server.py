@@ -98,7 +98,7 @@ class Server(Decorators):
         timeout_ms: Time for each call, from its receipt. Past it, -32001.
         lifespan: An async context manager, called with the server: entered before it accepts
             connections, exited after the last one is closed.
-        max_subscriptions: Topics that one connection subscribes to. Past it, -32602.
+        max_subscriptions: Topics that one connection subscribes to. Past it, -32003.
         max_topic_bytes: Name of a topic. Past it, -32602.
         max_waiting_messages: Messages that wait for a slow client. Past it, its topic with the most
             of them loses one, or what its ``overflow`` says.
@@ -203,7 +203,7 @@ class Server(Decorators):
         threads: int | None = None,
         timeout_ms: float | None = None,
         lifespan: Lifespan | None = None,
-        max_subscriptions: int = 1024,
+        max_subscriptions: int = 1_024,
         max_topic_bytes: int = 256,
         max_waiting_messages: int = 1_024,
         max_waiting_message_bytes: int = 1_048_576,

@@ -228,12 +228,32 @@ def test_limits(serve_once: Serve) -> None:
         )
         assert client.call("subscribe", "2") and client.call("subscribe", "2")
         client.send("subscribe", "3")
-        error = client.next()["error"]
-        assert (error["code"], error["data"]) == (
-            -32602,
-            "max_subscriptions: the connection has 2 subscriptions already",
-        )
+        assert client.next()["error"] == {
+            "code": -32003,
+            "message": "Overloaded",
+            "data": {"max_subscriptions": 2},
+        }
         assert client.call("unsubscribe", "2") and client.call("subscribe", "3")
+
+
+def test_a_function_may_catch_the_limit_on_subscriptions(serve_once: Serve) -> None:
+    def follow(ctx: ucall.Context, topics: list[str]) -> list[str]:
+        """Follows the last of these, as far as the limit allows."""
+        refused = []
+        for topic in topics:
+            try:
+                ctx.subscribe(topic)
+            except ucall.RPCError as error:
+                assert error.code == -32003
+                refused.append(topic)
+        return refused
+
+    server = serve_once(follow)
+    topics = [str(number) for number in range(1_025)]
+    with Client("raw", server.port) as client:
+        assert client.call("follow", topics) == ["1024"]
+        server.publish("1023", "m")
+        assert client.message() == ("m", None)
 
 
 def long_text() -> str:

@@ -250,7 +250,7 @@ impl Context {
     /// ``max_waiting_messages`` and ``max_waiting_message_bytes`` allow, ``overflow`` drops the
     /// oldest, drops the new one (``"drop_newest"``), or closes the connection (``"close"``).
     /// Raises `ucall.NoChannelError` over HTTP, and `ucall.RPCError` above ``max_subscriptions``
-    /// and ``max_topic_bytes``.
+    /// (-32003) and ``max_topic_bytes`` (-32602).
     #[pyo3(signature = (topic, overflow = "drop_oldest"))]
     fn subscribe(&self, py: Python<'_>, topic: &str, overflow: &str) -> PyResult<()> {
         self.channel(py)?.subscribe(py, topic, overflow)

@@ -145,8 +145,15 @@ pub(crate) fn no_channel(py: Python<'_>) -> PyResult<PyErr> {
 /// The client has asked for too much, so it gets the error.
 fn refused(py: Python<'_>, error: SubscribeError) -> PyResult<PyErr> {
     let class = py.import("ucall.errors")?.getattr("RPCError")?;
-    let (code, message) = (RpcError::INVALID_PARAMS, "Invalid params");
-    Ok(PyErr::from_value(class.call1((code, message, error.to_string()))?))
+    let raised = match error {
+        SubscribeError::TooManySubscriptions(max) => {
+            let data = PyDict::new(py);
+            data.set_item("max_subscriptions", max)?;
+            class.call1((RpcError::OVERLOADED, "Overloaded", data))?
+        }
+        _ => class.call1((RpcError::INVALID_PARAMS, "Invalid params", error.to_string()))?,
+    };
+    Ok(PyErr::from_value(raised))
 }
 
 /// Refuses a long topic of the program.
