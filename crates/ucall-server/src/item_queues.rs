@@ -58,6 +58,11 @@ pub(crate) struct ItemQueues {
 }
 
 impl ItemQueues {
+    /// Whether items or messages wait.
+    pub(crate) fn has_items(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
     /// Whether nothing waits and no stream has paused, so that the queues may be dropped.
     pub(crate) fn is_unused(&self) -> bool {
         self.queues.is_empty() && self.paused.is_empty()

@@ -103,7 +103,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let is_full =
             entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
         let paused = if is_full { Vec::new() } else { queues.take_paused() };
-        if queues.is_unused() {
+        if queues.has_items() {
+            self.send_queue.request_poll();
+        } else if queues.is_unused() {
             entry.items = None;
         }
         if paused.is_empty() {

@@ -182,6 +182,25 @@ fn messages_of_topics_keep_their_order_for_a_slow_subscriber() {
 }
 
 #[test]
+fn the_end_of_a_send_is_polled_for_while_messages_wait() {
+    let mut harness = Harness::new();
+    let peer = subscriber(&mut harness, "news", Overflow::DropOldest);
+    peer.set_send_mode(SendMode::Stalled);
+    for _ in 0..3 {
+        let long = format!("[\"{}\"]", "x".repeat(20_000));
+        harness.worker.publisher().publish(message("news", &long));
+        harness.turns(2);
+    }
+    peer.set_send_mode(SendMode::InSteps(usize::MAX));
+    harness.turn();
+    // The second is under way, and the third waits for its end, which io_uring may not report.
+    peer.set_send_mode(SendMode::Stalled);
+    let before = harness.stats().system_calls;
+    harness.turn();
+    assert_eq!(harness.stats().system_calls - before, 2, "a poll, then a wait");
+}
+
+#[test]
 fn a_message_that_waits_for_many_is_reserved_once() {
     let mut harness = Harness::new();
     let peers: Vec<_> =
