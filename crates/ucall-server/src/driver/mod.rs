@@ -260,10 +260,12 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     fn send_next(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return self.native_sent(id) };
         self.send_queue.send_next(&mut self.engine, entry, self.context.now());
-        if entry.proto.next_action() != NextAction::Receive {
+        // Items that wait precede the end of the connection.
+        let next_action = entry.proto.next_action();
+        self.resume_items(id);
+        if next_action != NextAction::Receive {
             self.resume_requests(id);
         }
-        self.resume_items(id);
         self.context.update_load();
     }
 

@@ -2,7 +2,8 @@
 
 use ucall_engine::Id;
 use ucall_engine::fake::{FakePeer, SendMode};
-use ucall_server::{Overflow, ServerMessage, SubscribeError};
+use ucall_proto::Drain;
+use ucall_server::{Message, Overflow, ServerMessage, SubscribeError};
 
 use crate::harness::{Harness, call, reply, text};
 
@@ -198,6 +199,34 @@ fn the_end_of_a_send_is_polled_for_while_messages_wait() {
     let before = harness.stats().system_calls;
     harness.turn();
     assert_eq!(harness.stats().system_calls - before, 2, "a poll, then a wait");
+}
+
+#[test]
+fn messages_that_wait_are_sent_before_the_connection_ends() {
+    for overflow in [Overflow::DropOldest, Overflow::DropNewest, Overflow::Close] {
+        for is_draining in [false, true] {
+            let mut harness = Harness::new();
+            let peer = subscriber(&mut harness, "news", overflow);
+            peer.set_send_mode(SendMode::Stalled);
+            for number in 0..3 {
+                let long = format!("[\"{number}{}\"]", "x".repeat(20_000));
+                harness.worker.publisher().publish(message("news", &long));
+                harness.turns(2);
+            }
+            match is_draining {
+                true => harness.worker.mailbox().send(Message::drain(Drain::Refusing)),
+                // The last of the connection: it is answered with an error.
+                false => peer.write(b"}"),
+            }
+            harness.turns(2);
+            peer.set_send_mode(SendMode::InSteps(usize::MAX));
+            harness.turns(8);
+            let sent = text(&peer);
+            let begins: Vec<_> = sent.lines().map(|line| &line[..42.min(line.len())]).collect();
+            let messages = begins.iter().filter(|begin| begin.contains("\"method\":\"m\""));
+            assert_eq!(messages.count(), 3, "{overflow:?}: {begins:?}");
+        }
+    }
 }
 
 #[test]
