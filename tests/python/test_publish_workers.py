@@ -176,5 +176,5 @@ def test_memory_is_flat_when_subscribers_never_read(engine: str) -> None:
         publish(200)
         before = publish(200)
         after = publish(2_000)
-        # Each subscriber has one message that is sent, and one that waits; they share most.
+        # Each subscriber has one message that is sent, and eleven that wait; they share most.
         assert after - before < 8 << 20, (before, after)

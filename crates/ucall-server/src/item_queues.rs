@@ -27,6 +27,11 @@ pub(crate) enum Source {
     Messages(u64),
 }
 
+impl Source {
+    /// The messages to this connection alone.
+    pub(crate) const NOTIFICATIONS: Self = Self::Messages(0);
+}
+
 /// The connection is to be closed: a queue is full whose overflow is [`Overflow::Close`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Overflowed;
@@ -135,9 +140,8 @@ impl ItemQueues {
         Some((source, item))
     }
 
-    /// Takes all items of a stream.
-    pub(crate) fn take(&mut self, call: CallNumber, budget: &MemoryBudget) -> Vec<Bytes> {
-        let source = Source::Call(call);
+    /// Takes all items of a source.
+    pub(crate) fn take(&mut self, source: Source, budget: &MemoryBudget) -> Vec<Bytes> {
         let items = std::iter::from_fn(|| self.pop_first(source)).collect();
         self.reserve(budget);
         items
@@ -268,9 +272,9 @@ mod tests {
             queues.push_item(call(1), Bytes::from(item), 5, &budget);
             assert_eq!(budget.bytes(), 5 + waiting, "{item}");
         }
-        assert_eq!(queues.take(call(1), &budget), ["longer than all"]);
-        assert_eq!(queues.take(call(2), &budget), ["other"]);
-        assert!(queues.take(call(2), &budget).is_empty());
+        assert_eq!(queues.take(Source::Call(call(1)), &budget), ["longer than all"]);
+        assert_eq!(queues.take(Source::Call(call(2)), &budget), ["other"]);
+        assert!(queues.take(Source::Call(call(2)), &budget).is_empty());
         assert_eq!(budget.bytes(), 0);
     }
 

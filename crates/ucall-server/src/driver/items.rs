@@ -79,11 +79,17 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Writes the items of a stream that wait, before its reply.
+    /// Writes what a call has sent and still waits, before its reply: notifications, and the items
+    /// of a stream.
     pub(super) fn write_last_items(&mut self, call: CallId) {
         let Some(entry) = self.connections.find(call.connection) else { return };
         let Some(queues) = &mut entry.items else { return };
-        for item in queues.take(call.number, self.context.budget()) {
+        let notifications = queues.take(Source::NOTIFICATIONS, self.context.budget());
+        let items = queues.take(Source::Call(call.number), self.context.budget());
+        for notification in notifications {
+            self.write_before_reply(call.connection, notification);
+        }
+        for item in items {
             self.write_item(call.connection, call.number, &item);
         }
     }

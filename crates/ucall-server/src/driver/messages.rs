@@ -13,10 +13,12 @@ use ucall_engine::{Engine, Id};
 use ucall_proto::DRAIN;
 
 use super::ConnectionDriver;
+use crate::connections::Entry;
 use crate::handler::Handler;
 use crate::item_queues::Overflowed;
 use crate::overflow::Overflow;
 use crate::publisher::Push;
+use crate::send_queue::SendQueue;
 use crate::server_message::ServerMessage;
 use crate::topics::Subscription;
 
@@ -99,15 +101,18 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(super) fn write_framed(&mut self, id: Id, framed: Bytes) {
         let Some(entry) = self.connections.find(id) else { return };
         let before = entry.outgoing.queued().len();
-        let is_long = if entry.proto.is_tls() {
-            entry.proto.write_messages(&framed, self.send_queue.output());
-            self.send_queue.hold(entry)
-        } else {
-            self.send_queue.hold_part(entry, framed)
-        };
+        let is_long = hold_framed(&mut self.send_queue, entry, framed);
         entry.outgoing.add_item_bytes(entry.outgoing.queued().len() - before);
         if is_long {
             self.send_queue.send_held(&mut self.engine, entry, self.context.now());
+        }
+    }
+
+    /// Appends a framed message to the output of its connection, during a send. It counts as part
+    /// of a reply, so a client that reads none has its next requests wait.
+    pub(super) fn write_before_reply(&mut self, id: Id, framed: Bytes) {
+        if let Some(entry) = self.connections.find(id) {
+            hold_framed(&mut self.send_queue, entry, framed);
         }
     }
 
@@ -134,4 +139,13 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.context.handler().connection_closed(connection);
         }
     }
+}
+
+/// Appends a framed message to the output of its connection; `true` if that is to be sent now.
+fn hold_framed(send_queue: &mut SendQueue, entry: &mut Entry, framed: Bytes) -> bool {
+    if entry.proto.is_tls() {
+        entry.proto.write_messages(&framed, send_queue.output());
+        return send_queue.hold(entry);
+    }
+    send_queue.hold_part(entry, framed)
 }

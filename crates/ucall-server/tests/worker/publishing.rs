@@ -104,6 +104,39 @@ fn what_a_call_sends_precedes_its_reply() {
 }
 
 #[test]
+fn what_a_call_sends_precedes_its_reply_to_a_slow_client() {
+    let mut harness = Harness::with(|config| config.limits.output_bytes_max = 10_000);
+    let peer = subscriber(&mut harness, "news", Overflow::DropOldest);
+    peer.set_send_mode(SendMode::Stalled);
+    peer.write(call("echo", "[0]", "6").as_bytes());
+    peer.write(call("later", "[]", "7").as_bytes());
+    harness.turn();
+    let publisher = harness.worker.publisher();
+    let long = format!("[\"{}\"]", "x".repeat(20_000));
+    publisher.publish(message("news", "[2]"));
+    publisher.notify(id(&peer), message("", &long));
+    publisher.notify(id(&peer), message("", "[1]"));
+    harness.turn();
+    harness.complete("7", Ok(b"8".to_vec()));
+    // The notification counts as a part of the reply, so the next request waits.
+    let calls = harness.stats().calls;
+    peer.write(call("echo", "[9]", "9").as_bytes());
+    harness.turns(2);
+    assert_eq!(harness.stats().calls, calls);
+    peer.set_send_mode(SendMode::InSteps(usize::MAX));
+    harness.turns(6);
+    let expected = [
+        reply("6", "[0]"),
+        line(&long),
+        line("[1]"),
+        reply("7", "8"),
+        line("[2]"),
+        reply("9", "[9]"),
+    ];
+    assert_eq!(text(&peer), expected.concat());
+}
+
+#[test]
 fn a_slow_subscriber_holds_no_more_than_its_limit() {
     for (overflow, expected, in_bytes) in [
         (Overflow::DropOldest, "[0][8][9]", false),
