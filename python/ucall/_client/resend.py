@@ -48,6 +48,8 @@ _probe_ids = itertools.count(1)
 _KNOWN_S = 60.0
 
 _DRAINING, _OVERLOADED, _ABORTED = -32002, -32003, -32007
+#: In the data of an error -32003 that a function has met, in `Context.subscribe`.
+_MAX_SUBSCRIPTIONS = "max_subscriptions"
 #: The pause without `retry_after_ms` or `Retry-After`, and the longest that they may ask for.
 _UNAVAILABLE_S = 1.0
 _RETRY_AFTER_MAX_S = 30.0
@@ -177,7 +179,8 @@ def is_alive(outcome: Reply | Exception) -> bool:
 
 
 def _error_of(reply: Reply) -> dict[str, Any]:
-    """The error of a reply. That of a batch is its first one, if all calls in it were refused."""
+    """The error of a reply, unless a function has met it. That of a batch is its first one, if all
+    calls in it were refused."""
     if reply.is_batch:
         # Only the replies to refused calls need a closer look.
         if b'"code":-3200' not in reply.text.replace(b" ", b""):
@@ -186,12 +189,18 @@ def _error_of(reply: Reply) -> dict[str, Any]:
         codes = {error.get("code") for error in errors}
         return errors[0] if codes <= {_DRAINING, _OVERLOADED} else {}
     error = reply.error() if reply.is_error else None
-    return error if isinstance(error, dict) else {}
+    if not isinstance(error, dict) or _MAX_SUBSCRIPTIONS in _data(error):
+        return {}
+    return error
+
+
+def _data(error: dict[str, Any]) -> dict[str, Any]:
+    data = error.get("data")
+    return data if isinstance(data, dict) else {}
 
 
 def _retry_after_s(error: dict[str, Any]) -> float:
-    data = error.get("data")
-    millis = data.get("retry_after_ms") if isinstance(data, dict) else None
+    millis = _data(error).get("retry_after_ms")
     if isinstance(millis, int | float) and millis > 0:
         return min(millis / 1000, _RETRY_AFTER_MAX_S)
     return _UNAVAILABLE_S
