@@ -120,7 +120,7 @@ def test_flags_override_variables(tmp_path: Path) -> None:
         (["empty"], "empty has no server; there is no ucall.Server in it\n"),
         (
             ["app:inner", "--ssl-certfile", "absent.pem"],
-            ": absent.pem: No such file or directory\n",
+            "/absent.pem: No such file or directory\n",
         ),
         (["app:inner", "--host", "192.0.2.1"], "192.0.2.1"),
     ],
