@@ -115,10 +115,14 @@ class Communicator:
             # `asyncio.wait_for` of CPython 3.11 loses a cancellation once the message has arrived.
             async with asyncio.timeout(timeout):
                 return await awaited
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(ValueError):
                 self._gets.remove((peers, awaited))
-            if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
+            is_resolved = awaited.done() and not awaited.cancelled()
+            if is_resolved and isinstance(error, TimeoutError):
+                # The message arrived as the time ended.
+                return awaited.result()
+            if is_resolved and awaited.exception() is None:
                 # The message arrived as this was cancelled: the next `get` returns it.
                 self._requeued.append(awaited.result())
                 self._poll_soon()

@@ -166,3 +166,23 @@ def test_a_get_that_finds_a_message_reports_sessions_too(pairs: Pairs) -> None:
         await server.close()
 
     asyncio.run(main())
+
+
+def test_a_get_that_does_not_wait_returns_a_message_beside_one_that_waits(pairs: Pairs) -> None:
+    async def main() -> None:
+        async with anq.Communicator(pairs.server()) as server:
+            other, client = pairs.client(server._queue), pairs.client(server._queue)
+            for it in (other, client):
+                await asyncio.wrap_future(it.put("here"))
+                await server.get(timeout=WAIT_S)
+            waiting = asyncio.create_task(server.get(other.id))
+            await asyncio.sleep(0)
+            await asyncio.wrap_future(client.put("x"))
+            assert (await server.get(client.id, timeout=0)).data == "x"
+            with pytest.raises(TimeoutError):
+                await server.get(client.id, timeout=0)
+            waiting.cancel()
+            await asyncio.to_thread(other.close)
+            await asyncio.to_thread(client.close)
+
+    asyncio.run(main())
