@@ -50,6 +50,47 @@ client.put("after").result(60)
 print([server.get(timeout=60).data for _ in range(2)])
 lost.close(0)
 """
+FORKS_UNDER_LOAD = """
+import os, signal, threading
+import numpy as np
+from ucall import queue as nq
+
+def pair():
+    here = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0))
+    server = nq.new(purpose=nq.Purpose.SERVER, options=here)
+    there = nq.CommunicatorOptions(netloc=nq.NetworkLocation(*server.address))
+    return server, nq.new(options=there)
+
+def put_and_get(server, client):
+    called = threading.Event()
+    client.put(np.ones(20_000)).add_done_callback(lambda future: called.set())
+    server.get(timeout=60)
+    assert called.wait(60)
+
+def repeat(server, client):
+    array = np.ones(20_000)
+    while True:
+        client.put(array)
+        server.get()
+
+def call_back(server, client):
+    future = client.put(np.ones(1))
+    while True:
+        future.add_done_callback(lambda future: None)
+
+used = pair()
+for use in (USES):
+    threading.Thread(target=use, args=used, daemon=True).start()
+for _ in range(200):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        put_and_get(*pair())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print("done", flush=True)
+os._exit(0)
+"""
 FORKS_AFTER_GRPC = """
 import os, signal, sys
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -113,6 +154,11 @@ def run(program: str, timeout_s: float) -> str:
 
 def test_a_forked_child_has_no_queue_and_exits() -> None:
     assert run(FORKS, WAIT_S).split() == ["refused"] * 4 + ["7", "['before',", "'after']"]
+
+
+@pytest.mark.parametrize("uses", ["repeat, repeat", "call_back,"])
+def test_a_child_that_is_forked_under_load_has_queues_of_its_own(uses: str) -> None:
+    assert run(FORKS_UNDER_LOAD.replace("USES", uses), 3 * WAIT_S) == "done\n"
 
 
 def test_a_forked_child_has_no_grpc_if_its_parent_has() -> None:

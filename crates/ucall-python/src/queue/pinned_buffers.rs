@@ -1,37 +1,42 @@
 //! Memory of Python objects that the communicator's thread sends.
 //!
 //! That thread must not wait for the interpreter, so it only queues the objects that it has sent;
-//! the next call from Python releases them.
+//! the next call from Python releases them. The queue has no lock: a thread could hold it while
+//! another one forks, and the child would wait for it forever.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use bytes::Bytes;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-static RELEASED: Mutex<Vec<View>> = Mutex::new(Vec::new());
-static HAS_RELEASED: AtomicBool = AtomicBool::new(false);
+/// The views to release, the last one first.
+static RELEASED: AtomicPtr<View> = AtomicPtr::new(ptr::null_mut());
 
 /// A view of an object's memory, which a thread with the interpreter releases.
-struct View(Box<ffi::Py_buffer>);
+struct View {
+    buffer: ffi::Py_buffer,
+    /// The next one in `RELEASED`.
+    next: *mut View,
+}
 
 // SAFETY: a view is an address and a reference, which any thread may hold; only a thread that is
-// attached to the interpreter releases it.
+// attached to the interpreter releases it. `next` is used by the owner of `RELEASED` alone.
 unsafe impl Send for View {}
 // SAFETY: a shared reference only reads the memory.
 unsafe impl Sync for View {}
 
 /// Owns a view until the memory is sent.
-struct PinnedBuffer(Option<View>);
+struct PinnedBuffer(Option<Box<View>>);
 
 impl AsRef<[u8]> for PinnedBuffer {
     fn as_ref(&self) -> &[u8] {
-        match &self.0 {
+        match self.0.as_ref().map(|view| &view.buffer) {
             // SAFETY: a contiguous view is one piece of `len` bytes, which stays in place while the
             // view is held. `put` requires that the object does not change until it is sent.
-            Some(View(view)) if view.len > 0 => unsafe {
-                std::slice::from_raw_parts(view.buf.cast(), view.len as usize)
+            Some(buffer) if buffer.len > 0 => unsafe {
+                std::slice::from_raw_parts(buffer.buf.cast(), buffer.len as usize)
             },
             _ => &[],
         }
@@ -40,9 +45,17 @@ impl AsRef<[u8]> for PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        if let Some(view) = self.0.take() {
-            RELEASED.lock().unwrap_or_else(PoisonError::into_inner).push(view);
-            HAS_RELEASED.store(true, Ordering::Release);
+        let Some(view) = self.0.take() else { return };
+        let view = Box::into_raw(view);
+        let mut first = RELEASED.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the view is this thread's until it is the first one.
+            unsafe { (*view).next = first };
+            match RELEASED.compare_exchange_weak(first, view, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(other) => first = other,
+            }
         }
     }
 }
@@ -50,32 +63,34 @@ impl Drop for PinnedBuffer {
 /// The contiguous memory of an object. Other objects raise `BufferError`, or `TypeError` without a
 /// buffer.
 pub(super) fn pin(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-    let mut view = Box::new(ffi::Py_buffer::new());
+    let mut view = Box::new(View { buffer: ffi::Py_buffer::new(), next: ptr::null_mut() });
     // An array in Fortran order is contiguous as well.
     let flags = ffi::PyBUF_ANY_CONTIGUOUS;
     // SAFETY: the call fills the view, or raises and holds no buffer.
-    let state = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, flags) };
+    let state = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view.buffer, flags) };
     if state != 0 {
         return Err(PyErr::fetch(object.py()));
     }
-    Ok(Bytes::from_owner(PinnedBuffer(Some(View(view)))))
+    Ok(Bytes::from_owner(PinnedBuffer(Some(view))))
 }
 
 /// Releases the views that were sent.
 #[inline]
 pub(super) fn release_pending(py: Python<'_>) {
-    if HAS_RELEASED.load(Ordering::Acquire) {
+    if !RELEASED.load(Ordering::Relaxed).is_null() {
         release(py);
     }
 }
 
 #[cold]
 fn release(_py: Python<'_>) {
-    HAS_RELEASED.store(false, Ordering::Release);
-    let views = std::mem::take(&mut *RELEASED.lock().unwrap_or_else(PoisonError::into_inner));
-    for View(mut view) in views {
+    let mut first = RELEASED.swap(ptr::null_mut(), Ordering::Acquire);
+    while !first.is_null() {
+        // SAFETY: a view in the list came from a box, and this thread alone has the list now.
+        let mut view = unsafe { Box::from_raw(first) };
+        first = view.next;
         // SAFETY: the view was filled and is released once, and the token proves that this thread
         // is attached.
-        unsafe { ffi::PyBuffer_Release(&mut *view) };
+        unsafe { ffi::PyBuffer_Release(&mut view.buffer) };
     }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import os
 import threading
 import uuid
 import weakref
@@ -223,3 +224,12 @@ def _call(callback: Callable[..., object], *arguments: object) -> None:
     except BaseException:
         # No exception may end the thread, which has further callbacks to call.
         log.exception("exception in a callback of a queue")
+
+
+def _replace_lock() -> None:
+    """A forked child has none of its parent's threads, one of which may hold the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_replace_lock)
