@@ -57,7 +57,7 @@ class Transport:
         communicator: Opens the links; its options have the address.
 
     Raises:
-        OSError: The server cannot listen on the address.
+        OSError: The server cannot listen on the address, or a file of TLS cannot be read.
         RuntimeError: This is a forked child of a process that has used gRPC.
     """
 
@@ -80,7 +80,9 @@ class Transport:
             asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
             self.ended = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
         else:
-            self.ended = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
+            security = self._options.security
+            credentials = None if security is None else _channel_credentials(security)
+            self.ended = asyncio.run_coroutine_threadsafe(self._connect(credentials), self._loop)
 
     def close(self) -> None:
         """Closes the links after their last frames are sent, and waits for that."""
@@ -133,7 +135,7 @@ class Transport:
         certificate = ssl.PEM_cert_to_DER_cert(pem[0].decode()) if pem else None
         await self._run_link(False, context.read, context.write, certificate)
 
-    async def _connect(self) -> None:
+    async def _connect(self, credentials: grpc.ChannelCredentials | None) -> None:
         where, security = _target(*self._options.netloc), self._options.security
         first_s, most_s = self._options.connection.reconnect
         # grpcio accepts no shorter delay than 100 ms.
@@ -142,11 +144,12 @@ class Transport:
             ("grpc.initial_reconnect_backoff_ms", max(100, round(first_s * 1000))),
             ("grpc.max_reconnect_backoff_ms", max(100, round(most_s * 1000))),
         ]
-        if security is None:
+        if credentials is None:
             channel = grpc.aio.insecure_channel(where, options)
         else:
+            assert security is not None  # the credentials are made of it
             options += [(TARGET_NAME, security.name)] if security.name else []
-            channel = grpc.aio.secure_channel(where, _channel_credentials(security), options)
+            channel = grpc.aio.secure_channel(where, credentials, options)
         delay_s = first_s
         async with channel:
             while not self._ending.is_set() and not self._is_finished():

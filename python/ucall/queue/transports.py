@@ -139,9 +139,18 @@ class Grpc(_External):
     Raises:
         ImportError: grpcio is not installed.
         RuntimeError: This is a forked child of a process that has used gRPC.
+        ValueError: The port is not from 0 to 65535.
     """
 
     takes_password = False
+
+    @classmethod
+    def _check(cls, options: CommunicatorOptions) -> None:
+        super()._check(options)
+        port = options.netloc[1]
+        if not 0 <= port <= 65_535:
+            # grpcio takes the lowest 16 bits.
+            raise ValueError(f"netloc: expected a port up to 65535, got {port}")
 
     def _start_transport(self) -> GrpcTransport:
         # grpcio is an optional dependency, and slow to import.

@@ -87,6 +87,22 @@ def test_a_server_needs_a_certificate(certificates: Path) -> None:
         nq.new("grpc", "server", options)
 
 
+@pytest.mark.parametrize("purpose", ["client", "server"])
+def test_a_missing_file_is_reported_at_once(purpose: nq.Purpose, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.pem"
+    security = nq.SecurityOptions(key=missing, certificate=missing)
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=security)
+    with pytest.raises(FileNotFoundError, match=r"missing\.pem"):
+        nq.new("grpc", purpose, options)
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
+    options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=port))
+    with pytest.raises(ValueError, match=f"netloc: expected a port up to 65535, got {port}"):
+        nq.new("grpc", "server", options)
+
+
 def test_connections_without_a_link_are_closed_in_time() -> None:
     connection = nq.ConnectionOptions(handshake_s=0.3)
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), connection=connection)
