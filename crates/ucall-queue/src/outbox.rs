@@ -97,7 +97,7 @@ struct SendQueue {
     /// The names that the peer accepts; `None` until it has announced them.
     accepted: Option<Arc<AcceptedNames>>,
     /// Messages that were put before, with their names.
-    unchecked: Vec<(u64, Vec<String>)>,
+    unchecked: VecDeque<(u64, Vec<String>)>,
 }
 
 impl Outbox {
@@ -344,31 +344,34 @@ impl SendQueues {
             Err(receipt) => return Ok(receipt),
         };
         let weight = message.weight();
-        for &index in &chosen {
-            let Some(queue) = self.queue_mut(index) else { continue };
+        for queue in chosen.iter().filter_map(|&index| self.queue(index)) {
             if let Some(position) = queue.first_not_accepted(message.names) {
                 return Err(PutError::NotAccepted(queue.delivery.peer(), position));
             }
+            let refuses = matches!(full, FullPolicy::Error | FullPolicy::Block);
+            if refuses && queue.is_full(weight, queue_bytes_max) {
+                return Err(PutError::Full(queue.delivery.peer()));
+            }
+        }
+        let mut receipts = Vec::with_capacity(chosen.len());
+        let mut dropped = None;
+        for index in chosen {
+            let Some(queue) = self.queue_mut(index) else { continue };
             if full == FullPolicy::DropOldest {
                 queue.make_room(weight, queue_bytes_max);
             }
             if queue.is_full(weight, queue_bytes_max) {
-                let peer = queue.delivery.peer();
-                return match full {
-                    FullPolicy::Error | FullPolicy::Block => Err(PutError::Full(peer)),
-                    FullPolicy::DropOldest | FullPolicy::DropNewest => {
-                        Ok(Receipt::None(peer, Failure::Dropped))
-                    }
-                };
+                // The other peers get it: one that reads nothing must not stop them.
+                dropped = Some(Receipt::None(queue.delivery.peer(), Failure::Dropped));
+                continue;
             }
-        }
-        let mut receipts = Vec::with_capacity(chosen.len());
-        for index in chosen {
-            let Some(queue) = self.queue_mut(index) else { continue };
             receipts.push((queue.delivery.clone(), queue.push(message)));
             if !std::mem::replace(&mut queue.is_changed, true) {
                 self.changed.push(index);
             }
+        }
+        if let Some(dropped) = dropped {
+            return Ok(dropped);
         }
         Ok(match receipts.pop() {
             Some((delivery, sequence)) if receipts.is_empty() => Receipt::One(delivery, sequence),
@@ -391,7 +394,7 @@ impl SendQueue {
             is_changed: false,
             ended: false,
             accepted: None,
-            unchecked: Vec::new(),
+            unchecked: VecDeque::new(),
         }
     }
 
@@ -406,7 +409,7 @@ impl SendQueue {
         self.next += 1;
         self.total_weight += weight;
         if !message.names.is_empty() && self.accepted.is_none() {
-            self.unchecked.push((sequence, message.names.to_vec()));
+            self.unchecked.push_back((sequence, message.names.to_vec()));
         }
         if message.parts.is_empty() && message.copied.len() <= COPIED_BYTES_MAX {
             self.append(message, sequence, weight);
@@ -507,6 +510,9 @@ impl SendQueue {
             };
             let Some((sequence, freed)) = dropped else { return };
             self.total_weight -= freed;
+            while self.unchecked.front().is_some_and(|(first, _)| *first <= sequence) {
+                self.unchecked.pop_front();
+            }
             self.delivery.mark_unsent(sequence, Failure::Dropped);
             let first = self.gap.map_or(sequence, |(first, _)| first);
             self.gap = Some((first, sequence));
@@ -533,5 +539,61 @@ impl Batch {
     pub(crate) fn end(sequence: u64) -> Self {
         let frames = Header::control(Kind::End, sequence, 0).write().to_vec();
         Self { first: sequence, last: sequence, weight: 0, frames, parts: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Encoding;
+
+    #[test]
+    fn the_names_of_dropped_messages_are_dropped() {
+        let full = FullPolicy::DropOldest;
+        let outbox = Outbox::new(Arc::new(WakeFlag::new(|| {})), 1000, 1000, full);
+        outbox.open(Arc::new(DeliveryState::new(0, None)));
+        let names = &["app.Job".to_owned()];
+        let message = Outgoing { names, ..Outgoing::copied(Encoding::Serialized, &[0; 100]) };
+        for _ in 0..100 {
+            outbox.put(&[], &message).unwrap();
+        }
+        let unchecked = outbox.lock().queue(0).unwrap().unchecked.clone();
+        assert_eq!(unchecked.iter().map(|it| it.0).collect::<Vec<_>>(), [97, 98, 99, 100]);
+    }
+
+    #[test]
+    fn a_full_queue_keeps_no_message_from_the_other_peers() {
+        for full in [FullPolicy::DropOldest, FullPolicy::DropNewest] {
+            let outbox = Outbox::new(Arc::new(WakeFlag::new(|| {})), 1000, 1000, full);
+            let peers = [0, 1, 2].map(|index| Identity([index; 16]));
+            for (index, peer) in (0..).zip(peers) {
+                outbox.open(Arc::new(DeliveryState::new(index, Some(peer))));
+            }
+            let message = Outgoing::copied(Encoding::Bytes, &[0; 500]);
+            outbox.put(&peers[1..2], &message).unwrap();
+            // It is on the wire.
+            outbox.take(1).unwrap();
+            let receipt = outbox.put(&[], &message).unwrap();
+            assert!(
+                matches!(receipt, Receipt::None(Some(peer), Failure::Dropped) if peer == peers[1])
+            );
+            assert!(outbox.take(1).is_none());
+            assert!(outbox.take(0).is_some() && outbox.take(2).is_some());
+        }
+    }
+
+    #[test]
+    fn a_refused_message_drops_none_of_the_other_peers() {
+        let full = FullPolicy::DropOldest;
+        let outbox = Outbox::new(Arc::new(WakeFlag::new(|| {})), 1000, 1000, full);
+        for index in 0..2 {
+            outbox.open(Arc::new(DeliveryState::new(index, Some(Identity([index as u8; 16])))));
+        }
+        outbox.set_accepted(1, Arc::new(AcceptedNames::Listed(Default::default())));
+        let first = Outgoing::copied(Encoding::Bytes, &[0; 500]);
+        outbox.put(&[], &first).unwrap();
+        let names = &["app.Job".to_owned()];
+        outbox.put(&[], &Outgoing { names, ..first }).unwrap_err();
+        assert!(outbox.lock().queue(0).unwrap().gap.is_none());
     }
 }

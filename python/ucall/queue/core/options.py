@@ -55,7 +55,8 @@ class ConnectionOptions:
             allocated as its bytes arrive.
         full: What `put` does when the queue is full: ``"error"`` raises `FullError`; ``"block"``
             waits; ``"drop_oldest"`` fails the futures of the oldest unsent messages; and
-            ``"drop_newest"`` fails the future of the new message.
+            ``"drop_newest"`` fails the future of the new message. With either, a message to several
+            peers goes to those that have room.
         ack: What acknowledges the messages that this side puts: ``"received"``, their receipt by
             the peer's process; ``"taken"``, their return by the peer's `get`; ``"explicit"``, calls
             of `Message.ack` for them and all messages before them.
