@@ -7,6 +7,7 @@ import importlib
 import inspect
 import io
 import pickle
+import string
 import subprocess
 import sys
 import uuid
@@ -143,3 +144,18 @@ def test_bytes_serializer_passes_bytes_through(pairs: Pairs) -> None:
         client.put("text")
     with pytest.raises(TypeError):
         client.put(7)
+
+
+def test_options_are_passed_to_other_processes() -> None:
+    allow = PickleSerializer.allow_by_name("string.Template")
+    serializer = PickleSerializer(allow, max_depth=3)
+    serialization = nq.SerializationOptions(serializer.load, serializer.dump)
+    for given in (nq.CommunicatorOptions(), nq.CommunicatorOptions(serialization=serialization)):
+        options = pickle.loads(pickle.dumps(given))
+        assert (options.id, options.connection) == (given.id, given.connection)
+    dump, load = options.serialization.dump, options.serialization.load
+    assert load(dump(string.Template("x"))).template == "x"
+    with pytest.raises(pickle.UnpicklingError, match="deep"):
+        load(dump([[[[[[1]]]]]]))
+    trusting = pickle.loads(pickle.dumps(PickleSerializer(trust=True)))
+    assert trusting.load(trusting.dump(len)) is len

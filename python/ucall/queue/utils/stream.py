@@ -143,7 +143,7 @@ class PickleSerializer:
         ValueError: Both ``trust`` and ``allow`` are given.
     """
 
-    __slots__ = ("_allow", "_dump", "_load", "_plain", "_restore", "_trust")
+    __slots__ = ("_allow", "_dump", "_limits", "_load", "_plain", "_restore", "_trust")
 
     def __init__(
         self,
@@ -162,14 +162,20 @@ class PickleSerializer:
         self._trust = trust
         self._dump = dump
         self._load = load
+        self._limits = (max_depth, max_expansion, max_collisions)
         self._plain = dump is None and load is None
         self._restore: Callable[[Any, list[Any]], Any] = (
             self._restore_trusted
             if trust
-            else PickleLoader(
-                functools.partial(find, allow), load, max_depth, max_expansion, max_collisions
-            )
+            else PickleLoader(functools.partial(find, allow), load, *self._limits)
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """`multiprocessing` passes the options of a communicator to another process."""
+        names = ("max_depth", "max_expansion", "max_collisions")
+        limits = dict(zip(names, self._limits, strict=True))
+        make = functools.partial(type(self), trust=self._trust, **limits)
+        return make, (self._allow, self._dump, self._load)
 
     allow_by_name = staticmethod(allow_by_name)
 
