@@ -23,6 +23,9 @@ __all__ = ["Grpc", "Mqtt", "Nats", "Protocol", "Purpose", "Shm", "Tcp", "Unix"]
 
 log = logging.getLogger("ucall")
 
+#: Bytes of the path of a Unix socket: macOS takes 103, Linux 107.
+_SOCKET_PATH_MAX = 103
+
 
 class Protocol(enum.StrEnum):
     """The transport of a queue."""
@@ -187,7 +190,11 @@ class Nats(_External):
 def _socket_path(netloc: NetworkLocation) -> str:
     """The path of the Unix socket: ``host`` if it is a path, else one in this user's folder."""
     host, port = netloc
-    return host if os.sep in host else os.path.join(_user_folder(), f"{host}-{port}.sock")
+    if os.sep not in host:
+        return os.path.join(_user_folder(), f"{host}-{port}.sock")
+    # A client connects again after the process has changed its directory, too.
+    path = os.path.abspath(host)
+    return path if len(os.fsencode(path)) <= _SOCKET_PATH_MAX else host
 
 
 def _user_folder() -> str:

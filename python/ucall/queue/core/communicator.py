@@ -29,6 +29,8 @@ __all__ = ["Communicator"]
 
 #: Seconds that the end of the program waits for communicators that are still open.
 _EXIT_S = 5.0
+#: Seconds for the thread to close at once. One that looks up a name does so once it has the answer.
+_ABORT_S = 1.0
 
 #: The options of a connection that the core takes.
 _CORE_OPTIONS = (
@@ -173,12 +175,13 @@ class Communicator(QueueCore):
 
         Args:
             timeout: Seconds to wait. Then the communicator closes, and the futures of messages that
-                are not acknowledged fail.
+                are not acknowledged fail. If its thread looks up a name just then, they do once it
+                has the answer, for which this waits a second at most.
         """
         self._close(False)
         if not self._wait_closed(timeout):
             self._close(True)
-            self._wait_closed(None)
+            self._wait_closed(_ABORT_S)
         self._open.discard(self)
 
     def __del__(self) -> None:

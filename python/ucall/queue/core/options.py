@@ -246,11 +246,16 @@ def tls_settings(
     password = security.password
     return {
         "name": security.name or name,
-        "certificate": None if security.key is None else _path(security.certificate),
-        "key": _path(security.key),
+        "certificate": None if security.key is None else _absolute(security.certificate),
+        "key": _absolute(security.key),
         "password": password.encode() if isinstance(password, str) else password,
-        "authority": trusted_file(security),
+        "authority": _absolute(trusted_file(security)),
     }
+
+
+def _absolute(path: str | os.PathLike[str] | None) -> str | None:
+    """The path after the process has changed its directory, too: files are read again."""
+    return None if path is None else os.path.abspath(path)
 
 
 def _path(path: str | os.PathLike[str] | None) -> str | None:
