@@ -172,9 +172,14 @@ class PickleSerializer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """`multiprocessing` passes the options of a communicator to another process."""
-        names = ("max_depth", "max_expansion", "max_collisions")
-        limits = dict(zip(names, self._limits, strict=True))
-        make = functools.partial(type(self), trust=self._trust, **limits)
+        depth, expansion, collisions = self._limits
+        make = functools.partial(
+            type(self),
+            trust=self._trust,
+            max_depth=depth,
+            max_expansion=expansion,
+            max_collisions=collisions,
+        )
         return make, (self._allow, self._dump, self._load)
 
     allow_by_name = staticmethod(allow_by_name)
