@@ -107,6 +107,18 @@ async def test_calls(server: ucall.Server, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_calls_within_uvloop(server: ucall.Server, scheme: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def call() -> list[Any]:
+        async with connected(server, scheme) as client:
+            responses = await asyncio.gather(*(client.sum(n, 1) for n in range(20)))
+            return [response.json for response in responses]
+
+    assert uvloop.run(call()) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 @run
 async def test_batches(server: ucall.Server, scheme: str) -> None:
     async with connected(server, scheme) as client:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
+from typing import cast
 from weakref import WeakSet
 
 from ucall import _core
@@ -55,8 +56,8 @@ class AsyncConnection(asyncio.Protocol):
             self._fail(inherited_error())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         _connections.add(self)
 
     def data_received(self, data: bytes) -> None:
