@@ -125,14 +125,26 @@ def _checked(name: str, found: Iterable[Any], count: int) -> Column:
     Raises:
         RPCError: There is not one for each call. It is logged here, once for all calls.
     """
-    results = list(found)
-    if len(results) != count:
+    results = _as_list(found)
+    if results is not None and len(results) == count:
+        return results
+    if results is None:
+        fault = f"result: expected a list of {count} results"
+    else:
         fault = f"result: expected {count} results for a batch of {count}, got {len(results)}"
-        import logging
+    import logging
 
-        logging.getLogger("ucall").error("%s: %s", name, fault)
-        raise RPCError(-32603, "Internal error", fault)
-    return results
+    logging.getLogger("ucall").error("%s: %s", name, fault)
+    raise RPCError(-32603, "Internal error", fault)
+
+
+def _as_list(found: Iterable[Any]) -> Column | None:
+    """What a function returned as a list; ``None`` if it has no results, as text and a dict."""
+    try:
+        items = iter(found)
+    except TypeError:
+        return None
+    return None if isinstance(found, (str, dict)) else list(items)
 
 
 def _scatter(results: Column, positions: list[int], found: Column) -> None:

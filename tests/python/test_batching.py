@@ -261,17 +261,27 @@ def test_arrays_are_stacked(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("results", "problem"),
+    [
+        ([1], "expected 2 results for a batch of 2, got 1"),
+        ([1, 1, 1], "expected 2 results for a batch of 2, got 3"),
+        ({"labels": [1, 1], "scores": [1, 1]}, "expected a list of 2 results"),
+        ("ab", "expected a list of 2 results"),
+        (None, "expected a list of 2 results"),
+    ],
+    ids=["one", "three", "dict", "str", "none"],
+)
 def test_a_wrong_number_of_results_for_arrays_fails_all_calls(
-    serve: Serve, caplog: pytest.LogCaptureFixture, kind: str, count: int
+    serve: Serve, caplog: pytest.LogCaptureFixture, kind: str, results: Any, problem: str
 ) -> None:
     numpy = pytest.importorskip("numpy")
 
     def plain(vectors):  # type: ignore[no-untyped-def]
-        return [1] * count
+        return results
 
     async def coroutine(vectors):  # type: ignore[no-untyped-def]
-        return [1] * count
+        return results
 
     function = coroutine if kind == "async" else plain
     function.__annotations__["vectors"] = numpy.ndarray
@@ -279,7 +289,7 @@ def test_a_wrong_number_of_results_for_arrays_fails_all_calls(
     server.batch(function, name="call")
     with Wire(server.port) as wire:
         wire.send(b"[" + b",".join(request("call", [[1.0]], id) for id in (1, 2)) + b"]")
-        data = f"result: expected 2 results for a batch of 2, got {count}"
+        data = f"result: {problem}"
         error = {"code": -32603, "message": "Internal error", "data": data}
         assert [reply["error"] for reply in json.loads(wire.line())] == [error] * 2
     assert [record.getMessage() for record in caplog.records] == [f"call: {data}"]
