@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import json
 import socket
 import struct
@@ -322,6 +323,89 @@ def test_a_failing_startup_hook_is_reported() -> None:
         server.on_startup(fail_later if is_async else fail)
         with pytest.raises(LookupError, match="no model"):
             server.start()
+
+
+class AsyncHook:
+    """An object whose call is async."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    async def __call__(self) -> None:
+        await asyncio.sleep(0)
+        self.seen.append("ran")
+
+
+def wrapped(hook: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(hook)
+    def wrapper() -> Any:
+        return hook()
+
+    return wrapper
+
+
+@pytest.mark.parametrize("kind", ["object", "wrapper"])
+def test_async_hooks_of_any_kind_run_without_async_functions(kind: str) -> None:
+    seen: list[str] = []
+
+    async def append() -> None:
+        await asyncio.sleep(0)
+        seen.append("ran")
+
+    hook: Callable[[], Any] = AsyncHook(seen) if kind == "object" else wrapped(append)
+    server = ucall.Server(port=0)
+    server.on_startup(hook)
+    server.on_shutdown(hook)
+    with server:
+        assert seen == ["ran"]
+    assert seen == ["ran", "ran"]
+
+
+def test_a_plain_hook_that_returns_a_coroutine_is_refused() -> None:
+    server = ucall.Server(port=0)
+    server.on_startup(lambda: asyncio.sleep(0))
+    with pytest.raises(TypeError, match="returned a coroutine"):
+        server.start()
+
+
+def test_a_failing_shutdown_hook_keeps_no_other_from_running() -> None:
+    def fail() -> None:
+        raise LookupError("no cache")
+
+    async def fail_later() -> None:
+        fail()
+
+    for failing in (fail, fail_later):
+        seen: list[str] = []
+        server = ucall.Server(port=0)
+        server.on_shutdown(functools.partial(seen.append, "first"))
+        server.on_shutdown(failing)
+        server.on_startup(server.stop)
+        with pytest.raises(LookupError, match="no cache"):
+            server.run()
+        assert seen == ["first"]
+
+
+def test_a_failing_startup_hook_leaves_the_lifespan_and_runs_no_shutdown_hook() -> None:
+    seen: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(server: ucall.Server) -> AsyncIterator[None]:
+        yield
+        seen.append("left")
+
+    def fail() -> None:
+        raise LookupError("no model")
+
+    server = ucall.Server(port=0, lifespan=lifespan)
+    server.on_startup(fail)
+    server.on_shutdown(lambda: seen.append("shutdown"))
+    with pytest.raises(LookupError, match="no model"):
+        server.run()
+    assert seen == ["left"]
+    with pytest.raises(LookupError, match="no model"):
+        asyncio.run(server.serve())
+    assert seen == ["left", "left"]
 
 
 def test_plain_hooks_need_no_event_loop() -> None:

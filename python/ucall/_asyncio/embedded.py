@@ -73,10 +73,11 @@ async def serve(server: Server, core: _core.Server, on_start: Callable[[], objec
     driver = core.start_embedded()
     if driver is None:
         return
-    embedded_loop = None
+    embedded_loop, has_begun = None, False
     try:
         embedded_loop = EmbeddedLoop(driver, asyncio.get_running_loop())
         await server._lifespan.begin_async(server)
+        has_begun = True
         driver.listen()
         if on_start is not None:
             on_start()
@@ -92,4 +93,5 @@ async def serve(server: Server, core: _core.Server, on_start: Callable[[], objec
             embedded_loop.close()
         core.close_embedded(driver)
         server._functions.close_pools()
-        await server._lifespan.end_async()
+        if has_begun:
+            await server._lifespan.end_async()

@@ -6,9 +6,9 @@ is entered before the first hook and left after the last, in one task, as anyio'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,35 +38,37 @@ class LifespanHooks:
     def is_async(self) -> bool:
         """Whether any of the hooks needs an event loop."""
         hooks = self.startup + self.shutdown
-        return self._lifespan is not None or any(map(_is_coroutine_function, hooks))
+        return self._lifespan is not None or any(map(_is_async, hooks))
 
     def begin(self) -> None:
         """Runs the startup hooks of a server that needs no event loop."""
         for hook in self.startup:
-            hook()
+            _call(hook)
 
     def end(self) -> None:
-        """Runs the shutdown hooks of a server that needs no event loop."""
-        for hook in reversed(self.shutdown):
-            hook()
+        """Runs the shutdown hooks of a server that needs no event loop, even if one raises."""
+        with ExitStack() as hooks:
+            for hook in self.shutdown:
+                hooks.callback(_call, hook)
 
     async def begin_async(self, server: Server) -> None:
-        """Enters the lifespan, then runs the startup hooks, async ones included."""
-        if self._lifespan is not None:
-            await self._enter(server, self._lifespan)
-        for hook in self.startup:
-            await _finish(hook())
+        """Enters the lifespan, then runs the startup hooks, async ones included. If one raises, the
+        lifespan is left."""
+        try:
+            if self._lifespan is not None:
+                await self._enter(server, self._lifespan)
+            for hook in self.startup:
+                await _call_async(hook)
+        except BaseException:
+            await self._leave()
+            raise
 
     async def end_async(self) -> None:
         """Runs the shutdown hooks, then leaves the lifespan, even if a hook raises."""
-        try:
-            for hook in reversed(self.shutdown):
-                await _finish(hook())
-        finally:
-            if self._exit_event is not None and self._task is not None:
-                self._exit_event.set()
-                await self._task
-                self._exit_event = self._task = None
+        async with AsyncExitStack() as hooks:
+            hooks.push_async_callback(self._leave)
+            for hook in self.shutdown:
+                hooks.push_async_callback(_call_async, hook)
 
     async def _enter(self, server: Server, lifespan: Lifespan) -> None:
         import asyncio
@@ -85,13 +87,35 @@ class LifespanHooks:
             self._exit_event = self._task = None
             await task
 
+    async def _leave(self) -> None:
+        leave, task = self._exit_event, self._task
+        if leave is not None and task is not None:
+            self._exit_event = self._task = None
+            leave.set()
+            await task
 
-def _is_coroutine_function(hook: Hook) -> bool:
-    import inspect  # not at the top: it is a third of the time of `import ucall`
 
-    return inspect.iscoroutinefunction(hook)
+def _is_async(hook: Hook) -> bool:
+    from ucall import _signature  # not at the top: it takes longer than `import ucall`
+
+    return _signature.is_async(hook)
 
 
-async def _finish(result: Any) -> None:
+def _call(hook: Hook) -> None:
+    """Calls a hook without an event loop.
+
+    Raises:
+        TypeError: It is a plain function that returned an awaitable.
+    """
+    result = hook()
+    if isinstance(result, Awaitable):
+        if isinstance(result, Coroutine):
+            result.close()  # Python would warn that it was never awaited.
+        kind = type(result).__name__
+        raise TypeError(f"{hook!r} returned a {kind}: a hook that waits must be an async function")
+
+
+async def _call_async(hook: Hook) -> None:
+    result = hook()
     if isinstance(result, Awaitable):
         await result
