@@ -311,13 +311,17 @@ def _outcome(request: bytes) -> bytes:
         return pickle.dumps((True, _pack(result)), pickle.HIGHEST_PROTOCOL)
     except BaseException as failure:
         lines = traceback.format_exception(failure)
+        described = pickle.dumps((False, RuntimeError("".join(lines))))
+        if isinstance(failure, KeyboardInterrupt):
+            # The server would take it for a Ctrl-C, which this process ignores.
+            return described
         failure.add_note("In its process:\n" + "".join(lines).rstrip())
         try:
             text = pickle.dumps((False, failure), pickle.HIGHEST_PROTOCOL)
             # An exception whose arguments are not those of its constructor cannot be unpickled.
             pickle.loads(text)
         except Exception:
-            return pickle.dumps((False, RuntimeError("".join(lines))))
+            return described
         return text
 
 

@@ -124,6 +124,8 @@ class Odd(Exception):
 def odd(what: str):
     if what == "raise":
         raise Odd(1, 2)
+    if what == "interrupt":
+        raise KeyboardInterrupt
     return (lambda: 1) if what == "lambda" else what
 
 @server(processes=1)
@@ -225,6 +227,14 @@ def test_unpicklable_results_are_logged(tmp_path: Path, engine: str) -> None:
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
         assert "Odd: odd" in log and "lambda" in log
+
+
+def test_an_interrupt_that_a_function_raises_fails_its_call_alone(
+    tmp_path: Path, engine: str
+) -> None:
+    with running(tmp_path, STUCK, engine) as (_, port), Wire(port) as wire:
+        assert wire.error("odd", ["interrupt"])["code"] == -32603
+        assert wire.result("odd", ["text"]) == "text"
 
 
 def test_the_program_exits_while_a_process_is_stuck(tmp_path: Path, engine: str) -> None:
