@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 
 __all__ = [
     "ConnectionError",
@@ -38,7 +39,6 @@ class RPCError(Exception):
             raise TypeError(f"code: expected int, got {type(code).__name__}")
         if not isinstance(message, str):
             raise TypeError(f"message: expected str, got {type(message).__name__}")
-        # `copy` and `pickle` call the class with these arguments.
         super().__init__(code, message, data)
         self.code = code
         self.message = message
@@ -47,6 +47,10 @@ class RPCError(Exception):
     def __str__(self) -> str:
         detail = "" if self.data is None else f" ({self.data!r})"
         return f"{self.message} [{self.code}]{detail}"
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+        # Does not call `__init__`: that of a derived class may take other arguments.
+        return _new, (type(self), *self.args), self.__dict__
 
 
 class EngineError(OSError):
@@ -107,3 +111,7 @@ class TimeoutError(builtins.TimeoutError):
 
     #: Whether the call may have run. It has not if the client could not connect.
     may_have_run: bool = True
+
+
+def _new(kind: type[RPCError], *arguments: object) -> RPCError:
+    return kind.__new__(kind, *arguments)

@@ -129,6 +129,17 @@ def test_the_exception_class() -> None:
             ucall.RPCError(code, message)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_a_derived_class_with_other_arguments_can_be_copied(
+    copied: Callable[[Special], Special],
+) -> None:
+    error = Special()
+    error.add_note("a note")
+    found = copied(error)
+    assert type(found) is Special and found.__notes__ == ["a note"]
+    assert (found.code, found.message, found.data) == (7, "special", None)
+
+
 def test_errors_of_the_protocol_come_from_the_protocol(connect_to: ConnectTo) -> None:
     wire = connect_to(divide)
     assert wire.error("nobody")["code"] == -32601
