@@ -443,9 +443,11 @@ class Server(Decorators):
         After ``shutdown_delay_s`` the server stops accepting, lets running calls finish within
         ``drain_timeout_s``, and closes all connections; ``at_once`` skips the waits. `stop` then
         joins the thread of `start`, unless a served function has called it. If the server has never
-        run, its first `run` returns at once.
+        run, its first `run` returns at once. After a bounded run on this thread, it ends that run.
         """
         self._core.stop(at_once)
+        if self._core.is_suspended_here:
+            return self._run(-1, -1, None, None)
         thread = self._thread
         is_own_thread = thread is threading.current_thread() or self._core.is_running_here
         if thread is not None and not is_own_thread:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import importlib
 import json
 import socket
 import struct
@@ -406,6 +407,34 @@ def test_a_failing_startup_hook_leaves_the_lifespan_and_runs_no_shutdown_hook() 
     with pytest.raises(LookupError, match="no model"):
         asyncio.run(server.serve())
     assert seen == ["left", "left"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_a_stop_after_a_bounded_run_runs_the_shutdown_hooks(is_async: bool) -> None:
+    seen: list[str] = []
+    server = ucall.Server(port=0)
+
+    async def close() -> None:
+        await asyncio.sleep(0)
+        seen.append("down")
+
+    server.on_shutdown(close if is_async else lambda: seen.append("down"))
+    server.run(max_cycles=0)
+    assert seen == []
+    server.stop()
+    assert seen == ["down"]
+
+
+def test_a_stop_after_a_bounded_run_drains(engine: str) -> None:
+    server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0)
+    server.add(pause)
+    with Wire(server.port) as wire:
+        wire.send(request("pause", [0.05, "drained"]))
+        while server.stats()["calls"] == 0:
+            server.run(max_cycles=1, max_seconds=1)
+        server.stop()
+        assert json.loads(wire.line())["result"] == "drained"
+        assert wire.rest() == b""
 
 
 def test_plain_hooks_need_no_event_loop() -> None:

@@ -488,7 +488,7 @@ impl Server {
     }
 
     /// Ends the run, from any thread: at once, or after a drain. Before the first run the stop is
-    /// remembered, and that run returns at once. Between two bounded runs it closes the worker.
+    /// remembered, and that run returns at once. Between two bounded runs the next one ends.
     fn stop(&self, at_once: bool) {
         let mut state = self.state();
         match &state.worker {
@@ -496,13 +496,12 @@ impl Server {
             Some(worker) => worker.mailbox.send(Message::drain(Drain::Refusing)),
             None => state.stop_requested |= state.is_running || state.listener.is_some(),
         }
-        if !state.is_running && state.worker.is_some() {
-            drop(state);
-            if let Some(runner) = suspended_workers::resume(self.number) {
-                drop(runner);
-                self.state().remove_worker();
-            }
-        }
+    }
+
+    /// Whether this thread keeps the worker of a bounded run for the next one.
+    #[getter]
+    fn is_suspended_here(&self) -> bool {
+        !self.state().is_running && suspended_workers::keeps(self.number)
     }
 
     /// Waits for the lines of the access log to be written, at most a second, unless the worker is

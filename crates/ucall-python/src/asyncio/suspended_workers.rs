@@ -23,6 +23,14 @@ pub(crate) fn suspend(server: u64, runner: WorkerRunner) {
     SUSPENDED.with_borrow_mut(|all| all.push(suspended));
 }
 
+/// Whether this thread keeps the worker of a server.
+pub(crate) fn keeps(server: u64) -> bool {
+    let is_kept = |suspended: &SuspendedWorker| {
+        suspended.server == server && suspended.process == process::id()
+    };
+    SUSPENDED.try_with(|all| all.borrow().iter().any(is_kept)).unwrap_or(false)
+}
+
 /// Takes the worker of a server out, if this thread keeps it.
 pub(crate) fn resume(server: u64) -> Option<WorkerRunner> {
     // A thread that exits has destroyed its list already.
