@@ -184,6 +184,15 @@ def test_refusals_by_value_and_exception(serve: Serve, nobody: Any) -> None:
         assert status == 401 and b"not you" not in body
 
 
+def test_a_false_comparison_of_arrays_is_a_refusal(serve: Serve) -> None:
+    numpy = pytest.importorskip("numpy")
+    known = numpy.array([1, 2])
+    server = serve(whoami, auth=lambda ctx: (known == numpy.array([1, 3])).all())
+    with Wire(server.port) as wire:
+        wire.send(http(CALL))
+        assert wire.reply()[0] == 401
+
+
 @pytest.mark.parametrize("somebody", [0, "", {"name": "eve"}, True])
 def test_any_other_result_is_the_user(serve: Serve, somebody: Any) -> None:
     with Wire(serve(whoami, auth=lambda ctx: somebody).port) as wire:

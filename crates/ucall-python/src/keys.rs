@@ -81,8 +81,10 @@ impl KeyTable {
     }
 }
 
-/// Whether an `auth` that has returned this rejects the request.
+/// Whether an `auth` that has returned this rejects the request: `None` and `False`, also NumPy's,
+/// which a comparison of arrays returns.
 pub(crate) fn is_unauthorized(py: Python<'_>, user: &Py<PyAny>) -> bool {
     let user = user.bind(py);
-    user.is_none() || user.is(pyo3::types::PyBool::new(py, false))
+    let is_bool = || user.get_type().name().is_ok_and(|name| name == "bool" || name == "bool_");
+    user.is_none() || is_bool() && !user.is_truthy().unwrap_or(false)
 }
