@@ -437,6 +437,27 @@ def test_a_stop_after_a_bounded_run_drains(engine: str) -> None:
         assert wire.rest() == b""
 
 
+def test_cancelled_calls_clean_up_before_the_shutdown_hooks(hosted: Serve) -> None:
+    began, seen = threading.Event(), []
+
+    async def change() -> None:
+        try:
+            began.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            seen.append("rolled back")
+
+    server = hosted(change, drain_timeout_s=0.01)
+    server.on_shutdown(lambda: seen.append("closed"))
+    with Wire(server.port) as wire:
+        wire.send(request("change"))
+        assert began.wait(60)
+        server.stop()
+        assert eventually(lambda: "closed" in seen)
+    assert seen == ["rolled back", "closed"]
+
+
 def test_plain_hooks_need_no_event_loop() -> None:
     seen = []
     server = ucall.Server(port=0)

@@ -26,6 +26,13 @@ async def exit_guarded(coroutine: Coroutine[Any, Any, object]) -> object:
         raise RuntimeError("the function raised SystemExit") from raised
 
 
+def _calls() -> list[asyncio.Task[Any]]:
+    """The tasks of calls, among those of the program."""
+    code = exit_guarded.__code__
+    tasks = asyncio.all_tasks()
+    return [task for task in tasks if getattr(task.get_coro(), "cr_code", None) is code]
+
+
 class EmbeddedLoop:
     """Takes a worker's turns as callbacks of a loop."""
 
@@ -94,4 +101,4 @@ async def serve(server: Server, core: _core.Server, on_start: Callable[[], objec
         core.close_embedded(driver)
         server._functions.close_pools()
         if has_begun:
-            await server._lifespan.end_async()
+            await server._lifespan.end_async(_calls())

@@ -6,9 +6,9 @@ is entered before the first hook and left after the last, in one task, as anyio'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Lifespan", "LifespanHooks"]
 
 Hook = Callable[[], object]
+#: How long cancelled calls may clean up before the shutdown hooks.
+_CLEANUP_S = 2.0
+
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
 
 
@@ -63,12 +66,20 @@ class LifespanHooks:
             await self._leave()
             raise
 
-    async def end_async(self) -> None:
-        """Runs the shutdown hooks, then leaves the lifespan, even if a hook raises."""
+    async def end_async(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Runs the shutdown hooks, then leaves the lifespan, even if a hook raises.
+
+        Those of the tasks that were cancelled may clean up before: the hooks close what they use.
+        """
         async with AsyncExitStack() as hooks:
             hooks.push_async_callback(self._leave)
             for hook in self.shutdown:
                 hooks.push_async_callback(_call_async, hook)
+            cancelled = [task for task in tasks if task.cancelling()]
+            if cancelled:
+                import asyncio
+
+                await asyncio.wait(cancelled, timeout=_CLEANUP_S)
 
     async def _enter(self, server: Server, lifespan: Lifespan) -> None:
         import asyncio

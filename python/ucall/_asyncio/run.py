@@ -63,9 +63,11 @@ def _end(server: Server, driver: _core.LoopDriver) -> None:
     loop: Loop | None = driver.event_loop
     if loop is None:
         return server._lifespan.end()
+    import asyncio
+
     try:
         loop.worker_selector.driver = None
-        loop.run_until_complete(server._lifespan.end_async())
+        loop.run_until_complete(server._lifespan.end_async(asyncio.all_tasks(loop)))
     finally:
         _close(driver, loop)
 
