@@ -77,6 +77,11 @@ def test_by_name_by_position_and_dotted(client: Client) -> None:
     assert client.echo().json is None
 
 
+def test_a_param_may_be_named_self(server: ucall.Server, client: Client) -> None:
+    server.add(lambda self: self, name="same")
+    assert client.same(self=1).json == client.call("same", self=1).json == 1
+
+
 def test_mixing_named_and_positional_params_is_rejected(client: Client) -> None:
     with pytest.raises(TypeError, match="not both"):
         client.sum(2, b=3)

@@ -22,7 +22,7 @@ class Method(Generic[T]):
         self._call = call
         self._name = name
 
-    def __call__(self, *args: object, **kwargs: object) -> T:
+    def __call__(self, /, *args: object, **kwargs: object) -> T:
         """Calls the method with params by position or by name."""
         return self._call(self._name, args, kwargs)
 
