@@ -394,11 +394,12 @@ class Server(Decorators):
         the arguments.
 
         Raises:
-            RuntimeError: The server is running.
+            RuntimeError: The server is running, or a bounded run on this thread is not stopped.
             OSError: The port cannot be bound again after a stop.
         """
         if _process_role.is_importing():
             return
+        self._check_not_suspended()
         registration = self._registration(broker, group, advertise, broker_options)
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
@@ -421,11 +422,12 @@ class Server(Decorators):
         signals. See `run` for the arguments.
 
         Raises:
-            RuntimeError: The server is running.
+            RuntimeError: The server is running, or a bounded run on this thread is not stopped.
             OSError: The port cannot be bound again after a stop.
         """
         from ucall._asyncio import embedded
 
+        self._check_not_suspended()
         registration = self._registration(broker, group, advertise, broker_options)
         self._set_on_drain(registration)
         self._idle.clear()
@@ -528,6 +530,11 @@ class Server(Decorators):
                 registration.close()
             self._core.flush_access_log()
             self._idle.set()
+
+    def _check_not_suspended(self) -> None:
+        # The worker of the bounded runs accepts connections, too, and would answer none of them.
+        if self._core.is_suspended_here:
+            raise RuntimeError("a bounded run keeps its connections: call stop() first")
 
     def _registration(
         self,

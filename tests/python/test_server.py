@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import gc
+import importlib
 import inspect
 import json
 import socket
@@ -237,6 +239,19 @@ def test_a_bounded_run_keeps_its_connections(engine: str) -> None:
         assert wire.rest() == b"" and server.stats()["connections"] == 0
     server.run(max_cycles=0)
     server.stop()
+
+
+def test_a_bounded_run_is_stopped_before_a_thread_or_a_loop_serves(engine: str) -> None:
+    server = importlib.import_module(f"ucall.{engine}").Server(port=0)
+    server.add(sum)
+    server.run(max_cycles=0)
+    with pytest.raises(RuntimeError, match=r"call stop\(\) first"):
+        server.start()
+    with pytest.raises(RuntimeError, match=r"call stop\(\) first"):
+        asyncio.run(server.serve())
+    server.stop()
+    with server, Wire(server.port) as wire:
+        assert wire.result("sum", [1, 2]) == 3
 
 
 @pytest.mark.parametrize(
