@@ -437,6 +437,33 @@ def test_a_stop_after_a_bounded_run_drains(engine: str) -> None:
         assert wire.rest() == b""
 
 
+def test_a_server_may_be_stopped_while_a_startup_hook_waits() -> None:
+    began, seen = threading.Event(), []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(server: ucall.Server) -> AsyncIterator[None]:
+        yield
+        seen.append("left")
+
+    async def wait() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    def run() -> None:
+        server.run()
+        seen.append("returned")
+
+    server = ucall.Server(port=0, lifespan=lifespan)
+    server.on_startup(wait)
+    server.on_shutdown(lambda: seen.append("shutdown"))
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert began.wait(60)
+    server.stop()
+    thread.join()
+    assert seen == ["left", "returned"]
+
+
 def test_cancelled_calls_clean_up_before_the_shutdown_hooks(hosted: Serve) -> None:
     began, seen = threading.Event(), []
 

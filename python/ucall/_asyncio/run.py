@@ -25,7 +25,8 @@ def run_server(
     is_new = driver.is_new
     if is_new:
         needs_loop = server._functions.is_async or server._lifespan.is_async
-        _begin(server, driver, _attached_loop(driver) if needs_loop else None)
+        if not _begin(server, driver, _attached_loop(driver) if needs_loop else None):
+            return
     try:
         if is_new:
             driver.listen()
@@ -39,14 +40,28 @@ def run_server(
         _end(server, driver)
 
 
-def _begin(server: Server, driver: _core.LoopDriver, loop: Loop | None) -> None:
+def _begin(server: Server, driver: _core.LoopDriver, loop: Loop | None) -> bool:
+    """Runs the startup hooks. Returns False if the server was stopped meanwhile."""
     if loop is None:
-        return server._lifespan.begin()
+        server._lifespan.begin()
+        return True
+    import asyncio
+
+    begin = loop.create_task(server._lifespan.begin_async(server))
     try:
-        loop.run_until_complete(server._lifespan.begin_async(server))
+        loop.run_until_complete(begin)
     except BaseException:
+        # The end of the worker stops the loop.
+        is_stopped = driver.has_ended and not begin.done()
+        if is_stopped:
+            loop.worker_selector.driver = None
+            begin.cancel()
+            loop.run_until_complete(asyncio.wait([begin]))
         _close(driver, loop)
-        raise
+        if not is_stopped:
+            raise
+        return False
+    return True
 
 
 def _take_turns(driver: _core.LoopDriver) -> None:
