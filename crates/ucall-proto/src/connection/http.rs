@@ -180,6 +180,17 @@ impl PlainConnection {
         if let Some(step) = self.upgrade(head, environment, out) {
             return Err(step);
         }
+        self.check_or_refuse(head, is_last, environment, out)
+    }
+
+    /// Checks a request, or refuses it.
+    fn check_or_refuse<'a, S: Service>(
+        &mut self,
+        head: &Head<'a>,
+        is_last: bool,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Result<ReplyHeaders<'a>, Step> {
         check_access(head, is_last, self.is_tls(), environment)
             .map_err(|error| self.refuse_http(&error, head.method(), environment, out))
     }
@@ -262,29 +273,32 @@ impl PlainConnection {
                 Step::Consumed(progress.consumed)
             }
             Ok(progress) => {
-                self.run_chunked(&chunked, environment, out);
-                Step::Consumed(progress.consumed)
+                let refused = self.run_chunked(&chunked, environment, out);
+                refused.unwrap_or(Step::Consumed(progress.consumed))
             }
         }
     }
 
-    /// Answers a request with a chunked body, whose head was accepted before.
+    /// Answers a request with a chunked body, whose head was accepted before. Returns the rejection
+    /// of one that has arrived too late: the worker is overloaded now.
     fn run_chunked<S: Service>(
         &mut self,
         chunked: &Chunked,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> Option<Step> {
         let head = http1::parse_head(&chunked.head, &environment.limits.head);
-        let Ok(Some(head)) = head else { return };
+        let Ok(Some(head)) = head else { return None };
         let is_last = self.is_last(self.requests + 1, environment);
-        let Ok(reply_headers) = check_access(&head, is_last, self.is_tls(), environment) else {
-            return;
+        let reply_headers = match self.check_or_refuse(&head, is_last, environment, out) {
+            Ok(reply_headers) => reply_headers,
+            Err(step) => return Some(step),
         };
         if let Protocol::Http(Http { identity: Some(identity), .. }) = &self.protocol {
             environment.service.set_identity(identity);
         }
         self.run_request(&head, &chunked.body, &reply_headers, environment, out);
+        None
     }
 
     /// Answers a complete request.

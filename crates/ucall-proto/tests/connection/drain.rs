@@ -61,6 +61,19 @@ fn raw_continues_while_serving_and_ends_when_refusing() {
 }
 
 #[test]
+fn overload_refuses_a_chunked_request_whose_last_chunk_arrives_later() {
+    let request = "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = format!("{:x}\r\n{}\r\n", sum(1).len(), sum(1));
+    let mut driver = Driver::new();
+    driver.receive((request.to_owned() + &chunk).as_bytes());
+    driver.load = LoadState::Overloaded;
+    driver.receive(b"0\r\n\r\n");
+    let sent = driver.sent();
+    assert!(sent.contains(" 503 ") && sent.contains("Retry-After: 1\r\n"), "{sent}");
+    assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
+}
+
+#[test]
 fn overload_refuses_until_the_drain_does() {
     for (drain, is_refused) in [(Drain::No, true), (Drain::Serving, true), (Drain::Refusing, false)]
     {
