@@ -279,6 +279,10 @@ def test_browsers(serve: Serve) -> None:
         assert preflight.status_code == 204
         methods = preflight.headers["access-control-allow-methods"]
         assert methods == "GET, HEAD, PUT, OPTIONS"
+        # A page that may call may read that it called wrongly.
+        for wrong in (client.get("/b", headers=named), client.post("/a", headers=named)):
+            assert wrong.status_code in (404, 405)
+            assert wrong.headers["access-control-allow-origin"] == named["Origin"]
         assert client.get("/a", headers={"Origin": "https://evil.example"}).status_code == 403
         assert client.get("/a", headers={"Host": "evil.example"}).status_code == 403
 

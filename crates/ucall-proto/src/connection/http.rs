@@ -183,7 +183,7 @@ impl PlainConnection {
         self.check_or_refuse(head, is_last, environment, out)
     }
 
-    /// Checks a request, or refuses it.
+    /// Checks a request, and refuses it in a way that a page of an allowed origin may read.
     fn check_or_refuse<'a, S: Service>(
         &mut self,
         head: &Head<'a>,
@@ -191,8 +191,12 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Result<ReplyHeaders<'a>, Step> {
-        check_access(head, is_last, self.is_tls(), environment)
-            .map_err(|error| self.refuse_http(&error, head.method(), environment, out))
+        let is_tls = self.is_tls();
+        check_access(head, is_last, is_tls, environment).map_err(|error| {
+            let origin = environment.access.check(head.host(), head.origin(), is_tls);
+            let origin = origin.unwrap_or_default();
+            self.refuse_for_origin(origin, &error, head.method(), environment, out)
+        })
     }
 
     /// Whether a request may start a stream, as those of routes may, whose items follow the replies
