@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("`lslocks` names it"), "{error}");
         assert!(!path.exists());
-        // Its patience may be over before this thread gets a processor.
+        // The other thread may time out before this one gets a processor.
         let has_waited = |_| {
             let path = path.clone();
             let starting = thread::spawn(move || bind_unix(&path, 0o600).map(drop));

@@ -1,7 +1,7 @@
-//! When a wait ends.
+//! How long a wait lasts, and when it sets the kernel timer of its engine.
 //!
 //! A timeout per wait costs a read of our clock, one of the kernel's, and a timer that is set and
-//! cancelled, each time. Distant deadlines stay the same for many waits, so one alarm in the kernel
+//! cancelled, each time. Distant deadlines stay the same for many waits, so one timer in the kernel
 //! covers the nearest of them: a wait that ends before it pays nothing, and reads no clock.
 
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ pub(crate) enum WaitTimeout {
     /// It polls once.
     Now,
     After(Duration),
-    /// Until something happens; a deadline, if there is one, by the alarm.
+    /// Until an event; the timer ends it at its deadline, if it has one.
     Timer,
-    /// Without a timeout, after setting the alarm to this time.
+    /// Without a timeout, after the timer is set to this time.
     NewTimer(Duration),
 }
 
 impl WaitTimeout {
-    /// For a wait with this deadline, when the alarm, if it is set, rings at that moment.
+    /// For a wait with this deadline, while the timer, if it is set, expires at that moment.
     #[inline]
     pub(crate) fn new(deadline: Option<Instant>, expires_at: Option<Instant>) -> Self {
         match (deadline, expires_at) {

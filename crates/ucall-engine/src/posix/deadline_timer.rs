@@ -1,5 +1,5 @@
-//! The alarm of [`WaitTimeout`]: a timer that the poll watches, where the system has such;
-//! elsewhere each wait has its own timeout.
+//! The kernel timer of [`WaitTimeout`]: a timerfd that the poll watches. On systems without one
+//! each wait has its own timeout.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use crate::wait_timeout::WaitTimeout;
 pub(super) struct DeadlineTimer {
     #[cfg(target_os = "linux")]
     timer: std::os::fd::OwnedFd,
-    /// `None` when it is not set, or has rung.
+    /// `None` when it is not set, or has expired.
     expires_at: Option<Instant>,
 }
 
 impl DeadlineTimer {
-    /// How long a poll for a wait until `deadline` may last; sets the alarm if that pays.
+    /// How long a poll for a wait until `deadline` may last; sets the timer if that pays.
     #[inline]
     pub(super) fn timeout(
         &mut self,

@@ -41,7 +41,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 1024;
 /// Names the waker among the events.
 const WAKER: Token = Token(usize::MAX);
-/// Names the alarm.
+/// Names the deadline timer.
 const DEADLINE_TIMER: Token = Token(usize::MAX - 1);
 
 /// The engine on epoll or kqueue.
@@ -91,7 +91,7 @@ impl Posix {
             waker,
             deadline_timer,
             busy: false,
-            // The poll, the waker and the alarm: create each, register two.
+            // The poll, the waker and the timer: create each, register two.
             system_calls: 5,
         })
     }

@@ -1,4 +1,4 @@
-//! The alarm of [`WaitTimeout`]: one operation in the ring that completes at a deadline.
+//! The kernel timer of [`WaitTimeout`]: one operation in the ring that completes at a deadline.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::token::Operation;
 use crate::wait_timeout::WaitTimeout;
 
 pub(super) struct DeadlineTimer {
-    /// `None` when the operation is not under way.
+    /// `None` when the operation is not submitted.
     pub(super) expires_at: Option<Instant>,
     /// Read by the kernel while the operation is submitted.
     timeout: StableBox<Timespec>,
@@ -24,7 +24,7 @@ impl DeadlineTimer {
 }
 
 impl Uring {
-    /// Until when a wait with this deadline lasts; sets the alarm if that pays.
+    /// Until when a wait with this deadline lasts; sets the timer if that pays.
     #[inline]
     pub(super) fn wait_timeout(&mut self, deadline: Option<Instant>) -> WaitTimeout {
         let timeout = WaitTimeout::new(deadline, self.deadline_timer.expires_at);
@@ -40,7 +40,7 @@ impl Uring {
         *self.deadline_timer.timeout.as_mut() = Timespec::from(left);
         let entry = opcode::Timeout::new(self.deadline_timer.timeout.as_ptr()).build();
         // SAFETY: the time keeps its address as long as the engine, which submits nothing after its
-        // end, and its value until this alarm has expired.
+        // end, and its value until this timer has expired.
         unsafe { self.ring.push(entry, Operation::Timer.at(0)) }
     }
 }

@@ -106,13 +106,13 @@ impl Ring {
         if idle { Ok(()) } else { self.enter(0) }
     }
 
-    /// The same, and waits for a completion.
+    /// Submits the queue, runs deferred task work and waits for a completion, in one system call.
     #[inline(always)]
     pub(super) fn submit_and_wait(&mut self) -> io::Result<()> {
         self.enter(1)
     }
 
-    /// The same, and waits no longer than so.
+    /// Like [`Ring::submit_and_wait`], but waits for `timeout` at most.
     #[inline(never)]
     pub(super) fn submit_and_wait_for(&mut self, timeout: Duration) -> io::Result<()> {
         self.flush_backlog();

@@ -200,10 +200,10 @@ impl Xdp {
     }
 
     /// `made` returns sockets that a privileged process has made. A queue that stays busy for
-    /// `patience` is an error, or left for later if there is none.
+    /// `timeout` is an error; with a timeout of zero it is left for later.
     fn bind(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         mut made: impl FnMut() -> Option<OwnedFd>,
     ) -> io::Result<usize> {
         let (before, interface) = (self.queues.len(), &self.program.interface);
@@ -212,12 +212,12 @@ impl Xdp {
                 Some(socket) => socket,
                 None => queue::socket(self.busy_poll)?,
             };
-            match XdpQueue::bind(socket, interface, number, patience) {
+            match XdpQueue::bind(socket, interface, number, timeout) {
                 Ok(queue) => {
                     bpf::set_socket(self.program.sockets.as_fd(), number, queue.as_fd())?;
                     self.queues.push(queue);
                 }
-                Err(error) if patience.is_zero() && is_busy(&error) => self.busy.push(number),
+                Err(error) if timeout.is_zero() && is_busy(&error) => self.busy.push(number),
                 Err(error) => return Err(error),
             }
         }
@@ -290,10 +290,10 @@ fn destination(interface: &Interface, bound: SocketAddr) -> io::Result<Destinati
 /// Tries again while the kernel has not cleaned up after a socket that is closed: it frees a queue
 /// and locked memory later.
 fn retry_until_released<T>(
-    patience: Duration,
+    timeout: Duration,
     mut attempt: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         match attempt() {
             Err(error) if may_be_released(&error) && Instant::now() < deadline => {

@@ -75,12 +75,12 @@ pub(super) fn socket(busy_poll: bool) -> io::Result<OwnedFd> {
 }
 
 impl XdpQueue {
-    /// Retries for `patience` while another process has the queue, or the memory its user may lock.
+    /// Retries for `timeout` while another process has the queue, or the memory its user may lock.
     pub(super) fn bind(
         socket: OwnedFd,
         interface: &Interface,
         queue: u32,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Self> {
         let frames = Mapping::frames()?;
         // SAFETY: zeros are a valid value of this plain structure.
@@ -88,7 +88,7 @@ impl XdpQueue {
         memory.addr = frames.start() as u64;
         memory.len = frames.len() as u64;
         memory.chunk_size = FRAME_BYTES as u32;
-        retry_until_released(patience, || {
+        retry_until_released(timeout, || {
             set_option(&socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)
         })?;
         for ring in [
@@ -109,7 +109,7 @@ impl XdpQueue {
         for frame in 0..FRAMES {
             fill.push(u64::from(frame) * FRAME_BYTES as u64);
         }
-        retry_until_released(patience, || bind(&socket, interface.index, queue))?;
+        retry_until_released(timeout, || bind(&socket, interface.index, queue))?;
         Ok(Self {
             fill,
             completion,
