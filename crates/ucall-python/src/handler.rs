@@ -65,7 +65,7 @@ pub(crate) struct Interpreter {
     pub(crate) callbacks: Callbacks,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
-    /// The same, if it has keys.
+    /// The keys that callers are checked against without Python, if `auth` is by keys.
     keys: Option<Arc<KeyTable>>,
     /// The user that `auth` returned for the current request.
     pub(crate) identity: Option<CallerIdentity>,

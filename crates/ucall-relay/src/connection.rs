@@ -163,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// Whether a call with a text of so many bytes neither waits here for a large call or a stream
+    /// Whether a call with a text of `text_bytes` neither waits here for a large call or a stream
     /// nor makes others wait.
     pub(crate) fn is_free_for(&self, text_bytes: usize, takes_items: bool) -> bool {
         let is_unused = self.slots.used() == 0 && self.output.is_empty();

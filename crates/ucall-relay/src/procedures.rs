@@ -220,7 +220,7 @@ impl RelayHandler {
         Some((self.upstreams.get_mut(place.upstream)?, place))
     }
 
-    /// Passes a call to a connection. `defer` defers it, with so many bytes of memory.
+    /// Passes a call to a connection. `defer` defers it, and reserves that many bytes of memory.
     pub(crate) fn begin(
         &mut self,
         request: &Call<'_>,

@@ -83,7 +83,7 @@ impl Upstream {
         self.connections.outstanding()
     }
 
-    /// The key of a connection for one more call with a text of so many bytes, perhaps a new one;
+    /// The key of a connection for one more call with a text of `text_bytes`, perhaps a new one;
     /// `None` past the limits. A stream has one of its own.
     pub(crate) fn connection(
         &mut self,

@@ -98,7 +98,7 @@ impl Entry {
         self.proto.idle_since().filter(|_| self.outgoing.bytes() == 0)
     }
 
-    /// The same, but open WebSockets without a call are quiet, too.
+    /// Since when the connection has been quiet: idle, or an open WebSocket without a call.
     fn quiet_since(&self) -> Option<Instant> {
         self.proto.quiet_since().filter(|_| self.outgoing.bytes() == 0)
     }

@@ -167,7 +167,7 @@ class Router:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many items wait that only a call that waits should receive more."""
+        """Whether the items of a call take half of the limit: only a waiting call receives more."""
         bytes_max = self._waiting_bytes_max // 2
         return any(inbox.waiting_bytes > bytes_max for inbox in self._inboxes.values())
 

@@ -75,8 +75,9 @@ impl PlainConnection {
         self.awaits_messages = awaits_messages;
     }
 
-    /// The same, but an open WebSocket without a message or a call under way is quiet, too. It is
-    /// not idle, because its peer may wait for messages of the server.
+    /// Since when the connection has had no message and no call under way; `None` while it has. An
+    /// open WebSocket is then quiet but not idle, because its peer may wait for messages of the
+    /// server.
     pub fn quiet_since(&self) -> Option<Instant> {
         let is_quiet = matches!(self.wait_state, WaitState::Handshake | WaitState::Request)
             && self.exchanges.is_empty();
