@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `progressToken` | the caller takes a stream's items by `$/progress`, with this token |
 //! | `timeout_ms` | the caller waits no longer than that |
-//! | `cookie` | proves the caller's address, over UDP ([`CookieKey`](crate::CookieKey)) |
+//! | `cookie` | validates the caller's address, over UDP ([`CookieKey`](crate::CookieKey)) |
 //! | `traceparent`, `tracestate` | the caller's trace (W3C Trace Context) |
+//! | `hops` | the number of relays that the call has passed; only `ucall-relay` reads it |
 //!
-//! Other members are ignored. Over HTTP, headers carry all of this.
+//! Other members are ignored. Over HTTP the headers `Accept`, `Ucall-Timeout-Ms`, `traceparent` and
+//! `tracestate` can take the place of the members.
 
 use std::time::Duration;
 
