@@ -34,7 +34,7 @@ from ucall._client.streams import ChannelSource, HttpSource, Stream, Subscriptio
 
 if TYPE_CHECKING:
     from ucall._client.balanced import BalancedPool
-    from ucall._client.stream import Observer
+    from ucall._client.socket_connection import Observer
     from ucall._client.streams import Source
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import UdpPool

@@ -18,7 +18,7 @@ _SHOWN_BYTES = 8192
 
 
 class ProgressObserver:
-    """A `ucall._client.stream.Observer` that writes to stderr."""
+    """A `ucall._client.socket_connection.Observer` that writes to stderr."""
 
     def __init__(self, is_verbose: bool, has_bar: bool) -> None:
         self._is_verbose = is_verbose

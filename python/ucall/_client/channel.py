@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import socket
 
     from ucall._client.options import Options
-    from ucall._client.stream import Observer
+    from ucall._client.socket_connection import Observer
     from ucall._client.tls_socket import TlsSocket
 
 __all__ = ["Channel"]

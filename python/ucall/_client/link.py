@@ -24,7 +24,7 @@ from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_f
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
-    from ucall._client.stream import Observer
+    from ucall._client.socket_connection import Observer
     from ucall._client.tls_socket import TlsSocket
 
 __all__ = ["Link"]

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from ucall._client.channel import Channel
     from ucall._client.options import Options
-    from ucall._client.stream import Observer, StreamConnection
+    from ucall._client.socket_connection import Observer, SocketConnection
     from ucall._client.tls_socket import TlsSocket
 
 __all__ = ["Pool"]
 
-Connection: TypeAlias = "_core.ClientConnection | StreamConnection"
+Connection: TypeAlias = "_core.ClientConnection | SocketConnection"
 
 _IDLE_MAX = 16
 
@@ -134,11 +134,11 @@ class Pool:
                 )
             return self._channel
 
-    def event_connection(self, deadline: Deadline) -> StreamConnection:
+    def event_connection(self, deadline: Deadline) -> SocketConnection:
         """A new connection over HTTP for one stream."""
-        from ucall._client.stream import StreamConnection
+        from ucall._client.socket_connection import SocketConnection
 
-        return StreamConnection(
+        return SocketConnection(
             self._socket(deadline),
             is_http=True,
             reply_bytes_max=self._reply_bytes_max,
@@ -180,9 +180,9 @@ class Pool:
                 reply_bytes_max=self._reply_bytes_max,
                 idle_max_s=sockets.IDLE_MAX_S,
             )
-        from ucall._client.stream import StreamConnection
+        from ucall._client.socket_connection import SocketConnection
 
-        return StreamConnection(
+        return SocketConnection(
             self._socket(deadline),
             is_http=self._address.is_http,
             reply_bytes_max=self._reply_bytes_max,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ucall._client.inbox import Message
     from ucall._client.link import Link
     from ucall._client.pool import Pool
-    from ucall._client.stream import StreamConnection
+    from ucall._client.socket_connection import SocketConnection
 
 __all__ = ["ChannelSource", "HttpSource", "Source", "Stream", "Subscription"]
 
@@ -159,7 +159,7 @@ class HttpSource:
     ) -> None:
         self._request, self._id, self._timeout = request, id, timeout
         deadline = Deadline(timeout)
-        self._connection: StreamConnection = pool.event_connection(deadline)
+        self._connection: SocketConnection = pool.event_connection(deadline)
         self._connection.begin(request, timeout)
         self._messages: deque[Message] = deque()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ucall._client.inbox import Message
     from ucall._client.tls_socket import TlsSocket
 
-__all__ = ["Observer", "StreamConnection"]
+__all__ = ["Observer", "SocketConnection"]
 
 _PIECE_BYTES = 64 * 1024
 
@@ -36,7 +36,7 @@ class Observer(Protocol):
         """Bytes were received."""
 
 
-class StreamConnection:
+class SocketConnection:
     """The methods of the core's ``ClientConnection`` on a connected Python socket."""
 
     __slots__ = (
