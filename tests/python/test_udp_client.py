@@ -21,8 +21,8 @@ from serving import Serve
 import ucall
 from harness import eventually
 from ucall import _core, aio
+from ucall._client.aio_udp_endpoint import Endpoint
 from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window, parse_reply
-from ucall._client.udp_endpoint import Endpoint
 from ucall.client import Client
 
 BATCHES = """

@@ -1,1 +1,16 @@
-"""The parts of both clients. Internal: use `ucall.client` or `ucall.aio`."""
+"""The parts of both clients. Internal: use `ucall.client` or `ucall.aio`.
+
+| part | synchronous | asyncio | without I/O |
+|---|---|---|---|
+| the client | `ucall.client` | `ucall.aio` | `base`, `batch`, `options`, `response` |
+| several servers, hedged calls | `balanced`, `hedge` | `aio_balanced` | `balancer`, `resend` |
+| one server | `pool` | `aio_pool` | `address` |
+| a connection with one call at a time | `socket_connection` | `aio_connection` | |
+| a connection that calls share | `channel`, `link` | `aio_pool`, `aio_connection` | `inbox` |
+| streams and subscriptions | `streams` | `aio_streams` | |
+| UDP | `udp` | `udp`, `aio_udp_endpoint` | `datagrams` |
+
+A synchronous call over a plain socket uses `ucall._core.ClientConnection`, which is in Rust;
+`socket_connection` has the same methods for TLS and for observers of the bytes. All other
+connections parse with `ucall._core.ReplyReader`.
+"""

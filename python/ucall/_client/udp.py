@@ -1,4 +1,4 @@
-"""The sockets of clients over UDP: synchronous, and in asyncio."""
+"""The pools of clients over UDP: their sockets, and the exchanges of calls over them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import WeakSet
 
 from ucall import _core
+from ucall._client.aio_udp_endpoint import Endpoint
 from ucall._client.base import NO_STREAMS_OVER_UDP
 from ucall._client.datagrams import (
     WINDOW,
@@ -26,7 +27,6 @@ from ucall._client.datagrams import (
 )
 from ucall._client.resend import probe_request
 from ucall._client.sockets import Deadline, connect_error, timeout_error
-from ucall._client.udp_endpoint import Endpoint
 from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:

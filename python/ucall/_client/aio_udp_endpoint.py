@@ -1,4 +1,4 @@
-"""The socket of a client over UDP in asyncio."""
+"""The socket of an asyncio client over UDP, which its calls share."""
 
 from __future__ import annotations
 
