@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall, Token};
 
 use crate::job_input::JobInput;
-use crate::measured::WaitingCall;
+use crate::metrics::WaitingCall;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
 use crate::streams::{ItemTarget, StreamPosition, StreamRun};

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use ucall_server::Reservation;
 
-use crate::measured::WaitingCall;
+use crate::metrics::WaitingCall;
 
 /// The input of a call that waits for a thread. Cancelling the call takes the input out, so that
 /// cancelled calls hold no memory in the queue.

@@ -38,7 +38,7 @@ mod interpreter_shutdown;
 mod job_input;
 mod keys;
 mod log;
-mod measured;
+mod metrics;
 mod options;
 mod outcomes;
 mod pool;

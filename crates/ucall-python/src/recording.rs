@@ -8,7 +8,7 @@ use std::time::Duration;
 use ucall_server::{RunningCall, SeriesIndex, WaitsFor};
 
 use crate::handler::Interpreter;
-use crate::measured::WaitingCall;
+use crate::metrics::WaitingCall;
 
 impl Interpreter {
     /// Records a call that has ended.

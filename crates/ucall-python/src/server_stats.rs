@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_server::{MetricsSnapshot, Stats};
 
-use crate::measured;
+use crate::metrics;
 use crate::server::Server;
 use crate::server_state::ServerState;
 
@@ -52,7 +52,7 @@ impl Server {
             let state = self.state();
             (state.metrics(), state.stats())
         };
-        let dict = measured::to_dict(py, &snapshot)?;
+        let dict = metrics::to_dict(py, &snapshot)?;
         dict.set_item("http_connections", stats.protocols.http)?;
         dict.set_item("websocket_connections", stats.protocols.websocket)?;
         dict.set_item("raw_connections", stats.protocols.raw)?;

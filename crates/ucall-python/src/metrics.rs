@@ -1,4 +1,4 @@
-//! What counts calls that wait, and metrics as Python reads them.
+//! Metrics as Python reads them, and the count of calls that wait.
 
 use std::sync::Arc;
 
