@@ -12,13 +12,12 @@
 //! [`Outbox`], take them from the [`Inbox`], and read from a [`DeliveryState`] how far a peer has
 //! acknowledged. They lock briefly, and are woken only if they sleep.
 //!
-//! [`broker`] carries links through an MQTT broker, also without I/O.
+//! [`mqtt`] carries links through an MQTT broker, also without I/O.
 //!
 //! The crate imports `ucall-buffer`, `ucall-engine`, and TLS from `ucall-proto`.
 
 mod accepted_names;
 mod backoff;
-mod broker;
 mod buffer_pool;
 mod decoder;
 mod delivery_notifier;
@@ -33,6 +32,7 @@ mod link;
 mod link_key;
 mod log_queue;
 mod message;
+mod mqtt;
 mod options;
 mod outbox;
 mod session;
@@ -45,7 +45,6 @@ mod shared;
 mod unacknowledged;
 
 pub use accepted_names::AcceptedNames;
-pub use broker::Login;
 pub use buffer_pool::PooledBuffer;
 pub use delivery_notifier::DeliveryNotifier;
 pub use delivery_state::{DeliveryState, DeliveryStatus, ReceiveCredit};
@@ -57,6 +56,7 @@ pub use identity::{Identity, Incarnation};
 pub use inbox::{Inbox, TakeResult};
 pub use log_queue::{LogLevel, LogQueue};
 pub use message::{Body, Incoming, Outgoing, Segment};
+pub use mqtt::Login;
 pub use options::{Acknowledge, FullPolicy, Options};
 pub use outbox::{Outbox, PutError, Receipt};
 pub use session_manager::{Action, LinkKey, Role, SessionManager};

@@ -1,17 +1,17 @@
 //! Drives a session manager with an engine, on a thread of its own.
 //!
-//! A turn sends the output of the links, waits, and hands received bytes to the manager. One
+//! A turn sends the output of the links, waits, and passes received bytes to the manager. One
 //! [`Transport`], chosen at the start, carries the links. Other threads reach this one by a
 //! [`Handle`]: they put a message into the outbox or send a command, and wake the thread, which
 //! costs a system call only when it sleeps.
 
-mod broker_links;
 mod dialer;
 mod endpoint;
 mod external_link;
 mod external_links;
 mod handle;
 mod inherited;
+mod mqtt_links;
 mod secure;
 mod socket_links;
 mod sockets;
@@ -32,8 +32,8 @@ use ucall_engine::{Engine, Mailbox, Waker};
 
 use crate::accepted_names::AcceptedNames;
 use crate::backoff::Backoff;
-use crate::broker::{Broker, Login};
 use crate::identity::Identity;
+use crate::mqtt::{Broker, Login};
 use crate::options::Options;
 use crate::session_manager::SessionManager;
 
@@ -42,12 +42,12 @@ pub use external_link::ExternalLink;
 pub use handle::{ConnectionState, Handle};
 pub use secure::Security;
 
-use broker_links::BrokerLinks;
 use dialer::Dialer;
 use endpoint::Listener;
 use external_links::ExternalLinks;
 use handle::Command;
 use inherited::InheritedSockets;
+use mqtt_links::MqttLinks;
 use socket_links::SocketLinks;
 use sockets::Sockets;
 use transport::{Context, Transport};
@@ -112,7 +112,7 @@ pub fn start(settings: Settings) -> io::Result<Arc<Handle>> {
 /// The transport of a communicator, before there is an engine.
 enum Links {
     Sockets(Option<Listener>, Dialer),
-    Broker(Box<BrokerLinks>),
+    Mqtt(Box<MqttLinks>),
     External,
 }
 
@@ -127,8 +127,8 @@ impl Links {
         if let Some(login) = broker {
             let backoff = Backoff::new(options.reconnect);
             let broker = Broker::new(login, is_server, options.keepalive, backoff, random()?, now);
-            let links = BrokerLinks::new(broker, Dialer::new(endpoint), now);
-            return Ok(Self::Broker(Box::new(links)));
+            let links = MqttLinks::new(broker, Dialer::new(endpoint), now);
+            return Ok(Self::Mqtt(Box::new(links)));
         }
         if let Endpoint::External = endpoint {
             return Ok(Self::External);
@@ -140,7 +140,7 @@ impl Links {
     fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Sockets(listener, _) => listener.as_ref().and_then(Listener::address),
-            Self::Broker(..) | Self::External => None,
+            Self::Mqtt(..) | Self::External => None,
         }
     }
 
@@ -149,7 +149,7 @@ impl Links {
             Self::Sockets(listener, dialer) => {
                 Box::new(SocketLinks::new(listener, dialer, sockets)?)
             }
-            Self::Broker(links) => links,
+            Self::Mqtt(links) => links,
             Self::External => Box::new(ExternalLinks::default()),
         })
     }

@@ -1,7 +1,7 @@
 //! What carries the links of a session manager.
 //!
 //! A communicator has one transport, chosen when it starts: sockets of its own
-//! (`socket_links.rs`), a connection to a broker (`broker_links.rs`) or the program
+//! (`socket_links.rs`), a connection to an MQTT broker (`mqtt_links.rs`) or the program
 //! (`external_links.rs`).
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Links that all go through one connection to a broker.
+//! Links that all go through one connection to an MQTT broker.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,11 +11,11 @@ use super::dialer::Dialer;
 use super::inherited::SocketGuard;
 use super::secure::TlsEvent;
 use super::transport::{Context, Transport};
-use crate::broker::{Broker, BrokerError};
+use crate::mqtt::{Broker, BrokerError};
 use crate::session_manager::LinkKey;
 
 /// A broker, and the socket to it.
-pub(super) struct BrokerLinks {
+pub(super) struct MqttLinks {
     broker: Broker,
     dialer: Dialer,
     socket: Option<Id>,
@@ -37,7 +37,7 @@ enum BrokerFault {
     Eof,
 }
 
-impl BrokerLinks {
+impl MqttLinks {
     pub(super) fn new(broker: Broker, mut dialer: Dialer, now: Instant) -> Self {
         dialer.schedule(now);
         let (socket, descriptor, last_reported) = (None, None, None);
@@ -142,7 +142,7 @@ impl BrokerLinks {
     }
 }
 
-impl<E: Engine> Transport<E> for BrokerLinks {
+impl<E: Engine> Transport<E> for MqttLinks {
     fn flush_link(&mut self, _context: &mut Context<E>, key: LinkKey) {
         self.broker.mark_ready(key);
     }
