@@ -44,9 +44,9 @@ from pathlib import Path
 import grpc
 
 from ucall import aio
-from ucall._broker.connection import start
-from ucall._broker.group import Group
 from ucall._client.address import Addresses
+from ucall._nats.connection import start
+from ucall._nats.group import Group
 from ucall.client import Client
 
 #: The host, the port and the seconds of a call are arguments. The kernel frees the port of a killed

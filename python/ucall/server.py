@@ -16,9 +16,9 @@ from ucall._functions import Functions
 from ucall._health import ReadyChecks
 
 if TYPE_CHECKING:
-    from ucall._broker.publisher import Publisher
-    from ucall._broker.registration import Registration
     from ucall._core import Context
+    from ucall._nats.publisher import Publisher
+    from ucall._nats.registration import Registration
 
 __all__ = ["Server"]
 
@@ -551,7 +551,7 @@ class Server(Decorators):
             return None
         if group is None:
             raise ValueError("group: expected the name of the servers with these functions")
-        from ucall._broker.registration import Registration
+        from ucall._nats.registration import Registration
 
         return Registration(self, broker, group, advertise, options)
 

@@ -18,7 +18,7 @@ from serving import Serve
 
 from harness import HOST, eventually, free_port, request
 from ucall import _core
-from ucall._broker.subjects import parse_brokers
+from ucall._nats.subjects import parse_brokers
 from ucall._settings import Settings
 
 ROOT = Path(__file__).parents[2]

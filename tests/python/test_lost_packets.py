@@ -16,7 +16,7 @@ from networks import Network
 from test_nats_many import AGAIN, LONG, run_arguments, uri
 
 from harness import eventually
-from ucall._broker import connection
+from ucall._nats import connection
 
 pytestmark = [
     LONG,

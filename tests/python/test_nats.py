@@ -24,7 +24,7 @@ from certificates import Authority, Files, authority, files
 
 import ucall
 from harness import HOST, eventually
-from ucall._broker.subjects import parse_brokers, subject_of
+from ucall._nats.subjects import parse_brokers, subject_of
 from ucall.client import Client
 
 # The fixtures, for pytest.
@@ -305,7 +305,7 @@ def test_a_reply_above_the_broker_s_limit_is_an_error(
 def test_calls_above_the_limit_are_refused(
     broker: NatsServer, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:
-    monkeypatch.setattr("ucall._broker.calls._RUNNING_MAX", 1)
+    monkeypatch.setattr("ucall._nats.calls._RUNNING_MAX", 1)
     server = served(seen)
     server.start(broker=broker.url, group="models")
     assert registered(broker)
@@ -328,7 +328,7 @@ def test_calls_above_the_limit_are_refused(
 def test_messages_above_the_limit_of_bytes_are_refused(
     broker: NatsServer, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:
-    monkeypatch.setattr("ucall._broker.calls._RUNNING_BYTES_MAX", 100)
+    monkeypatch.setattr("ucall._nats.calls._RUNNING_BYTES_MAX", 100)
     server = served(seen)
     server.start(broker=broker.url, group="models")
     assert registered(broker)

@@ -16,7 +16,7 @@ from test_nats import served
 
 import ucall
 from harness import HOST, free_port
-from ucall._broker.connection import cancel
+from ucall._nats.connection import cancel
 from ucall.client import Client
 
 __all__ = ["authority"]  # A fixture.

@@ -18,9 +18,9 @@ from test_nats_client import KINDS, group, module_broker, run, serving
 
 import ucall
 from harness import HOST
-from ucall._broker.connection import start
-from ucall._broker.group import Group
 from ucall._client.address import Addresses
+from ucall._nats.connection import start
+from ucall._nats.group import Group
 from ucall.client import Client
 
 # The fixtures, for pytest.
@@ -111,7 +111,7 @@ def discovered(made: Group) -> list[str]:
 def test_a_discovery_whose_answers_never_end_is_ended(
     module_broker: NatsServer, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ucall._broker.group._ANSWERS_S", 0.2)
+    monkeypatch.setattr("ucall._nats.group._ANSWERS_S", 0.2)
     with impostor(module_broker, group, answer(0), is_endless=True):
         assert discovered(group_of(module_broker, group)) == ["127.0.0.1:1"]
 
@@ -160,7 +160,7 @@ def test_only_idempotent_calls_are_sent_again_without_a_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """NATS does not report that the server has ended which has a call."""
-    monkeypatch.setattr("ucall._broker.group._FIRST_SILENCE_S", 0.1)
+    monkeypatch.setattr("ucall._nats.group._FIRST_SILENCE_S", 0.1)
 
     def work(client: Any) -> None:
         asked = client.with_options(idempotent=is_idempotent)

@@ -147,7 +147,7 @@ def test_calls_through_nats_fail_only_if_they_may_not_be_repeated(
 ) -> None:
     """No server can be reached directly, so all calls go through the broker, whose nodes end. NATS
     does not report that a reply was lost with a node: its caller waits as long as it allows."""
-    monkeypatch.setattr("ucall._broker.group._FIRST_SILENCE_S", 0.3)
+    monkeypatch.setattr("ucall._nats.group._FIRST_SILENCE_S", 0.3)
     with servers(tmp_path, 2, run_arguments(nodes, advertise="")) as running:
         assert registered(nodes[0], 2)
         with load(uri(nodes), kind, broker_options=AGAIN, timeout=3) as made:
@@ -169,7 +169,7 @@ def test_idempotent_calls_through_nats_leave_a_killed_server(
     tmp_path: Path, nodes: list[NatsServer], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NATS does not report that the server has ended which has a call."""
-    monkeypatch.setattr("ucall._broker.group._FIRST_SILENCE_S", 0.3)
+    monkeypatch.setattr("ucall._nats.group._FIRST_SILENCE_S", 0.3)
     with servers(tmp_path, 2, run_arguments(nodes, advertise="")) as running:
         assert registered(nodes[0], 2)
         with load(uri(nodes), kind, broker_options=AGAIN, idempotent=True) as made:

@@ -147,7 +147,7 @@ server = ucall.Server(port=0)
 server.add(lambda: 1, name="one")
 with server:
     Client(["127.0.0.1:%d" % server.port]).one().json
-print([name for name in sys.modules if name.split(".")[0] == "nats" or "_broker" in name])
+print([name for name in sys.modules if name.split(".")[0] == "nats" or "_nats" in name])
 """
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -144,7 +144,7 @@ def test_messages_above_the_limits_are_dropped_and_counted(
         serving(broker, 2) as servers,
         followers([server.port for server in servers]) as wires,
     ):
-        monkeypatch.setattr("ucall._broker.publisher._WAITING_BYTES_MAX", 10)
+        monkeypatch.setattr("ucall._nats.publisher._WAITING_BYTES_MAX", 10)
         servers[0].publish("news", "lost")
         monkeypatch.undo()
         servers[0].publish("news", "long", ["x" * 1_048_576])
@@ -168,7 +168,7 @@ def test_messages_wait_for_the_broker_up_to_the_limit(
         server.publish("news", "first")
         length = publisher._waiting_bytes
         limit = 2 * length - (not has_room)
-        monkeypatch.setattr("ucall._broker.publisher._WAITING_BYTES_MAX", limit)
+        monkeypatch.setattr("ucall._nats.publisher._WAITING_BYTES_MAX", limit)
         server.publish("news", "other")
         assert publisher._waiting_bytes == length * (1 + has_room)
         assert server.stats()["dropped_messages"] == (0 if has_room else 1)

@@ -199,7 +199,7 @@ class Addresses:
             raise ValueError("dns: a Unix socket has no host")
 
     def _parse_group(self, uri: str, port: int | None) -> None:
-        from ucall._broker.subjects import parse_group_uri
+        from ucall._nats.subjects import parse_group_uri
 
         self._scheme, self.brokers, self.group = parse_group_uri(uri)
         if port is not None:

@@ -29,13 +29,13 @@ from ucall._client.sockets import Deadline, connect_error, not_sent, timeout_err
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
-    from ucall._broker.group import Group
     from ucall._client.address import Address, Addresses
     from ucall._client.aio_pool import HttpPool, SharedPool
     from ucall._client.aio_streams import Source
     from ucall._client.hedge import Latencies
     from ucall._client.inbox import Message
     from ucall._client.options import Options
+    from ucall._nats.group import Group
 
     Pool: TypeAlias = HttpPool | SharedPool
 
@@ -63,7 +63,7 @@ class _Servers:
 
     def use_group(self, group: Group) -> None:
         """Finds the servers by NATS."""
-        from ucall._broker.group import AsyncBrokerPool
+        from ucall._nats.group import AsyncBrokerPool
 
         self.group, self.fallback = group, Member(self.addresses.first, AsyncBrokerPool(group))
         weakref.finalize(self, group.close).atexit = False
@@ -89,7 +89,7 @@ class _Servers:
 
     async def _find(self) -> list[Address]:
         if self.group is not None:
-            from ucall._broker.connection import start
+            from ucall._nats.connection import start
 
             known = await asyncio.wrap_future(start(self.group.discover()))
             self.balancer.fallback = self.fallback

@@ -36,13 +36,13 @@ from ucall.errors import ConnectionError
 if TYPE_CHECKING:
     from typing import Never
 
-    from ucall._broker.group import Group
     from ucall._client.address import Address, Addresses
     from ucall._client.hedge import Hedge
     from ucall._client.inbox import Message
     from ucall._client.options import Options
     from ucall._client.pool import Pool
     from ucall._client.streams import Source
+    from ucall._nats.group import Group
 
 __all__ = ["BalancedPool"]
 
@@ -67,7 +67,7 @@ class _Servers:
 
     def use_group(self, group: Group) -> None:
         """Finds the servers by NATS."""
-        from ucall._broker.group import BrokerPool
+        from ucall._nats.group import BrokerPool
 
         self.group, self.fallback = group, Member(self.addresses.first, BrokerPool(group))
         weakref.finalize(self, group.close).atexit = False
@@ -81,7 +81,7 @@ class _Servers:
         if self.group is None:
             found = resolve(self.addresses.first)
         else:
-            from ucall._broker.connection import start
+            from ucall._nats.connection import start
 
             found = start(self.group.discover(timeout)).result()
         now = time.monotonic()

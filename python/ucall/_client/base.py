@@ -18,7 +18,7 @@ from ucall._core import Reply, Request
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from ucall._broker.group import Group
+    from ucall._nats.group import Group
     from ucall._tracing.client import ClientSpan, ClientSpans
 
 __all__ = [
@@ -70,8 +70,8 @@ def group_of(
         if options is not None:
             raise ValueError("broker_options: are for addresses with nats://")
         return None
-    from ucall._broker.connection import check_options
-    from ucall._broker.group import Group
+    from ucall._nats.connection import check_options
+    from ucall._nats.group import Group
 
     return Group(target, check_options(options), reply_bytes_max)
 

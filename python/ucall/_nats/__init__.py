@@ -1,1 +1,4 @@
-"""Servers and clients that find one another by NATS. Imported only if a broker is given."""
+"""NATS, by nats-py: servers that clients find by it, and the connections of queues to it.
+
+Imported only by servers, clients and queues that are given a broker of NATS.
+"""

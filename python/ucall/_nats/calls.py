@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ucall import _core
-from ucall._broker.handshake import open_stream, read_until_pong
-from ucall._broker.subjects import cancel_subject, printable, subject_of
+from ucall._nats.handshake import open_stream, read_until_pong
+from ucall._nats.subjects import cancel_subject, printable, subject_of
 from ucall.errors import ConnectionError
 
 __all__ = ["BrokerCalls"]

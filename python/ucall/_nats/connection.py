@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ucall._broker.subjects import printable
 from ucall._client.sockets import not_sent
+from ucall._nats.subjects import printable
 from ucall.errors import ConnectionError
 
 __all__ = ["BrokerOptions", "cancel", "check_options", "connect", "header_bytes", "start"]

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ucall import _core
-from ucall._broker.connection import BrokerOptions, connect, header_bytes, start
-from ucall._broker.subjects import CALL_ID, ERROR, ERROR_CODE, cancel_subject, subject_of
 from ucall._client.balancer import MEMBERS_MAX
 from ucall._client.options import RESERVED, TIMEOUT_MS
 from ucall._client.sockets import not_sent, timeout_error
+from ucall._nats.connection import BrokerOptions, connect, header_bytes, start
+from ucall._nats.subjects import CALL_ID, ERROR, ERROR_CODE, cancel_subject, subject_of
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core, _process_role
-from ucall._broker.connection import BrokerOptions, check_options, connect, start
-from ucall._broker.subjects import check_group, parse_brokers, publish_subject
+from ucall._nats.connection import BrokerOptions, check_options, connect, start
+from ucall._nats.subjects import check_group, parse_brokers, publish_subject
 
 if TYPE_CHECKING:
     from ucall.server import Server

@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ucall import _process_role
-from ucall._broker.calls import QUEUE, BrokerCalls
-from ucall._broker.connection import BrokerOptions, check_options, connect, start
-from ucall._broker.publisher import Publisher
-from ucall._broker.subjects import (
+from ucall._client.address import Address
+from ucall._nats.calls import QUEUE, BrokerCalls
+from ucall._nats.connection import BrokerOptions, check_options, connect, start
+from ucall._nats.publisher import Publisher
+from ucall._nats.subjects import (
     check_group,
     endpoint_name,
     parse_brokers,
     subject_of,
 )
-from ucall._client.address import Address
 
 if TYPE_CHECKING:
     from ucall.server import Server

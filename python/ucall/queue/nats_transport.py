@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ucall._broker.connection import cancel, connect, start
+from ucall._nats.connection import cancel, connect, start
 from ucall.queue.core.nats_options import broker_urls, connection_options
 
 if TYPE_CHECKING:

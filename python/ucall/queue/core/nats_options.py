@@ -6,9 +6,9 @@ import re
 import ssl
 from typing import Any
 
-from ucall._broker.connection import check_options
-from ucall._broker.subjects import parse_brokers
 from ucall._core import system_certificates
+from ucall._nats.connection import check_options
+from ucall._nats.subjects import parse_brokers
 from ucall.queue.core.options import CommunicatorOptions, SecurityOptions, trusted_file
 
 __all__ = ["broker_urls", "check_nats", "connection_options"]

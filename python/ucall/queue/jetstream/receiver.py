@@ -23,8 +23,8 @@ import nats.errors
 import nats.js.api as api
 import nats.js.errors
 
-from ucall._broker.connection import cancel
 from ucall._core import Message
+from ucall._nats.connection import cancel
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.errors import ConnectionError
 from ucall.queue.jetstream.payload import REPEATED, loaded, sender_of

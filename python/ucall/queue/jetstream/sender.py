@@ -19,7 +19,7 @@ from typing import Any
 import nats.errors
 import nats.js.api as api
 
-from ucall._broker.connection import header_bytes
+from ucall._nats.connection import header_bytes
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.errors import ConnectionError, FullError
 from ucall.queue.jetstream.payload import PEER, REPEATED, dumped

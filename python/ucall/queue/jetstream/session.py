@@ -20,7 +20,7 @@ import nats.errors
 import nats.js.api as api
 import nats.js.errors
 
-from ucall._broker.connection import cancel, connect, start
+from ucall._nats.connection import cancel, connect, start
 from ucall.queue.core.nats_options import broker_urls, connection_options
 from ucall.queue.core.options import CommunicatorOptions
 
