@@ -2,6 +2,7 @@
 
 Each transport is a class that says where its communicators listen or connect. The classes of its
 two sides derive from it, in `ucall.queue.{protocol}.server` and `ucall.queue.{protocol}.client`.
+JetStream is apart, in `ucall.queue.jetstream`, because its queues have no links.
 """
 
 from __future__ import annotations

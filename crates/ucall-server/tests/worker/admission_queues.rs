@@ -1,5 +1,5 @@
-//! What comes by the thousand is done a little a turn, and all of it in the end, while calls on
-//! other connections are answered in each turn.
+//! Thousands of accepts, hang-ups and handshakes: a turn handles a few of each, later turns handle
+//! the others, and each turn answers the calls of other connections.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! The worker on the fake engine: what happens when nothing happens at once, and when things break.
+//! The worker on the fake engine: calls, connections, large bodies and drains. Other parts have
+//! modules of their own.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod admission_queues;
