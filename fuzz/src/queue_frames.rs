@@ -76,7 +76,7 @@ struct Setting {
     now: Instant,
 }
 
-/// A hub that has something to send, and its one link.
+/// A session manager that has something to send, and its one link.
 struct Receiver {
     manager: SessionManager,
     key: LinkKey,

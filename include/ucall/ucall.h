@@ -520,8 +520,8 @@ typedef enum ucall_type_t {
 } ucall_type_t;
 
 /*
- * The type of one of the params: after a getter has returned false, it tells a missing param, a
- * null and one of another type apart.
+ * The type of one of the params: after a getter has returned false, it distinguishes a missing
+ * param, a null and one of another type.
  */
 ucall_type_t ucall_param_named_type(ucall_call_t call, ucall_str_t name, size_t name_length);
 ucall_type_t ucall_param_positional_type(ucall_call_t call, size_t index);

@@ -1,4 +1,4 @@
-"""Serve Python functions over JSON-RPC 2.0, on HTTP and raw TCP, from one port.
+"""Serve Python functions over JSON-RPC 2.0: HTTP, WebSocket and raw TCP on one port.
 
     from ucall import Server
 

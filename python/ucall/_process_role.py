@@ -39,8 +39,8 @@ TICKETS: Final = "UCALL_WORKER_TICKETS"
 #: In the environment of a worker: the descriptors of the socket that it receives the messages of
 #: other workers from, or -1, and of the sockets that lead to each worker.
 SOCKETS: Final = "UCALL_WORKER_SOCKETS"
-#: In the environment of a worker: after how many seconds it tells its supervisor that it serves;
-#: absent if nothing asks.
+#: In the environment of a worker: the seconds between its reports to the supervisor that it serves;
+#: absent without a watchdog.
 HEARTBEAT: Final = "UCALL_WORKER_HEARTBEAT"
 #: In the environment of a worker: its number, from 1. Its successor has the same.
 NUMBER: Final = "UCALL_WORKER_NUMBER"

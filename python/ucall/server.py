@@ -26,7 +26,7 @@ Auth = Callable[["Context"], object]
 
 
 class Server(Decorators):
-    """Serves functions over JSON-RPC 2.0: HTTP/1.1 and raw TCP, told apart on one port.
+    """Serves functions over JSON-RPC 2.0: HTTP/1.1, WebSocket and raw TCP on one port.
 
     The object itself is the decorator::
 
@@ -133,8 +133,8 @@ class Server(Decorators):
         trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
         udp: Answers calls in UDP datagrams, too, on the same port: see docs/udp.md. Not with TLS.
         udp_port: Another port for them; 0 picks a free one: see the attribute ``udp_port``.
-        udp_auth: Lets ``auth`` serve datagrams from other machines, whose addresses are not proven
-            and whose bytes are not encrypted.
+        udp_auth: Lets ``auth`` serve datagrams from other machines, whose addresses are not
+            validated and whose bytes are not encrypted.
         xdp: A network interface, such as ``"eth0"``, whose datagrams are received over AF_XDP: see
             docs/xdp.md. Needs capabilities, and a queue for each worker process. Or ``unix:`` and
             the path of the socket of ``ucall-xdp-setup``, for a server without capabilities.

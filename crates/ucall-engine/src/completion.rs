@@ -23,7 +23,7 @@ pub struct Arrival {
 #[inline(always)]
 pub(crate) fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
     list.reserve(1);
-    // Tells the compiler that pushing calls nothing any more.
+    // Lets the compiler know that the push calls nothing.
     assert!(list.len() < list.capacity(), "there is room for one");
     list.push(make());
 }

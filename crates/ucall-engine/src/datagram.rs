@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub struct DatagramPath {
     /// The other end.
     pub peer: SocketAddr,
-    /// Our end; `None` if the socket is bound to one address, or where the system does not tell.
+    /// Our end; `None` if the socket is bound to one address, or the system does not report it.
     pub local: Option<LocalAddress>,
 }
 

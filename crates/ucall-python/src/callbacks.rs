@@ -1,4 +1,4 @@
-//! Callbacks on the worker's thread, through which a service manager hears of a server.
+//! Callbacks on the worker's thread, which report the state of a server to a service manager.
 
 use std::time::{Duration, Instant};
 

@@ -90,7 +90,7 @@ impl Report {
         }
     }
 
-    /// Logs a result or an item that is invalid, and tells the caller.
+    /// Logs a result or an item that is invalid, and returns the error for the caller.
     fn invalid(&self, py: Python<'_>, procedure: &Procedure, problem: &str) -> Reported {
         let line = format!("{}: {problem}", procedure.name);
         let logged = self.log.error(py, &line, None);

@@ -19,7 +19,7 @@ const IS_LIST: u64 = 1;
 /// The names that a side accepts in messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AcceptedNames {
-    /// Only the side itself can tell.
+    /// Only the side itself can decide.
     #[default]
     Unknown,
     /// These names, such as `app.Job`, and those under a prefix, such as `app*`.

@@ -1,7 +1,7 @@
 //! One connection to an upstream, without its socket.
 //!
 //! Calls over HTTP follow one another; others are pipelined. A connection over HTTP ends when its
-//! call is given up, which tells the upstream, too.
+//! call is cancelled, which reports that to the upstream, too.
 
 use std::io;
 use std::mem;

@@ -9,8 +9,8 @@
 //! | `Sized`   | the last byte         | `Idle`, with a reply       |
 //! | `Chunked` | the last chunk        | `Idle`, with a reply       |
 //!
-//! [`HttpReplyReader::begin`] leads from `Idle` to `Head`. A response whose length only the end of
-//! the connection tells is an error, because it may have been cut.
+//! [`HttpReplyReader::begin`] leads from `Idle` to `Head`. A response that only the end of the
+//! connection delimits is an error, because it may have been cut.
 
 use std::mem;
 

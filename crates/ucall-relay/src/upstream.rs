@@ -156,7 +156,7 @@ impl Upstream {
             });
             let is_new = connection.is_draining() && !was_draining;
             // A connection that begins later may reach its successor. If it does not, it is kept:
-            // another would be told the same.
+            // another would get the same notice.
             let is_old = known.is_none_or(|since| connection.began() <= since);
             if is_new && is_old {
                 connection.retire();

@@ -62,7 +62,7 @@ impl MemoryWaiters {
         }
     }
 
-    /// Removes the next connection that may resume. `has_exempt` tells whether the exempt one still
+    /// Removes the next connection that may resume. `has_exempt` is whether the exempt one still
     /// exceeds the budget.
     pub(crate) fn next(&mut self, has_exempt: bool, load: LoadState) -> Option<Resume> {
         if has_exempt && load == LoadState::Overloaded {

@@ -423,7 +423,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         let context = self.driver.context_mut();
         let (delay, timeout) = (context.config().shutdown_delay, context.config().drain_timeout);
-        // A successor accepts already, so nothing has to be told.
+        // A successor accepts already, so health checks need not announce the drain.
         let delay = if wanted == Drain::Serving { Duration::ZERO } else { delay };
         self.drain = Some(DrainState::new(wanted, context.now(), delay, idle_time, timeout));
         context.announce_drain();

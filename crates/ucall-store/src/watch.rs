@@ -91,7 +91,7 @@ impl WorkerWatchers {
         }
     }
 
-    /// Begins a stream, whose first item tells that it has begun.
+    /// Begins a stream, whose first item reports that it has begun.
     pub(crate) fn start(
         &mut self,
         store: &OpenStore,

@@ -33,7 +33,7 @@ __all__ = ["complete", "script"]
 
 _TIMEOUT_S = 1.0
 _KEPT_S = 60.0
-#: A server that did not reply is asked again after this time.
+#: A server that did not reply gets no request for this time.
 _FAILURE_KEPT_S = 5.0
 _VALUE_OPTIONS_MAX = 50
 

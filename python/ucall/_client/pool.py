@@ -62,8 +62,8 @@ class Pool:
         self._reconnect = reconnect
         self._channel: Channel | None = None
         self._calls_share_channel = self._address.is_websocket
-        # `pop` and `append` are atomic. A new list tells an exchange that the client was closed, so
-        # that its connection must not be kept.
+        # `pop` and `append` are atomic. An exchange that finds a new list knows that the client was
+        # closed, and does not keep its connection.
         self._idle: list[Connection] = []
         self._making = threading.Lock()
         _pools.add(self)

@@ -44,7 +44,7 @@ PROBE_S = 1.0
 #: A method that no server has: each answers that, and none of its functions sees the call.
 PROBE = "$/probe"
 _probe_ids = itertools.count(1)
-#: Seconds after which the client asks again which functions are idempotent.
+#: Seconds after which the client requests the list of idempotent functions again.
 _KNOWN_S = 60.0
 
 _DRAINING, _OVERLOADED, _ABORTED = -32002, -32003, -32007
@@ -80,7 +80,7 @@ class Attempts(Generic[PoolT]):
         self._pauses = iter(_ROUND_PAUSES_S)
 
     def judge(self, member: Member[PoolT], outcome: Reply | Exception, now: float) -> Verdict:
-        """Takes the outcome of an attempt, and tells the balancer of it."""
+        """Takes the outcome of an attempt, and reports it to the balancer."""
         self._tried.append(member)
         if isinstance(outcome, TimeoutError | ConnectionError):
             return self._judge_failure(member, outcome, now)

@@ -43,7 +43,7 @@ class TlsSocket:
         try:
             self._drive(self._tls.do_handshake, deadline)
         except ssl.SSLError:
-            # The alert tells the server the reason.
+            # The alert reports the reason to the server.
             with suppress(OSError):
                 self._flush(deadline)
             raise

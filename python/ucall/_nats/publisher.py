@@ -82,7 +82,7 @@ class Publisher:
         args, kwargs = ((), params) if isinstance(params, dict) else (tuple(params or ()), None)
         document = self._writer.call(method, args, kwargs or None, None).document
         head: dict[str, Any] = {"origin": self._origin, "topic": topic}
-        if not params:  # The writer does not tell empty ones apart.
+        if not params:  # The writer does not distinguish empty ones.
             head["params"] = params
         message = json.dumps(head)[:-1].encode() + b',"message":' + document.strip() + b"}"
         with self._lock:

@@ -170,7 +170,7 @@ class Registration:
         try:
             start(work).result(timeout_s)
         except Exception as failure:
-            log.debug("the broker was not told of the end: %r", failure)
+            log.debug("the end was not reported to the broker: %r", failure)
 
     async def _register(self) -> None:
         name = f"ucall {self._group} {self._id}"

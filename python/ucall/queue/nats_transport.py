@@ -322,7 +322,7 @@ class _Link:
                 self._is_wanted.set()
 
     def end(self, reports: bool = False) -> None:
-        """The link has ended; ``reports`` has `write` tell the other side."""
+        """The link has ended; with ``reports``, `write` reports that to the other side."""
         if not self._has_ended:
             self._has_ended, self._reports_end = True, reports
             self._core.handle_closed()

@@ -44,7 +44,7 @@ impl Datagrams {
         self.taken < self.received.len()
     }
 
-    /// The next datagram. The kernel is asked again after all of a batch were taken.
+    /// The next datagram. Receives another batch from the kernel after the last of one was taken.
     pub(super) fn next(
         &mut self,
         readiness: &mut ReadReadiness,

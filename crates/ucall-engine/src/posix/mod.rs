@@ -121,7 +121,7 @@ impl Posix {
         }
     }
 
-    /// Looks again at sources that were announced before, and may still hold something.
+    /// Polls sources again that were reported before, and may still hold something.
     #[cold]
     fn report_listed(&mut self, completions: &mut Vec<Completion>) {
         for id in self.ready.prune(&mut self.sources) {

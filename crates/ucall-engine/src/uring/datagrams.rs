@@ -296,7 +296,7 @@ impl Uring {
             datagrams.add(buffer, len, is_multishot);
         }
         let has_datagrams = !datagrams.arrived.is_empty();
-        // After a failure the caller is told, so that a lasting one does not loop in here: the
+        // A failure is reported to the caller, so that a lasting one does not loop in here: the
         // operation starts again when the caller has found no datagram.
         let (has_failed, starts_again) = match -entry.result() {
             ..=0 | libc::ECANCELED => (false, true),

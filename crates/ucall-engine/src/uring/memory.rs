@@ -1,4 +1,4 @@
-//! Memory that the kernel works in while we may be elsewhere.
+//! Memory that the kernel reads or writes while an operation is submitted.
 
 use std::io;
 use std::ptr::NonNull;

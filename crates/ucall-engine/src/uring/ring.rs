@@ -16,7 +16,7 @@ pub(super) struct Ring {
     uring: ManuallyDrop<IoUring>,
     /// Submissions that did not fit in the queue.
     backlog: VecDeque<squeue::Entry>,
-    /// Completions that were passed over while looking for another.
+    /// Completions that were skipped in a search for another.
     early: VecDeque<cqueue::Entry>,
     /// The kernel sets a flag in shared memory when it has pending task work.
     has_taskrun_flag: bool,

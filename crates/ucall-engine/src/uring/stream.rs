@@ -321,7 +321,7 @@ impl Uring {
         }
         let result = if retired { Err(io::ErrorKind::Interrupted.into()) } else { result };
         completions.push(Completion::Filled { socket, target, result });
-        // Who hears of this may have another target, and bytes in buffers would be copied there.
+        // The caller may now set another target, and bytes in buffers would be copied there.
         self.filled.push(socket);
         self.free_if_idle(index);
     }

@@ -76,7 +76,7 @@ fn ioctl(socket: BorrowedFd<'_>, number: u32, request: &mut libc::ifreq) -> io::
     }
 }
 
-/// The receive queues; 1 if the driver does not tell.
+/// The receive queues; 1 if the driver does not report them.
 fn queues(socket: BorrowedFd<'_>, name: &CStr) -> u32 {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     let mut request = request(name);

@@ -89,7 +89,7 @@ impl<'a> DatagramDocument<'a> {
         self.requests().len() - self.calls()
     }
 
-    /// What proves the sender's address: the string `cookie` in the `_meta` of a request.
+    /// What validates the sender's address: the string `cookie` in the `_meta` of a request.
     pub fn cookie(&self) -> Option<&'a [u8]> {
         let texts = self.requests().iter().filter_map(|it| it.meta?.find(b"cookie"));
         texts.filter(|text| text.starts_with(b"\"")).map(|it| Reader::new(it).string().raw()).next()
@@ -134,7 +134,7 @@ impl DatagramCalls {
         self.documents += 1;
         let context = RequestContext { request: self.documents, head: None, session: None };
         let outcome = run_parsed(&document.content, context, environment, out);
-        // A source cannot be told from others behind its address, so none may cancel a call.
+        // Several senders may have one address, so none may cancel a call.
         environment.scratch.cancel_requests.clear();
         match outcome {
             DocumentOutcome::Replied => DatagramOutcome::Replied,

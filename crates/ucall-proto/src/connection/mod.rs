@@ -373,7 +373,7 @@ impl PlainConnection {
         self.discard_input();
     }
 
-    /// Tells a client that speaks no TLS that this port expects it.
+    /// Refuses a client without TLS, with an error that says that the port expects it.
     fn refuse_plaintext<S: Service>(
         &mut self,
         bytes: &[u8],

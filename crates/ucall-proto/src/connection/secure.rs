@@ -136,7 +136,7 @@ impl Secured {
         }
     }
 
-    /// Tells the peer of a WebSocket or of TLS that nothing more follows.
+    /// Writes the Close frame of a WebSocket and the close_notify of TLS.
     pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
         let mut close_frame = Vec::new();
         self.plain.abandon_replies(&mut close_frame);

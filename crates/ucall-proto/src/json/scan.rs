@@ -443,7 +443,7 @@ pub fn validate(text: &[u8], nesting_max: usize) -> Result<(), JsonError> {
 /// and starts with its bracket.
 pub fn collect_members(text: &[u8], members: &mut Vec<Member>) {
     let scanned = Scanner::new(text, usize::MAX).container(members);
-    debug_assert!(scanned.is_ok(), "the text is proven");
+    debug_assert!(scanned.is_ok(), "the text is validated");
 }
 
 #[cfg(test)]

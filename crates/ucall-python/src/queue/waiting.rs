@@ -41,7 +41,7 @@ pub(super) fn wait_checking_signals<T>(
 }
 
 /// Whether Python handles signals on this thread: the program's first one, or the one that called
-/// fork. `true` on platforms that cannot tell.
+/// fork. `true` on platforms that do not report it.
 fn handles_signals() -> bool {
     #[cfg(target_os = "linux")]
     // SAFETY: the calls have no arguments and cannot fail.

@@ -110,7 +110,7 @@ pub(crate) struct Broker {
     dialed: u64,
     received_at: Instant,
     sent_at: Instant,
-    /// A ping was sent since the broker was last heard.
+    /// A ping was sent since the last bytes of the broker.
     is_ping_pending: bool,
     is_closing: bool,
 }

@@ -84,7 +84,7 @@ impl SharedReceiver {
         record.layout.segments().map(copy).collect()
     }
 
-    /// The peer is told that it may reuse a slot.
+    /// Reports to the peer that it may reuse a slot.
     pub(super) fn free(&mut self, slot: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.is_leased = false;

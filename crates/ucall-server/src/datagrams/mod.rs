@@ -9,7 +9,7 @@
 //!    it needs one, because those that forge its address may have used up what it had.
 //! 5. Its calls run, or begin: then [`DatagramServer::complete`] takes their outcomes.
 //! 6. A reply that is too long becomes an error. One of more than three times the bytes of the
-//!    request goes only to a proven address, so that no sender can aim a flood at another
+//!    request goes only to a validated address, so that no sender can aim a flood at another
 //!    (RFC 9000, 8.1).
 
 mod reply_cache;
@@ -36,7 +36,7 @@ use crate::counters::DatagramCounts;
 use crate::dispatch::Dispatch;
 use crate::handler::Handler;
 
-/// The method that a cookie is asked for by.
+/// The method by which a client requests a cookie.
 const COOKIE_METHOD: &[u8] = b"rpc.cookie";
 /// How many times the bytes of a request its reply may have, without a cookie.
 const AMPLIFICATION_MAX: usize = 3;
@@ -191,7 +191,7 @@ impl DatagramServer {
         if calls > max {
             return Err(Refusal::LongBatch);
         }
-        // Nothing tells whose notifications run, so all together leave half of the limit to others.
+        // Notifications are not counted by sender, so they leave half of the limit to others.
         let notifications = document.notifications();
         if notifications > 0 && environment.service.run_limit().is_past_half(notifications) {
             return Err(Refusal::Dropped);
@@ -328,7 +328,7 @@ impl DatagramServer {
         }
     }
 
-    /// Replaces a reply that is too long for an address that is not proven, or drops it.
+    /// Replaces a reply that is too long for an address that is not validated, or drops it.
     fn limit_amplification(&mut self, id: Option<&[u8]>, sender: &Sender, unix_time_s: u64) {
         let max = sender.request_bytes * AMPLIFICATION_MAX;
         if sender.has_cookie || self.reply.len() <= max {

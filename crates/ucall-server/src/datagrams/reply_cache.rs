@@ -49,7 +49,7 @@ struct Entry {
     reply: Option<Box<[u8]>>,
     has_cookie: bool,
     expires_at_ms: u64,
-    /// When it is looked at next, so that one which is used all the time keeps no other.
+    /// When it is inspected next, so that one which is used all the time keeps no other.
     due_at_ms: u64,
 }
 
@@ -107,7 +107,7 @@ impl ReplyCache {
         self.entries.is_empty()
     }
 
-    /// Looks a request up.
+    /// Finds the reply to a request.
     pub(crate) fn find(&mut self, key: &RequestKey, now: Instant) -> Found<'_> {
         self.expire(now);
         let expires_at_ms = self.millis(now + self.lifetime);

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The prefix of an IPv6 address that names its network.
 const NETWORK_MASK: u128 = !0 << 64;
 
-/// An address of IPv4 or a network of IPv6, proven or not.
+/// An address of IPv4 or a network of IPv6, validated or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Source {
     network: IpAddr,

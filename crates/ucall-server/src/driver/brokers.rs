@@ -1,7 +1,7 @@
 //! Connections to NATS brokers, which other code has made and subscribed.
 //!
 //! They are connections of the worker like those of its clients. Only their begin and their end
-//! differ: a message hands them over, and the end of a guard tells that code that they have ended.
+//! differ: they arrive in a message, and the drop of a guard reports their end to that code.
 
 use ucall_engine::{Engine, Id, Peer};
 use ucall_proto::Connection;

@@ -60,7 +60,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.subscribers = subscribers;
     }
 
-    /// Tells the clients over raw TCP and WebSocket that the server drains. Over HTTP replies do.
+    /// Sends `$/drain` to the clients over raw TCP and WebSocket. Over HTTP replies announce it.
     #[cold]
     pub(crate) fn announce_drain(&mut self) {
         let message = ServerMessage::new("", DRAIN, None);

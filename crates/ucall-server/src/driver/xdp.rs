@@ -20,7 +20,7 @@ use crate::handler::Handler;
 const READABLE: Readiness = Readiness { readable: true, writable: false };
 /// Datagrams that a turn takes of one queue.
 const TAKEN_PER_TURN: usize = 64;
-/// How often the kernel is asked for its count of drops.
+/// How often the kernel's count of drops is read.
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After this time without a datagram the queues are waited for.

@@ -3,8 +3,8 @@
 A pull asks for as many messages as the program has taken in a tenth of a second, so that a slow
 program keeps no messages from the other servers of the group.
 
-The broker counts how often it has delivered a message, and tells its disk and other nodes later. A
-node that is killed may forget the last counts, or may have told no other node. So after a loss of
+The broker counts how often it has delivered a message, and writes that to its disk and to other
+nodes later. A node that is killed may lose the last counts, also for the others. So after a loss of
 the connection, or once another node leads the group, all messages that are stored by then count as
 possible repeats.
 """

@@ -144,7 +144,7 @@ def refusal(name: str) -> str:
 
 def accepted_names(allow: Callable[[str], object] | None) -> list[str] | None:
     """The names that `find` finds, as a side announces them: ``app.Job``, or ``app*`` for all that
-    is in ``app``. None if only ``allow`` can tell.
+    is in ``app``. None if only ``allow`` can decide.
     """
     if allow is not None and not isinstance(allow, AllowedNames):
         return None
