@@ -1,4 +1,4 @@
-//! The error and the log line of a call that failed.
+//! The log lines of a worker, and the errors of calls that failed.
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;

@@ -1,9 +1,9 @@
-//! Who calls, and how one call is named.
+//! The caller of a procedure, and the id of one of its calls.
 
 use ucall_engine::{Id, Peer};
 use ucall_proto::{Call, CallNumber};
 
-/// Names one call of one server until it is answered.
+/// Identifies a call of one worker until it is answered.
 ///
 /// Neither part is used twice, so a late reply finds no call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,4 +1,7 @@
-//! Dispatch: leads from a step of a connection to the procedures that it calls.
+//! Dispatch: finds and runs the procedures of the calls in a step of a connection.
+//!
+//! [`WorkerContext`] is the state that all connections of a worker share, such as its handler and
+//! its procedures. A step borrows it as [`Dispatch`], the [`Service`] of the connection.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! The state of one connection, which combines all layers of the protocol.
+//! [`PlainConnection`]: the state of one connection, which combines all layers of the protocol.
 //!
 //! [`Connection::receive`] takes bytes and appends replies to an output buffer of the caller, who
 //! then polls [`Connection::next_action`]. The connection has no clock and no socket. Complete

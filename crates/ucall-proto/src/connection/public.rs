@@ -1,4 +1,4 @@
-//! The interface of a connection for the layer that owns its socket.
+//! [`Connection`]: the interface of a connection for the layer that owns its socket.
 //!
 //! It reads the state of the [`PlainConnection`] inside. Every method that may write runs as a
 //! step.
