@@ -32,11 +32,11 @@ impl Sending {
         self.piece_entry(file, start, len)
     }
 
-    /// The same, of a payload of several parts.
+    /// The rest of a payload of several parts. `cached` has message headers to reuse.
     pub(super) fn parts_entry(
         &mut self,
         file: &File,
-        spare: &mut Vec<StableBox<MessageHeader>>,
+        cached: &mut Vec<StableBox<MessageHeader>>,
     ) -> squeue::Entry {
         let mut slices = self.payload.slices_from(self.sent);
         let first = slices.next().unwrap_or(&[]);
@@ -47,7 +47,7 @@ impl Sending {
         }
         drop(slices);
         let message =
-            self.message.get_or_insert_with(|| spare.pop().unwrap_or_else(MessageHeader::new));
+            self.message.get_or_insert_with(|| cached.pop().unwrap_or_else(MessageHeader::new));
         let (header, len) = message.as_mut().outgoing(self.payload.slices_from(self.sent));
         let (message_flags, flags) = self.flags(file, len);
         let entry = opcode::SendMsg::new(file.descriptor(), header);

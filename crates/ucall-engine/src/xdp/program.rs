@@ -2,7 +2,7 @@
 //! machine (RFC 9669).
 //!
 //! It takes whole UDP datagrams without IP options or VLAN tag that are sent to the interface, one
-//! of `addresses` and the port. All other frames take the kernel's usual way.
+//! of `addresses` and the port. All other frames go to the kernel's network stack.
 
 use std::io;
 use std::net::IpAddr;

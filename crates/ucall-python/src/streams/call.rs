@@ -35,7 +35,7 @@ pub(super) struct StreamCall {
     /// Items that the worker has not taken.
     pub(super) waiting: Items,
     /// Memory for the text of the next item.
-    pub(super) spare: Vec<u8>,
+    pub(super) cached_text: Vec<u8>,
 }
 
 /// The JSON texts of several items.
@@ -85,7 +85,7 @@ impl StreamCall {
             has_ended: false,
             is_paused: false,
             waiting: Items::default(),
-            spare: Vec::new(),
+            cached_text: Vec::new(),
         }
     }
 

@@ -154,12 +154,12 @@ impl StreamRun {
         position: usize,
         item: &Bound<'_, PyAny>,
     ) -> Result<(), Failure> {
-        let text = self.with_call(position, |call| mem::take(&mut call.spare));
+        let text = self.with_call(position, |call| mem::take(&mut call.cached_text));
         let (mut text, len_max) = (text.unwrap_or_default(), self.context.reply_bytes_max);
         self.procedure.write_item(&mut text, len_max, item).map_err(Failure::Item)?;
         let first = self.with_call(position, |call| {
             let is_first = call.waiting.push(&mut text);
-            call.spare = text;
+            call.cached_text = text;
             is_first.then_some(call.token)
         });
         if let Some(token) = first.flatten() {

@@ -24,7 +24,7 @@ const UNIX_FILE_MODE: u32 = 0o600;
 const HOST_BUFFER_BYTES: usize = 1 << 20;
 
 /// Descriptors that the rest of the process keeps.
-const SPARE_DESCRIPTORS: u64 = 64;
+const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// The address at which a communicator listens, or to which it connects.
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ impl Listener {
     pub(super) fn connections_max(&self) -> usize {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let each = if self.is_shared() { 2 } else { 1 };
-        let connections = descriptors.saturating_sub(SPARE_DESCRIPTORS) / each;
+        let connections = descriptors.saturating_sub(RESERVED_DESCRIPTORS) / each;
         usize::try_from(connections).unwrap_or(usize::MAX).max(1)
     }
 
