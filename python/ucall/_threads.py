@@ -12,7 +12,7 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     from ucall.server import Server
 
-__all__ = ["running", "start"]
+__all__ = ["check_not_suspended", "running", "start"]
 
 #: Servers that run on any thread.
 running: WeakSet[Server] = WeakSet()
@@ -21,6 +21,13 @@ os.register_at_fork(after_in_child=running.clear)
 
 #: Seconds that the end of the program waits for each running server.
 _STOP_TIMEOUT_S = 10
+
+
+def check_not_suspended(server: Server) -> None:
+    """Raises RuntimeError if this thread keeps the worker of a bounded run. That accepts
+    connections, too, and would answer none of them while another worker serves."""
+    if server._core.is_suspended_here:
+        raise RuntimeError("a bounded run keeps its connections: call stop() first")
 
 
 def start(run: Callable[[Callable[[], object]], None], name: str) -> threading.Thread:

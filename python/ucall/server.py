@@ -399,7 +399,7 @@ class Server(Decorators):
         """
         if _process_role.is_importing():
             return
-        self._check_not_suspended()
+        _threads.check_not_suspended(self)
         registration = self._registration(broker, group, advertise, broker_options)
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
@@ -427,7 +427,7 @@ class Server(Decorators):
         """
         from ucall._asyncio import embedded
 
-        self._check_not_suspended()
+        _threads.check_not_suspended(self)
         registration = self._registration(broker, group, advertise, broker_options)
         self._set_on_drain(registration)
         self._idle.clear()
@@ -530,11 +530,6 @@ class Server(Decorators):
                 registration.close()
             self._core.flush_access_log()
             self._idle.set()
-
-    def _check_not_suspended(self) -> None:
-        # The worker of the bounded runs accepts connections, too, and would answer none of them.
-        if self._core.is_suspended_here:
-            raise RuntimeError("a bounded run keeps its connections: call stop() first")
 
     def _registration(
         self,

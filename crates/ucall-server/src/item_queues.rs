@@ -19,7 +19,7 @@ use crate::overflow::Overflow;
 
 /// Where an item comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Source {
+pub(crate) enum ItemSource {
     /// A stream, whose items wait as the text of their values.
     Call(CallNumber),
     /// The messages of a subscription with this number, or of 0 those to this connection alone.
@@ -27,7 +27,7 @@ pub(crate) enum Source {
     Messages(u64),
 }
 
-impl Source {
+impl ItemSource {
     /// The messages to this connection alone.
     pub(crate) const NOTIFICATIONS: Self = Self::Messages(0);
 }
@@ -49,9 +49,9 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(crate) struct ItemQueues {
     /// None is empty.
-    queues: HashMap<Source, Queue>,
+    queues: HashMap<ItemSource, Queue>,
     /// The source of the first item of each queue, by its arrival number.
-    firsts: BTreeMap<u64, Source>,
+    firsts: BTreeMap<u64, ItemSource>,
     arrivals: u64,
     /// All items of streams that wait, and all messages.
     stream_bytes: usize,
@@ -82,7 +82,7 @@ impl ItemQueues {
         bytes_max: usize,
         budget: &MemoryBudget,
     ) {
-        let source = Source::Call(call);
+        let source = ItemSource::Call(call);
         self.push(source, item, Overflow::DropOldest);
         while self.queues.get(&source).is_some_and(|it| it.bytes > bytes_max && it.items.len() > 1)
         {
@@ -101,7 +101,7 @@ impl ItemQueues {
         message: Bytes,
         limits: &Limits,
     ) -> Result<u64, Overflowed> {
-        let own = Source::Messages(number);
+        let own = ItemSource::Messages(number);
         let mut dropped = 0;
         while let Some((source, its_overflow)) = self.overflowing(own, limits) {
             let is_own = source == own;
@@ -118,7 +118,7 @@ impl ItemQueues {
     }
 
     /// The queue of messages that has to lose one before another is appended.
-    fn overflowing(&self, own: Source, limits: &Limits) -> Option<(Source, Overflow)> {
+    fn overflowing(&self, own: ItemSource, limits: &Limits) -> Option<(ItemSource, Overflow)> {
         let is_long = self.message_bytes >= limits.waiting_message_bytes_max;
         if !is_long && self.messages < limits.waiting_messages_max {
             return None;
@@ -126,13 +126,13 @@ impl ItemQueues {
         let size = |queue: &Queue| if is_long { queue.bytes } else { queue.items.len() };
         self.queues
             .iter()
-            .filter(|(source, _)| matches!(source, Source::Messages(_)))
+            .filter(|(source, _)| matches!(source, ItemSource::Messages(_)))
             .max_by_key(|(source, queue)| (size(queue), **source == own))
             .map(|(source, queue)| (*source, queue.overflow))
     }
 
     /// Takes the item that has waited for longest.
-    pub(crate) fn pop(&mut self, budget: &MemoryBudget) -> Option<(Source, Bytes)> {
+    pub(crate) fn pop(&mut self, budget: &MemoryBudget) -> Option<(ItemSource, Bytes)> {
         let (_, source) = self.firsts.first_key_value()?;
         let source = *source;
         let item = self.pop_first(source)?;
@@ -141,7 +141,7 @@ impl ItemQueues {
     }
 
     /// Takes all items of a source.
-    pub(crate) fn take(&mut self, source: Source, budget: &MemoryBudget) -> Vec<Bytes> {
+    pub(crate) fn take(&mut self, source: ItemSource, budget: &MemoryBudget) -> Vec<Bytes> {
         let items = std::iter::from_fn(|| self.pop_first(source)).collect();
         self.reserve(budget);
         items
@@ -161,7 +161,7 @@ impl ItemQueues {
         std::mem::take(&mut self.paused)
     }
 
-    fn push(&mut self, source: Source, item: Bytes, overflow: Overflow) {
+    fn push(&mut self, source: ItemSource, item: Bytes, overflow: Overflow) {
         let queue = self.queues.entry(source).or_default();
         if queue.items.is_empty() {
             self.firsts.insert(self.arrivals, source);
@@ -169,8 +169,8 @@ impl ItemQueues {
         queue.bytes += item.len();
         queue.overflow = overflow;
         match source {
-            Source::Call(_) => self.stream_bytes += item.len(),
-            Source::Messages(_) => {
+            ItemSource::Call(_) => self.stream_bytes += item.len(),
+            ItemSource::Messages(_) => {
                 self.messages += 1;
                 self.message_bytes += item.len();
             }
@@ -179,7 +179,7 @@ impl ItemQueues {
         self.arrivals += 1;
     }
 
-    fn pop_first(&mut self, source: Source) -> Option<Bytes> {
+    fn pop_first(&mut self, source: ItemSource) -> Option<Bytes> {
         let queue = self.queues.get_mut(&source)?;
         let (arrival, item) = queue.items.pop_front()?;
         self.firsts.remove(&arrival);
@@ -190,7 +190,7 @@ impl ItemQueues {
         Some(item)
     }
 
-    fn pop_last(&mut self, source: Source) -> Option<Bytes> {
+    fn pop_last(&mut self, source: ItemSource) -> Option<Bytes> {
         let queue = self.queues.get_mut(&source)?;
         let (arrival, item) = queue.items.pop_back()?;
         if queue.items.is_empty() {
@@ -200,7 +200,7 @@ impl ItemQueues {
         Some(item)
     }
 
-    fn removed(&mut self, source: Source, bytes: usize) {
+    fn removed(&mut self, source: ItemSource, bytes: usize) {
         if let Some(queue) = self.queues.get_mut(&source) {
             queue.bytes -= bytes;
             if queue.items.is_empty() {
@@ -208,8 +208,8 @@ impl ItemQueues {
             }
         }
         match source {
-            Source::Call(_) => self.stream_bytes -= bytes,
-            Source::Messages(_) => {
+            ItemSource::Call(_) => self.stream_bytes -= bytes,
+            ItemSource::Messages(_) => {
                 self.messages -= 1;
                 self.message_bytes -= bytes;
             }
@@ -258,8 +258,8 @@ mod tests {
         }
         queues.push_item(call(1), Bytes::from("e"), 100, &budget);
         assert_eq!(budget.bytes(), 2, "messages reserve themselves");
-        assert_eq!(queues.pop(&budget), Some((Source::Call(call(1)), Bytes::from("a"))));
-        assert_eq!(queues.pop(&budget), Some((Source::Messages(1), Bytes::from("b"))));
+        assert_eq!(queues.pop(&budget), Some((ItemSource::Call(call(1)), Bytes::from("a"))));
+        assert_eq!(queues.pop(&budget), Some((ItemSource::Messages(1), Bytes::from("b"))));
         assert_eq!(budget.bytes(), 1);
         assert_eq!(rest(&mut queues), "c d e");
     }
@@ -272,9 +272,9 @@ mod tests {
             queues.push_item(call(1), Bytes::from(item), 5, &budget);
             assert_eq!(budget.bytes(), 5 + waiting, "{item}");
         }
-        assert_eq!(queues.take(Source::Call(call(1)), &budget), ["longer than all"]);
-        assert_eq!(queues.take(Source::Call(call(2)), &budget), ["other"]);
-        assert!(queues.take(Source::Call(call(2)), &budget).is_empty());
+        assert_eq!(queues.take(ItemSource::Call(call(1)), &budget), ["longer than all"]);
+        assert_eq!(queues.take(ItemSource::Call(call(2)), &budget), ["other"]);
+        assert!(queues.take(ItemSource::Call(call(2)), &budget).is_empty());
         assert_eq!(budget.bytes(), 0);
     }
 

@@ -20,7 +20,7 @@ use ucall_proto::CallNumber;
 use super::ConnectionDriver;
 use crate::caller::CallId;
 use crate::handler::Handler;
-use crate::item_queues::{ItemQueues, Source};
+use crate::item_queues::{ItemQueues, ItemSource};
 use crate::overflow::Overflow;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
@@ -84,8 +84,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(super) fn write_last_items(&mut self, call: CallId) {
         let Some(entry) = self.connections.find(call.connection) else { return };
         let Some(queues) = &mut entry.items else { return };
-        let notifications = queues.take(Source::NOTIFICATIONS, self.context.budget());
-        let items = queues.take(Source::Call(call.number), self.context.budget());
+        let notifications = queues.take(ItemSource::NOTIFICATIONS, self.context.budget());
+        let items = queues.take(ItemSource::Call(call.number), self.context.budget());
         for notification in notifications {
             self.write_before_reply(call.connection, notification);
         }
@@ -99,8 +99,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(super) fn resume_items(&mut self, id: Id) {
         while let Some((source, item)) = self.next_item(id) {
             match source {
-                Source::Call(number) => self.write_item(id, number, &item),
-                Source::Messages(_) => self.write_framed(id, item),
+                ItemSource::Call(number) => self.write_item(id, number, &item),
+                ItemSource::Messages(_) => self.write_framed(id, item),
             }
         }
         let bytes_max = self.context.config().limits.stream_bytes_max;
@@ -124,7 +124,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     }
 
     /// The next waiting item, unless a send is under way.
-    fn next_item(&mut self, id: Id) -> Option<(Source, Bytes)> {
+    fn next_item(&mut self, id: Id) -> Option<(ItemSource, Bytes)> {
         let entry = self.connections.find(id).filter(|entry| !entry.outgoing.is_sending())?;
         entry
             .items
