@@ -284,10 +284,10 @@ mod tests {
         false
     }
 
-    fn small_store() -> (tempfile::TempDir, Committer) {
+    fn small_store(bytes_max: usize) -> (tempfile::TempDir, Committer) {
         let directory = tempfile::TempDir::new().expect("a directory");
         let durability = Durability::None;
-        let options = StoreOptions { durability, bytes_max: 1 << 20, ..StoreOptions::default() };
+        let options = StoreOptions { durability, bytes_max, ..StoreOptions::default() };
         let database = Database::open(directory.path(), &options).expect("a store");
         let committer = Committer::start(Arc::new(database), MAINTENANCE_INTERVAL);
         (directory, committer.expect("a thread"))
@@ -295,21 +295,23 @@ mod tests {
 
     #[test]
     fn a_deleted_value_makes_room_in_a_full_file() {
-        let (_directory, committer) = small_store();
-        let (bytes, never) = (300 << 10, Expiry::Never);
-        let full = (0_u8..4).find_map(|key| put(&committer, &[key], bytes, never).err());
-        assert_eq!(full.expect("a full file").to_string(), "the store has grown to max_bytes");
-        for key in 0_u8..3 {
-            let deleted = write(&committer, Operation::Delete { key: vec![key] });
-            assert_eq!(deleted.expect("deleted"), Outcome::Deleted(true));
-            put(&committer, &[key], bytes, never).expect("there is room");
+        // The longer ones do not fit into the room that only deletions have.
+        for (bytes_max, bytes) in [(1 << 20, 300 << 10), (10 << 20, 3 << 20)] {
+            let ((_directory, committer), never) = (small_store(bytes_max), Expiry::Never);
+            let full = (0_u8..4).find_map(|key| put(&committer, &[key], bytes, never).err());
+            assert_eq!(full.expect("a full file").to_string(), "the store has grown to max_bytes");
+            for key in 0_u8..3 {
+                let deleted = write(&committer, Operation::Delete { key: vec![key] });
+                assert_eq!(deleted.expect("deleted"), Outcome::Deleted(true));
+                put(&committer, &[key], bytes, never).expect("there is room");
+            }
         }
     }
 
     #[test]
     fn a_full_file_has_room_when_its_entries_have_expired() {
         for bytes in [500, 1_000, 10_000] {
-            let (_directory, committer) = small_store();
+            let (_directory, committer) = small_store(1 << 20);
             let mut until_ms = now_ms();
             let mut durations = (10..).map(|exponent| 1 << exponent);
             while !fill(&committer, bytes, until_ms) {
