@@ -549,16 +549,19 @@ def test_the_supervisor_reports_the_stats_of_its_workers(tmp_path: Path) -> None
     script = tmp_path / "script.py"
     script.write_text(
         "import os, threading, time, ucall\n"
+        # One write each: the workers write to the same pipe.
+        "def write(*words):\n"
+        "    os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
         "server = ucall.Server(port=0)\n"
         "@server\n"
         "def sum(a: int, b: int) -> int:\n"
         "    return a + b\n"
-        "def tell():\n"
+        "def count():\n"
         "    while server.stats()['calls'] < 10:\n"
         "        time.sleep(0.01)\n"
-        "    print('counted', os.getpid(), server.stats()['calls'], flush=True)\n"
-        "threading.Thread(target=tell, daemon=True).start()\n"
-        "print('port', server.port, flush=True)\n"
+        "    write('counted', os.getpid(), server.stats()['calls'])\n"
+        "threading.Thread(target=count, daemon=True).start()\n"
+        "write('port', server.port)\n"
         "server.run(workers=2)\n"
     )
     process = subprocess.Popen(
@@ -570,8 +573,8 @@ def test_the_supervisor_reports_the_stats_of_its_workers(tmp_path: Path) -> None
         for number in range(10):
             assert eventually(lambda: answers(port)), number
         lines = (line.split() for line in process.stdout)
-        told = (words for words in lines if words[:2] == ["counted", str(process.pid)])
-        assert int(next(told)[2]) >= 10
+        counted = (words for words in lines if words[:2] == ["counted", str(process.pid)])
+        assert int(next(counted)[2]) >= 10
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:
