@@ -191,12 +191,21 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Result<ReplyHeaders<'a>, Step> {
-        let is_tls = self.is_tls();
-        check_access(head, is_last, is_tls, environment).map_err(|error| {
-            let origin = environment.access.check(head.host(), head.origin(), is_tls);
-            let origin = origin.unwrap_or_default();
-            self.refuse_for_origin(origin, &error, head.method(), environment, out)
-        })
+        check_access(head, is_last, self.is_tls(), environment)
+            .map_err(|error| self.refuse_access(head, &error, environment, out))
+    }
+
+    #[cold]
+    fn refuse_access<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        error: &HttpError,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let origin = environment.access.check(head.host(), head.origin(), self.is_tls());
+        let origin = origin.unwrap_or_default();
+        self.refuse_for_origin(origin, error, head.method(), environment, out)
     }
 
     /// Whether a request may start a stream, as those of routes may, whose items follow the replies
