@@ -286,32 +286,30 @@ impl PlainConnection {
                 Step::Consumed(progress.consumed)
             }
             Ok(progress) => {
-                let refused = self.run_chunked(&chunked, environment, out);
-                refused.unwrap_or(Step::Consumed(progress.consumed))
+                self.run_chunked(&chunked, environment, out);
+                Step::Consumed(progress.consumed)
             }
         }
     }
 
-    /// Answers a request with a chunked body, whose head was accepted before. Returns the rejection
-    /// of one that has arrived too late: the worker is overloaded now.
+    /// Answers a request with a chunked body, whose head was accepted before. If the worker is
+    /// overloaded now, it refuses the request.
     fn run_chunked<S: Service>(
         &mut self,
         chunked: &Chunked,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
-    ) -> Option<Step> {
+    ) {
         let head = http1::parse_head(&chunked.head, &environment.limits.head);
-        let Ok(Some(head)) = head else { return None };
+        let Ok(Some(head)) = head else { return };
         let is_last = self.is_last(self.requests + 1, environment);
-        let reply_headers = match self.check_or_refuse(&head, is_last, environment, out) {
-            Ok(reply_headers) => reply_headers,
-            Err(step) => return Some(step),
+        let Ok(reply_headers) = self.check_or_refuse(&head, is_last, environment, out) else {
+            return;
         };
         if let Protocol::Http(Http { identity: Some(identity), .. }) = &self.protocol {
             environment.service.set_identity(identity);
         }
         self.run_request(&head, &chunked.body, &reply_headers, environment, out);
-        None
     }
 
     /// Answers a complete request.
