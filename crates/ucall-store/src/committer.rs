@@ -169,7 +169,6 @@ impl Shared {
         expired_max: usize,
     ) -> Result<Vec<Written>, StoreError> {
         let mut writer = self.database.write()?;
-        let used = writer.used_bytes()?;
         let mut written = Vec::new();
         for operation in operations {
             match operation.apply(&mut writer) {
@@ -178,7 +177,7 @@ impl Shared {
             }
         }
         writer.remove_expired(expired_max)?;
-        writer.check_growth(used)?;
+        writer.check_growth()?;
         writer.commit()?;
         Ok(written)
     }

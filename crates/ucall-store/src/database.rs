@@ -100,6 +100,17 @@ impl Database {
         Ok(self.env.clone().static_read_txn()?)
     }
 
+    /// The bytes of the pages of all tables.
+    fn used_bytes(&self, snapshot: &RoTxn<'_, heed::AnyTls>) -> Result<usize, StoreError> {
+        let mut bytes = 0;
+        for table in [self.entries, self.expiries, self.meta, self.changes] {
+            let stat = table.stat(snapshot)?;
+            let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
+            bytes += pages * stat.page_size as usize;
+        }
+        Ok(bytes)
+    }
+
     /// Whether nothing was committed since.
     #[inline]
     pub(crate) fn is_newest(&self, snapshot: &Snapshot) -> bool {
@@ -326,22 +337,14 @@ impl Writer<'_> {
         Ok(count)
     }
 
-    /// The bytes of the pages of all tables.
-    pub(crate) fn used_bytes(&self) -> Result<usize, StoreError> {
-        let Database { entries, expiries, meta, changes, .. } = self.database;
-        let mut bytes = 0;
-        for table in [entries, expiries, meta, changes] {
-            let stat = table.stat(&self.transaction)?;
-            let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
-            bytes += pages * stat.page_size as usize;
+    /// Fails if the writes have made the tables larger, and larger than they may be.
+    pub(crate) fn check_growth(&self) -> Result<(), StoreError> {
+        let used = self.database.used_bytes(&self.transaction)?;
+        if used <= self.database.used_bytes_max {
+            return Ok(());
         }
-        Ok(bytes)
-    }
-
-    /// Fails if the tables have grown past their limit since they had so many bytes.
-    pub(crate) fn check_growth(&self, before: usize) -> Result<(), StoreError> {
-        let used = self.used_bytes()?;
-        match used > before && used > self.database.used_bytes_max {
+        let committed = self.database.env.read_txn()?;
+        match used > self.database.used_bytes(&committed)? {
             true => Err(heed::Error::Mdb(heed::MdbError::MapFull).into()),
             false => Ok(()),
         }

@@ -3,7 +3,7 @@
 /// The size of the map is a multiple of the page size of any system.
 const MAP_STEP: usize = 64 << 10;
 /// What a full file has for the copies of pages that a deletion changes.
-const SPARE_BYTES: usize = 1 << 20;
+const DELETION_BYTES: usize = 1 << 20;
 
 /// When a write is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,6 +47,6 @@ impl StoreOptions {
     }
 
     pub(crate) fn map_bytes(&self) -> usize {
-        (self.used_bytes_max() + SPARE_BYTES).next_multiple_of(MAP_STEP)
+        (self.used_bytes_max() + DELETION_BYTES).next_multiple_of(MAP_STEP)
     }
 }
