@@ -1,5 +1,6 @@
 //! Bearer tokens and API keys, which a worker checks without the interpreter (`ucall.auth`).
 
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -85,6 +86,13 @@ impl KeyTable {
 /// which a comparison of arrays returns.
 pub(crate) fn is_unauthorized(py: Python<'_>, user: &Py<PyAny>) -> bool {
     let user = user.bind(py);
-    let is_bool = || user.get_type().name().is_ok_and(|name| name == "bool" || name == "bool_");
-    user.is_none() || is_bool() && !user.is_truthy().unwrap_or(false)
+    let is_false = user.is(pyo3::types::PyBool::new(py, false));
+    user.is_none() || is_false || is_bool_of_numpy(user) && !user.is_truthy().unwrap_or(false)
+}
+
+/// By the name of its type, which NumPy 2 has changed: NumPy may not be installed.
+fn is_bool_of_numpy(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: an object has a type, whose name is a C string.
+    let name = unsafe { CStr::from_ptr((*object.get_type_ptr()).tp_name) };
+    name == c"numpy.bool" || name == c"numpy.bool_"
 }
