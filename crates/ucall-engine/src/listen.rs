@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Connections that may wait to be accepted; the system's own limit (`somaxconn`) cuts it.
 pub(crate) const BACKLOG: i32 = 4096;
-/// As often a silent peer is probed; it is gone after three unanswered probes.
+/// The time between keepalive probes of a silent peer, which is gone after three without an answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Binds a TCP socket to `address` and listens.
@@ -28,8 +28,8 @@ pub fn bind(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     }
     // Linux copies the option to accepted sockets, which saves a call for each.
     socket.set_tcp_nodelay(true)?;
-    // Linux copies these, too. They find peers that have left without a sign, or that have closed a
-    // connection on which no more is sent.
+    // Linux copies these, too. Probes find peers that were cut off, or that have closed a
+    // connection on which the server sends nothing.
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_INTERVAL);
     socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_INTERVAL).with_retries(3))?;
     socket.bind(&address.into()).map_err(|error| explain(error, address))?;

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Lifespan", "LifespanHooks"]
 
-Hook = Callable[[], object]
 #: How long cancelled calls may clean up before the shutdown hooks.
 _CLEANUP_S = 2.0
 
+Hook = Callable[[], object]
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
 
 
