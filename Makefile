@@ -73,8 +73,8 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 $(STAMPS)/wheel: $(SOURCES) $(STAMPS)/maturin
 	@tools/check-requirements.sh
 	@rm -rf $(WHEELS)
-	@echo "Building the package for release: some minutes the first time"
-	@$(VENV)/bin/maturin build --quiet --release --locked --out $(WHEELS) --interpreter $(PY) \
+	@echo "Building the package: some minutes the first time"
+	@$(VENV)/bin/maturin build --quiet --profile test-release --locked --out $(WHEELS) --interpreter $(PY) \
 		>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
 	@touch $@
 
