@@ -25,6 +25,9 @@ STUBS := $(wildcard python/ucall/_core.pyi)
 CARGO := cargo
 CARGO_TEST_FLAGS ?=
 PYTEST_FLAGS ?= -q
+# Otherwise each test runs on one engine, see tests/selection.py. This includes their prerequisites.
+conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp: \
+	override PYTEST_FLAGS += --both-engines
 # Most tests wait for a peer or a time limit, so there are more test processes than processors. 0 runs
 # all tests in one process.
 TEST_PROCESSES ?= 6
@@ -162,7 +165,7 @@ test-nats-tool: setup test-programs .bench/bin/nats ## Let the tool of NATS, bui
 
 .PHONY: leaks
 leaks: setup ## Make a million calls of every kind on each engine, and count leaks
-	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest -q -s tests/python/test_leaks.py
+	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest $(PYTEST_FLAGS) -s tests/python/test_leaks.py
 
 SANITIZED := --locked --package ucall-buffer --package ucall-engine --package ucall-server
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')

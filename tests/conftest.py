@@ -1,9 +1,12 @@
-"""What all suites share: the end of a run lists missing programs, and examples that did not run."""
+"""What all suites share: which variants run, and what the end of a run says did not."""
 
 from __future__ import annotations
 
 import programs
 import pytest
+from selection import pytest_addoption, pytest_collection_modifyitems
+
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

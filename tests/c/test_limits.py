@@ -26,6 +26,7 @@ def security(request, tmp_path):
     return ["--certificate", path], context
 
 
+@pytest.mark.one_of("engine", "security")
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.c)
 def test_every_limit_by_its_field(built, engine, security, limit):
     flags, context = security

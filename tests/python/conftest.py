@@ -30,25 +30,6 @@ collect_ignore = [
 ]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--first-variants", action="store_true", help="run one variant of each test marked slow"
-    )
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--first-variants"):
-        return
-    seen, selected, deselected = set(), [], []
-    for item in items:
-        name = item.nodeid.partition("[")[0]
-        is_slow = item.get_closest_marker("slow") is not None
-        (deselected if is_slow and name in seen else selected).append(item)
-        seen.add(name)
-    items[:] = selected
-    config.hook.pytest_deselected(items=deselected)
-
-
 def pytest_collection_finish() -> None:
     """Freezes pytest's objects, so that a test that collects garbage does not traverse them."""
     gc.collect()

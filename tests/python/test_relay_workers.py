@@ -63,7 +63,6 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("engine", ["posix", "uring"])
 def test_a_shortage_of_descriptors_opens_no_circuit(engine: str) -> None:
     """Calls over HTTP need a connection each; those past the limit may be made again."""
     go: list[bool] = []

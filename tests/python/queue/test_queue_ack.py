@@ -333,13 +333,8 @@ def test_a_forked_child_acknowledges_nothing() -> None:
         assert process.stdout.readline() == "done\n"
 
 
-@pytest.mark.parametrize("engine", ["posix", "uring"])
 @pytest.mark.parametrize("pairs", ["tcp", "unix", "shm"], indirect=True)
 def test_both_engines(pairs: Pairs, engine: str) -> None:
-    from serving import NO_URING
-
-    if engine == "uring" and NO_URING:
-        pytest.skip(NO_URING)
     for putter in ("client", "server"):
         ours, getter = met(pairs, putter, engine=engine)
         sizes = (0, 8, 8_193, 70_000, 1 << 20)

@@ -62,11 +62,6 @@ with nq.new("shm", "client", options) as queue:
 """
 
 
-@pytest.fixture(params=["posix", "uring"])
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def test_arrays_are_views_that_keep_their_memory(pairs: Pairs, engine: str) -> None:
     server = pairs.server(engine=engine)
     client = pairs.client(server, engine=engine)

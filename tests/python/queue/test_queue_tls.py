@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from certificates import Authority, Files
 from handshakes import client_hello, resident_bytes
 from pairs import Pairs, free_location, sockets
 from proxy import Proxy
-from serving import NO_URING
 
 from ucall import queue as nq
 from ucall.aio import queue as anq
@@ -41,13 +40,6 @@ plain = pytest.mark.parametrize("pairs", ["tcp", "unix"], indirect=True)
 def other_ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """An untrusted authority."""
     return Authority(tmp_path_factory.mktemp("stranger"))
-
-
-@pytest.fixture(params=["posix", "uring"])
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "uring" and NO_URING:
-        pytest.skip(NO_URING)
-    yield request.param
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import pytest
 from frames import hello
 from pairs import Pairs, sockets
 from resources import wait_until
-from serving import NO_URING
 
 from harness import HOST, program, refuses_descriptors
 from ucall import queue as nq
@@ -90,13 +89,6 @@ for line in sys.stdin:
     files = [open("/dev/null") for _ in range(20)]
     print("opened", len(files))
 """
-
-
-@pytest.fixture(params=["posix", "uring"])
-def engine(request: pytest.FixtureRequest) -> str:
-    if request.param == "uring" and NO_URING:
-        pytest.skip(NO_URING)
-    return str(request.param)
 
 
 class Limited:

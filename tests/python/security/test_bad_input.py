@@ -1,4 +1,4 @@
-"""Every bad input, on each engine, with and without TLS.
+"""Every bad input, with each combination of engine and TLS in turn.
 
 After each: the reply is the expected one, the process is the same, the next call is answered, and
 memory and descriptors have returned to their earlier values.
@@ -114,6 +114,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
         report.write(Path(path), "table", report.table(SETTINGS))
 
 
+@pytest.mark.one_of("setting")
 @pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.group}: {case.name}")
 def test_bad_input(case: Case, setting: Setting, targets: Targets, timed: Timed) -> None:
     target = targets[case.server]

@@ -5,31 +5,27 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import limits
 import pytest
-import trustme
+from certificates import Authority, Files, authority, files
 from limits import LIMITS, TIMEOUT_S, TIMEOUTS, Limit, LimitedServer
 from serving import Serve
 
 from ucall import _core
 
+__all__ = ["authority", "files"]
+
 Security = tuple[dict[str, Any], ssl.SSLContext | None]
 
 
 @pytest.fixture(params=["plain", "TLS"])
-def security(request: pytest.FixtureRequest, tmp_path: Path) -> Security:
+def security(request: pytest.FixtureRequest, files: Files, authority: Authority) -> Security:
     """The server's options, and the TLS context of its clients."""
     if request.param == "plain":
         return {}, None
-    authority = trustme.CA()
-    path = tmp_path / "server.pem"
-    authority.issue_cert(limits.HOST).private_key_and_cert_chain_pem.write_to_path(path)
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    return {"ssl_certfile": path}, context
+    return {"ssl_certfile": files.both}, authority.context()
 
 
 def functions() -> list[Callable[..., Any]]:
@@ -64,6 +60,7 @@ def functions() -> list[Callable[..., Any]]:
     return [echo, text, hold, release, held, served]
 
 
+@pytest.mark.one_of("engine", "security")
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.python)
 def test_every_limit_by_its_option(serve: Serve, security: Security, limit: Limit) -> None:
     options, context = security

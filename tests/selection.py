@@ -1,0 +1,105 @@
+"""Which variants of a test run: by default one, of those that differ only by the engine.
+
+A test with the parameter `engine` runs on one engine, chosen by a hash of the test's id, so a suite
+covers both engines in half the time. The marker `one_of` names the parameters to choose among:
+`pytest.mark.one_of("engine", "security")` runs one combination of engine and TLS, and
+`pytest.mark.one_of()`, for tests that compare engines, runs all. The option `--both-engines` runs
+all combinations. So does naming a test, as in `pytest FILE::NAME`.
+
+Of a test marked `slow`, `--first-variants` runs one variant.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import zlib
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    all_help = "run each test on both engines, and each limit in every combination"
+    parser.addoption("--both-engines", action="store_true", help=all_help)
+    first_help = "run one variant of each test marked slow"
+    parser.addoption("--first-variants", action="store_true", help=first_help)
+
+
+# After `-k` and `-m`, so that `-k uring` runs all that it names.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Removes the variants that do not run."""
+    selected = items
+    is_named = any("::" in argument for argument in config.args)
+    # Only the package says whether io_uring is allowed, and the C library's tests also run without.
+    has_package = importlib.util.find_spec("ucall") is not None
+    if has_package and not (config.getoption("--both-engines") or is_named):
+        selected = one_of_each(selected)
+    if config.getoption("--first-variants"):
+        selected = first_of_slow(selected)
+    kept = set(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = selected
+
+
+def one_of_each(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """One item of each group that differs only by its engine, or by what `one_of` names."""
+    groups: dict[Hashable, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(_group(item), []).append(item)
+    kept = {_chosen(group) for group in groups.values()}
+    return [item for item in items if item in kept]
+
+
+def first_of_slow(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """All items but those marked slow, and of these one for each function."""
+    seen, selected = set(), []
+    for item in items:
+        name = _id(item).partition("[")[0]
+        is_slow = item.get_closest_marker("slow") is not None
+        if not (is_slow and name in seen):
+            selected.append(item)
+        seen.add(name)
+    return selected
+
+
+def _id(item: pytest.Item) -> str:
+    """The item's id, without the suffix that pytest-xdist adds for a group."""
+    path, _, name = item.location
+    return f"{path}::{name}"
+
+
+def _group(item: pytest.Item) -> Hashable:
+    """What an item shares with those that differ only by the parameters of `one_of`."""
+    marker = item.get_closest_marker("one_of")
+    axes = marker.args if marker else ("engine",)
+    # pytest makes one object for each value, which all variants share; not all can be hashed.
+    others = {name: id(value) for name, value in _params(item).items() if name not in axes}
+    return _id(item).partition("[")[0], tuple(others.items())
+
+
+def _chosen(group: list[pytest.Item]) -> pytest.Item:
+    """The item that runs, which depends only on the id of the first one and on io_uring."""
+    variants = group
+    if len(group) > 1 and not _allows_uring():
+        variants = [it for it in group if _params(it).get("engine") != "uring"] or group
+    return variants[zlib.crc32(_id(group[0]).encode()) % len(variants)]
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    """The values of its parameters, by name."""
+    variant = getattr(item, "callspec", None)
+    return variant.params if variant else {}
+
+
+@functools.cache
+def _allows_uring() -> bool:
+    from ucall import EngineError, uring
+
+    try:
+        uring.Server(port=0)
+    except EngineError:
+        return False
+    return True
