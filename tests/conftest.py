@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import programs
 import pytest
-from selection import pytest_addoption, pytest_collection_modifyitems
+import selection
+from outcomes import Outcomes
+from selection import pytest_collection_modifyitems
 
-__all__ = ["pytest_addoption", "pytest_collection_modifyitems"]
+__all__ = ["pytest_collection_modifyitems"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    selection.pytest_addoption(parser)
+    parser.addoption("--outcomes", type=Path, help="write here which tests failed or did not run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("outcomes")
+    # The processes of pytest-xdist report to the one that started them.
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(path))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
