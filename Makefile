@@ -23,16 +23,17 @@ TYPED_CODE := $(wildcard python/ucall/*.py)
 STUBS := $(wildcard python/ucall/_core.pyi)
 
 CARGO := cargo
+# Its build folder.
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 CARGO_TEST_FLAGS ?=
 PYTEST_FLAGS ?= -q
-# Otherwise each test runs on one engine, see tests/selection.py. This includes their prerequisites.
-conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp: \
-	override PYTEST_FLAGS += --both-engines
+# Runs what failed once more, alone: see the file.
+RUN_TESTS = $(PY) tools/run-tests.py
 # Most tests wait for a peer or a time limit, so there are more test processes than processors. 0 runs
 # all tests in one process.
 TEST_PROCESSES ?= 6
 # After a process has died, pytest-xdist would wait for ever with `--dist loadgroup`.
-AT_ONCE = --numprocesses $(TEST_PROCESSES) --max-worker-restart 0
+AT_ONCE = --numprocesses=$(TEST_PROCESSES) --max-worker-restart=0
 BENCH_FLAGS ?=
 CFLAGS ?= -O2 -Wall -Wextra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -45,14 +46,23 @@ export PYO3_PYTHON := $(abspath $(PY))
 BENCH_RUST := $(wildcard bench/load/src/*.rs bench/json/src/*.rs bench/peers/rust/src/*.rs) \
 	$(wildcard bench/peers/rust/src/bin/*.rs)
 
-AARCH64 := aarch64-unknown-linux-gnu
+# Each has the targets of one subject.
+INCLUDED := tests/tests.mk tools/release.mk bench/bench.mk
 
-.PHONY: help
-help: ## List the targets
-	@grep -hE '^[a-z0-9.%-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+# The description of a target begins with `##` if many people need it, else with `#:`.
+LIST = grep -hE '^[a-z0-9.%-]+:.*$(1) ' $(2) | sed -E 's/:.*$(1) /\t/' | expand -t 20
+.PHONY: help help-all
+help: ## List the targets that people need most
+	@$(call LIST,\#\#,$(MAKEFILE_LIST))
 
-.PHONY: setup
-setup: $(STAMPS)/package ## Make .venv with the package, built for release, and its test extras
+help-all: ## List all targets, by subject
+	@for file in $(MAKEFILE_LIST); do echo "$$file:"; $(call LIST,\#[\#:],"$$file"); done
+
+# .venv has one of two builds of the package. Cargo keeps both, so a change between them takes seconds.
+.PHONY: setup setup-release
+setup: $(STAMPS)/package-test-release ## Make .venv with the package, built for tests, and its test extras
+
+setup-release: $(STAMPS)/package-release ## Put the release build into .venv, which the benchmarks measure
 
 .PHONY: requirements
 requirements: ## List missing tools, and how to install them
@@ -73,19 +83,21 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 	@touch $@
 
 # maturin lists every crate that it downloads, also with --quiet, so its output is shown on failure.
-$(STAMPS)/wheel: $(SOURCES) $(STAMPS)/maturin
+$(STAMPS)/wheel-%: $(SOURCES) $(STAMPS)/maturin
 	@tools/check-requirements.sh
-	@rm -rf $(WHEELS)
-	@echo "Building the package: some minutes the first time"
-	@$(VENV)/bin/maturin build --quiet --profile test-release --locked --out $(WHEELS) --interpreter $(PY) \
-		>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@rm -rf $(WHEELS)/$*
+	@echo "Building the package ($*): some minutes the first time"
+	@$(VENV)/bin/maturin build --quiet --profile $* --locked --out $(WHEELS)/$* --interpreter $(PY) \
+		>$(STAMPS)/build-$*.log 2>&1 || { cat $(STAMPS)/build-$*.log; exit 1; }
 	@touch $@
 
 # pip does not replace a package of the same version, so this forces it.
-$(STAMPS)/package: $(STAMPS)/wheel $(STAMPS)/test-tools
+$(STAMPS)/package-%: $(STAMPS)/wheel-% $(STAMPS)/test-tools
 	@echo "Installing the package into $(VENV)"
-	@$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/*.whl
+	@$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/$*/*.whl
+	@rm -f $(STAMPS)/package-*
 	@touch $@
+.PRECIOUS: $(STAMPS)/wheel-%
 
 # Not as an extra of the package, so that linting Python builds no Rust.
 $(STAMPS)/lint-tools: pyproject.toml $(STAMPS)/venv | $(STAMPS)/test-tools
@@ -94,13 +106,21 @@ $(STAMPS)/lint-tools: pyproject.toml $(STAMPS)/venv | $(STAMPS)/test-tools
 	@touch $@
 
 .PHONY: demo
-demo: setup .bench/target/release/load ## Serve the example, call it over HTTP and raw TCP, load it for five seconds
+demo: setup-release .bench/target/release/load ## Serve the example, call it over HTTP and raw TCP, load it for five seconds
 	@tools/demo.sh
 
-.PHONY: test test-rust test-python
-test: test-rust test-python ## Build and run every test (TEST_PROCESSES=0: one after another)
+.PHONY: test test-all test-rust test-python
+test: test-rust test-python ## Build and run the tests, each on one engine (TEST_PROCESSES=0: one at a time)
+	@$(RUN_TESTS) flaky
 
-.PHONY: test-programs test-without-programs bare-machine
+test-all: override PYTEST_FLAGS += --both-engines
+test-all: override VARIANTS :=
+test-all: test ## Run the tests on both engines, and all variants of the slow ones
+
+# Variants of slow tests that `make test` runs.
+VARIANTS := --first-variants
+
+.PHONY: test-programs
 test-programs:
 	@tools/install-test-programs.sh
 
@@ -109,33 +129,21 @@ test-programs:
 	@mkdir -p $(@D)
 	@if command -v go >/dev/null; then go build -o $@ $<; fi
 
-# ucall-python is an extension module, which the Python tests cover.
+# ucall-python is an extension module, which the Python tests cover. This includes the fuzz targets
+# over their corpus, on stable and without cargo-fuzz.
 test-rust: $(STAMPS)/venv ## Run the Rust tests
-	RUST_TEST_THREADS=$(or $(filter-out 0,$(TEST_PROCESSES)),1) $(CARGO) test --locked --workspace \
-		--exclude ucall-python $(CARGO_TEST_FLAGS)
+	RUST_TEST_THREADS=$(or $(filter-out 0,$(TEST_PROCESSES)),1) $(RUN_TESTS) cargo $(TESTED) \
+		$(CARGO_TEST_FLAGS)
 
-# Three preemptions reach every step of these protocols, and take seconds rather than hours.
-.PHONY: test-loom
-test-rust: test-loom
-test-loom: ## Run the mailbox and the wakeups in every interleaving of their threads
-	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --release --locked \
-		--package ucall-engine --lib --target-dir target/loom -- wake:: mailbox::
-
-# Otherwise the dependencies are built again.
-SAME_TARGET_DIR = --target-dir $(abspath $(TARGET_DIR))
-
-.PHONY: test-fuzz fuzz
-# Runs the fuzz targets on stable, without cargo-fuzz, over the corpus and mutations of it.
-test: test-fuzz
-test-fuzz: ## Run the fuzz targets for seconds (MUTATIONS=1000000 for more)
-	cd fuzz && $(CARGO) test --quiet --locked $(SAME_TARGET_DIR)
+# One profile and one set of features for all that tests build, so that each crate is compiled once.
+TESTED := --profile=test-release --locked --workspace --exclude=ucall-python
 
 test: test-bench
-test-bench: $(STAMPS)/test-tools ## Run the tests of the benchmark's harness and report
-	$(PY) -m pytest $(PYTEST_FLAGS) tests/bench
+test-bench: $(STAMPS)/test-tools #: Run the tests of the benchmark's harness and report
+	$(RUN_TESTS) pytest $(PYTEST_FLAGS) tests/bench
 
 test-python: setup test-programs .bench/tls_client ## Run the Python tests against the built package
-	$(PY) -m pytest $(AT_ONCE) --dist loadgroup --first-variants $(PYTEST_FLAGS) tests/python
+	$(RUN_TESTS) pytest $(AT_ONCE) --dist=loadgroup $(VARIANTS) $(PYTEST_FLAGS) tests/python
 
 .bench/docs/stamp: docs/site/requirements.txt $(STAMPS)/venv
 	@mkdir -p $(@D)
@@ -152,72 +160,49 @@ docs: setup .bench/docs/stamp ## Build the documentation in .site/, and check it
 		-c docs/site -d .site/doctrees . .site/html
 	@echo "docs: .site/html/index.html"
 
-# The features are those of `make test-rust`, so that neither compiles the other's crates again.
-.PHONY: websocket-echo
-websocket-echo: $(STAMPS)/venv
-	@$(CARGO) build --quiet --locked --workspace --exclude ucall-python --example ws_echo
-
-.PHONY: conformance test-conformance
+.PHONY: test-conformance
 test: test-conformance
-test-conformance: setup test-programs websocket-echo ## Run conformance suites: JSONTestSuite, h11, httptools, httplint
+test-conformance: setup test-programs #: Run conformance suites: JSONTestSuite, h11, httptools, httplint
 	@tools/install-conformance.sh $(PY)
-	$(PY) -m pytest $(PYTEST_FLAGS) --ignore tests/conformance/test_tls.py tests/conformance
+	@$(CARGO) build --quiet $(TESTED) --example ws_echo
+	$(RUN_TESTS) pytest $(PYTEST_FLAGS) --ignore=tests/conformance/test_tls.py tests/conformance
 
 # Playwright drives Debian's Chromium, and brings a newer Node.
 PLAYWRIGHT := playwright==1.65.2
-.PHONY: test-javascript test-browser
+.PHONY: test-javascript
 test: test-javascript
-test-javascript: docs test-programs ## Test ucall.js in Node, and with the site in Chromium after `make test-browser`
+test-javascript: docs test-programs #: Test ucall.js in Node, and with the site in Chromium after `make test-browser`
 	@tools/install-conformance.sh $(PY)
-	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
+	$(RUN_TESTS) pytest $(PYTEST_FLAGS) tests/javascript
 
-.PHONY: explorer explorer-screenshots lint-explorer
-explorer: ## Build the page at GET / from explorer/ (needs npm)
-	@tools/build-explorer.sh
-
-explorer-screenshots: setup ## Write the pictures of docs/explorer.md, after `make test-browser`
-	@$(PY) tools/explorer-screenshots.py
-
+.PHONY: lint-explorer
 lint: lint-explorer
-lint-explorer: ## Check that the built page matches its source, if npm works
+lint-explorer: #: Check that the built page matches its source, if npm works
 	@tools/build-explorer.sh --check
 
-.PHONY: lint lint-rust lint-aarch64 lint-python lint-types lint-licences lint-tidy
-lint: lint-tidy lint-rust lint-aarch64 lint-licences lint-advisories lint-python lint-types ## Run every check
-lint: lint-workflows lint-container
+.PHONY: lint lint-rust lint-python lint-types lint-licences lint-tidy
+lint: lint-tidy lint-rust lint-licences lint-advisories lint-python lint-types lint-workflows ## Run every check
+lint: lint-container
 
-lint-rust: $(STAMPS)/venv ## Check the format of Rust, and run clippy
+# With the profile of the tests, so that C libraries are not compiled again.
+lint-rust: $(STAMPS)/venv #: Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+	$(CARGO) clippy --profile=test-release --workspace --all-targets --locked --quiet -- -D warnings
 	rustfmt --check --edition 2024 $(BENCH_RUST)
-	cd fuzz && $(CARGO) fmt --check && \
-		$(CARGO) clippy --all-targets --locked --quiet $(SAME_TARGET_DIR) -- -D warnings
 
-# With a version set, PyO3 needs no interpreter for the target. `cargo check` links nothing, so no C
-# compiler for the target is needed: `true` and `ar` stand in for it.
-lint-aarch64: ## Check that all crates compile for aarch64, if rustup has that target
-	@if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ]; then \
-		env -u PYO3_PYTHON PYO3_CROSS_PYTHON_VERSION=3.11 \
-			CC_$(subst -,_,$(AARCH64))=true AR_$(subst -,_,$(AARCH64))=true \
-			$(CARGO) check --workspace --locked --quiet --target $(AARCH64); \
-		echo "aarch64: compiles"; \
-	else \
-		echo "aarch64: not checked; rustup target add $(AARCH64)"; \
-	fi
-
-lint-python: $(STAMPS)/lint-tools ## Check the format of Python, and run ruff
+lint-python: $(STAMPS)/lint-tools #: Check the format of Python, and run ruff
 	$(VENV)/bin/ruff check --quiet $(PYTHON_CODE)
 	$(VENV)/bin/ruff format --check --quiet $(PYTHON_CODE)
 
-lint-types: $(STAMPS)/lint-tools $(if $(STUBS),setup) ## Check the types of the package and its stubs
+lint-types: $(STAMPS)/lint-tools $(if $(STUBS),setup) #: Check the types of the package and its stubs
 	$(if $(TYPED_CODE),$(VENV)/bin/mypy)
 	$(if $(STUBS),$(PY) -m mypy.stubtest ucall._core)
 
 .PHONY: lint-advisories
-lint-advisories: $(STAMPS)/lint-tools ## Check for known vulnerabilities, if online
+lint-advisories: $(STAMPS)/lint-tools #: Check for known vulnerabilities, if online
 	@$(PY) tools/check-advisories.py
 
-lint-licences: $(STAMPS)/venv ## Check the licences of all dependencies
+lint-licences: $(STAMPS)/venv #: Check the licences of all dependencies
 	@$(PY) tools/check-licences.py
 	@$(PY) tools/third-party-licences.py --check
 
@@ -225,7 +210,7 @@ lint-licences: $(STAMPS)/venv ## Check the licences of all dependencies
 licences: $(STAMPS)/venv ## Write LICENSE-THIRD-PARTY, after a change of dependencies
 	@$(PY) tools/third-party-licences.py
 
-lint-tidy: $(STAMPS)/venv ## Check the style rules that formatters do not check
+lint-tidy: $(STAMPS)/venv #: Check the style rules that formatters do not check
 	@$(PY) tools/tidy.py
 	@$(PY) tools/check-cycles.py
 	@$(PY) tools/mutants.py --check
@@ -236,34 +221,13 @@ format: $(STAMPS)/lint-tools ## Format Rust and Python
 	$(VENV)/bin/ruff check --quiet --fix-only --select I $(PYTHON_CODE)
 	$(VENV)/bin/ruff format --quiet $(PYTHON_CODE)
 
-# trustme names the authority client.pem, because clients need it.
-.PHONY: certs
-certs: $(STAMPS)/test-tools ## Make a test authority and a certificate for this machine in certs/
-	@mkdir -p certs
-	$(PY) -m trustme --quiet --dir certs --identities localhost 127.0.0.1 ::1
-	@echo "certs/: server.pem and server.key for the server, client.pem for its clients"
-
 .PHONY: clean
 clean: ## Remove all builds, and .venv
 	rm -rf $(VENV) .bench .mypy_cache .pytest_cache .ruff_cache
 	$(CARGO) clean --quiet
 
-# The C library needs cargo and a C compiler, and no .venv.
-PREFIX ?= /usr/local
-LIBDIR ?=
-.PHONY: test-c install-c uninstall-c
+.PHONY: test-c
 test: test-c
-
-install-c: ## Build and install the C library (PREFIX=/usr/local LIBDIR=lib64 DESTDIR=…)
-	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)"
-
-uninstall-c: ## Remove the C library that install-c has installed with the same folders
-	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)" --uninstall
-
-.PHONY: c-reference
-c-reference: ## Write docs/c-reference.md, after a change of the C header
-	@$$(tools/find-python.sh) tools/c-reference.py
-
 # Installs pytest without the package, so that testing C builds no Python package. `make --jobs` runs
 # one pip at a time, and this one while the package is built.
 $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/maturin
@@ -273,21 +237,21 @@ $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/maturin
 		$(PY) -m pip install --quiet --requirement /dev/stdin
 	@touch $@
 
+# The release build as users link it, and that of the tests, whose checks find misuse.
 test-c: $(STAMPS)/test-tools test-programs ## Run the tests of the C library and its examples
 	$(CARGO) build --release --locked --package ucall-capi
-	$(CARGO) build --locked --package ucall-capi
+	$(CARGO) build $(TESTED)
 	PYTHONPATH=tests $(PY) tests/c/build.py
-	$(PY) -m pytest $(AT_ONCE) --dist loadfile $(PYTEST_FLAGS) --timeout 300 tests/c
-
-# cargo's build folder.
-TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+	$(RUN_TESTS) pytest $(AT_ONCE) --dist=loadfile $(PYTEST_FLAGS) --timeout=300 tests/c
 
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 .PHONY: lint-workflows
-lint-workflows: ## Check the workflows of GitHub, if Go can install actionlint
+lint-workflows: #: Check the workflows of GitHub, if Go can install actionlint
 	@if error=$$(GOBIN=$(abspath .bench/bin) go install $(ACTIONLINT) 2>&1); then \
 		.bench/bin/actionlint && echo "workflows: good"; \
 	else echo "workflows: not checked; needs Go and its module proxy: $${error##*$$'\n'}"; fi
 
-lint-container: $(STAMPS)/lint-tools ## Check deploy/Dockerfile
+lint-container: $(STAMPS)/lint-tools #: Check deploy/Dockerfile
 	@$(VENV)/bin/hadolint deploy/Dockerfile
+
+include $(INCLUDED)

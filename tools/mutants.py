@@ -184,8 +184,10 @@ def build(mutant: Mutant) -> None:
     elif mutant.runner == "cargo":
         commands = [[*mutant.test.split(), "--no-run", "--quiet"]]
     elif mutant.kind == "library":
-        library = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi"]
-        commands = [library, [*library, "--release"], [sys.executable, "tests/c/build.py"]]
+        library = ["cargo", "build", "--quiet", "--locked"]
+        checked = [*library, "--profile=test-release", "--workspace", "--exclude=ucall-python"]
+        released = [*library, "--release", "--package=ucall-capi"]
+        commands = [checked, released, [sys.executable, "tests/c/build.py"]]
     else:
         commands = []
     for command in commands:

@@ -1,4 +1,18 @@
-# Packages for others: wheels, the source distribution, the C library.
+# What is built for others: wheels, the source distribution, the C library, pages; certificates.
+
+# The C library needs cargo and a C compiler, and no .venv.
+PREFIX ?= /usr/local
+LIBDIR ?=
+.PHONY: install-c uninstall-c
+install-c: ## Build and install the C library (PREFIX=/usr/local LIBDIR=lib64 DESTDIR=…)
+	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)"
+
+uninstall-c: #: Remove the C library that install-c has installed with the same folders
+	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)" --uninstall
+
+.PHONY: c-reference
+c-reference: #: Write docs/c-reference.md, after a change of the C header
+	@$$(tools/find-python.sh) tools/c-reference.py
 
 DIST := dist
 # Empty: all four targets, and all versions of Python that pyproject.toml names.
@@ -25,36 +39,50 @@ wheels: $(STAMPS)/release-tools ## Build and check the wheels in dist/, where ru
 		$(if $(WHEEL_TARGETS),--targets $(WHEEL_TARGETS)) \
 		$(if $(WHEEL_PYTHONS),--pythons $(WHEEL_PYTHONS))
 
-sdist: $(STAMPS)/release-tools ## Make the source distribution in dist/, build and call it in a new environment
+sdist: $(STAMPS)/release-tools #: Make the source distribution in dist/, build and call it in a new environment
 	@rm -rf $(DIST)/sdist
 	$(VENV)/bin/maturin sdist --out $(DIST)/sdist
 	$(VENV)/bin/twine check --strict $(DIST)/sdist/*
 	"$$(tools/find-python.sh)" tools/test-wheel.py --package $(DIST)/sdist/*
 
-test-wheel: test-programs .bench/tls_client ## Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
+test-wheel: test-programs .bench/tls_client #: Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
 	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
 		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
 
 .PHONY: test-old-system test-new-pythons
-test-old-system: ## Install a wheel of dist/ in Debian 11, serve and call there (needs root)
+test-old-system: #: Install a wheel of dist/ in Debian 11, serve and call there (needs root)
 	@tools/test-wheel-in-debian.sh bullseye python3.11
 
-test-new-pythons: ## The same with 3.14 and 3.15 in Debian's next release
+test-new-pythons: #: The same with 3.14 and 3.15 in Debian's next release
 	@tools/test-wheel-in-debian.sh forky python3.14
 	@tools/test-wheel-in-debian.sh forky python3.15
 
 .PHONY: dist-c test-dist-c sbom
-dist-c: $(STAMPS)/release-tools ## Pack the C library in dist/, for any folder and glibc 2.17
+dist-c: $(STAMPS)/release-tools #: Pack the C library in dist/, for any folder and glibc 2.17
 	@tools/pack-c-library.sh $(abspath $(PY)) $(DIST)
 
-test-dist-c: $(STAMPS)/test-tools dist-c ## Unpack it elsewhere, and build and call the examples there
+test-dist-c: $(STAMPS)/test-tools dist-c #: Unpack it elsewhere, and build and call the examples there
 	UCALL_C_TARBALL="$$(ls $(abspath $(DIST))/ucall-c-*.tar.gz)" \
 		$(PY) -m pytest $(PYTEST_FLAGS) tests/c/test_packaging.py \
 		-k "pkg_config or find_package or tarball or exports or installed or major_version"
 
-sbom: ## List the crates that are compiled in, as CycloneDX, in dist/
+sbom: #: List the crates that are compiled in, as CycloneDX, in dist/
 	@tools/write-sboms.sh $(DIST)
 
 .PHONY: lint-container test-container
-test-container: ## Run deploy/Dockerfile's instructions without Docker, and serve (needs root)
+test-container: #: Run deploy/Dockerfile's instructions without Docker, and serve (needs root)
 	@tools/test-container.sh
+
+# trustme names the authority client.pem, because clients need it.
+.PHONY: certs
+certs: $(STAMPS)/test-tools ## Make a test authority and a certificate for this machine in certs/
+	@mkdir -p certs
+	$(PY) -m trustme --quiet --dir certs --identities localhost 127.0.0.1 ::1
+	@echo "certs/: server.pem and server.key for the server, client.pem for its clients"
+
+.PHONY: explorer explorer-screenshots lint-explorer
+explorer: ## Build the page at GET / from explorer/ (needs npm)
+	@tools/build-explorer.sh
+
+explorer-screenshots: setup #: Write the pictures of docs/explorer.md, after `make test-browser`
+	@$(PY) tools/explorer-screenshots.py

@@ -28,7 +28,7 @@ GO = harness.PROGRAMS / "sum.go"
 VARIANTS = {
     "release": (("-O2",), "release"),
     "plain": (("-O0",), "release"),
-    "debug": (("-O0",), "debug"),
+    "debug": (("-O0",), "test-release"),
     "valgrind": (("-O1", "-g"), "release"),
     "sanitized": (tuple(harness.ADDRESS_SANITIZER), "release"),
 }

@@ -47,8 +47,10 @@ def run(command: Sequence, **how) -> str:
 
 def static_library(profile: str = "release") -> Path:
     """Builds the library with cargo, which does nothing if it is up to date."""
-    how = {"release": ["--release"], "debug": []}[profile]
-    command = ["cargo", "build", "--quiet", "--locked", "--package", "ucall-capi", *how]
+    command = ["cargo", "build", "--quiet", "--locked", f"--profile={profile}"]
+    # All features of the workspace, as the Makefile builds it, so that no crate is built again.
+    tested = ["--workspace", "--exclude=ucall-python"]
+    command += ["--package=ucall-capi"] if profile == "release" else tested
     run([*command, "--target-dir", TARGET], cwd=ROOT)
     return TARGET / profile / "libucall.a"
 

@@ -14,7 +14,7 @@ from limits import LimitedServer
 
 ROOT = Path(__file__).resolve().parents[2]
 # Built by `make websocket-echo`.
-ECHO = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "debug/examples/ws_echo"
+ECHO = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "test-release/examples/ws_echo"
 WS = ROOT / ".bench/conformance/ws"
 if not (WS / "package.json").exists():
     pytest.skip("make test-conformance gets ws, by npm", allow_module_level=True)
