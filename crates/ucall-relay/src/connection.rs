@@ -262,6 +262,8 @@ impl Connection {
             let start = out.len();
             out.extend_from_slice(text);
             write_meta(out, context, id, now);
+            // A server that reads lines would take a part of the params for another call.
+            to_one_line(out.get_mut(start..).unwrap_or_default());
             end_call(out, id);
             return start..start + text.len();
         };

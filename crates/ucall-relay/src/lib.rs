@@ -19,9 +19,9 @@
 //! | `breaker`, `retry_budget` | when not to call an upstream, and when not to call again |
 //! | `pick` | the choice among upstreams |
 //!
-//! The params of a call go on byte for byte. Its id becomes the number of a slot, and the worker
-//! replies with the id that the caller has sent. All calls of a turn to one connection leave in one
-//! write, at the end of the turn.
+//! The params of a call go on byte for byte, but without line breaks where calls are lines. Its id
+//! becomes the number of a slot, and the worker replies with the id that the caller has sent. All
+//! calls of a turn to one connection leave in one write, at the end of the turn.
 
 mod breaker;
 mod connection;

@@ -223,8 +223,8 @@ fn slot_number(text: &[u8]) -> Option<u32> {
     }
 }
 
-/// Replaces the line breaks of a JSON text, which has them between tokens only, by spaces. Replies
-/// over raw TCP and items of streams are lines.
+/// Replaces the line breaks of a JSON text, which are between tokens only, by spaces. Calls and
+/// replies over raw TCP and items of streams are lines.
 pub(crate) fn to_one_line(text: &mut [u8]) {
     if memchr::memchr2(b'\n', b'\r', text).is_some() {
         for byte in text.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {

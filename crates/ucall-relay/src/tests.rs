@@ -1,5 +1,7 @@
 //! Relays without sockets: limits at both sides, shortages, and the choice among upstreams.
 
+mod one_caller;
+
 use std::io;
 use std::time::Duration;
 
