@@ -275,6 +275,7 @@ class Decorators:
         ssl_keyfile_password: str | bytes | None = None,
         timeout_ms: float = 30_000,
         max_outstanding: int = 1024,
+        max_request_bytes: int = 16_777_216,
         max_failures: int = 5,
         idempotent: str | Iterable[str] = (),
         hash_param: str | None = None,
@@ -297,6 +298,8 @@ class Decorators:
             ssl_keyfile_password: The password of the private key.
             timeout_ms: After so long a caller gets error -32001.
             max_outstanding: Calls under way to one server, for each worker.
+            max_request_bytes: The longest call that the servers read, with what the relay adds: the
+                ``max_body_bytes`` of a ucall server.
             max_failures: Failures in a row after which a server gets no calls for a while.
             idempotent: The methods that may run twice: they are repeated if a server fails.
             hash_param: The param, by name, whose value picks the server. Otherwise a server with
@@ -317,6 +320,7 @@ class Decorators:
             tls=_tls.client_tls(ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_keyfile_password),
             timeout_ms=timeout_ms,
             max_outstanding=max_outstanding,
+            max_request_bytes=max_request_bytes,
             max_failures=max_failures,
             idempotent=idempotent,
             hash_param=hash_param,

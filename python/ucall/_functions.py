@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Functions", "NativeMethod", "Served"]
+
+log = logging.getLogger("ucall")
 
 
 class Served(NamedTuple):
@@ -55,8 +58,10 @@ class Functions:
         threads: bool,
         timeout_ms: float | None,
         spans: CallSpans | None,
+        max_body_bytes: int,
     ) -> None:
         self._core = core
+        self._max_body_bytes = max_body_bytes
         self._spans = spans
         self._image_pixels = image_pixels
         self._threads = threads
@@ -178,6 +183,7 @@ class Functions:
         tls: _tls.ClientTls,
         timeout_ms: float,
         max_outstanding: int,
+        max_request_bytes: int,
         max_failures: int,
         idempotent: str | Iterable[str],
         hash_param: str | None,
@@ -203,6 +209,7 @@ class Functions:
             tls=tls,
             timeout_ms=timeout_ms,
             max_outstanding=_checks.positive("max_outstanding", max_outstanding),
+            max_request_bytes=_checks.positive("max_request_bytes", max_request_bytes),
             max_failures=_checks.positive("max_failures", max_failures),
             idempotent=_checks.methods("idempotent", idempotent),
             hash_param=hash_param,
@@ -210,6 +217,14 @@ class Functions:
             params=_checks.json_object("params", params or {}),
         )
         self._relayed.update(names)
+        if self._max_body_bytes > max_request_bytes:
+            log.warning(
+                "relay: max_body_bytes (%d) is above max_request_bytes (%d): longer calls of %s "
+                "get an error",
+                self._max_body_bytes,
+                max_request_bytes,
+                ", ".join(names),
+            )
 
     def _check_unused(self, names: Iterable[str]) -> None:
         for name in names:

@@ -280,16 +280,16 @@ class Server(Decorators):
         self._xdp = xdp
         self._lifespan = LifespanHooks(lifespan)
         self._ready = ReadyChecks(self._core, _checks.seconds("ready_timeout_s", ready_timeout_s))
-        image_pixels = (
-            _checks.positive("max_image_pixels", max_image_pixels),
-            _checks.positive("max_held_image_pixels", max_held_image_pixels),
-        )
         self._functions = Functions(
             self._core,
-            image_pixels,
+            (
+                _checks.positive("max_image_pixels", max_image_pixels),
+                _checks.positive("max_held_image_pixels", max_held_image_pixels),
+            ),
             threads is not None,
             timeout_ms,
             CallSpans(self) if trace else None,
+            max_body_bytes,
         )
         if metrics:
             from ucall import _metrics

@@ -230,7 +230,10 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda id: b'{"method":"$/progress","params":{"token":%s,"value":1}}' % id,
         "the token 0",
     ),
-    "a long reply": (lambda id: b'{"id":%s,"result":"%s' % (id, b"x" * 9000), "max_reply_bytes"),
+    "half a long reply": (
+        lambda id: b'{"id":%s,"result":"%s' % (id, b"x" * 9000),
+        "closed the connection",
+    ),
     "an error of no call": (
         lambda id: b'{"id":null,"error":{"code":-32004,"message":"Unauthorized"}}',
         "error -32004",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import pytest
 from relaying import relay
 from scripted import Peer, scripted
+from serving import Serve
 
-from harness import Wire, http
+import ucall
+from harness import Wire, http, request
+from ucall.client import Client
 
 __all__ = ["relay"]
 
@@ -43,3 +50,105 @@ def test_line_breaks_are_not_passed_to_servers_that_read_lines(
                 raw.send(notification + CALL % (named, b',"id":2,\n' + META))
                 assert json.loads(raw.line())["result"] == 1
         assert set(methods) == {"up.f"} and len(methods) == 6 + 5
+
+
+class Upstream:
+    """A server with a call that waits, and calls with long params and replies."""
+
+    def __init__(self, server: ucall.Server, scheme: str) -> None:
+        self.noted: list[int] = []
+        self.release = threading.Event()
+        self.waits = threading.Semaphore(0)
+        self.address = f"{scheme}://127.0.0.1:{server.port}"
+        server.add(self.wait, name="up.wait", threads=True)
+        server.add(self.noted.append, name="up.note_length")
+        server.add(self.note, name="up.note")
+        server.add(self.big, name="up.big")
+        server.add(self.feed, name="up.feed")
+
+    def wait(self) -> str:
+        self.waits.release()
+        assert self.release.wait(60)
+        return "done"
+
+    def note(self, text: str) -> None:
+        self.noted.append(len(text))
+
+    def big(self, n: int) -> str:
+        return "x" * n
+
+    def feed(self, n: int) -> Iterator[str]:
+        yield "first"
+        yield "x" * n
+        yield "last"
+
+
+@pytest.fixture(params=["tcp", "http"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_long_notification_ends_no_call_of_others(serve: Serve, scheme: str) -> None:
+    upstream = Upstream(serve(max_body_bytes=1_000_000), scheme)
+    server = serve()
+    # It is told of a larger limit than the upstream has, so that this one refuses.
+    server.relay("up.*", to=upstream.address, max_failures=1, max_request_bytes=2_000_000)
+    with ThreadPoolExecutor(2) as pool, Wire(server.port) as wire:
+        clients = [Client(f"tcp://127.0.0.1:{server.port}") for _ in range(2)]
+        waiting = [pool.submit(lambda it: it.up.wait().json, client) for client in clients]
+        assert all(upstream.waits.acquire(timeout=60) for _ in clients)
+        for length in (1_500_000, 1_999_000, 900_000, 2_000_000, 300_000) * 3:
+            wire.send(request("up.note", ["x" * length], id=...))
+            # It is no failure: the circuit stays closed.
+            assert wire.result("up.big", [1]) == "x"
+        upstream.release.set()
+        assert [it.result(60) for it in waiting] == ["done", "done"]
+        assert wire.error("up.note", ["x" * 2_000_000])["code"] == -32600
+    assert set(upstream.noted) <= {300_000, 900_000}
+
+
+def test_the_log_says_that_limits_do_not_fit(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(max_body_bytes=1000).relay("up.*", to="tcp://127.0.0.1:1", max_request_bytes=1000)
+    assert not caplog.records
+    serve(max_body_bytes=1001).relay("up.*", to="tcp://127.0.0.1:1", max_request_bytes=1000)
+    assert "max_body_bytes (1001) is above max_request_bytes (1000)" in caplog.text
+
+
+def test_a_long_reply_is_an_error_of_its_call_alone(serve: Serve, scheme: str) -> None:
+    upstream = Upstream(serve(), scheme)
+    server = serve(max_reply_bytes=100_000)
+    server.relay("up.*", to=upstream.address, max_failures=1)
+    with ThreadPoolExecutor(1) as pool, Wire(server.port) as wire:
+        client = Client(f"tcp://127.0.0.1:{server.port}")
+        waiting = pool.submit(lambda: client.up.wait().json)
+        assert upstream.waits.acquire(timeout=60)
+        for length in (100_001, 1_000_000, 5_000_000) * 3:
+            found: dict[str, Any] = wire.error("up.big", [length])
+            assert found["code"] == -32005 and "max_reply_bytes" in found["data"]["reason"]
+            assert wire.result("up.big", [1]) == "x"
+        batch = [json.loads(request("up.big", [n], id=n)) for n in (1, 200_000, 2)]
+        wire.send(json.dumps(batch).encode())
+        replies = {it["id"]: "error" in it for it in json.loads(wire.line())}
+        assert replies == {1: False, 200_000: True, 2: False}
+        upstream.release.set()
+        assert waiting.result(60) == "done"
+
+
+def test_items_are_measured_as_the_server_does_that_sends_them(serve: Serve) -> None:
+    """With equal limits an item that the upstream may send comes through."""
+    limit = 100_000
+    upstream = Upstream(serve(max_reply_bytes=limit), "tcp")
+    server = serve(max_reply_bytes=limit)
+    server.relay("up.*", to=upstream.address, max_failures=1)
+    client = Client(f"tcp://127.0.0.1:{server.port}")
+    items = list(client.stream.up.feed(limit - 2))
+    assert [len(item) for item in items] == [5, limit - 2, 4]
+    larger = Upstream(serve(), "tcp")
+    server.relay("down.*", to=larger.address, max_failures=1, rename={"down.*": "up.*"})
+    for length in (limit - 1, 1_000_000):
+        with pytest.raises(ucall.RPCError) as error:
+            list(client.stream.down.feed(length))
+        assert error.value.code == -32005 and "max_reply_bytes" in error.value.data["reason"]
+        assert client.down.big(1).json == "x"

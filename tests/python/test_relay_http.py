@@ -229,12 +229,24 @@ def test_an_error_of_the_upstream_reaches_the_caller(
         assert upstream.accepted == 1
 
 
+@pytest.mark.parametrize("status", ["301 Moved Permanently", "404 Not Found", "500 Error"])
+def test_a_status_that_a_call_can_cause_is_no_failure(
+    relay: Callable[..., Wire], status: str
+) -> None:
+    def failing(peer: Peer) -> None:
+        while True:
+            peer.http_request()
+            peer.send(http_reply(b"<p>", "Location: /", status=status))
+
+    with scripted(failing) as upstream:
+        wire = relay(url(upstream), max_failures=1)
+        for _ in range(3):
+            assert f"HTTP status {status}" in unavailable(wire)["reason"]
+        assert upstream.accepted == 1
+
+
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "a status": (http_reply(b"<p>busy", status="503 Busy"), "HTTP status 503 Busy"),
-    "a redirect": (
-        http_reply(b"", "Location: /", status="301 Moved Permanently"),
-        "HTTP status 301 Moved Permanently",
-    ),
     "no document": (b"HTTP/1.1 204 No Content\r\n\r\n", "no JSON"),
     "another id": (http_reply(result(1, id=2)), "of no call"),
     "two documents": (http_reply(2 * result(1)), "more than one"),

@@ -29,8 +29,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const CALLS_MAX: usize = 100;
 /// Bytes that wait for a send, above which a connection gets no more calls.
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
-/// A longer call has a connection of its own, so that others do not wait for it.
-const SHARED_BYTES_MAX: usize = 256 * 1024;
+/// A longer call has a connection of its own: others do not wait for it, and end with it if the
+/// upstream closes a connection rather than read so long a call.
+pub(crate) const SHARED_BYTES_MAX: usize = 256 * 1024;
 /// Calls that were given up and not answered since, at which a connection gets no more calls.
 const GIVEN_UP_MAX: usize = CALLS_MAX / 2;
 /// How long the replies to them may take, once no other call waits.
@@ -111,8 +112,10 @@ pub(crate) struct Connection {
     last_received: Instant,
     /// Whether it gets no more calls, because it seems to be stuck.
     is_retired: bool,
-    /// Whether the last call is large.
+    /// Whether the last call or notification is large, which has the connection for itself.
     has_large_call: bool,
+    /// Whether it is closed once the output is sent.
+    ends_after_send: bool,
     /// Whether it had a notification, which an error without an id may be for.
     has_notified: bool,
     /// Whether the last call is a stream, which has the connection for itself: a slow caller stops
@@ -154,6 +157,7 @@ impl Connection {
             last_received: now,
             is_retired: false,
             has_large_call: false,
+            ends_after_send: false,
             has_notified: false,
             has_stream: false,
             paused: None,
@@ -163,27 +167,23 @@ impl Connection {
         }
     }
 
-    /// Whether a call with a text of `text_bytes` neither waits here for a large call or a stream
-    /// nor makes others wait.
-    pub(crate) fn is_free_for(&self, text_bytes: usize, takes_items: bool) -> bool {
-        let is_unused = self.slots.used() == 0 && self.output.is_empty();
-        let is_small = text_bytes <= SHARED_BYTES_MAX && !takes_items;
-        let is_shared = is_small && !self.has_large_call;
-        self.has_room() && (is_shared || is_unused)
+    /// Whether it takes a call that has a connection for itself.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.has_room() && self.slots.used() == 0 && self.output.is_empty()
     }
 
     /// Whether it takes another call.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_retired
-            && !self.is_streaming()
+            && !self.is_private()
             && self.ended.is_none()
             && self.slots.used() < calls_max(self.is_http())
             && self.output.len() + self.transport.unsent() < UNSENT_BYTES_MAX
     }
 
-    /// Whether it has a stream, and so takes no other call.
-    pub(crate) fn is_streaming(&self) -> bool {
-        self.has_stream && self.slots.used() > 0
+    /// Whether it has a call or a notification for itself, and so takes no other.
+    pub(crate) fn is_private(&self) -> bool {
+        (self.has_stream || self.has_large_call) && self.slots.used() > 0
     }
 
     /// Whether the upstream has said here that it ends.
@@ -241,10 +241,13 @@ impl Connection {
     /// Enqueues a notification.
     pub(crate) fn notify(&mut self, text: &[u8], context: &CallContext, now: Instant) {
         self.has_notified = true;
-        if self.is_http() {
+        self.has_large_call = text.len() > SHARED_BYTES_MAX;
+        if self.is_http() || self.has_large_call {
             self.slots.insert_discarded();
             self.discarded_until = context.deadline.map(|deadline| deadline.at);
         }
+        // No other call follows it: nothing says when the upstream has read it.
+        self.ends_after_send = self.has_large_call && !self.is_http();
         self.write(text, context, None, now);
     }
 
@@ -328,6 +331,10 @@ impl Connection {
         self.ended.get_or_insert_with(|| match (is_failure, error.kind()) {
             _ if is_shortage(error) => ConnectionEnd::Shortage(error.to_string()),
             (false, _) => ConnectionEnd::Done,
+            // It may have refused to read so long a call, which says nothing about other calls.
+            _ if was_open && self.has_large_call => {
+                ConnectionEnd::Refused("it has closed the connection of a long call".to_owned())
+            }
             (true, io::ErrorKind::UnexpectedEof) => failed("it has closed the connection"),
             (true, _) => ConnectionEnd::Failed(error.to_string()),
         });
@@ -351,6 +358,10 @@ impl Connection {
                 ended = read(framing, slots, is_retired, *has_notified, plaintext, &mut reply);
             }
         });
+        if let Some(stream) = slots.take_refused() {
+            write_cancel(&mut self.output, stream);
+            self.discarded_until = Some(now + GIVEN_UP_TIMEOUT);
+        }
         match received {
             Ok(true) => self.ended = ended,
             Ok(false) => {
@@ -427,6 +438,10 @@ impl Connection {
                     Ok(true) => self.unsent.clear(),
                     Ok(false) => {}
                     Err(error) => self.ended = Some(describe_tls(&error)),
+                }
+                let is_sent = !self.has_output() && !context.is_sending(socket);
+                if self.ends_after_send && is_sent && self.ended.is_none() {
+                    self.ended = Some(ConnectionEnd::Done);
                 }
             }
             ConnectionState::Connecting { .. } | ConnectionState::Closed => {}
@@ -518,12 +533,13 @@ fn read(
     mut reply: impl FnMut(Token, NativeOutcome),
 ) -> Option<ConnectionEnd> {
     let mut is_refused = false;
-    let handle = |UpstreamReply { id, mut outcome }: UpstreamReply| {
+    let handle = |UpstreamReply { id, mut outcome, is_last }: UpstreamReply| {
         let token = match &mut outcome {
             NativeOutcome::Item(item) => {
                 to_one_line(item);
                 slots.stream(id)
             }
+            NativeOutcome::Reply(_) if !is_last => slots.refuse_stream(id),
             NativeOutcome::Reply(outcome) => {
                 is_refused |= id == NO_CALL;
                 // The upstream may be about to close, and a call sent meanwhile is lost.

@@ -23,7 +23,7 @@ pub(crate) struct Connections {
     /// The times of [`Entry::timer`], and some that are not needed any more.
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
     outstanding: usize,
-    streaming: usize,
+    private: usize,
 }
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Entry {
     connection: Connection,
     /// What the sums have of it.
     outstanding: usize,
-    is_streaming: bool,
+    is_private: bool,
     /// Where it is in `available`.
     position: Option<usize>,
     is_changed: bool,
@@ -45,9 +45,9 @@ impl Connections {
         self.outstanding
     }
 
-    /// Connections without a stream.
+    /// Connections that calls share.
     pub(crate) fn shared(&self) -> usize {
-        self.entries.len() - self.free_keys.len() - self.streaming
+        self.entries.len() - self.free_keys.len() - self.private
     }
 
     /// Adds a connection, which is advanced at the end of this turn.
@@ -55,7 +55,7 @@ impl Connections {
         let entry = Entry {
             connection,
             outstanding: 0,
-            is_streaming: false,
+            is_private: false,
             position: None,
             is_changed: false,
             timer: None,
@@ -157,11 +157,11 @@ impl Connections {
     /// Brings the sums, the list of those that take calls and the timer up to date.
     fn update(&mut self, key: u32) {
         let Some(Some(entry)) = self.entries.get_mut(key as usize) else { return };
-        let Entry { connection, outstanding, is_streaming, timer, .. } = entry;
+        let Entry { connection, outstanding, is_private, timer, .. } = entry;
         let before = mem::replace(outstanding, connection.outstanding());
         self.outstanding = self.outstanding - before + *outstanding;
-        let before = mem::replace(is_streaming, connection.is_streaming());
-        self.streaming = self.streaming - usize::from(before) + usize::from(*is_streaming);
+        let before = mem::replace(is_private, connection.is_private());
+        self.private = self.private - usize::from(before) + usize::from(*is_private);
         if let Some(at) = connection.deadline()
             && timer.is_none_or(|timer| at < timer)
         {
@@ -194,7 +194,7 @@ impl Connections {
         self.withdraw(key);
         if let Some(entry) = self.entries.get_mut(key as usize).and_then(Option::take) {
             self.outstanding -= entry.outstanding;
-            self.streaming -= usize::from(entry.is_streaming);
+            self.private -= usize::from(entry.is_private);
             self.free_keys.push(key);
         }
     }

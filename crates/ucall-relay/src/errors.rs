@@ -10,6 +10,13 @@ pub(crate) fn overloaded(max: usize) -> RpcError {
     error
 }
 
+/// The error of a call that upstreams would refuse to read, perhaps by closing its connection.
+pub(crate) fn too_long(max: usize) -> RpcError {
+    let expected = format!("expected at most {max} bytes with what the relay adds");
+    RpcError::new(RpcError::INVALID_REQUEST, "The call is too long")
+        .expected(&format!("{expected} (max_request_bytes)"))
+}
+
 /// The error of a call that was not sent because this process has run out of something.
 pub(crate) fn out_of_resources(reason: &str) -> RpcError {
     let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");

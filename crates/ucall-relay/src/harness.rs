@@ -286,6 +286,11 @@ impl NativeContext for FakeNetwork {
         true
     }
 
+    fn is_sending(&self, socket: Id) -> bool {
+        let found = self.sockets.get(&socket.index).filter(|it| it.id == socket);
+        found.is_some_and(|it| it.is_sending)
+    }
+
     fn set_paused(&mut self, socket: Id, is_paused: bool) {
         if let Some(socket) = self.find(socket) {
             socket.is_paused = is_paused;

@@ -19,6 +19,8 @@ use ucall_proto::http1::{
     parse_response_head,
 };
 
+use ucall_server::NativeOutcome;
+
 use crate::errors::unavailable;
 use crate::replies::{UpstreamReply, read_reply};
 use crate::request::{CallContext, write_number};
@@ -160,7 +162,7 @@ impl HttpReplyReader {
             let used = match self.state {
                 ReaderState::Idle if bytes.is_empty() => return Ok(()),
                 ReaderState::Idle => return Err("it has sent more than a reply".to_owned()),
-                ReaderState::Head => self.read_head(bytes)?,
+                ReaderState::Head => self.read_head(bytes, &mut handle)?,
                 ReaderState::Sized(len) => self.read_sized(bytes, len, &mut handle)?,
                 ReaderState::Chunked(_) => self.read_chunks(bytes, &mut handle)?,
             };
@@ -170,7 +172,11 @@ impl HttpReplyReader {
     }
 
     /// Reads a head; returns how many of the bytes belong to it, `None` while it is incomplete.
-    fn read_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, String> {
+    fn read_head(
+        &mut self,
+        bytes: &[u8],
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<Option<usize>, String> {
         let before = self.partial.len();
         let mut text = mem::take(&mut self.partial);
         // An incomplete head is parsed again only after another line has ended.
@@ -192,11 +198,15 @@ impl HttpReplyReader {
             return Ok(None);
         };
         let used = head.len.saturating_sub(before);
-        self.begin_body(head)?;
+        self.begin_body(head, handle)?;
         Ok(Some(used))
     }
 
-    fn begin_body(&mut self, head: ResponseHead) -> Result<(), String> {
+    fn begin_body(
+        &mut self,
+        head: ResponseHead,
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<(), String> {
         if (100..200).contains(&head.status) {
             self.informational += 1;
             let is_bounded = self.informational <= INFORMATIONAL_MAX && head.status != 101;
@@ -205,7 +215,7 @@ impl HttpReplyReader {
         }
         self.state = match head.body {
             ResponseBodyLength::Sized(len) if len > self.bytes_max as u64 => {
-                return Err(self.too_long());
+                return Err(self.refuse_long(handle));
             }
             ResponseBodyLength::Sized(len) => ReaderState::Sized(len as usize),
             ResponseBodyLength::Chunked => ReaderState::Chunked(ChunkedDecoder::default()),
@@ -251,7 +261,7 @@ impl HttpReplyReader {
         };
         let progress = decoder.decode(bytes, &mut self.partial, &limits);
         let progress = progress.map_err(|error| match error {
-            HttpError::BodyTooLarge { .. } => self.too_long(),
+            HttpError::BodyTooLarge { .. } => self.refuse_long(handle),
             error => format!("it has replied with HTTP where {error}"),
         })?;
         if !progress.is_done {
@@ -280,18 +290,22 @@ impl HttpReplyReader {
                 || format!("it has replied with HTTP status {} {}", self.status, self.reason);
             match self.status {
                 200..300 => Err(error),
-                // The server is busy, or has closed an idle connection.
-                408 | 429 => Err(reason()),
-                400..500 => Ok(Err(unavailable(true, &reason()))),
-                _ => Err(reason()),
+                // The server is busy, has closed an idle connection, or has no server behind it.
+                408 | 429 | 502 | 503 => Err(reason()),
+                // What a call can cause says nothing about other calls.
+                _ => Ok(Err(unavailable(true, &reason()))),
             }
         })?;
-        handle(UpstreamReply { id: 0, outcome: outcome.into() });
+        handle(UpstreamReply { id: 0, outcome: outcome.into(), is_last: true });
         Ok(())
     }
 
-    fn too_long(&self) -> String {
-        format!("a reply is longer than {} bytes (max_reply_bytes)", self.bytes_max)
+    /// The body is too long: an error of its call alone, whose connection ends.
+    fn refuse_long(&self, handle: &mut impl FnMut(UpstreamReply) -> bool) -> String {
+        let reason = format!("a reply is longer than {} bytes (max_reply_bytes)", self.bytes_max);
+        let outcome = NativeOutcome::Reply(Err(unavailable(true, &reason)));
+        handle(UpstreamReply { id: 0, outcome, is_last: true });
+        reason
     }
 }
 
@@ -322,6 +336,10 @@ mod tests {
         (replies, result)
     }
 
+    fn reply(outcome: Result<Vec<u8>, RpcError>) -> UpstreamReply {
+        UpstreamReply { id: 0, outcome: outcome.into(), is_last: true }
+    }
+
     fn at_each_split(text: &str, check: impl Fn(Vec<UpstreamReply>, Result<(), String>)) {
         (0..=text.len()).for_each(|at| {
             let (replies, result) = read_split(text.as_bytes(), at);
@@ -338,7 +356,7 @@ mod tests {
              5;a=b\r\n{\"id\"\r\ne\r\n:1,\"result\":7}\r\n0\r\nA: b\r\n\r\n",
         ] {
             at_each_split(text, |replies, result| {
-                let expected = [UpstreamReply { id: 0, outcome: Ok(b"7".to_vec()).into() }];
+                let expected = [reply(Ok(b"7".to_vec()))];
                 assert_eq!((replies.as_slice(), result), (&expected[..], Ok(())), "{text}");
             });
         }
@@ -351,18 +369,43 @@ mod tests {
             let length = body.len();
             let text = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
             at_each_split(&text, |replies, result| {
-                let outcome = Err(RpcError::new(-4, "no")).into();
-                assert_eq!((replies, result), (vec![UpstreamReply { id: 0, outcome }], Ok(())));
+                let error = reply(Err(RpcError::new(-4, "no")));
+                assert_eq!((replies, result), (vec![error], Ok(())));
             });
         }
     }
 
     #[test]
     fn a_refused_call_fails_alone() {
-        at_each_split("HTTP/1.1 413 No\r\nContent-Length: 1\r\n\r\nx", |replies, result| {
-            let outcome = Err(unavailable(true, "it has replied with HTTP status 413 No")).into();
-            assert_eq!((replies, result), (vec![UpstreamReply { id: 0, outcome }], Ok(())));
-        });
+        for status in ["413 No", "500 No", "504 No", "302 No"] {
+            let text = format!("HTTP/1.1 {status}\r\nContent-Length: 1\r\n\r\nx");
+            at_each_split(&text, |replies, result| {
+                let reason = format!("it has replied with HTTP status {status}");
+                let error = reply(Err(unavailable(true, &reason)));
+                assert_eq!((replies, result), (vec![error], Ok(())));
+            });
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_an_error_of_its_call() {
+        for (head, body, is_long) in [
+            ("Content-Length: 100", "", false),
+            ("Content-Length: 101", "", true),
+            ("Transfer-Encoding: chunked", "64\r\n", false),
+            ("Transfer-Encoding: chunked", "65\r\n", true),
+        ] {
+            at_each_split(
+                &format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}"),
+                |replies, result| {
+                    let reason = "a reply is longer than 100 bytes (max_reply_bytes)";
+                    let error = vec![reply(Err(unavailable(true, reason)))];
+                    let expected =
+                        if is_long { (error, Err(reason.to_owned())) } else { (vec![], Ok(())) };
+                    assert_eq!((replies, result), expected, "{head}");
+                },
+            );
+        }
     }
 
     #[test]
@@ -373,8 +416,6 @@ mod tests {
             ("HTTP/1.1 204 No Content", "", "no JSON"),
             ("HTTP/1.1 101 Switching Protocols", "", "HTTP status 101"),
             ("HTTP/1.1 200 OK", "{}", "neither Content-Length nor chunks"),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 101", "", "max_reply_bytes"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", "65\r\n", "max_reply_bytes"),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", "x", "HTTP where"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 19", r#"{"id":2,"result":7}"#, "of no call"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 22", r#"{"id":null,"result":7}"#, "of no call"),

@@ -15,6 +15,7 @@
 //! | `request` | what is written for a call |
 //! | `http` | calls and replies over HTTP |
 //! | `replies` | finds the replies in what an upstream sends |
+//! | `long_reply` | finds the call of a reply that is too long |
 //! | `harness` | a relay without a worker, for tests and fuzzing |
 //! | `breaker`, `retry_budget` | when not to call an upstream, and when not to call again |
 //! | `pick` | the choice among upstreams |
@@ -30,6 +31,7 @@ mod errors;
 #[cfg(any(test, feature = "harness"))]
 mod harness;
 mod http;
+mod long_reply;
 mod options;
 mod pick;
 mod places;

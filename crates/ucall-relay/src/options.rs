@@ -32,6 +32,8 @@ pub struct RelayOptions {
     pub failures_max: u32,
     /// Bytes of one reply.
     pub reply_bytes_max: usize,
+    /// Bytes of one call with what the relay adds to it, which upstreams read.
+    pub request_bytes_max: usize,
 }
 
 impl RelayOptions {

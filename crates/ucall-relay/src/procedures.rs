@@ -13,11 +13,11 @@ use ucall_server::{
 };
 
 use crate::connection::LostCall;
-use crate::errors::{out_of_resources, overloaded, unavailable};
+use crate::errors::{out_of_resources, overloaded, too_long, unavailable};
 use crate::options::RelayOptions;
 use crate::pick::{Picker, by_hash, param};
 use crate::places::{Place, Places};
-use crate::request::{CallContext, TraceContext, write_call};
+use crate::request::{CallContext, TraceContext, added_bytes_max, write_call};
 use crate::retry_budget::RetryBudget;
 use crate::slots::PendingCall;
 use crate::upstream::Upstream;
@@ -234,6 +234,9 @@ impl RelayHandler {
         self.text.clear();
         self.text.shrink_to(CACHED_BYTES_MAX);
         write_call(&mut self.text, &method, params.as_deref());
+        if self.text.len() + added_bytes_max(trace.as_deref()) > options.request_bytes_max {
+            return Err(too_long(options.request_bytes_max));
+        }
         let takes_items = request.takes_items();
         let value = options.hash_param.as_ref().and_then(|name| param(request.params, name));
         let picked = self.pick(value, self.text.len(), takes_items, 0)?;

@@ -4,6 +4,9 @@ use ucall_proto::json::{DocumentStream, JsonError, Reader, ValueKind};
 use ucall_proto::{Limits, Response, ResponseBody, RpcError};
 use ucall_server::NativeOutcome;
 
+use crate::errors::unavailable;
+use crate::long_reply::LongReply;
+
 /// Arrays and objects inside one another, in a whole reply: as many as a result of this project's
 /// servers has, and the reply itself.
 const NESTING_MAX: usize = Limits::NESTING_MAX + 1;
@@ -12,11 +15,19 @@ pub(crate) const NO_CALL: u32 = u32::MAX;
 /// Memory that is kept for the next incomplete reply.
 const CACHED_BYTES_MAX: usize = 64 * 1024;
 
+/// What an item has around its value: `max_reply_bytes` limits the value, as it does at the server
+/// that sends it.
+const AROUND_ITEM_BYTES: usize = 256;
+
 /// Splits what one connection receives into replies.
 #[derive(Debug)]
 pub struct ReplyReader {
     /// An incomplete reply.
     partial: Vec<u8>,
+    /// What is left of it, once it is too long.
+    long: Option<LongReply>,
+    /// Whether there is one.
+    is_incomplete: bool,
     stream: DocumentStream,
     bytes_max: usize,
     is_draining: bool,
@@ -25,16 +36,28 @@ pub struct ReplyReader {
 /// One reply or item: the id that the call was given, and its outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UpstreamReply {
-    /// The number of a slot, or `u32::MAX` for a call that the server could not read.
+    /// The number of a slot, or `u32::MAX` for a call that is not known: the server could not read
+    /// it, or its reply is too long.
     pub id: u32,
     /// The text of the result or the item, or the error.
     pub outcome: NativeOutcome,
+    /// Whether the upstream sends no more for this call. If it does after an error, the call has to
+    /// be cancelled.
+    pub is_last: bool,
 }
 
 impl ReplyReader {
-    /// A reader of replies of at most `bytes_max` bytes.
+    /// A reader of replies, and of items, of at most `bytes_max` bytes. Longer ones are read, and
+    /// not kept: they are errors of their calls.
     pub fn new(bytes_max: usize) -> Self {
-        Self { partial: Vec::new(), stream: DocumentStream::new(), bytes_max, is_draining: false }
+        Self {
+            partial: Vec::new(),
+            long: None,
+            is_incomplete: false,
+            stream: DocumentStream::new(),
+            bytes_max,
+            is_draining: false,
+        }
     }
 
     /// Memory of an incomplete reply.
@@ -57,60 +80,118 @@ impl ReplyReader {
         mut bytes: &[u8],
         mut handle: impl FnMut(UpstreamReply) -> bool,
     ) -> Result<(), String> {
-        if !self.partial.is_empty() {
-            let Some(len) = self.find_end(bytes)? else { return self.keep(bytes) };
-            let (end, rest) = bytes.split_at(len);
-            self.keep(end)?;
-            let whole = std::mem::take(&mut self.partial);
-            let (response, _) = Response::parse(&whole, NESTING_MAX).map_err(not_json)?;
-            self.is_draining |= handle_response(&response, &mut handle)?;
-            self.recycle(whole);
-            bytes = rest;
-        }
         loop {
+            if self.is_incomplete {
+                let Some(len) = self.stream.scan(bytes, NESTING_MAX).map_err(not_json)? else {
+                    self.keep(bytes);
+                    return Ok(());
+                };
+                let (end, rest) = bytes.split_at(len);
+                self.keep(end);
+                self.finish(&mut handle)?;
+                bytes = rest;
+            }
             bytes = bytes.trim_ascii_start();
             if bytes.is_empty() {
                 return Ok(());
             }
             match Response::parse(bytes, NESTING_MAX) {
-                Ok((_, len)) if len > self.bytes_max => return Err(self.too_long()),
-                Ok((response, len)) => {
-                    self.is_draining |= handle_response(&response, &mut handle)?;
+                Ok((response, len)) if len <= self.bytes_max + AROUND_ITEM_BYTES => {
+                    self.handle(&response, &bytes[..len], &mut handle)?;
                     bytes = &bytes[len..];
                 }
-                Err(JsonError::Incomplete) => {
-                    self.stream = DocumentStream::new();
-                    // Its end is not in these bytes, so they only set the state.
-                    self.find_end(bytes)?;
-                    return self.keep(bytes);
+                // The stream finds the same end, however the document is split.
+                _ => {
+                    (self.is_incomplete, self.stream) = (true, DocumentStream::new());
                 }
-                Err(error) => return Err(not_json(error)),
             }
         }
     }
 
-    /// The length of the rest of the incomplete reply, if that is in `bytes`.
-    fn find_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, String> {
-        self.stream.scan(bytes, NESTING_MAX).map_err(not_json)
+    fn keep(&mut self, bytes: &[u8]) {
+        match &mut self.long {
+            Some(long) => long.extend(bytes),
+            None => {
+                let is_long = self.partial.len() + bytes.len() > self.bytes_max + AROUND_ITEM_BYTES;
+                if is_long {
+                    let mut long = LongReply::begin(&std::mem::take(&mut self.partial));
+                    long.extend(bytes);
+                    self.long = Some(long);
+                } else {
+                    self.partial.extend_from_slice(bytes);
+                }
+            }
+        }
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), String> {
-        if self.partial.len() + bytes.len() > self.bytes_max {
-            return Err(self.too_long());
+    /// The incomplete reply is complete.
+    fn finish(&mut self, handle: &mut impl FnMut(UpstreamReply) -> bool) -> Result<(), String> {
+        self.is_incomplete = false;
+        if let Some(long) = self.long.take() {
+            return self.refuse(&long, handle);
         }
-        self.partial.extend_from_slice(bytes);
+        let mut whole = std::mem::take(&mut self.partial);
+        let (response, _) = Response::parse(&whole, NESTING_MAX).map_err(not_json)?;
+        self.handle(&response, &whole, handle)?;
+        if whole.capacity() <= CACHED_BYTES_MAX {
+            whole.clear();
+            self.partial = whole;
+        }
         Ok(())
     }
 
-    fn too_long(&self) -> String {
-        format!("a reply is longer than {} bytes (max_reply_bytes)", self.bytes_max)
+    /// A document has arrived whose text is `text`.
+    fn handle(
+        &mut self,
+        response: &Response<'_>,
+        text: &[u8],
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<(), String> {
+        if let ResponseBody::Request { method, params } = response.body {
+            // Other notifications are not for a caller.
+            let is_item = method == br#""$/progress""#;
+            let Some((id, item)) = params.filter(|_| is_item).and_then(item) else {
+                self.is_draining |= method == br#""$/drain""#;
+                return Ok(());
+            };
+            let is_long = item.len() > self.bytes_max;
+            let outcome =
+                if is_long { self.too_long() } else { NativeOutcome::Item(item.to_vec()) };
+            return pass(UpstreamReply { id, outcome, is_last: false }, handle);
+        }
+        match text.len() > self.bytes_max {
+            true => self.refuse(&LongReply::begin(text), handle),
+            false => handle_reply(response, handle),
+        }
     }
 
-    fn recycle(&mut self, mut memory: Vec<u8>) {
-        if memory.capacity() <= CACHED_BYTES_MAX {
-            memory.clear();
-            self.partial = memory;
+    /// A document has ended that is longer than a reply may be.
+    fn refuse(
+        &self,
+        long: &LongReply,
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<(), String> {
+        let (number, outcome) = (|text| slot_number(text).unwrap_or(NO_CALL), self.too_long());
+        let (id, is_last) = match long.method() {
+            Some(br#""$/progress""#) => (long.token().map_or(NO_CALL, number), false),
+            Some(_) => return Ok(()),
+            None => (long.id().map_or(NO_CALL, number), true),
+        };
+        if id != NO_CALL {
+            return pass(UpstreamReply { id, outcome, is_last }, handle);
         }
+        match handle(UpstreamReply { id, outcome, is_last: true }) {
+            true => Ok(()),
+            false => Err(self.describe_too_long()),
+        }
+    }
+
+    fn too_long(&self) -> NativeOutcome {
+        NativeOutcome::Reply(Err(unavailable(true, &self.describe_too_long())))
+    }
+
+    fn describe_too_long(&self) -> String {
+        format!("a reply is longer than {} bytes (max_reply_bytes)", self.bytes_max)
     }
 }
 
@@ -118,23 +199,23 @@ fn not_json(_: JsonError) -> String {
     "a reply is no JSON object".to_owned()
 }
 
-/// Returns whether it announces that the upstream ends.
-fn handle_response(
+/// Passes what has an id to `handle`.
+fn pass(
+    reply: UpstreamReply,
+    handle: &mut impl FnMut(UpstreamReply) -> bool,
+) -> Result<(), String> {
+    let (id, is_last) = (reply.id, reply.is_last);
+    match (handle(reply), is_last) {
+        (true, _) => Ok(()),
+        (false, true) => Err(format!("a reply has the id {id}, which no call waits for")),
+        (false, false) => Err(format!("an item has the token {id}, which is of no stream")),
+    }
+}
+
+fn handle_reply(
     response: &Response<'_>,
     handle: &mut impl FnMut(UpstreamReply) -> bool,
-) -> Result<bool, String> {
-    if let ResponseBody::Request { method, params } = response.body {
-        // Other notifications are not for a caller.
-        let is_item = method == br#""$/progress""#;
-        let Some(item) = params.filter(|_| is_item).and_then(item) else {
-            return Ok(method == br#""$/drain""#);
-        };
-        let id = item.id;
-        return match handle(item) {
-            true => Ok(false),
-            false => Err(format!("an item has the token {id}, which is of no stream")),
-        };
-    }
+) -> Result<(), String> {
     let outcome = outcome(response)?;
     let is_refusal =
         |error: &RpcError| [RpcError::PARSE_ERROR, RpcError::INVALID_REQUEST].contains(&error.code);
@@ -144,15 +225,18 @@ fn handle_response(
         return Err(describe_unexpected(outcome.err()));
     };
     let error = outcome.as_ref().err().filter(|_| is_nameless).cloned();
-    match handle(UpstreamReply { id, outcome: NativeOutcome::Reply(outcome) }) {
-        true => Ok(false),
-        false if is_nameless => Err(describe_unexpected(error)),
-        false => Err(format!("a reply has the id {id}, which no call waits for")),
+    let reply = UpstreamReply { id, outcome: outcome.into(), is_last: true };
+    if !is_nameless {
+        return pass(reply, handle);
+    }
+    match handle(reply) {
+        true => Ok(()),
+        false => Err(describe_unexpected(error)),
     }
 }
 
-/// The item in the params of `$/progress`, unless they are of another form.
-fn item(params: &[u8]) -> Option<UpstreamReply> {
+/// The item in the params of `$/progress` and its call, unless they are of another form.
+fn item(params: &[u8]) -> Option<(u32, &[u8])> {
     let mut reader = Reader::new(params);
     if reader.kind() != ValueKind::Object {
         return None;
@@ -167,8 +251,7 @@ fn item(params: &[u8]) -> Option<UpstreamReply> {
             _ => {}
         }
     }
-    let (id, item) = (slot_number(token?)?, value?.to_vec());
-    Some(UpstreamReply { id, outcome: NativeOutcome::Item(item) })
+    Some((slot_number(token?)?, value?))
 }
 
 /// The result of a reply, or its error.
@@ -237,8 +320,10 @@ pub(crate) fn to_one_line(text: &mut [u8]) {
 mod tests {
     use super::*;
 
+    const BYTES_MAX: usize = 100;
+
     fn read_split(text: &str, at: usize) -> (Vec<UpstreamReply>, Result<(), String>) {
-        let (mut reader, mut replies) = (ReplyReader::new(1000), Vec::new());
+        let (mut reader, mut replies) = (ReplyReader::new(BYTES_MAX), Vec::new());
         let (first, second) = text.as_bytes().split_at(at);
         let mut handle = |reply: UpstreamReply| {
             let is_known = reply.id < 10;
@@ -272,7 +357,11 @@ mod tests {
                 (5, NativeOutcome::Item(b"[1.0,\n\"\\u00e9\"]".to_vec())),
                 (3, Err(error).into()),
             ];
-            let expected = expected.map(|(id, outcome)| UpstreamReply { id, outcome });
+            let reply = |(id, outcome)| {
+                let is_last = !matches!(outcome, NativeOutcome::Item(_));
+                UpstreamReply { id, outcome, is_last }
+            };
+            let expected = expected.map(reply);
             assert_eq!(replies, expected, "{at}");
         }
     }
@@ -321,14 +410,76 @@ mod tests {
         }
     }
 
+    fn code_and_reason(outcome: &NativeOutcome) -> Option<(i64, String)> {
+        let NativeOutcome::Reply(Err(error)) = outcome else { return None };
+        let data = String::from_utf8_lossy(error.data.as_deref().unwrap_or_default());
+        Some((error.code, data.into_owned()))
+    }
+
     #[test]
-    fn a_reply_that_is_too_long_is_not_collected() {
-        let (mut reader, none) = (ReplyReader::new(100), |_| unreachable!("no reply is whole"));
-        assert_eq!(reader.read(br#"{"id":1,"result":""#, none), Ok(()));
-        assert_eq!(reader.read(&[b'x'; 80], none), Ok(()));
-        let error = reader.read(b"xxx", none).expect_err("101 bytes");
-        assert!(error.contains("max_reply_bytes"), "{error}");
-        let whole = format!(r#"{{"id":1,"result":"{}"}}"#, "x".repeat(100));
-        assert!(ReplyReader::new(100).read(whole.as_bytes(), none).is_err());
+    fn a_reply_that_is_too_long_is_an_error_of_its_call_alone() {
+        let text = |id: u32, len: usize| {
+            let form = |value: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"{value}"}}"#);
+            form(&"x".repeat(len - form("").len()))
+        };
+        // It is an error beyond the limit, and not kept beyond that and what an item has around it.
+        let lengths = [BYTES_MAX, BYTES_MAX + 1, BYTES_MAX + 256, BYTES_MAX + 257, 900];
+        let texts: Vec<_> = (0..).zip(lengths).map(|(id, len)| text(id, len)).collect();
+        let all = texts.concat() + r#"{"id":5,"result":1}"#;
+        for at in 0..=all.len() {
+            let (replies, result) = read_split(&all, at);
+            assert_eq!(result, Ok(()), "{at}");
+            let ids: Vec<u32> = replies.iter().map(|reply| reply.id).collect();
+            assert_eq!(ids, [0, 1, 2, 3, 4, 5], "{at}");
+            for reply in replies {
+                let error = code_and_reason(&reply.outcome);
+                assert_eq!(error.is_some(), (1..5).contains(&reply.id), "{reply:?}");
+                let is_told = |(code, data): (i64, String)| {
+                    code == -32005 && data.contains("max_reply_bytes")
+                };
+                assert!(reply.is_last && error.is_none_or(is_told));
+            }
+        }
+    }
+
+    #[test]
+    fn an_item_is_as_long_as_the_server_that_sends_it_allows() {
+        let text = |id: u32, len: usize, rest: &str| {
+            let (value, method) = ("x".repeat(len - 2), r#""method":"$/progress""#);
+            format!(r#"{{{method},"params":{{"token":{id},"value":"{value}"{rest}}}}}"#)
+        };
+        let rest = format!(r#","more":"{}""#, "x".repeat(300));
+        let [last, first] = [BYTES_MAX, BYTES_MAX + 1];
+        let items = [text(0, last, ""), text(1, first, ""), text(2, 900, ""), text(3, 90, &rest)];
+        let other = format!(r#"{{"method":"other","params":["{}"]}}"#, "x".repeat(500));
+        let all = items.concat() + &other;
+        for at in 0..=all.len() {
+            let (replies, result) = read_split(&all, at);
+            assert_eq!((replies.len(), result), (4, Ok(())), "{at}");
+            for (reply, is_long) in replies.iter().zip([false, true, true, true]) {
+                assert!(!reply.is_last && reply.id < 4);
+                assert_eq!(code_and_reason(&reply.outcome).is_some(), is_long, "{at}: {reply:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_and_of_no_known_call_is_not_collected() {
+        let text = format!(r#"{{"result":["{}"],"more":[],"id":2}}"#, "x".repeat(5000));
+        let replies = read_split(&text, 100).0;
+        assert_eq!(replies.iter().map(|reply| reply.id).collect::<Vec<_>>(), [2]);
+        let text = format!(r#"{{"result":["{}"],"id":2,"more":[]}}"#, "x".repeat(5000));
+        let (replies, result) = read_split(&text, 100);
+        assert_eq!(replies.iter().map(|reply| reply.id).collect::<Vec<_>>(), [NO_CALL]);
+        assert!(result.expect_err("it is unknown").contains("max_reply_bytes"));
+    }
+
+    #[test]
+    fn a_long_reply_is_not_kept() {
+        let mut reader = ReplyReader::new(1000);
+        for piece in [&b"{\"id\":1,\"result\":\""[..], &[b'x'; 1_000_000], b"\"}"] {
+            reader.read(piece, |reply| reply.id == 1).expect("it is skipped");
+            assert!(reader.held_bytes() <= 2000, "{} bytes", reader.held_bytes());
+        }
     }
 }

@@ -50,13 +50,17 @@ impl TraceContext {
     }
 }
 
+/// The hops, the time, the token and the id, with all digits.
+const ADDED_BYTES_MAX: usize = 128;
 /// The longest text: two of them fit into the heads and the `_meta` that upstreams take.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// A text that may be in a header: line breaks would end it.
 fn text_of(bytes: &[u8]) -> Option<String> {
     let is_visible = bytes.iter().all(|byte| matches!(byte, b' '..=b'~'));
-    (is_visible && bytes.len() <= TEXT_BYTES_MAX)
+    // In `_meta` these have a backslash.
+    let escaped = bytes.iter().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    (is_visible && bytes.len() + escaped <= TEXT_BYTES_MAX)
         .then(|| String::from_utf8_lossy(bytes).into_owned())
 }
 
@@ -97,6 +101,14 @@ pub(crate) fn write_meta(
         write_string(out, value);
     }
     out.push(b'}');
+}
+
+/// The longest text that [`write_meta`] and [`end_call`] append.
+pub(crate) fn added_bytes_max(trace: Option<&TraceContext>) -> usize {
+    // A character of a trace has two bytes at most, once it is escaped.
+    let members = trace.into_iter().flat_map(TraceContext::members);
+    let members = members.map(|(name, value)| name.len() + 2 * value.len() + 6);
+    ADDED_BYTES_MAX + members.sum::<usize>()
 }
 
 /// Ends a call, whose id is `id`; a notification without one.
@@ -158,7 +170,9 @@ mod tests {
     fn a_trace_that_could_end_a_header_is_dropped() {
         assert_eq!(text_of(b"00-1-2-01").as_deref(), Some("00-1-2-01"));
         assert!(text_of(&[b'a'; TEXT_BYTES_MAX]).is_some());
-        for bytes in [&b"a\r\nX: 1"[..], b"\xff", b"a\0", &[b'a'; TEXT_BYTES_MAX + 1]] {
+        assert!(text_of(&[b'"'; TEXT_BYTES_MAX / 2]).is_some());
+        let (long, quotes) = ([b'a'; TEXT_BYTES_MAX + 1], [b'"'; TEXT_BYTES_MAX / 2 + 1]);
+        for bytes in [&b"a\r\nX: 1"[..], b"\xff", b"a\0", &long, &quotes] {
             assert_eq!(text_of(bytes), None);
         }
     }

@@ -39,6 +39,8 @@ pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     waiting: usize,
+    /// The stream that was given up because of its items.
+    refused: Option<u32>,
 }
 
 impl Slots {
@@ -110,6 +112,21 @@ impl Slots {
             Slot::GivenUp => Some(None),
             _ => None,
         }
+    }
+
+    /// Gives up a stream whose items the relay refuses; returns what [`Slots::stream`] does.
+    pub(crate) fn refuse_stream(&mut self, index: u32) -> Option<Option<Token>> {
+        let stream = self.stream(index);
+        if let Some(Some(token)) = stream {
+            self.give_up(index, token);
+            self.refused = Some(index);
+        }
+        stream
+    }
+
+    /// The stream that was refused since the last time, which the upstream has to cancel.
+    pub(crate) fn take_refused(&mut self) -> Option<u32> {
+        self.refused.take()
     }
 
     /// Whether a call waits here.

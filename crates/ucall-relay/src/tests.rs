@@ -25,6 +25,7 @@ fn options(upstreams: &[&str]) -> RelayOptions {
         outstanding_max: 1024,
         failures_max: 5,
         reply_bytes_max: 1 << 20,
+        request_bytes_max: 16 << 20,
     }
 }
 

@@ -7,7 +7,7 @@ use ucall_engine::Id;
 use ucall_server::{NativeContext, NativeOutcome, Token, UpstreamMetrics};
 
 use crate::breaker::{Breaker, BreakerChange};
-use crate::connection::{Connection, ConnectionEnd, LostCall, calls_max};
+use crate::connection::{Connection, ConnectionEnd, LostCall, SHARED_BYTES_MAX, calls_max};
 use crate::connections::Connections;
 use crate::options::{RelayOptions, UpstreamAddress};
 use crate::places::{Place, Places};
@@ -84,7 +84,7 @@ impl Upstream {
     }
 
     /// The key of a connection for one more call with a text of `text_bytes`, perhaps a new one;
-    /// `None` past the limits. A stream has one of its own.
+    /// `None` past the limits. A stream and a long call have one of their own.
     pub(crate) fn connection(
         &mut self,
         options: &RelayOptions,
@@ -96,14 +96,15 @@ impl Upstream {
             return None;
         }
         let connections_max = options.outstanding_max / calls_max(self.address.is_http());
-        let is_free = |it: &Connection| it.is_free_for(text_bytes, takes_items);
+        let is_private = takes_items || text_bytes > SHARED_BYTES_MAX;
+        let is_free = |it: &Connection| !is_private || it.is_unused();
         match self.connections.find_available(is_free) {
             Some(key) => Some(key),
-            None if takes_items || self.connections.shared() <= connections_max => {
+            None if is_private || self.connections.shared() <= connections_max => {
                 let connection = Connection::new(&self.address, options.reply_bytes_max, now);
                 Some(self.connections.insert(connection))
             }
-            None => self.connections.find_available(Connection::has_room),
+            None => None,
         }
     }
 

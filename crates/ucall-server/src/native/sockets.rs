@@ -33,6 +33,9 @@ pub trait NativeContext {
     /// send on the socket is under way.
     fn send(&mut self, socket: Id, bytes: &mut Vec<u8>) -> bool;
 
+    /// Whether a send on the socket is under way, which a close would cut.
+    fn is_sending(&self, socket: Id) -> bool;
+
     /// Stops or resumes receiving on a socket.
     fn set_paused(&mut self, socket: Id, is_paused: bool);
 
@@ -174,6 +177,11 @@ impl<E: Engine> NativeContext for EngineContext<'_, E> {
             SendState::Pending => entry.state = SocketState::Sending,
         }
         true
+    }
+
+    fn is_sending(&self, socket: Id) -> bool {
+        let found = self.sockets.sockets.get(&socket);
+        found.is_some_and(|it| matches!(it.state, SocketState::Sending))
     }
 
     fn set_paused(&mut self, socket: Id, is_paused: bool) {
