@@ -73,6 +73,7 @@ impl<'a> Run<'a> {
             outstanding_max: 1 + random.below(8),
             failures_max: 1 + random.below(3) as u32,
             reply_bytes_max: REPLY_BYTES_MAX,
+            request_bytes_max: 1 << 20,
         };
         let relay = RelayHarness::new(options, HELD_BYTES_MAX, SOCKETS_MAX);
         let is_honest = random.one_in(2);
