@@ -108,22 +108,25 @@ class Described:
 
 @contextlib.contextmanager
 def described(
-    document: Any = DOCUMENT, reply_of: Callable[[str, Any], Any] = lambda method, params: None
+    document: Any = DOCUMENT,
+    reply_of: Callable[[str, Any], Any] = lambda method, params: None,
+    text: str | None = None,
 ) -> Iterator[Described]:
-    """A server that replies to `rpc.discover` with the document, and to other calls as told."""
+    """A server that replies to `rpc.discover` with the document, or with the text of one, and to
+    other calls as told."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            reply = {"jsonrpc": "2.0", "id": request.get("id"), "result": None}
+            reply: Any = {"jsonrpc": "2.0", "id": request.get("id"), "result": None}
             if request["method"] == "rpc.discover":
                 peer.asked += 1
-                reply["result"] = document
+                reply["result"] = document if text is None else "TEXT"
             else:
                 call = request["method"], request.get("params")
                 peer.requests.append(call)
                 reply["result"] = reply_of(*call)
-            body = json.dumps(reply).encode()
+            body = json.dumps(reply).replace('"TEXT"', text or '"TEXT"').encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

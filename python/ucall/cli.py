@@ -17,6 +17,7 @@ from ucall._cli.output import check_output, emit, printable, write, write_item
 from ucall._cli.params import Params, UsageError
 from ucall._cli.progress import ProgressObserver
 from ucall._client.address import Address
+from ucall._openrpc import DescriptionError
 from ucall.client import Client, Response
 from ucall.errors import RPCError
 
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report_error(RPC_ERROR, _format_error(error))
     except BrokenPipeError:  # The reader of the output has closed it.
         return ANSWERED
+    except DescriptionError as error:
+        return _report_error(NO_REPLY, f"rpc.discover replied with {error}")
     except (builtins.ConnectionError, builtins.TimeoutError) as error:
         return _report_error(NO_REPLY, error)
     except KeyboardInterrupt:

@@ -16,7 +16,6 @@ import importlib.resources
 import io
 import json
 import os
-import re
 import shlex
 import tempfile
 import time
@@ -24,12 +23,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ucall._cli import shell
 from ucall._cli.arguments import new_parser
 
 if TYPE_CHECKING:
+    from ucall._openrpc import Document
     from ucall.client import Client
 
-__all__ = ["complete", "script"]
+__all__ = ["complete", "kept_of", "script"]
 
 _TIMEOUT_S = 1.0
 _KEPT_S = 60.0
@@ -43,20 +44,20 @@ Candidate: TypeAlias = tuple[str, str]
 NewClient: TypeAlias = "Callable[[argparse.Namespace], Client]"
 
 
-def script(shell: str) -> str:
+def script(name: str) -> str:
     """The script that completes commands in a shell."""
     files = importlib.resources.files("ucall._cli")
-    return files.joinpath("shells", f"ucall.{shell}").read_text(encoding="utf-8")
+    return files.joinpath("shells", f"ucall.{name}").read_text(encoding="utf-8")
 
 
 def complete(arguments: Sequence[str], new_client: NewClient) -> str:
     """The candidates for the last word, in the form that the shell's script expects."""
-    shell, *words = arguments or [""]
+    name, *words = arguments or [""]
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-        if shell == "bash":
+        if name == "bash":
             return "".join(f"{word}\n" for word in _bash(words, new_client))
         found = _candidates(words or [""], new_client)
-        return "".join(f"{_one_line(word)}\t{_one_line(about)}\n" for word, about in found)
+        return "".join(f"{word}\t{_one_line(about)}\n" for word, about in found)
     return ""
 
 
@@ -71,12 +72,7 @@ def _bash(arguments: Sequence[str], new_client: NewClient) -> Iterator[str]:
     else:
         kept = max((words[-1].rfind(it) + (it != "@") for it in breaks if it in "=:@"), default=0)
     for word, _ in _candidates(words, new_client):
-        part = word[max(kept, 0) :]
-        if quote:
-            # It closes the quote itself, if a value is to follow.
-            yield f"{quote}{_escaped(part, quote)}{'' if part.endswith('=') else quote}"
-        else:
-            yield shlex.quote(part) if part else ""
+        yield shell.completed(word[max(kept, 0) :], quote)
 
 
 def _open_quote(line: str) -> tuple[str, str]:
@@ -92,11 +88,6 @@ def _open_quote(line: str) -> tuple[str, str]:
             quote, start = letter, position
         position += 1
     return quote, line[:start]
-
-
-def _escaped(text: str, quote: str) -> str:
-    """A text within quotes of the shell."""
-    return text.replace("'", "'\\''") if quote == "'" else re.sub(r'([\\"$`])', r"\\\1", text)
 
 
 def _split(line: str) -> list[str]:
@@ -139,13 +130,16 @@ def _of_server(
         return []
     methods = _methods(options, new_client)
     if options.method is None:
-        return [(name, method["summary"]) for name, method in methods.items()]
+        found = ((name, method["summary"]) for name, method in methods.items())
+        return [(name, about) for name, about in found if shell.is_method(name)]
     params = methods.get(options.method, {}).get("params", {})
     name, has_value, _ = word.partition("=")
     if has_value:
-        return [(f"{name}={value}", "") for value in params.get(name, {}).get("choices", ())]
+        texts = map(shell.choice_text, params.get(name, {}).get("choices", ()))
+        return [(f"{name}={text}", "") for text in texts if text is not None]
     given = {text.partition("=")[0].partition(":")[0] for text in options.kwargs}
-    return [(f"{it}=", about["type"]) for it, about in params.items() if it not in given]
+    found = ((it, about["type"]) for it, about in params.items() if it not in given)
+    return [(f"{it}=", about) for it, about in found if shell.is_param(it)]
 
 
 def _methods(options: argparse.Namespace, new_client: NewClient) -> dict[str, Any]:
@@ -166,17 +160,20 @@ def _methods(options: argparse.Namespace, new_client: NewClient) -> dict[str, An
 
 def _ask(options: argparse.Namespace, new_client: NewClient) -> dict[str, Any]:
     from ucall._cli import description
-    from ucall._cli.type_names import choices_of, type_name
 
     options.timeout = min(options.timeout, _TIMEOUT_S)
     with new_client(options) as client:
-        document = description.ask(client)
+        return kept_of(description.ask(client))
+
+
+def kept_of(document: Document) -> dict[str, Any]:
+    """What completion keeps of a description: the methods, their params and the params' values."""
+    from ucall._cli.type_names import type_name
 
     def describe(schema: Any) -> Any:
-        is_bool = document.resolve(schema).get("type") == "boolean"
-        choices = [True, False] if is_bool else choices_of(document, schema)
-        texts = [it if isinstance(it, str) else json.dumps(it) for it in choices]
-        return {"type": type_name(document, schema), "choices": texts[:_VALUE_OPTIONS_MAX]}
+        resolved = document.resolve(schema)
+        choices = (True, False) if resolved.types == ("boolean",) else resolved.choices
+        return {"type": type_name(document, schema), "choices": choices[:_VALUE_OPTIONS_MAX]}
 
     return {
         method.name: {
@@ -205,5 +202,5 @@ def _keep(path: Path, value: object) -> None:
 
 
 def _one_line(text: str) -> str:
-    """A text without the tabs and control characters that would end a candidate."""
+    """A text without the tabs and control characters that would end the candidate."""
     return " ".join("".join(it if it.isprintable() else " " for it in text).split())

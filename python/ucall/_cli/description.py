@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import textwrap
 
 from ucall._cli.output import printable
 from ucall._cli.type_names import COMMANDS, example_of, type_name
-from ucall._openrpc import NO_DEFAULT, Document, Method, Param
+from ucall._openrpc import (
+    DESCRIPTION_BYTES_MAX,
+    NO_DEFAULT,
+    DescriptionError,
+    Document,
+    Method,
+    Param,
+    wrap,
+)
 from ucall.client import Client
 from ucall.errors import RPCError
 
@@ -16,6 +25,9 @@ __all__ = ["ask", "find_method", "help_text", "method_list"]
 
 _METHOD_NOT_FOUND = -32601
 _COLUMNS = 100
+#: How many names of methods, and letters of a name, are compared.
+_COMPARED_MAX = 1000
+_TEXT_MAX = 16_384
 
 
 def ask(client: Client) -> Document:
@@ -23,17 +35,23 @@ def ask(client: Client) -> Document:
 
     Raises:
         ucall.RPCError: The server has no method ``rpc.discover``, or refuses the call.
-        ucall.ConnectionError, ucall.TimeoutError: There is no reply, or no OpenRPC document.
+        ucall.ConnectionError, ucall.TimeoutError: There is no reply.
+        DescriptionError: The reply is no OpenRPC document, or too long to be read.
     """
     try:
-        return Document(client.call("rpc.discover").json)
+        response = client.call("rpc.discover")
+        if len(response.text) > DESCRIPTION_BYTES_MAX:
+            raise DescriptionError(f"a description of more than {DESCRIPTION_BYTES_MAX} bytes")
+        return Document(response.json)
     except RPCError as error:
         if error.code != _METHOD_NOT_FOUND:
             raise
         problem = "the server does not describe its methods: it has no rpc.discover"
         raise RPCError(error.code, problem) from None
-    except ValueError as error:
-        raise ConnectionError(f"rpc.discover replied with {error}") from None
+    except DescriptionError:
+        raise
+    except ValueError as error:  # Such as a number of too many digits.
+        raise DescriptionError(f"a description that Python cannot read: {error}") from None
 
 
 def find_method(document: Document, name: str) -> Method:
@@ -44,7 +62,8 @@ def find_method(document: Document, name: str) -> Method:
     """
     method = document.methods.get(name)
     if method is None:
-        similar = difflib.get_close_matches(name, document.methods, 3)
+        names = itertools.islice(document.methods, _COMPARED_MAX)
+        similar = difflib.get_close_matches(name[:_COMPARED_MAX], names, 3)
         hint = f"there is {', '.join(similar)}" if similar else "ucall --list lists the methods"
         raise RPCError(_METHOD_NOT_FOUND, f"the server has no method {name!r}; {hint}")
     return method
@@ -71,6 +90,7 @@ def help_text(document: Document, method: Method, server_options: str) -> str:
     option = ["--port=…"] if method.name in COMMANDS else []
     usage = " ".join(["usage: ucall", *option, method.name, *map(_usage_of, params)])
     shown = "items" if method.item is not None else "result"
+    example = example_of(document, method, server_options)
     result = type_name(document, method.result if method.item is None else method.item)
     sections = [
         usage,
@@ -78,7 +98,7 @@ def help_text(document: Document, method: Method, server_options: str) -> str:
         _section("params", [_row(document, param) for param in params]),
         f"{shown}: {result}{_beside(method.result_description)}",
         _section("errors", [(str(code), message) for code, message in method.errors]),
-        f"example:\n  {example_of(document, method, server_options)}",
+        f"example:\n  {example}" if example else "",
     ]
     return "\n\n".join(_escape(section) for section in sections if section) + "\n"
 
@@ -122,7 +142,8 @@ def _table(rows: list[tuple[str, str]]) -> str:
     lines = []
     for name, text in rows:
         prefix = f"{printable(name):{width}}"
-        wrapped = textwrap.wrap(printable(" ".join(text.split())), max(_COLUMNS - width - 2, 40))
+        text = printable(" ".join(text[:_TEXT_MAX].split()))
+        wrapped = wrap(text, max(_COLUMNS - width - 2, 40))
         lines.append(f"\n{' ' * width}".join([prefix + "".join(wrapped[:1]), *wrapped[1:]]))
     return "".join(f"{line.rstrip()}\n" for line in lines)
 

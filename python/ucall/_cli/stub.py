@@ -12,7 +12,7 @@ from ucall._cli import description
 from ucall._cli.arguments import Parser, add_connection_options
 from ucall._cli.output import emit
 from ucall._cli.params import UsageError
-from ucall._openrpc import Document
+from ucall._openrpc import DescriptionError, Document
 
 if TYPE_CHECKING:
     from ucall.client import Client
@@ -37,15 +37,17 @@ def write_stub(
 
     Raises:
         UsageError: There is no such server in the module, or its description is invalid.
+        DescriptionError: The running server's is.
         ucall.RPCError, ucall.ConnectionError, ucall.TimeoutError: See `description.ask`.
     """
     options = _parser().parse_args(arguments)
-    is_url = "://" in options.server
-    document = _running(options, new_client) if is_url else _imported(options.server)
-    try:
-        text = _client_of(document, options.typescript)
-    except ValueError as error:
-        raise UsageError(f"{options.server}: {error}") from None
+    if "://" in options.server:
+        text = _client_of(_running(options, new_client), options.typescript)
+    else:
+        try:
+            text = _client_of(_imported(options.server), options.typescript)
+        except DescriptionError as error:
+            raise UsageError(f"{options.server}: {error}") from None
     emit(text.encode())
 
 

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from typing import Any
 
-from ucall._cli.params import InexactNumberError, infer
-from ucall._openrpc import (
-    NO_DEFAULT,
-    Document,
-    Method,
-    Param,
-    Schema,
-    binary_type,
-    branches,
-    reference_of,
-    types_of,
-)
+from ucall._cli import shell
+from ucall._openrpc import NO_DEFAULT, Document, Method, Param, Schema, Subschema, branches
 
-__all__ = ["COMMANDS", "choices_of", "example_of", "type_name"]
+__all__ = ["COMMANDS", "example_of", "type_name"]
 
 #: Words that are no methods where they are first: there an option comes before the method.
 COMMANDS = ("health", "stub")
@@ -46,173 +35,146 @@ _TEXTS = {
 _FILES = {"bytes": "FILE", "array": "array.npy", "image": "picture.png"}
 #: Recursive schemas are named and sampled to this depth.
 _DEPTH_MAX = 6
+#: An example has no longer texts and arrays, whatever the schema asks for.
+_SAMPLE_LENGTH_MAX = 100
 
 
-def type_name(document: Document, schema: Schema, depth: int = 0) -> str:
-    """The name of a schema's type with its bounds, such as ``list[int >= 0]``."""
+def type_name(document: Document, schema: Subschema | Schema, within: tuple[str, ...] = ()) -> str:
+    """The name of a schema's type with its bounds, such as ``list[int >= 0]``.
+
+    `within` are the references of the schemas around this one.
+    """
     resolved = document.resolve(schema)
-    choices = choices_of(document, resolved)
-    if choices:
-        return f"one of {', '.join(map(_literal, choices))}"
-    reference = reference_of(schema)
-    if reference and (types_of(resolved) == ("object",) or depth > _DEPTH_MAX):
-        return reference.rpartition("/")[2]
-    kind = binary_type(resolved)
-    if kind is not None:
-        return _binary_name(kind, resolved)
+    if resolved.choices:
+        return f"one of {', '.join(map(_literal, resolved.choices))}"
+    reference = schema.reference if isinstance(schema, Subschema) else ""
+    if reference:
+        if resolved.types == ("object",) or reference in within or len(within) > _DEPTH_MAX:
+            return reference.rpartition("/")[2]
+        within = (*within, reference)
+    if resolved.binary:
+        return f"{resolved.binary} of {resolved.dtype}" if resolved.dtype else resolved.binary
     if parts := branches(resolved):
-        names = [type_name(document, part, depth + 1) for part in parts]
+        names = [type_name(document, part, within) for part in parts]
         return " | ".join(dict.fromkeys(names))
-    return " ".join((_plain_name(document, resolved, depth), *_bounds(resolved)))
-
-
-def choices_of(document: Document, schema: Schema) -> list[object]:
-    """The only values of a schema, if it lists them."""
-    resolved = document.resolve(schema)
-    if "const" in resolved:
-        return [resolved["const"]]
-    found = resolved.get("enum")
-    return found if isinstance(found, list) else []
+    return " ".join((_plain_name(document, resolved, within), *_bounds(resolved)))
 
 
 def _literal(value: object) -> str:
     return repr(value) if isinstance(value, str) else json.dumps(value)
 
 
-def _binary_name(kind: str, schema: Schema) -> str:
-    dtype = schema.get("x-ucall", {}).get("dtype")
-    return f"{kind} of {dtype}" if isinstance(dtype, str) else kind
-
-
-def _plain_name(document: Document, schema: Schema, depth: int) -> str:
-    kind = next(iter(types_of(schema)), "")
+def _plain_name(document: Document, schema: Schema, within: tuple[str, ...]) -> str:
+    kind = next(iter(schema.types), "")
     if kind == "array":
-        return _array_name(document, schema, depth + 1)
+        return _array_name(document, schema, within)
     if kind == "object":
-        title, values = schema.get("title"), schema.get("additionalProperties")
-        if isinstance(values, dict):
-            return f"dict[str, {type_name(document, values, depth + 1)}]"
-        return title if isinstance(title, str) else "dict"
-    form = schema.get("format")
+        if schema.others is not None:
+            return f"dict[str, {type_name(document, schema.others, within)}]"
+        return schema.title or "dict"
     name = _NAMES.get(kind, "any value")
-    return f"{name} ({form})" if kind == "string" and isinstance(form, str) else name
+    return f"{name} ({schema.format})" if kind == "string" and schema.format else name
 
 
-def _array_name(document: Document, schema: Schema, depth: int) -> str:
-    items = schema.get("prefixItems", schema.get("items"))
-    if isinstance(items, list):
-        return f"tuple[{', '.join(type_name(document, item, depth) for item in items)}]"
-    return f"list[{type_name(document, items, depth)}]" if isinstance(items, dict) else "list"
+def _array_name(document: Document, schema: Schema, within: tuple[str, ...]) -> str:
+    if schema.prefix_items is not None:
+        items = [type_name(document, item, within) for item in schema.prefix_items]
+        return f"tuple[{', '.join(items)}]"
+    if schema.items is None:
+        return "list"
+    return f"list[{type_name(document, schema.items, within)}]"
 
 
 def _bounds(schema: Schema) -> list[str]:
-    is_tuple = isinstance(schema.get("prefixItems", schema.get("items")), list)
+    is_tuple = schema.prefix_items is not None
     bounds = [
-        f"{sign} {schema[name]}"
+        f"{sign} {schema.bounds[name]}"
         for name, sign in _BOUNDS
-        if _is_number(schema.get(name)) and not (is_tuple and name.endswith("Items"))
+        if name in schema.bounds and not (is_tuple and name.endswith("Items"))
     ]
-    if isinstance(schema.get("pattern"), str):
-        bounds.append(f"matching {schema['pattern']!r}")
+    if schema.pattern:
+        bounds.append(f"matching {schema.pattern!r}")
     return bounds[:1] + [f"and {bound}" for bound in bounds[1:]]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def example_of(document: Document, method: Method, server_options: str = "") -> str:
-    """A command that calls the method with its required params."""
+    """A command that calls the method with its required params; empty if there is none."""
     required = [param for param in method.params if param.is_required]
-    if method.structure == "by-position":
-        words = [_shell_value(document, param) for param in required]
-        words = ["--positional", *words] if words else []
-    else:
-        words = [_named_example(document, param) for param in required]
-    stream = ["--stream"] if method.item is not None else []
-    name = shlex.quote(method.name)
+    is_by_position = method.structure == "by-position"
+    write = _positional_example if is_by_position else _named_example
+    words = [shell.method_word(method.name), *(write(document, param) for param in required)]
+    if None in words:
+        return ""
+    name, *params = map(str, words)
+    params = ["--positional"] * (is_by_position and bool(params)) + params
+    stream = ["--stream"] * (method.item is not None)
     if method.name in COMMANDS:
-        return " ".join([f"ucall{server_options or ' --port 8545'} {name}", *words, *stream])
-    return " ".join(["ucall", name, *words, *stream]) + server_options
+        return " ".join([f"ucall{server_options or ' --port 8545'} {name}", *params, *stream])
+    return " ".join(["ucall", name, *params, *stream]) + server_options
 
 
-def _named_example(document: Document, param: Param) -> str:
-    kind = binary_type(document.resolve(param.schema))
-    if kind is not None:
-        return f"{shlex.quote(param.name)}=@{_FILES[kind]}"
-    value = _sample(document, param.schema)
-    needs_type = isinstance(value, str) and not _is_sent_as_text(value)
-    name = f"{param.name}:str" if needs_type else param.name
-    return f"{shlex.quote(name)}={shlex.quote(_written(value))}"
+def _named_example(document: Document, param: Param) -> str | None:
+    kind = document.resolve(param.schema).binary
+    if kind:
+        return shell.file_word(param.name, _FILES[kind])
+    return shell.param_word(param.name, _sample(document, param.schema))
 
 
-def _is_sent_as_text(value: str) -> bool:
-    try:
-        return infer(value) == value and not value.startswith("@")
-    except InexactNumberError:
-        return False
+def _positional_example(document: Document, param: Param) -> str | None:
+    return shell.positional_word(_sample(document, param.schema))
 
 
-def _shell_value(document: Document, param: Param) -> str:
-    return shlex.quote(_written(_sample(document, param.schema)))
-
-
-def _written(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _sample(document: Document, schema: Schema, within: tuple[str, ...] = ()) -> Any:
+def _sample(document: Document, schema: Subschema | Schema, within: tuple[str, ...] = ()) -> Any:
     """A value that the schema accepts, where its bounds and lengths are enough to find one.
 
     `within` are the references of the schemas around this one, or empty texts.
     """
     resolved = document.resolve(schema)
-    examples = resolved.get("examples")
-    if isinstance(examples, list) and examples:
-        return examples[0]
-    if choices := choices_of(document, resolved):
-        return choices[0]
+    for values in (resolved.examples, resolved.choices):
+        if values:
+            return values[0]
     if len(within) > _DEPTH_MAX:
         return None
-    within = (*within, reference_of(schema) or "")
+    within = (*within, _reference(schema))
     if parts := branches(resolved):
-        is_array = binary_type(resolved) is not None  # Nested lists are its other form.
+        is_array = bool(resolved.binary)  # Nested lists are its other form.
         # A type that contains itself ends at another one.
-        others = [part for part in parts if reference_of(part) not in within]
+        others = [part for part in parts if _reference(part) not in within]
         return _sample(document, parts[-1] if is_array else [*others, *parts][0], within)
-    if binary_type(resolved) is not None:
+    if resolved.binary:
         return ""
-    default = resolved.get("default", NO_DEFAULT)
-    if default is not NO_DEFAULT:
-        return default
-    kind = next(iter(types_of(resolved)), "")
+    if resolved.default is not NO_DEFAULT:
+        return resolved.default
+    kind = next(iter(resolved.types), "")
     if kind == "object":
-        return _sample_object(document, resolved, within)
+        members = [name for name in resolved.required if name in resolved.properties]
+        return {name: _sample(document, resolved.properties[name], within) for name in members}
     return _sample_array(document, resolved, within) if kind == "array" else _scalar(resolved)
 
 
-def _sample_object(document: Document, schema: Schema, within: tuple[str, ...]) -> dict[str, Any]:
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    return {name: _sample(document, properties[name], within) for name in required}
+def _reference(schema: Subschema | Schema) -> str:
+    return schema.reference if isinstance(schema, Subschema) else ""
 
 
 def _sample_array(document: Document, schema: Schema, within: tuple[str, ...]) -> list[Any]:
-    items = schema.get("prefixItems", schema.get("items", {}))
-    if isinstance(items, list):
-        return [_sample(document, item, within) for item in items]
-    return [_sample(document, items, within) for _ in range(schema.get("minItems", 1))]
+    if schema.prefix_items is not None:
+        return [_sample(document, item, within) for item in schema.prefix_items]
+    count = min(schema.bounds.get("minItems", 1), _SAMPLE_LENGTH_MAX)
+    items = schema.items or Schema()
+    return [_sample(document, items, within) for _ in range(int(count))]
 
 
 def _scalar(schema: Schema) -> Any:
-    kind = next(iter(types_of(schema)), "string")
+    kind, bounds = next(iter(schema.types), "string"), schema.bounds
     if kind == "null":
         return None
     if kind == "boolean":
         return True
     if kind == "string":
-        text = _TEXTS.get(schema.get("format", ""), "text")
-        return text.ljust(schema.get("minLength", 0), "x")[: schema.get("maxLength")]
-    least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
-    most = schema.get("maximum", schema.get("exclusiveMaximum", least + 1) - 1)
+        least = min(bounds.get("minLength", 0), _SAMPLE_LENGTH_MAX)
+        most = min(bounds.get("maxLength", _SAMPLE_LENGTH_MAX), _SAMPLE_LENGTH_MAX)
+        return _TEXTS.get(schema.format, "text").ljust(int(least), "x")[: int(most)]
+    least = bounds.get("minimum", bounds.get("exclusiveMinimum", 0) + 1)
+    most = bounds.get("maximum", bounds.get("exclusiveMaximum", least + 1) - 1)
     value = min(max(1, least), max(most, least))
     return int(value) if kind == "integer" else float(value)

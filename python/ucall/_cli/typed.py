@@ -13,9 +13,9 @@ from ucall._cli.params import (
     parse_as,
     shortened,
 )
-from ucall._cli.type_names import choices_of, type_name
+from ucall._cli.type_names import type_name
 from ucall._cli.validate import problem_with
-from ucall._openrpc import Document, Method, Param, Schema, binary_type, branches, types_of
+from ucall._openrpc import DescriptionError, Document, Method, Param, Schema, Subschema, branches
 
 __all__ = ["TypedParams"]
 
@@ -29,6 +29,8 @@ _TYPES = {
     "array": "json",
     "object": "json",
 }
+#: Unions within unions are parsed to this depth.
+_DEPTH_MAX = 32
 
 
 class TypedParams:
@@ -69,7 +71,7 @@ class TypedParams:
     def is_binary(self, key: str | int) -> bool:
         """Whether a param takes data in base64."""
         param = self._positional(key) if isinstance(key, int) else self._named(key)
-        return binary_type(self._document.resolve(param.schema)) is not None
+        return bool(self._document.resolve(param.schema).binary)
 
     def _positional(self, position: int) -> Param:
         params, rest = self._method.params, self._method.rest("positional")
@@ -94,6 +96,8 @@ class TypedParams:
             raise UsageError(f"{param.name}: {error}") from None
         except UsageError as error:
             raise UsageError(f"{expected} from a file: {error}") from None
+        except DescriptionError:
+            raise
         except (ValueError, RecursionError):
             raise UsageError(f"{expected}, got {shortened(text)}") from None
         problem = problem_with(self._document, param.schema, value)
@@ -101,36 +105,47 @@ class TypedParams:
             raise UsageError(f"{param.name}{problem}")
         return value
 
-    def _parse_by(self, schema: Schema, text: str, read: Callable[[str], bytes]) -> object:
+    def _parse_by(
+        self,
+        schema: Subschema | Schema,
+        text: str,
+        read: Callable[[str], bytes],
+        depth: int = 0,
+    ) -> object:
         resolved = self._document.resolve(schema)
-        takes_digits = resolved.get("format") == "decimal" and "string" in types_of(resolved)
+        takes_digits = resolved.format == "decimal" and "string" in resolved.types
         if takes_digits and is_number(text.strip()):
             return text.strip()  # As a number it would be a float.
         if parts := branches(resolved):
-            return self._parse_union(parts, text, read)
-        if binary_type(resolved):
+            return self._parse_union(parts, text, read, depth)
+        if resolved.binary:
             return read(text.removeprefix("@"))
-        types = types_of(resolved)
-        choices = choices_of(self._document, resolved)
-        if not types and choices:
-            is_text = text in choices
-            return text if is_text else parse_as("", text)
-        kind = _TYPES.get(types[0], "") if types else ""
+        if not resolved.types and resolved.choices:
+            return text if text in resolved.choices else parse_as("", text)
+        kind = _TYPES.get(resolved.types[0], "") if resolved.types else ""
         if kind == "json":
             return exact_json(text.strip())
         return parse_as(kind, text if kind == "str" else text.strip())
 
-    def _parse_union(self, parts: list[Schema], text: str, read: Callable[[str], bytes]) -> object:
+    def _parse_union(
+        self,
+        parts: list[Subschema | Schema],
+        text: str,
+        read: Callable[[str], bytes],
+        depth: int,
+    ) -> object:
         """Parses by the first alternative that fits. Files and text, which all fit, are last."""
-        for part in sorted(parts, key=self._rank):
+        for part in sorted(parts, key=self._rank) if depth < _DEPTH_MAX else ():
             try:
-                value = self._parse_by(part, text, read)
+                value = self._parse_by(part, text, read, depth + 1)
+            except DescriptionError:
+                raise
             except (ValueError, RecursionError):
                 continue
             if isinstance(value, bytes) or problem_with(self._document, part, value) is None:
                 return value
         raise ValueError(text)
 
-    def _rank(self, part: Schema) -> int:
+    def _rank(self, part: Subschema | Schema) -> int:
         resolved = self._document.resolve(part)
-        return 1 if binary_type(resolved) else 2 * ("string" in types_of(resolved))
+        return 1 if resolved.binary else 2 * ("string" in resolved.types)

@@ -1,19 +1,22 @@
 """Checks a JSON value against a schema, as far as a server's descriptions use JSON Schema.
 
-Formats, multiples and unique items are left to the server.
+Formats, multiples and unique items are left to the server, and so are patterns: a regular
+expression of the server's could run for ever.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from ucall._cli.type_names import choices_of, type_name
-from ucall._openrpc import Document, Schema, branches, types_of
+from ucall._cli.type_names import type_name
+from ucall._openrpc import Document, Schema, Subschema, branches
 from ucall.types.messages import kind_of, value_text
 
 __all__ = ["problem_with"]
+
+#: Unions within unions of the same value are checked to this depth.
+_DEPTH_MAX = 32
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "integer": (int,),
@@ -26,16 +29,18 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def problem_with(document: Document, schema: Schema, value: object) -> str | None:
+def problem_with(document: Document, schema: Subschema | Schema, value: object) -> str | None:
     """The first problem, as the server would name it: ``".age: expected int >= 0, got -1"``."""
-    return next(_problems(document, schema, value, ""), None)
+    return next(_problems(document, schema, value, "", 0), None)
 
 
-def _problems(document: Document, schema: Schema, value: Any, path: str) -> Iterator[str]:
+def _problems(
+    document: Document, schema: Subschema | Schema, value: Any, path: str, depth: int
+) -> Iterator[str]:
+    """Problems of a value; `depth` are the unions around it."""
     resolved = document.resolve(schema)
-    if not _fits(document, resolved, value):
-        types = types_of(resolved)
-        is_kind = any(_is_kind(value, name) for name in types) or not types
+    if not _fits(document, resolved, value, depth):
+        is_kind = any(_is_kind(value, name) for name in resolved.types) or not resolved.types
         got = value_text(value) if is_kind else kind_of(value)
         yield f"{path}: expected {type_name(document, schema)}, got {got}"
     elif isinstance(value, list):
@@ -44,15 +49,16 @@ def _problems(document: Document, schema: Schema, value: Any, path: str) -> Iter
         yield from _member_problems(document, resolved, value, path)
 
 
-def _fits(document: Document, schema: Schema, value: Any) -> bool:
+def _fits(document: Document, schema: Schema, value: Any, depth: int) -> bool:
     """Whether the value fits, its items and members aside unless the schema is a union."""
-    choices = choices_of(document, schema)
-    if choices:
-        return any(type(one) is type(value) and one == value for one in choices)
+    if schema.choices:
+        return any(type(one) is type(value) and one == value for one in schema.choices)
     if parts := branches(schema):
-        return any(next(_problems(document, part, value, ""), None) is None for part in parts)
-    types = types_of(schema)
-    if types and not any(_is_kind(value, name) for name in types):
+        if depth > _DEPTH_MAX:
+            return True
+        found = (next(_problems(document, part, value, "", depth + 1), None) for part in parts)
+        return None in found
+    if schema.types and not any(_is_kind(value, name) for name in schema.types):
         return False
     return _is_within(schema, value)
 
@@ -64,53 +70,40 @@ def _is_kind(value: object, name: str) -> bool:
 
 
 def _is_within(schema: Schema, value: Any) -> bool:
-    if isinstance(value, str):
-        return _has_length(schema, value, "Length") and _matches(schema.get("pattern"), value)
-    if isinstance(value, list):
-        return _has_length(schema, value, "Items")
+    bounds = schema.bounds
+    if isinstance(value, (str, list)):
+        suffix, length = "Length" if isinstance(value, str) else "Items", len(value)
+        return bounds.get(f"min{suffix}", length) <= length <= bounds.get(f"max{suffix}", length)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return True
     return (
-        schema.get("minimum", value) <= value <= schema.get("maximum", value)
-        and ("exclusiveMinimum" not in schema or schema["exclusiveMinimum"] < value)
-        and ("exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"])
+        bounds.get("minimum", value) <= value <= bounds.get("maximum", value)
+        and ("exclusiveMinimum" not in bounds or bounds["exclusiveMinimum"] < value)
+        and ("exclusiveMaximum" not in bounds or value < bounds["exclusiveMaximum"])
     )
-
-
-def _has_length(schema: Schema, value: Any, suffix: str) -> bool:
-    length = len(value)
-    least, most = schema.get(f"min{suffix}", length), schema.get(f"max{suffix}", length)
-    return bool(least <= length <= most)
-
-
-def _matches(pattern: object, value: str) -> bool:
-    try:
-        return not isinstance(pattern, str) or re.search(pattern, value) is not None
-    except re.error:  # It is for another dialect, so the server decides.
-        return True
 
 
 def _item_problems(
     document: Document, schema: Schema, value: list[Any], path: str
 ) -> Iterator[str]:
-    items = schema.get("prefixItems", schema.get("items", {}))
-    schemas = items if isinstance(items, list) else [items] * len(value)
+    if schema.prefix_items is not None:
+        schemas: list[Subschema] = list(schema.prefix_items)
+    else:
+        schemas = [] if schema.items is None else [schema.items] * len(value)
     for position, (item, one) in enumerate(zip(value, schemas, strict=False)):
-        yield from _problems(document, one, item, f"{path}[{position}]")
+        yield from _problems(document, one, item, f"{path}[{position}]", 0)
 
 
 def _member_problems(
     document: Document, schema: Schema, value: dict[str, Any], path: str
 ) -> Iterator[str]:
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties", {})
-    for name in schema.get("required", []):
+    for name in schema.required:
         if name not in value:
-            kind = type_name(document, properties.get(name, {}))
+            kind = type_name(document, schema.properties.get(name, Schema()))
             yield f"{path}.{name}: missing, expected {kind}"
     for name, member in value.items():
-        if name in properties:
-            yield from _problems(document, properties[name], member, f"{path}.{name}")
-        elif others is False:
+        known = schema.properties.get(name, schema.others)
+        if known is not None:
+            yield from _problems(document, known, member, f"{path}.{name}", 0)
+        elif schema.is_closed:
             yield f"{path}.{name}: unexpected"
-        else:
-            yield from _problems(document, others, member, f"{path}.{name}")

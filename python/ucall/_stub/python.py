@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import textwrap
 from collections.abc import Iterator
 
-from ucall._openrpc import Document, Method, Param, Schema, binary_type, text_of
-from ucall._stub.names import Identifiers, pascal
-from ucall._stub.python_types import BUILTINS, RESERVED, PythonTypes, is_class
+from ucall._openrpc import DescriptionError, Document, Method, Param, Schema, Subschema, wrap
+from ucall._stub.names import Identifiers, check_length, pascal
+from ucall._stub.python_types import BUILTINS, RESERVED, PythonTypes, is_class, is_literal
 from ucall._stub.tree import Group, tree_of
 
 __all__ = ["python_client"]
@@ -36,7 +35,7 @@ def python_client(document: Document) -> str:
     """A module with the classes ``Client`` and ``AsyncClient``.
 
     Raises:
-        ValueError: The description has an invalid part.
+        DescriptionError: The description has an invalid part, or would make too long a module.
     """
     root = tree_of(document)
     has_builtin = any(BUILTINS & set(name.split(".")) for name in document.methods)
@@ -44,12 +43,20 @@ def python_client(document: Document) -> str:
     parts = [*writer.components(), *writer.clients(root)]
     body = "\n\n\n".join("\n".join(part) for part in parts)
     source = f"{_head(document, body)}\n\n\n{body}\n"
-    ast.parse(source)
+    check_length(source)
+    try:
+        ast.parse(source)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise DescriptionError(f"a description without a client in Python: {error}") from None
     return source
 
 
 def _head(document: Document, body: str) -> str:
-    used = {name for name in _MODULES if re.search(rf"\b{re.escape(name)}\.", body)}
+    used = {
+        name
+        for name in _MODULES
+        if f"{name}." in body and re.search(rf"\b{re.escape(name)}\.", body)
+    }
     late = [f"{_INDENT}import {name}" for name in _MODULES if name in used and name in _OPTIONAL]
     plain = [name for name in _MODULES if name in used and name not in _OPTIONAL]
     if late and "typing" not in plain:
@@ -87,20 +94,19 @@ class _Writer:
                 yield self._typed_dict(identifier, schema)
                 if members := self._types.member_decoders(schema):
                     decoders.append(_decoder(identifier, members))
-            elif "enum" in schema or "const" in schema:
+            elif is_literal(schema):
                 yield [f"{identifier}: typing.TypeAlias = {self._types.literal(schema)}"]
         yield from decoders
 
     def _typed_dict(self, name: str, schema: Schema) -> list[str]:
-        required = schema.get("required", [])
         fields = {
             field: self._types.of_value(member)
-            if field in required
+            if field in schema.required
             else f"typing.NotRequired[{self._types.of_value(member)}]"
-            for field, member in schema["properties"].items()
+            for field, member in schema.properties.items()
         }
-        about = _docstring(text_of(schema, "description"), _INDENT)
-        if all(field.isidentifier() and not keyword.iskeyword(field) for field in fields):
+        about = _docstring(schema.description, _INDENT)
+        if all(map(_is_field, fields)):
             lines = [f"{_INDENT}{field}: {kind}" for field, kind in fields.items()]
             blank = [""] if about else []
             return [f"class {name}(typing.TypedDict):", *about, *blank, *lines]
@@ -205,14 +211,23 @@ class _Writer:
             return f"{indent}{call}.raise_for_status()"
         return f"{indent}return {self._result(method.result, kind, call)}"
 
-    def _result(self, schema: Schema, kind: str, call: str) -> str:
+    def _result(self, schema: Subschema, kind: str, call: str) -> str:
         decode = self._types.decoder(schema)
-        binary = binary_type(self._document.resolve(schema))
-        if decode is not None and binary is not None:
+        binary = self._document.resolve(schema).binary
+        if decode is not None and binary:
             return f"{call}.{'numpy' if binary == 'array' else binary}"
         if decode is not None:
             return f"{decode}({call}.json)"
         return f"{call}.json" if kind == "typing.Any" else f"_cast({_quoted(kind)}, {call}.json)"
+
+
+def _is_field(name: str) -> bool:
+    """Whether a member of a TypedDict can be written as a field of the class. Python changes names
+    of other letters than ASCII's and those that begin with __, and a field that is named as a type
+    would hide it."""
+    is_changed = not name.isascii() or name.startswith("__")
+    is_hidden = name in BUILTINS or name in RESERVED
+    return name.isidentifier() and not (is_changed or is_hidden or keyword.iskeyword(name))
 
 
 def _decoder(name: str, members: dict[str, str]) -> list[str]:
@@ -303,23 +318,19 @@ def _docstring(text: str, indent: str) -> list[str]:
     if not text.strip():
         return []
     text = "".join(it if it.isprintable() or it == "\n" else " " for it in text)
-    text = text.replace("\\", "\\\\").replace('"', '\\"') if _needs_escape(text) else text
+    needs_escape = "\\" in text or '"""' in text or text.strip().endswith('"')
     lines = []
     for line in text.strip().split("\n"):
         own = line[: len(line) - len(line.lstrip())]
-        lines += textwrap.wrap(
-            line, _COLUMNS - len(indent) - 6, subsequent_indent=own + "  " * bool(own)
-        ) or [""]
+        lines += wrap(line, _COLUMNS - len(indent) - 6, own + "  " * bool(own)) or [""]
+    if needs_escape:  # Now, as a line may have ended between a backslash and its letter.
+        lines = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
     ending = [f'{indent}"""'] if len(lines) > 1 else []
     lines = [f"{indent}{line}".rstrip() for line in lines]
     lines[0] = f'{indent}"""{lines[0].lstrip()}'
     if not ending:
         lines[-1] += '"""'
     return [*lines, *ending]
-
-
-def _needs_escape(text: str) -> bool:
-    return "\\" in text or '"""' in text or text.strip().endswith('"')
 
 
 def _split(start: str, params: list[str], end: str) -> list[str]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
-from ucall._openrpc import Document, Schema, binary_type, branches, component_of, types_of
+from ucall._openrpc import Document, Schema, Subschema, branches
 from ucall._stub.names import Identifiers, pascal
 
-__all__ = ["BUILTINS", "RESERVED", "PythonTypes", "is_class"]
+__all__ = ["BUILTINS", "RESERVED", "PythonTypes", "is_class", "is_literal"]
 
 #: The names of builtins that annotations use; a method may have the same name.
 BUILTINS = frozenset(
@@ -72,134 +72,156 @@ class PythonTypes:
         for component, name in self.names.items():
             base = re.sub(r"_\d+$", "", component)
             schema = self._document.resolve(self._document.components[component])
-            fields = {field: self.of_value(member) for field, member in _members(schema).items()}
+            members = schema.properties.items()
+            fields = {field: self.of_value(member) for field, member in members}
             text = re.sub(rf"\b{name}\b", "self", f"{sorted(fields.items())}")
             if is_class(schema):
                 self.names[component] = known.setdefault((base, text), name)
 
-    def of_param(self, schema: Schema) -> str:
+    def of_param(self, schema: Subschema) -> str:
         """The annotation of a param."""
         return self._annotation(schema, 0, is_param=True)
 
-    def of_value(self, schema: Schema) -> str:
+    def of_value(self, schema: Subschema) -> str:
         """The annotation of a decoded result, item or member."""
         return self._annotation(schema, 0)
 
-    def decoder(self, schema: Schema, depth: int = 0) -> str | None:
+    def decoder(self, schema: Subschema | Schema, depth: int = 0) -> str | None:
         """An expression for the function that decodes a value; None if JSON's is the value."""
-        component = self._component(schema)
-        resolved = self._simplified(schema)
-        if depth > _DEPTH_MAX or self._is_literal(resolved):
+        component, resolved = self._component(schema), self._simplified(schema)
+        if depth > _DEPTH_MAX or is_literal(resolved):
             return None
         if component is not None and is_class(resolved):
-            return f"_decode_{component}" if self._needs_decoder(schema) else None
-        if kind := binary_type(resolved):
-            return f"_stubs.{kind}_of"
+            return f"_decode_{self.names[component]}" if component in self._decoded else None
+        if resolved.binary:
+            return f"_stubs.{resolved.binary}_of"
         if parts := branches(resolved):
             return self._union_decoder(parts, depth + 1)
-        if types_of(resolved) == ("string",):
-            return _FORMATS.get(str(resolved.get("format")), (None, None))[1]
-        for keyword_, function in (("items", "list_of"), ("additionalProperties", "dict_of")):
-            if isinstance(inner := resolved.get(keyword_), dict):
+        if resolved.types == ("string",):
+            return _FORMATS.get(resolved.format, (None, None))[1]
+        for inner, function in ((resolved.items, "list_of"), (resolved.others, "dict_of")):
+            if inner is not None and resolved.prefix_items is None:
                 decode = self.decoder(inner, depth + 1)
                 return None if decode is None else f"_stubs.{function}({decode})"
         return None
 
     def member_decoders(self, schema: Schema) -> dict[str, str]:
         """The decoders of the members of an object that need one."""
-        decoders = {name: self.decoder(member) for name, member in sorted(_members(schema).items())}
+        members = sorted(schema.properties.items())
+        decoders = {name: self.decoder(member) for name, member in members}
         return {name: decode for name, decode in decoders.items() if decode is not None}
 
-    def _union_decoder(self, parts: list[Schema], depth: int) -> str | None:
+    def _union_decoder(self, parts: list[Subschema | Schema], depth: int) -> str | None:
         others = [part for part in parts if not self._is_null(part)]
         decode = self.decoder(others[0], depth) if len(others) == 1 else None
         return decode and (decode if len(parts) == 1 else f"_stubs.optional({decode})")
 
-    def _needs_decoder(self, schema: Schema, seen: tuple[str, ...] = ()) -> bool:
-        """Whether a part of it does. `seen` names the classes on the way here."""
+    @cached_property
+    def _decoded(self) -> set[str]:
+        """The components whose values need a decoder: those with a part that does, and those that
+        contain such a component."""
+        holders: dict[str, list[str]] = {}
+        found: list[str] = []
+        for name, component in self._document.components.items():
+            for member in self._document.resolve(component).properties.values():
+                for part in self._decoded_parts(member, 0):
+                    if part is None:
+                        found.append(name)
+                    else:
+                        holders.setdefault(part, []).append(name)
+        decoded: set[str] = set()
+        while found:
+            name = found.pop()
+            if name not in decoded:
+                decoded.add(name)
+                found += holders.get(name, ())
+        return decoded
+
+    def _decoded_parts(self, schema: Subschema | Schema, depth: int) -> Iterator[str | None]:
+        """None for each part of a value that needs a decoder, and the components in it."""
         component, resolved = self._component(schema), self._simplified(schema)
-        if len(seen) > _DEPTH_MAX:
-            return False
+        if depth > _DEPTH_MAX:
+            return
         if component is not None and is_class(resolved):
-            inner = _members(resolved).values()
-            seen_now = (*seen, component)
-            return component not in seen and any(self._needs_decoder(it, seen_now) for it in inner)
-        if binary_type(resolved) or resolved.get("format") in _FORMATS:
-            return True
+            yield component
+            return
+        if resolved.binary or resolved.format in _FORMATS:
+            yield None
+            return
         parts = [part for part in branches(resolved) if not self._is_null(part)]
-        if len(parts) > 1:
-            return False
-        holders = (*parts, resolved.get("items"), resolved.get("additionalProperties"))
-        return any(self._needs_decoder(it, (*seen, "")) for it in holders if isinstance(it, dict))
+        if len(parts) <= 1:
+            for part in (*parts, resolved.items, resolved.others):
+                if part is not None:
+                    yield from self._decoded_parts(part, depth + 1)
 
     def _annotation(
-        self, schema: Schema, depth: int, *, is_param: bool = False, is_raw: bool = False
+        self,
+        schema: Subschema | Schema,
+        depth: int,
+        *,
+        is_param: bool = False,
+        is_raw: bool = False,
     ) -> str:
         """An annotation. A raw one is of a value that is not decoded."""
         component, resolved = self._component(schema), self._simplified(schema)
         if depth > _DEPTH_MAX:
             return "typing.Any"
         if component is not None and is_class(resolved):
-            is_decoded = is_raw and self._needs_decoder(schema)
-            return self._builtin("dict[str, typing.Any]") if is_decoded else component
-        if self._is_literal(resolved):
-            return component or self.literal(resolved)
-        if kind := binary_type(resolved):
-            return self._builtin("str") if is_raw else self._binary(resolved, kind, is_param)
+            if is_raw and component in self._decoded:
+                return self._builtin("dict[str, typing.Any]")
+            return self.names[component]
+        if is_literal(resolved):
+            return self.literal(resolved) if component is None else self.names[component]
+        if resolved.binary:
+            return self._builtin("str") if is_raw else self._binary(resolved, is_param)
         if parts := branches(resolved):
             return self._union(parts, depth + 1, is_param, is_raw)
-        kind = next(iter(types_of(resolved)), "")
+        kind = next(iter(resolved.types), "")
         if kind == "array":
             return self._array(resolved, depth + 1, is_param, is_raw)
         if kind == "object":
             return self._object(resolved, depth + 1, is_param, is_raw)
-        if kind == "string" and not is_raw and resolved.get("format") in _FORMATS:
-            return _FORMATS[resolved["format"]][0]
+        if kind == "string" and not is_raw and resolved.format in _FORMATS:
+            return _FORMATS[resolved.format][0]
         if kind == "null":
             return "None"
         return self._builtin(_PLAIN[kind]) if kind in _PLAIN else "typing.Any"
 
-    def _union(self, parts: list[Schema], depth: int, is_param: bool, is_raw: bool) -> str:
+    def _union(
+        self, parts: Sequence[Subschema | Schema], depth: int, is_param: bool, is_raw: bool
+    ) -> str:
         others = [part for part in parts if not self._is_null(part)]
         is_raw = is_raw or (len(others) > 1 and not is_param)
         names = [self._annotation(part, depth, is_param=is_param, is_raw=is_raw) for part in parts]
         return "typing.Any" if "typing.Any" in names else " | ".join(dict.fromkeys(names))
 
     def _array(self, schema: Schema, depth: int, is_param: bool, is_raw: bool) -> str:
-        items = schema.get("prefixItems", schema.get("items", {}))
-        if isinstance(items, list):
-            inner = self._union(items, depth, is_param, True) if items else "typing.Any"
-        else:
-            inner = self._annotation(items, depth, is_param=is_param, is_raw=is_raw)
+        inner = "typing.Any"
+        if schema.prefix_items:
+            inner = self._union(schema.prefix_items, depth, is_param, True)
+        elif schema.prefix_items is None and schema.items is not None:
+            inner = self._annotation(schema.items, depth, is_param=is_param, is_raw=is_raw)
         if is_param:
-            is_set = schema.get("uniqueItems") is True
-            return f"collections.abc.{'Collection' if is_set else 'Sequence'}[{inner}]"
+            kind = "Collection" if schema.has_unique_items else "Sequence"
+            return f"collections.abc.{kind}[{inner}]"
         return f"{self._builtin('list')}[{inner}]"
 
     def _object(self, schema: Schema, depth: int, is_param: bool, is_raw: bool) -> str:
-        values = schema.get("additionalProperties")
         inner = "typing.Any"
-        if isinstance(values, dict):
-            inner = self._annotation(values, depth, is_param=is_param, is_raw=is_raw)
+        if schema.others is not None:
+            inner = self._annotation(schema.others, depth, is_param=is_param, is_raw=is_raw)
         kind = "collections.abc.Mapping" if is_param else self._builtin("dict")
         return f"{kind}[{self._builtin('str')}, {inner}]"
 
     def literal(self, schema: Schema) -> str:
         """The annotation of a schema that lists its values."""
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        return f"typing.Literal[{', '.join(map(_literal, values))}]"
+        return f"typing.Literal[{', '.join(map(_literal, schema.choices))}]"
 
-    def _is_literal(self, schema: Schema) -> bool:
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        kinds = (str, int, bool, type(None))
-        return isinstance(values, list) and all(isinstance(it, kinds) for it in values or [[]])
-
-    def _binary(self, schema: Schema, kind: str, is_param: bool) -> str:
-        if kind == "image":
+    def _binary(self, schema: Schema, is_param: bool) -> str:
+        if schema.binary == "image":
             return "PIL.Image.Image"
-        if kind == "array":
-            dtype = schema.get("x-ucall", {}).get("dtype")
-            dtype = "bool_" if dtype == "bool" else dtype
+        if schema.binary == "array":
+            dtype = "bool_" if schema.dtype == "bool" else schema.dtype
             inner = f"numpy.{dtype}" if dtype in _DTYPES else "typing.Any"
             return f"numpy.typing.NDArray[{inner}]"
         names = ("bytes", "bytearray", "memoryview") if is_param else ("bytes",)
@@ -208,36 +230,40 @@ class PythonTypes:
     def _builtin(self, name: str) -> str:
         return f"{self._prefix}{name}"
 
-    def _component(self, schema: Schema) -> str | None:
-        """The Python name of the schema that this one refers to."""
-        name = component_of(schema)
-        return None if name is None else self.names.get(name)
+    def _component(self, schema: Subschema | Schema) -> str | None:
+        """The component that this schema refers to."""
+        name = schema.component if isinstance(schema, Subschema) else None
+        return name if name in self.names else None
 
-    def _is_null(self, schema: Schema) -> bool:
-        return types_of(self._document.resolve(schema)) == ("null",)
+    def _is_null(self, schema: Subschema | Schema) -> bool:
+        return self._document.resolve(schema).types == ("null",)
 
-    def _simplified(self, schema: Schema) -> Schema:
+    def _simplified(self, schema: Subschema | Schema) -> Schema:
         """The schema without references. Arrays may also be sent as nested lists, which is left
         out."""
         resolved = self._document.resolve(schema)
-        if binary_type(resolved):
+        if resolved.binary:
             return resolved
-        parts = branches(resolved)
-        arrays = [it for it in parts if binary_type(self._document.resolve(it)) == "array"]
-        if not arrays:
+        array, nulls = None, []
+        for part in resolved.parts:
+            if self._is_null(part):
+                nulls.append(part)
+            elif array is None and self._document.resolve(part).binary == "array":
+                array = part
+        if array is None:
             return resolved
-        nulls = [part for part in parts if self._is_null(part)]
-        return {"anyOf": [*arrays[:1], *nulls]} if nulls else self._document.resolve(arrays[0])
+        return Schema(parts=(array, *nulls)) if nulls else self._document.resolve(array)
 
 
 def is_class(schema: Schema) -> bool:
     """Whether a schema is an object with known members."""
-    return bool(_members(schema)) and types_of(schema) in ((), ("object",))
+    return bool(schema.properties) and schema.types in ((), ("object",))
 
 
-def _members(schema: Schema) -> Mapping[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, dict) else {}
+def is_literal(schema: Schema) -> bool:
+    """Whether a schema lists its values, of types that a Literal may have."""
+    kinds = (str, int, bool, type(None))
+    return bool(schema.choices) and all(isinstance(it, kinds) for it in schema.choices)
 
 
 def _literal(value: object) -> str:

@@ -9,6 +9,10 @@ from ucall._openrpc import Document, Method
 __all__ = ["Group", "tree_of"]
 
 
+#: The dots of a name that make groups; further ones are a part of the last name.
+_DOTS_MAX = 8
+
+
 @dataclass
 class Group:
     """The methods whose names start with `path`; `method` has the name of the group itself."""
@@ -23,7 +27,7 @@ def tree_of(document: Document) -> Group:
     root = Group("")
     for name, method in sorted(document.methods.items()):
         group = root
-        parts = name.split(".")
+        parts = name.split(".", _DOTS_MAX)
         for count, part in enumerate(parts, 1):
             group = group.groups.setdefault(part, Group(".".join(parts[:count])))
         group.method = method

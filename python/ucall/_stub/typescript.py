@@ -9,18 +9,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from ucall._openrpc import (
-    Document,
-    Method,
-    Param,
-    Schema,
-    binary_type,
-    branches,
-    component_of,
-    text_of,
-    types_of,
-)
-from ucall._stub.names import Identifiers, pascal
+from ucall._openrpc import Document, Method, Param, Schema, Subschema, branches
+from ucall._stub.names import Identifiers, check_length, pascal
 
 __all__ = ["typescript_declarations"]
 
@@ -69,7 +59,7 @@ def typescript_declarations(document: Document) -> str:
     """A declaration file with the types ``Methods``, ``Streams`` and ``TypedClient``.
 
     Raises:
-        ValueError: The description has an invalid part.
+        DescriptionError: The description has an invalid part, or would make too long a file.
     """
     types = _Types(document)
     title = document.title or "a server"
@@ -84,7 +74,9 @@ def typescript_declarations(document: Document) -> str:
         _interface("Streams", "The params and items of streams.", types, streams),
         _CLIENT,
     ]
-    return "\n\n".join(sections)
+    declarations = "\n\n".join(sections)
+    check_length(declarations)
+    return declarations
 
 
 def _interface(name: str, about: str, types: _Types, methods: list[Method]) -> str:
@@ -111,7 +103,7 @@ class _Types:
         """The declarations of the schemas that others refer to."""
         for name, identifier in self._names.items():
             schema = self._document.components[name]
-            comment = _comment(text_of(schema, "description"), "")
+            comment = _comment(self._document.resolve(schema).description, "")
             yield "\n".join([*comment, f"export type {identifier} = {self.of(schema)};"])
 
     def params(self, method: Method) -> str:
@@ -143,55 +135,50 @@ class _Types:
             members.append(f"[name: string]: {kind}")
         return f"{{ {'; '.join(members)} }}" if members else "Record<string, never>"
 
-    def of(self, schema: Schema, depth: int = 0) -> str:
-        """The type of a schema's values."""
-        name = self._component(schema)
-        if name is not None:
-            return name
+    def of(self, schema: Subschema | Schema, within: tuple[str, ...] = ()) -> str:
+        """The type of a schema's values. `within` are the references of the schemas around it, or
+        empty texts."""
+        if isinstance(schema, Subschema) and schema.component in self._names:
+            return self._names[schema.component]
+        reference = schema.reference if isinstance(schema, Subschema) else ""
         resolved = self._document.resolve(schema)
-        if depth > _DEPTH_MAX:
+        if (reference and reference in within) or len(within) > _DEPTH_MAX:
             return "unknown"
-        values = [resolved["const"]] if "const" in resolved else resolved.get("enum")
-        if isinstance(values, list):
-            return " | ".join(json.dumps(value) for value in values) or "never"
+        within = (*within, reference)
+        if resolved.choices:
+            return " | ".join(json.dumps(value) for value in resolved.choices)
         if parts := branches(resolved):
-            return " | ".join(dict.fromkeys(self.of(part, depth + 1) for part in parts))
-        if binary_type(resolved):
+            return " | ".join(dict.fromkeys(self.of(part, within) for part in parts))
+        if resolved.binary:
             return "Base64"
-        kind = next(iter(types_of(resolved)), "")
+        kind = next(iter(resolved.types), "")
         if kind == "array":
-            return self._array(resolved, depth + 1)
-        if kind == "object" or "properties" in resolved:
-            return self._object(resolved, depth + 1)
+            return self._array(resolved, within)
+        if kind == "object" or resolved.properties:
+            return self._object(resolved, within)
         return _PLAIN.get(kind, "unknown")
 
-    def _array(self, schema: Schema, depth: int) -> str:
-        items = schema.get("prefixItems", schema.get("items", {}))
-        if not isinstance(items, list):
-            return f"Array<{self.of(items, depth)}>"
-        least = schema.get("minItems", len(items))
+    def _array(self, schema: Schema, within: tuple[str, ...]) -> str:
+        items = schema.prefix_items
+        if items is None:
+            return f"Array<{self.of(schema.items or Schema(), within)}>"
+        least = schema.bounds.get("minItems", len(items))
         marks = ["" if position < least else "?" for position in range(len(items))]
         elements = [
-            f"({self.of(item, depth)}){mark}" for item, mark in zip(items, marks, strict=True)
+            f"({self.of(item, within)}){mark}" for item, mark in zip(items, marks, strict=True)
         ]
         return f"[{', '.join(elements)}]"
 
-    def _object(self, schema: Schema, depth: int) -> str:
-        properties, others = schema.get("properties"), schema.get("additionalProperties")
-        if isinstance(properties, dict) and properties:
-            required = schema.get("required", [])
+    def _object(self, schema: Schema, within: tuple[str, ...]) -> str:
+        if schema.properties:
             members = [
-                f"{_key(name)}{'' if name in required else '?'}: {self.of(member, depth)}"
-                for name, member in properties.items()
+                f"{_key(name)}{'' if name in schema.required else '?'}: {self.of(member, within)}"
+                for name, member in schema.properties.items()
             ]
             return f"{{ {'; '.join(members)} }}"
-        inner = self.of(others, depth) if isinstance(others, dict) else "unknown"
+        inner = "unknown" if schema.others is None else self.of(schema.others, within)
         # A Record may not refer to itself.
         return f"{{ [name: string]: {inner} }}"
-
-    def _component(self, schema: Schema) -> str | None:
-        name = component_of(schema)
-        return None if name is None else self._names.get(name)
 
 
 def _key(name: str) -> str:
