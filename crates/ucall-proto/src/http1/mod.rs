@@ -25,7 +25,7 @@ mod request_line;
 mod response;
 mod response_head;
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
 #[cfg(test)]
 mod tests;
