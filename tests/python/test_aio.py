@@ -429,6 +429,34 @@ async def test_notifications_wait_for_a_server_that_does_not_read() -> None:
 
 
 @run
+async def test_a_stream_waits_for_a_server_that_does_not_read() -> None:
+    slow, sent = SlowServer(), 0
+    written: list[int] = []
+
+    async def notify() -> None:
+        nonlocal sent
+        for _ in range(MANY):
+            await client.notify("log", "x" * 1_000_000)
+            sent += 1
+
+    with scripted(slow.script) as server:
+        async with Client(slow.uri(server), timeout=60).with_options(id=1) as client:
+            notifying = asyncio.create_task(notify())
+            while client._pool._connection is None or client._pool._connection.is_writable:
+                await asyncio.sleep(0)
+            connection = client._pool._connection
+            written.append(connection._requests_sent)
+            with pytest.raises(ucall.TimeoutError):
+                stream = client.with_options(timeout=0.05, id=2).stream.generate()
+                await stream._next_item()
+            written.append(connection._requests_sent)
+            slow.may_read.set()
+            await notifying
+            assert (await client.echo()).json == "read"
+    assert written[0] == written[1] < MANY
+
+
+@run
 async def test_notifications_wait_for_a_server_that_sends_first() -> None:
     """It reads once its items are sent. The client receives them, though its program does not."""
     slow = SlowServer()

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +273,56 @@ def test_streams_that_are_refused_begin_on_another_server(
         with pytest.raises(ucall.RPCError) as caught:
             _ = items() if kind == "threads" else asyncio.run(main())
         assert caught.value.code == code
+
+
+@KINDS
+@pytest.mark.parametrize("ending", ["item", "cut", "refusal", "late"])
+def test_a_server_counts_a_stream_until_it_is_closed(kind: str, ending: str) -> None:
+    """Also one that another server had to begin, or none could."""
+
+    def answer(peer: Peer) -> None:
+        while True:
+            id = json.loads(peer.raw_request()).get("id")  # A cancellation has none.
+            if ending == "cut":
+                return
+            if ending == "late":
+                continue
+            reply = error(-32002) if ending == "refusal" else {"result": None}
+            item = {"method": "$/progress", "params": {"token": id, "value": 1}}
+            messages = [{"id": id, **reply}] if ending == "refusal" else [item, {"id": id, **reply}]
+            for message in messages:
+                peer.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    counts: list[list[int]] = []
+
+    def count(client: Any) -> None:
+        counts.append([len(it.running) for it in client._pool._balancer.members])
+
+    def read(uris: list[str], limit: dict[str, Any]) -> None:
+        with Client(uris, **limit) as client:
+            stream = client.stream.generate(1)
+            with suppress(OSError, ucall.RPCError):
+                for _ in stream:
+                    count(client)
+            count(client)
+
+    async def read_later(uris: list[str], limit: dict[str, Any]) -> None:
+        async with aio.Client(uris, **limit) as client:
+            stream = client.stream.generate(1)
+            with suppress(OSError, ucall.RPCError):
+                async for _ in stream:
+                    count(client)
+            count(client)
+
+    limit = {"timeout": 0.05} if ending == "late" else {}
+    with scripted(answer) as one, scripted(answer) as other:
+        uris = [f"tcp://{HOST}:{it.port}" for it in (one, other)]
+        if kind == "threads":
+            read(uris, limit)
+        else:
+            asyncio.run(read_later(uris, limit))
+    assert counts.pop() == [0, 0]
+    assert [sorted(it) for it in counts] == ([[0, 1]] if ending == "item" else [])
 
 
 @KINDS

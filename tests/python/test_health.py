@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import logging
@@ -18,6 +19,7 @@ from test_workers import supervised
 
 import ucall
 from harness import HOST, Wire, eventually, http, let_read, program, request
+from ucall._health import ReadyChecks
 
 
 def ask(port: int, path: str = "/readyz", method: str = "GET") -> tuple[int, str]:
@@ -151,6 +153,25 @@ def test_a_check_has_a_time_limit(hosted: Serve, gate: threading.Event, is_async
     assert len(started) == (0 if is_async else 1)
     gate.set()
     assert eventually(lambda: ask(server.port) == (200, "ready"))
+
+
+def test_all_checks_share_one_time_limit(
+    monkeypatch: pytest.MonkeyPatch, gate: threading.Event
+) -> None:
+    waited = []
+
+    def wait(running: Any, timeout: float) -> None:
+        waited.append((len(running), timeout))
+
+    monkeypatch.setattr(concurrent.futures, "wait", wait)
+    checks = ReadyChecks(ucall.Server(port=0)._core, 5)
+    for _ in range(3):
+        checks.add(gate.wait)
+    response = checks.respond(None)
+    assert not isinstance(response, bytes)
+    problems = response.result(60).decode().partition("not ready: ")[2]
+    assert problems == "; ".join(["wait took longer than 5 s"] * 3) + "\n"
+    assert waited == [(3, 5)]
 
 
 def test_concurrent_requests_share_one_run_of_the_checks(

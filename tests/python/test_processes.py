@@ -329,6 +329,25 @@ def test_a_process_that_is_ready_after_the_deadline_runs_the_next_call() -> None
         pool.close()
 
 
+def interrupt_itself(signals: int) -> int:
+    """What Ctrl-C in a terminal does to all processes of a program."""
+    for _ in range(signals):
+        os.kill(os.getpid(), signal.SIGINT)
+        # An interpreter that handles the signal does it before the next statement.
+        time.sleep(0)
+    return signals
+
+
+def test_a_running_call_continues_after_ctrl_c() -> None:
+    from ucall import _processes
+
+    pool = _processes.Pool(1)
+    try:
+        assert pool.submitter(interrupt_itself)(3).result(60) == 3
+    finally:
+        pool.close()
+
+
 def test_a_process_that_dies_between_calls_fails_none() -> None:
     from ucall import _processes
 

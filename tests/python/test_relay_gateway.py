@@ -19,11 +19,13 @@ from certificates import Authority, Files, authority, files
 from scripted import Peer, Scripted, answering, http_reply, result, scripted
 
 from harness import Wire, eventually, http, request
-from ucall._gateway import build
+from ucall._gateway import Configuration, build
 from ucall._import import StartupError
 from ucall.client import Client
 
 __all__ = ["authority", "files"]
+
+RELAY = "[[relay]]\nmethods = 'a'\nto = 'tcp://127.0.0.1:1'\n"
 
 
 class Gateway:
@@ -193,6 +195,37 @@ def test_a_reload_with_a_wrong_file_keeps_the_old_one(tmp_path: Path, upstream: 
         gateway.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("host", "'127.0.0.1'", "'127.0.0.2'"),
+        ("port", "1234", "1235"),
+        ("uds", "'a.sock'", "'b.sock'"),
+        ("uds_mode", "0o600", "0o660"),
+    ],
+)
+def test_what_sockets_depend_on_changes_with_a_restart(
+    tmp_path: Path, name: str, before: str, after: str
+) -> None:
+    path = tmp_path / "config.toml"
+    configuration = Configuration(str(path))
+    uds = "uds = 'a.sock'\n" if name == "uds_mode" else ""
+
+    def write(value: str, more: str = "") -> None:
+        path.write_text(f"[server]\n{uds}{name} = {value}\n{more}{RELAY}")
+
+    write(before)
+    configuration.load()
+    write(before, "max_body_bytes = 1000\n")
+    configuration.load()
+    write(after)
+    with pytest.raises(StartupError, match=rf"server\.{name}: a change needs a restart"):
+        configuration.load()
+    path.write_text(RELAY)
+    with pytest.raises(StartupError, match="a change needs a restart"):
+        configuration.load()
+
+
 def test_metrics_have_the_upstreams(tmp_path: Path, upstream: Scripted) -> None:
     gateway = Gateway(tmp_path, relay_to(upstream, server="metrics = true"))
     try:
@@ -202,9 +235,6 @@ def test_metrics_have_the_upstreams(tmp_path: Path, upstream: Scripted) -> None:
         assert f'ucall_upstream_circuits{{{label},state="closed"}} 1' in text.splitlines()
     finally:
         gateway.close()
-
-
-RELAY = "[[relay]]\nmethods = 'a'\nto = 'tcp://127.0.0.1:1'\n"
 
 
 @pytest.mark.parametrize(

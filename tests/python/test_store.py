@@ -225,6 +225,19 @@ def test_an_entry_expires(wire: Wire, store: ucall.store.Store) -> None:
     assert eventually(lambda: [key for key, _ in store.scan()] == ["c"])
 
 
+@pytest.mark.parametrize("operation", [("put", "k", 1), ("cas", "k", 0, 1)])
+def test_an_entry_of_a_batch_is_absent_after_its_time(
+    store: ucall.store.Store, operation: tuple[Any, ...]
+) -> None:
+    assert store.batch([operation]) == [1]
+    assert store.get("k") == (1, 1)
+    store.delete("k")
+    assert store.batch([(*operation, 1)]) == [2]
+    assert eventually(lambda: store.get("k") is None)
+    with pytest.raises(ValueError, match="ttl_ms"):
+        store.batch([(*operation, 0)])
+
+
 def test_a_batch_mixes_with_functions_and_notifications(serve: Serve, tmp_path: Path) -> None:
     def double(number: int) -> int:
         return 2 * number

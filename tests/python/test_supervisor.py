@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from test_workers import APP, supervised, supervising
+from timing import Clock
 
 from harness import eventually
+from ucall._supervisor import Supervisor
 
 
 def test_a_signal_without_a_name_ends_only_its_worker(tmp_path: Path) -> None:
@@ -34,6 +36,26 @@ def test_no_connection_waits_for_a_worker_that_cannot_start(tmp_path: Path) -> N
         successor = it.wait_for(3)[2]
         assert eventually(lambda: it.call("pid") == successor)
         it.stop()
+
+
+def test_the_pauses_before_restarts_double_up_to_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch, "ucall._supervisor")
+    supervisor = Supervisor(1, ["worker"])
+    supervisor._was_ready, [slot] = True, supervisor._slots
+
+    def pause_after(uptime_s: float) -> float:
+        supervisor._schedule_restart(slot, uptime_s)
+        assert slot.start_at is not None
+        return slot.start_at - clock.now
+
+    growing = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
+    assert [pause_after(4.9) for _ in growing] == pytest.approx(growing)
+    # One that has lived for five seconds is restarted at once, and the next pause is short again.
+    assert [pause_after(uptime_s) for uptime_s in (5, 4.9)] == pytest.approx([0, 0.1])
+    for end in (*(end for pair in supervisor._pairs for end in pair), supervisor._selector):
+        end.close()
 
 
 # What process 1 of a container is to the processes in it.

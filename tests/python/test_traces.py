@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from serving import Serve
 import ucall
 from harness import Wire, eventually, http, request
 from ucall import aio
+from ucall._tracing.server import CallSpans
 from ucall.client import Client
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -389,6 +391,20 @@ def test_a_span_of_the_program_is_no_parent(serve_once: Serve, spans: Spans) -> 
         wire.result("plain", [1])
     served = [span for span in spans.take(3) if span.kind is SpanKind.SERVER]
     assert [span.parent for span in served] == [None]
+
+
+def test_a_span_around_a_call_is_no_parent(spans: Spans) -> None:
+    """As one that a function of an earlier call in the same context has left."""
+    server = ucall.Server(port=0)
+    parts = {"method": "plain", "id": 1, "peer": None, "traceparent": None, "tracestate": None}
+    ctx = SimpleNamespace(**parts, cancelled=False)
+    calls = CallSpans(server)
+    with trace.get_tracer("program").start_as_current_span("around"):
+        calls.call(ctx).end(None)  # type: ignore[arg-type]
+        batch = calls.batch([ctx])  # type: ignore[list-item]
+        batch.__exit__(None, None, None)
+    around = [span for span in spans.take(4) if span.name != "around"]
+    assert [span.parent for span in around] == [None] * 3
 
 
 def test_params_are_checked_as_without_traces(serve_once: Serve, spans: Spans) -> None:
