@@ -50,7 +50,7 @@ impl Handler for CallbackHandler {
     ) -> CallOutcome {
         let deadline = Deadline::of(request, self.call_timeout, self.turn_began);
         if let Some(deadline) = deadline
-            && deadline.has_passed()
+            && deadline.has_passed(Instant::now())
         {
             reply.error(&deadline.error());
             return CallOutcome::Done;

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 
-use crate::{Arrival, Completion, DatagramDrops, DatagramPath, Id, Listener, Peer, Readiness};
+use crate::{
+    Arrival, Completion, DatagramDrops, DatagramPath, EngineClock, Id, Listener, Peer, Readiness,
+};
 
 /// What became of a payload handed to [`Engine::send`].
 #[derive(Debug)]
@@ -144,6 +146,12 @@ pub trait Engine {
 
     /// A handle that ends a `wait` from another thread.
     fn waker(&self) -> Waker;
+
+    /// The clock of deadlines. That of a fake engine stands still until a test moves it.
+    #[inline(always)]
+    fn clock(&self) -> EngineClock {
+        EngineClock::SYSTEM
+    }
 
     /// The descriptors that a forked child must close, so that no part of the engine outlives its
     /// process.

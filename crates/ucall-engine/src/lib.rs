@@ -6,6 +6,7 @@
 
 mod address;
 mod choice;
+mod clock;
 mod completion;
 mod connect;
 mod datagram;
@@ -31,6 +32,7 @@ pub mod xdp;
 
 pub use address::{Address, Bound};
 pub use choice::{EngineKind, UringUnavailable};
+pub use clock::EngineClock;
 pub use completion::{Arrival, Completion, Readiness};
 pub use connect::{begin_connect, finish_connect};
 pub use datagram::{DatagramDrops, DatagramPath, LocalAddress};

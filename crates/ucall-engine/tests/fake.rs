@@ -18,8 +18,12 @@ fn listening() -> (Fake, Network, Id) {
 }
 
 fn wait(engine: &mut Fake) -> Vec<Completion> {
+    wait_until(engine, None)
+}
+
+fn wait_until(engine: &mut Fake, deadline: impl Into<Option<Instant>>) -> Vec<Completion> {
     let mut completions = Vec::new();
-    engine.wait(None, &mut completions).unwrap();
+    engine.wait(deadline.into(), &mut completions).unwrap();
     completions
 }
 
@@ -117,11 +121,29 @@ fn bytes_come_in_pieces() {
 }
 
 #[test]
-fn deadlines_are_recorded_and_not_waited_for() {
+fn a_wait_without_events_jumps_to_its_deadline() {
+    const HOUR: Duration = Duration::from_secs(3600);
     let (mut engine, network, _) = listening();
-    let deadline = Instant::now() + Duration::from_secs(3600);
-    engine.wait(Some(deadline), &mut Vec::new()).unwrap();
+    let (clock, start) = (engine.clock(), network.now());
+    let (deadline, unix_start) = (start + HOUR, clock.unix_time());
+    let peer = network.connect();
+    assert_eq!(wait_until(&mut engine, deadline).len(), 1);
     assert_eq!((network.deadline(), network.waits()), (Some(deadline), 1));
+    assert_eq!(clock.now(), start, "an event ended the wait");
+    network.set_delay(1);
+    peer.write(b"x");
+    assert!(wait_until(&mut engine, deadline).is_empty());
+    assert_eq!(clock.now(), start, "an event is on its way");
+    let Some(Completion::Received(arrival)) = wait_until(&mut engine, deadline).pop() else {
+        panic!("it arrives")
+    };
+    assert_eq!(engine.receive(arrival).unwrap(), b"x");
+    assert!(wait_until(&mut engine, deadline).is_empty());
+    assert_eq!((clock.now(), clock.unix_time()), (deadline, unix_start + HOUR));
+    assert!(wait_until(&mut engine, start).is_empty());
+    assert_eq!(clock.now(), deadline, "no clock goes back");
+    network.advance(HOUR);
+    assert_eq!(network.now(), deadline + HOUR);
 }
 
 #[test]

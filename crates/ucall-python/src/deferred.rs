@@ -51,7 +51,7 @@ impl Interpreter {
     ) -> Result<CallOutcome, RpcError> {
         let deadline = self.deadline_of(procedure, call);
         if let Some(deadline) = deadline
-            && deadline.has_passed()
+            && deadline.has_passed(Instant::now())
         {
             return Err(deadline.error());
         }
@@ -376,7 +376,8 @@ impl Interpreter {
                     None => continue,
                 }
             }
-            let finished = self.calls.finish(token, Instant::now());
+            let now = Instant::now();
+            let finished = self.calls.finish(token, now);
             let Some((caller, Entry { procedure, kind })) = finished else {
                 self.log_abandoned(py, outcome);
                 continue;
@@ -386,7 +387,7 @@ impl Interpreter {
                     let replied = self.reply(py, &procedure, outcome, text);
                     let error = replied.as_ref().err().map(|error| error.code);
                     if let Some(running) = call.running {
-                        running.record(error);
+                        running.record(error, now);
                     }
                     if let Some(logged) = call.logged {
                         logged.end(error, if caller.is_some() { text.len() } else { 0 });
@@ -486,7 +487,7 @@ impl Interpreter {
     fn remove_cancelled(&mut self, token: Token) {
         let Some(mut entry) = self.calls.remove(token) else { return };
         if let Some(running) = entry.call().and_then(|call| call.running.take()) {
-            running.record(Some(RpcError::REQUEST_CANCELLED));
+            running.record(Some(RpcError::REQUEST_CANCELLED), Instant::now());
         }
     }
 

@@ -379,7 +379,7 @@ impl Handler for Interpreter {
             return self.call_deferred(py, procedure, call, caller, reply);
         }
         if let Some(deadline) = self.deadline_of(procedure, call)
-            && deadline.has_passed()
+            && deadline.has_passed(Instant::now())
         {
             return self.expire(procedure, deadline, reply);
         }

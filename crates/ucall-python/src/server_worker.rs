@@ -1,6 +1,7 @@
 //! Makes the worker of a server's next run.
 
 use pyo3::prelude::*;
+use ucall_engine::EngineClock;
 use ucall_server::{AnyWorker, sockets_allowed};
 
 use crate::asyncio::loop_driver::Sockets;
@@ -42,7 +43,8 @@ impl Server {
             let access_log = state.access_log.clone();
             (engine, tls, page, sockets, metrics, access_log)
         };
-        metrics.as_ref().inspect(|metrics| metrics.count_worker());
+        let unix_time = EngineClock::SYSTEM.unix_time();
+        metrics.as_ref().inspect(|metrics| metrics.count_worker(unix_time));
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));

@@ -12,6 +12,7 @@ use std::ptr;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
+use ucall_engine::EngineClock;
 use ucall_server::{CounterPage, MetricsPage, MetricsSnapshot, Stats};
 
 /// The number of pages, one of them for workers that have ended.
@@ -42,7 +43,7 @@ impl SharedCounters {
         let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let pages = map(&file)?;
         let [past, ..] = &pages.metrics;
-        past.set_started();
+        past.set_started(EngineClock::SYSTEM.unix_time());
         Ok(Self { file, pages })
     }
 

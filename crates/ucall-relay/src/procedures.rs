@@ -55,8 +55,8 @@ impl NativeModule for RelayModule {
         &self.procedures
     }
 
-    fn handler(&self, outcomes: Arc<NativeOutcomes>) -> Box<dyn NativeHandler> {
-        Box::new(RelayHandler::new(self.options.clone(), outcomes, Instant::now()))
+    fn handler(&self, outcomes: Arc<NativeOutcomes>, now: Instant) -> Box<dyn NativeHandler> {
+        Box::new(RelayHandler::new(self.options.clone(), outcomes, now))
     }
 }
 

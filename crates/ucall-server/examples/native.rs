@@ -10,6 +10,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use ucall_engine::posix::Posix;
 use ucall_proto::http1::AccessRules;
@@ -45,7 +46,7 @@ impl NativeModule for Texts {
         &self.procedures
     }
 
-    fn handler(&self, outcomes: Arc<NativeOutcomes>) -> Box<dyn NativeHandler> {
+    fn handler(&self, outcomes: Arc<NativeOutcomes>, _now: Instant) -> Box<dyn NativeHandler> {
         Box::new(TextHandler { outcomes })
     }
 }

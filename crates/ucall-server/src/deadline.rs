@@ -39,8 +39,8 @@ impl Deadline {
 
     /// Whether the deadline has passed. A call that is late already is not started.
     #[inline]
-    pub fn has_passed(self) -> bool {
-        self.at <= Instant::now()
+    pub fn has_passed(self, now: Instant) -> bool {
+        self.at <= now
     }
 
     /// The time that the call had.

@@ -4,9 +4,9 @@
 //! its procedures. A step borrows it as [`Dispatch`], the [`Service`] of the connection.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use ucall_engine::{Engine, Id, OwningProcess};
+use ucall_engine::{Engine, EngineClock, Id, OwningProcess};
 use ucall_proto::http1::{Head, Methods, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
@@ -56,8 +56,9 @@ impl<H: Handler> WorkerContext<H> {
         handler: H,
         procedures: Arc<Procedures<H::Procedure>>,
         config: WorkerConfig,
-        now: Instant,
+        clock: EngineClock,
     ) -> Self {
+        let now = clock.now();
         let mut replies = ReplyWriter::default();
         if let Some(challenge) = &config.challenge {
             replies.set_challenge(challenge);
@@ -66,11 +67,11 @@ impl<H: Handler> WorkerContext<H> {
             handler.run_limit(),
             handler.memory_budget(),
             handler.metrics(),
-            now,
+            clock.clone(),
         );
         Self {
             scratch: Scratch::new(handler.memory_budget()),
-            diversion: Diversion::of(&config, None, false),
+            diversion: Diversion::of(&config, None, false, &clock),
             handler,
             config,
             procedures: ProcedureCache::new(procedures, natives),
@@ -185,16 +186,17 @@ impl<H: Handler> WorkerContext<H> {
             (_, LoadState::Overloaded) => Some(Rejection::Overload),
             _ => None,
         };
-        self.diversion = Diversion::of(&self.config, self.rejection, self.is_draining);
+        let clock = self.procedures.natives().clock();
+        self.diversion = Diversion::of(&self.config, self.rejection, self.is_draining, clock);
     }
 
-    /// Begins a turn, whose wait has ended just now.
+    /// Begins a turn, whose wait has ended by `now`.
     #[inline(always)]
-    pub(crate) fn begin_turn(&mut self) {
-        self.now = Instant::now();
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        self.now = now;
         self.update_load();
-        self.handler.turn_began(self.now);
-        self.procedures.natives_mut().begin_turn(self.now);
+        self.handler.turn_began(now);
+        self.procedures.natives_mut().begin_turn(now);
         self.procedures.refresh();
     }
 
@@ -254,9 +256,8 @@ impl<H: Handler> WorkerContext<H> {
 
     /// Begins a sweep: sets the date of replies, reads TLS files that have changed, and releases
     /// memory that no request has used since the last sweep.
-    pub(crate) fn begin_sweep(&mut self) {
-        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.replies.set_time(unix_time.as_secs());
+    pub(crate) fn begin_sweep(&mut self, unix_time_s: u64) {
+        self.replies.set_time(unix_time_s);
         self.scratch.release_unused();
         let Some(tls) = &self.config.tls else { return };
         if let Some(Err(error)) = tls.refresh() {

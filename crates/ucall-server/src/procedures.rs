@@ -283,8 +283,8 @@ fn is_same(known: &[u8], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::{Weak, mpsc};
-    use std::time::Instant;
 
+    use ucall_engine::EngineClock;
     use ucall_proto::MemoryBudget;
 
     use super::*;
@@ -292,7 +292,7 @@ mod tests {
 
     fn natives() -> NativeHandlers {
         let limit = RunLimit::new(1, "max");
-        NativeHandlers::new(limit, MemoryBudget::default(), None, Instant::now())
+        NativeHandlers::new(limit, MemoryBudget::default(), None, EngineClock::stopped())
     }
 
     #[test]

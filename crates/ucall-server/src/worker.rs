@@ -75,7 +75,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         procedures: Arc<Procedures<H::Procedure>>,
         config: WorkerConfig,
     ) -> Self {
-        let now = Instant::now();
+        let clock = engine.clock();
         let waker = engine.waker();
         // A wake fails if the worker is gone, or about to poll by itself.
         let mailbox = Mailbox::new(move || drop(waker.wake()));
@@ -83,12 +83,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let publisher = Arc::new(Publisher::new(mailbox.clone(), subscriptions_max, topic_max));
         handler.set_mailbox(mailbox.clone());
         handler.set_publisher(publisher.clone());
-        let context = WorkerContext::new(handler, procedures, config, now);
+        let context = WorkerContext::new(handler, procedures, config, clock.clone());
         context.set_mailbox(mailbox.clone());
         Self {
             driver: ConnectionDriver::new(engine, context, publisher.clone()),
             admission: AdmissionQueues::default(),
-            sweep: Sweep::new(now),
+            sweep: Sweep::new(clock.now()),
             drain: None,
             abandoned: None,
             signals: None,
@@ -218,7 +218,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.send_waiting();
         self.wait(deadline)?;
         self.previous_turn = Some(self.driver.now());
-        self.driver.context_mut().begin_turn();
+        self.driver.begin_turn();
         self.admission.begin_turn();
         let idle = self.completions.is_empty();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, idle };
@@ -261,7 +261,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[cold]
     #[inline(never)]
     fn turn_now(&mut self) -> io::Result<()> {
-        self.turn(Some(Instant::now())).map(drop)
+        self.turn(Some(self.driver.engine().clock().now())).map(drop)
     }
 
     #[inline(always)]

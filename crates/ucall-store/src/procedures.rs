@@ -60,9 +60,9 @@ impl NativeModule for StoreModule {
         &self.procedures
     }
 
-    fn handler(&self, outcomes: Arc<NativeOutcomes>) -> Box<dyn NativeHandler> {
+    fn handler(&self, outcomes: Arc<NativeOutcomes>, now: Instant) -> Box<dyn NativeHandler> {
         let store = self.store.open();
-        let watchers = WorkerWatchers::new(outcomes.clone());
+        let watchers = WorkerWatchers::new(outcomes.clone(), now);
         Box::new(StoreHandler { store, snapshot: None, writes: Vec::new(), watchers, outcomes })
     }
 }

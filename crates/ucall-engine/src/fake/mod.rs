@@ -4,6 +4,9 @@
 //! with the test, which plays everybody else with it: peers that connect, write, stall and vanish,
 //! and a kernel that refuses, delays and reorders.
 //!
+//! Its clock stands still until the test moves it ([`Network::advance`]), or a wait has a deadline
+//! and nothing happens: then it jumps to that moment.
+//!
 //! Each call of [`FakePeer::write`] is one arrival, and a wait reports at most one arrival a
 //! socket, so a test decides how a message is cut up.
 //!
@@ -44,8 +47,8 @@ use std::time::Instant;
 use ucall_buffer::{Payload, Target};
 
 use crate::{
-    Arrival, Completion, DatagramDrops, DatagramPath, Engine, Id, Listener, Readiness, SendState,
-    Waker,
+    Arrival, Completion, DatagramDrops, DatagramPath, Engine, EngineClock, Id, Listener, Readiness,
+    SendState, Waker,
 };
 
 pub use connection::SendMode;
@@ -173,7 +176,8 @@ impl Engine for Fake {
         self.peer(socket).is_err()
     }
 
-    /// Returns at once, and stores the deadline.
+    /// Returns at once, and stores the deadline. A wait in which nothing happens moves the clock to
+    /// its deadline.
     fn wait(
         &mut self,
         deadline: Option<Instant>,
@@ -189,6 +193,10 @@ impl Engine for Fake {
             woken.store(true, Ordering::Release);
             Ok(())
         }))
+    }
+
+    fn clock(&self) -> EngineClock {
+        self.state().clock.clone()
     }
 
     /// Waits, there being no others.

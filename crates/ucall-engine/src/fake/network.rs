@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Inbound, SendMode};
 use super::lock;
@@ -84,6 +84,16 @@ impl Network {
     /// socket stay in order.
     pub fn set_reversed(&self, reversed: bool) {
         self.state().reversed = reversed;
+    }
+
+    /// The present moment of the engine's clock.
+    pub fn now(&self) -> Instant {
+        self.state().clock.now()
+    }
+
+    /// Moves the engine's clock on.
+    pub fn advance(&self, duration: Duration) {
+        self.state().clock.advance(duration);
     }
 
     /// The deadline of the last wait; `None` if it had none, or there was none.

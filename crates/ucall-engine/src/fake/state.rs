@@ -12,13 +12,14 @@ use ucall_buffer::{Payload, Target};
 
 use super::connection::{Connection, Inbound, ReportState, SendMode};
 use crate::slab::Slab;
-use crate::{Arrival, Completion, Id, Readiness, SendState};
+use crate::{Arrival, Completion, EngineClock, Id, Readiness, SendState};
 
 pub(super) struct FakeState {
     pub(super) nodes: Slab<Node>,
     /// All connections, closed ones included, so that a peer can still be inspected.
     pub(super) connections: Vec<Connection>,
     pub(super) woken: Arc<AtomicBool>,
+    pub(super) clock: EngineClock,
     pub(super) deadline: Option<Instant>,
     pub(super) waits: u64,
     pub(super) accept_failure: Option<io::ErrorKind>,
@@ -79,6 +80,7 @@ impl FakeState {
             nodes: Slab::new(),
             connections: Vec::new(),
             woken: Arc::default(),
+            clock: EngineClock::stopped(),
             deadline: None,
             waits: 0,
             accept_failure: None,
@@ -269,6 +271,11 @@ impl FakeState {
         }
         let due = self.waits + self.delay as u64;
         self.delayed.extend(happened.into_iter().map(|completion| (due, completion)));
+        if self.delayed.is_empty()
+            && let Some(deadline) = deadline
+        {
+            self.clock.advance(deadline.saturating_duration_since(self.clock.now()));
+        }
         while self.delayed.front().is_some_and(|(due, _)| *due <= self.waits) {
             let reported = self.delayed.pop_front().map(|(_, completion)| completion);
             completions.extend(reported.filter(|completion| self.mark_reported(completion)));

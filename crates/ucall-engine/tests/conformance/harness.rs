@@ -145,7 +145,7 @@ impl<E: Engine, P: TestPeer> Harness<E, P> {
     pub fn turn(&mut self) {
         assert!(self.started.elapsed() < TEST_TIMEOUT, "waited in vain");
         let mut completions = std::mem::take(&mut self.completions);
-        let deadline = Instant::now() + WAIT_MAX;
+        let deadline = self.engine.clock().now() + WAIT_MAX;
         self.engine.wait(Some(deadline), &mut completions).expect("a wait");
         for completion in completions.drain(..) {
             self.record(completion);

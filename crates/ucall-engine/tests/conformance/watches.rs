@@ -130,17 +130,18 @@ pub fn wakers_outlive_the_engine(harness: &mut Harness<impl Engine>) {
 }
 
 pub fn returns_at_the_deadline(harness: &mut Harness<impl Engine>) {
-    let mut completions = Vec::new();
+    let (clock, mut completions) = (harness.engine.clock(), Vec::new());
     for millis in [1, 30, 100, 60, 1] {
-        let deadline = Instant::now() + Duration::from_millis(millis);
+        let deadline = clock.now() + Duration::from_millis(millis);
         harness.engine.wait(Some(deadline), &mut completions).unwrap();
         assert!(completions.is_empty());
-        assert!(Instant::now() >= deadline, "too early");
+        assert!(clock.now() >= deadline, "too early");
     }
 }
 
 pub fn a_far_deadline_delays_no_nearer_one(harness: &mut Harness<impl Engine>) {
-    let far = Instant::now() + 10 * crate::harness::TEST_TIMEOUT;
+    let clock = harness.engine.clock();
+    let far = clock.now() + 10 * crate::harness::TEST_TIMEOUT;
     let waker = harness.engine.waker();
     for millis in [60, 1, 100] {
         waker.wake().unwrap();
@@ -148,19 +149,19 @@ pub fn a_far_deadline_delays_no_nearer_one(harness: &mut Harness<impl Engine>) {
         while completions.is_empty() {
             harness.engine.wait(Some(far), &mut completions).unwrap();
         }
-        let near = Instant::now() + Duration::from_millis(millis);
+        let near = clock.now() + Duration::from_millis(millis);
         completions.clear();
         harness.engine.wait(Some(near), &mut completions).unwrap();
         assert!(completions.is_empty());
-        assert!(Instant::now() >= near, "too early");
-        assert!(Instant::now() < far, "too late");
+        assert!(clock.now() >= near, "too early");
+        assert!(clock.now() < far, "too late");
     }
 }
 
 pub fn polls_once_when_the_deadline_has_passed(harness: &mut Harness<impl Engine>) {
     let (mut peer, _) = harness.connection();
     let mut completions = Vec::new();
-    let passed = Instant::now();
+    let passed = harness.engine.clock().now();
     harness.engine.wait(Some(passed), &mut completions).unwrap();
     assert!(completions.is_empty());
     crate::harness::write(&mut peer, b"hello");

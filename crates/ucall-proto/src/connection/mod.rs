@@ -333,7 +333,7 @@ impl PlainConnection {
                 self.refuse_timeout(head, environment, out);
             }
             (WaitState::Head | WaitState::Body { .. }, _) => {
-                raw::refuse_timeout(environment.limits, out);
+                raw::refuse_timeout(self.wait_state == WaitState::Head, environment.limits, out);
                 self.discard_input();
             }
             (WaitState::Replies, _) => self.write_comment(environment, out),

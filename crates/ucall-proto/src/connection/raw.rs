@@ -153,9 +153,10 @@ pub(super) fn write_overloaded(out: &mut Vec<u8>) {
     write_error_line(&RpcError::overloaded(), out);
 }
 
-/// Replies that a document was not complete in time.
-pub(super) fn refuse_timeout(limits: &Limits, out: &mut Vec<u8>) {
-    let seconds = limits.body_timeout.as_secs();
+/// Replies that a document was not complete in time, or had not begun in that for a head.
+pub(super) fn refuse_timeout(in_head: bool, limits: &Limits, out: &mut Vec<u8>) {
+    let timeout = if in_head { limits.head_timeout } else { limits.body_timeout };
+    let seconds = timeout.as_secs();
     let error = RpcError::new(RpcError::PARSE_ERROR, "Parse error")
         .expected(&format!("expected the rest of the document within {seconds} s"));
     write_error_line(&error, out);

@@ -198,7 +198,8 @@ impl DriverParts {
         let log_queue = self.manager.log_queue.clone();
         let mut sockets = Sockets::new(engine, self.inherited, self.security, log_queue);
         let transport = self.links.transport(&mut sockets)?;
-        let context = Context { manager: self.manager, sockets, now: Instant::now() };
+        let now = sockets.engine.clock().now();
+        let context = Context { manager: self.manager, sockets, now };
         Ok(Driver::new(context, transport, self.mailbox))
     }
 }

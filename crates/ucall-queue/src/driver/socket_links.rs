@@ -345,7 +345,7 @@ impl<E: Engine> Transport<E> for SocketLinks {
         if let Some((watch, listener)) = self.listener.take() {
             engine.close(watch);
             // A ring releases the descriptor after this wait. The next wait reports a failure.
-            let _ = engine.wait(Some(Instant::now()), completions);
+            let _ = engine.wait(Some(context.now), completions);
             drop(listener);
         }
     }

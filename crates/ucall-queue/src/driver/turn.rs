@@ -1,7 +1,6 @@
 //! The turn of a communicator's thread.
 
 use std::io;
-use std::time::Instant;
 
 use ucall_engine::{Completion, Engine, Mailbox};
 
@@ -30,7 +29,7 @@ impl<E: Engine> Driver<E> {
     /// Runs turns until all sessions are over.
     pub(super) fn run(&mut self) {
         loop {
-            self.context.now = Instant::now();
+            self.context.now = self.context.sockets.engine.clock().now();
             self.run_actions();
             self.flush();
             self.run_actions();
@@ -50,7 +49,7 @@ impl<E: Engine> Driver<E> {
                 break;
             }
             self.mailbox.clear_sleeping();
-            self.context.now = Instant::now();
+            self.context.now = self.context.sockets.engine.clock().now();
             self.run_commands();
             self.handle_completions();
             self.handle_timeouts();

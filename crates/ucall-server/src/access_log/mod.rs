@@ -13,8 +13,9 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use ucall_engine::EngineClock;
 use ucall_proto::{Call, RpcError};
 
 use crate::caller::Caller;
@@ -71,6 +72,7 @@ impl AccessLog {
         call: &Call<'_>,
         caller: &Caller,
         transport: Transport,
+        clock: &EngineClock,
         user: impl FnOnce() -> Option<String>,
     ) -> Option<LoggedCall> {
         if self.share.is_some_and(|share| self.next_random() >= share) {
@@ -79,7 +81,8 @@ impl AccessLog {
         let fields = CallFields::new(call, caller, transport, user());
         Some(LoggedCall {
             log: self.clone(),
-            began: Instant::now(),
+            clock: clock.clone(),
+            began: clock.now(),
             fields: Some(Box::new(fields)),
         })
     }
@@ -110,6 +113,8 @@ impl Drop for AccessLog {
 #[derive(Debug)]
 pub struct LoggedCall {
     log: Arc<AccessLog>,
+    /// That of its worker. The call may end on any thread, and at a time that nothing passes on.
+    clock: EngineClock,
     began: Instant,
     /// `None` once the line is written.
     fields: Option<Box<CallFields>>,
@@ -129,8 +134,9 @@ impl LoggedCall {
     fn write(&mut self, code: Option<i64>, result_bytes: usize) {
         let Some(fields) = self.fields.take() else { return };
         let mut text = Vec::with_capacity(256);
-        let duration = self.began.elapsed();
-        fields.write(&mut text, self.log.format, unix_time(), duration, code, result_bytes);
+        let duration = self.clock.now().saturating_duration_since(self.began);
+        let unix_time = self.clock.unix_time();
+        fields.write(&mut text, self.log.format, unix_time, duration, code, result_bytes);
         self.log.queue.push(&text);
     }
 }
@@ -139,8 +145,4 @@ impl Drop for LoggedCall {
     fn drop(&mut self) {
         self.write(Some(RpcError::REQUEST_CANCELLED), 0);
     }
-}
-
-fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

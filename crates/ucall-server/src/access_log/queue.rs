@@ -4,8 +4,9 @@ use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ucall_engine::EngineClock;
+
 use super::line::{LogFormat, write_dropped};
-use super::unix_time;
 use crate::counters::Counters;
 
 /// Bytes of lines that wait.
@@ -59,7 +60,7 @@ impl LineQueue {
         let mut may_be_cut = false;
         while let Some(dropped) = self.take(&mut text) {
             if dropped > 0 {
-                write_dropped(&mut text, format, unix_time(), dropped);
+                write_dropped(&mut text, format, EngineClock::SYSTEM.unix_time(), dropped);
             }
             for piece in pieces(&text) {
                 let end: &[u8] = if may_be_cut { b"\n" } else { b"" };

@@ -88,13 +88,13 @@ pub(crate) struct DatagramServer {
 
 impl DatagramServer {
     /// `None` if the system provides no randomness for cookies.
-    pub(crate) fn new(config: DatagramConfig) -> Option<Self> {
+    pub(crate) fn new(config: DatagramConfig, now: Instant) -> Option<Self> {
         let cookies = config.cookie_key.clone().or_else(CookieKey::random)?;
         let (bytes_max, lifetime) = (config.dedupe_bytes_max, config.dedupe_lifetime);
         Some(Self {
             cookies,
             calls: DatagramCalls::default(),
-            cache: ReplyCache::new(bytes_max, config.datagram_bytes_max, lifetime),
+            cache: ReplyCache::new(bytes_max, config.datagram_bytes_max, lifetime, now),
             hasher: RandomState::new(),
             pending: HashMap::new(),
             calls_by_source: HashMap::new(),

@@ -84,7 +84,12 @@ pub(crate) struct ReplyCache {
 }
 
 impl ReplyCache {
-    pub(crate) fn new(bytes_max: usize, reply_bytes_max: usize, lifetime: Duration) -> Self {
+    pub(crate) fn new(
+        bytes_max: usize,
+        reply_bytes_max: usize,
+        lifetime: Duration,
+        now: Instant,
+    ) -> Self {
         Self {
             entries: VecDeque::new(),
             removed: 0,
@@ -95,7 +100,7 @@ impl ReplyCache {
             bytes_max,
             reply_bytes_max,
             lifetime,
-            start: Instant::now(),
+            start: now,
         }
     }
 
@@ -229,7 +234,7 @@ mod tests {
     const REPLY_BYTES_MAX: usize = 1_000;
 
     fn cache(bytes_max: usize) -> ReplyCache {
-        ReplyCache::new(bytes_max, REPLY_BYTES_MAX, LIFETIME)
+        ReplyCache::new(bytes_max, REPLY_BYTES_MAX, LIFETIME, Instant::now())
     }
 
     fn key(address: u8, hash: u64) -> RequestKey {

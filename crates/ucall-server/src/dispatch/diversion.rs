@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ucall_engine::Peer;
+use ucall_engine::{EngineClock, Peer};
 use ucall_proto::http1::{ForwardedClient, Head, TrustedProxies};
 use ucall_proto::{Call, CallOutcome, Connection, MessageFraming, Reply, RpcError};
 
@@ -23,6 +23,7 @@ pub(super) enum Rejection {
 pub(super) struct Diversion {
     pub(super) rejection: Option<Rejection>,
     is_draining: bool,
+    clock: EngineClock,
     log: Option<Arc<AccessLog>>,
     proxies: Option<Arc<TrustedProxies>>,
     /// What calls without a head come by, on the connection of this step.
@@ -38,6 +39,7 @@ impl Diversion {
         config: &WorkerConfig,
         rejection: Option<Rejection>,
         is_draining: bool,
+        clock: &EngineClock,
     ) -> Option<Box<Self>> {
         let log = config.access_log.clone();
         let proxies = config.trusted_proxies.clone();
@@ -46,6 +48,7 @@ impl Diversion {
             Box::new(Self {
                 rejection,
                 is_draining,
+                clock: clock.clone(),
                 log,
                 proxies,
                 transport: Transport::Raw,
@@ -105,7 +108,8 @@ impl<H: Handler> Dispatch<'_, H> {
         diversion.socket_peer = socket_peer;
         let transport = if call.head.is_some() { Transport::Http } else { diversion.transport };
         diversion.logged = diversion.log.as_ref().and_then(|log| {
-            log.begin(call, self.caller, transport, || self.handler.identity_name())
+            let user = || self.handler.identity_name();
+            log.begin(call, self.caller, transport, &diversion.clock, user)
         });
         let rejection = diversion.rejection?;
         let outcome = self.reject(call, rejection, reply);

@@ -20,7 +20,7 @@ fn the_load_follows_the_budget_and_a_drain_that_refuses_comes_first() {
     let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).expect("no rules"));
     config.limits.held_bytes_max = 100;
     let procedures = Arc::new(Procedures::new());
-    let mut context = WorkerContext::new(Silent, procedures, config, Instant::now());
+    let mut context = WorkerContext::new(Silent, procedures, config, EngineClock::stopped());
     let (mut held, budget) = (Reservation::default(), context.budget().clone());
     for (bytes, drain, load, rejection) in [
         (100, Drain::No, LoadState::Normal, None),

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::UdpSocket;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ucall_engine::xdp::Xdp;
 use ucall_engine::{Engine, Id, Peer};
@@ -28,7 +27,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let mut server = match self.datagrams.take() {
             Some(server) => server,
             None => {
-                let server = DatagramServer::new((*self.context.config().datagrams).clone());
+                let config = (*self.context.config().datagrams).clone();
+                let server = DatagramServer::new(config, self.now());
                 Box::new(server.ok_or_else(|| io::Error::other("the system has no randomness"))?)
             }
         };
@@ -54,7 +54,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     pub(crate) fn receive_datagrams(&mut self, socket: Id) {
         let Some(mut server) = self.datagrams.take() else { return };
-        let unix_time_s = unix_time_s();
+        let unix_time_s = self.unix_time_s();
         let mut taken = 0;
         while taken < TAKEN_PER_TURN {
             let (bytes, path) = match self.engine.receive_from(socket) {
@@ -95,9 +95,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[cold]
     #[inline(never)]
     pub(super) fn complete_datagram(&mut self, call: CallId, outcome: Result<&[u8], &RpcError>) {
+        let unix_time_s = self.unix_time_s();
         let Some(server) = &mut self.datagrams else { return };
         let (limits, now) = (&self.context.config().limits, self.context.now());
-        let reply = server.complete(call.number, outcome, limits, now, unix_time_s());
+        let reply = server.complete(call.number, outcome, limits, now, unix_time_s);
         if let Some((reply, path)) = reply {
             self.engine.send_to(call.connection, reply, path);
             self.engine.flush_datagrams(call.connection);
@@ -115,8 +116,4 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.context.cancel(socket);
         }
     }
-}
-
-pub(super) fn unix_time_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -83,7 +83,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         admission: &mut AdmissionQueues,
         idle_before: Option<Instant>,
     ) {
-        self.context.begin_sweep();
+        self.context.begin_sweep(self.unix_time_s());
         self.send_queue.release_unused();
         self.listeners.allow_log();
         let now = self.context.now();

@@ -155,6 +155,17 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
+    /// Begins a turn, whose wait has ended just now.
+    #[inline(always)]
+    pub(crate) fn begin_turn(&mut self) {
+        self.context.begin_turn(self.engine.clock().now());
+    }
+
+    /// The seconds since 1970.
+    fn unix_time_s(&self) -> u64 {
+        self.engine.clock().unix_time().as_secs()
+    }
+
     /// Ends a turn, whose counters it returns.
     #[inline(always)]
     pub(crate) fn end_turn(&mut self) -> &Stats {

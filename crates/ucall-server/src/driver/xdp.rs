@@ -13,7 +13,6 @@ use ucall_engine::xdp::Xdp;
 use ucall_engine::{Engine, Id, Peer, Readiness};
 
 use super::ConnectionDriver;
-use super::datagrams::unix_time_s;
 use crate::caller::Caller;
 use crate::handler::Handler;
 
@@ -111,7 +110,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Polls the queues for as long as datagrams arrive in short intervals.
     fn busy_poll_xdp(&mut self, xdp: &mut XdpServer) {
-        let began = Instant::now();
+        let began = self.engine.clock().now();
         let (mut now, mut last) = (began, began);
         while now - last < BUSY_POLL_INTERVAL && now - began < BUSY_POLL_MAX {
             for number in 0..xdp.xdp.queues.len() {
@@ -122,7 +121,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                     last = now;
                 }
             }
-            now = Instant::now();
+            now = self.engine.clock().now();
         }
     }
 
@@ -134,7 +133,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         else {
             return 0;
         };
-        let (unix_time_s, mut taken) = (unix_time_s(), 0);
+        let (unix_time_s, mut taken) = (self.engine.clock().unix_time().as_secs(), 0);
         while taken < TAKEN_PER_TURN
             && let Some(datagram) = queue.receive()
         {

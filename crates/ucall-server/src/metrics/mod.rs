@@ -223,9 +223,9 @@ impl CallMetrics {
         index
     }
 
-    /// Counts a worker that has started.
-    pub fn count_worker(&self) {
-        self.set_started();
+    /// Counts a worker that has started, at this time since 1970.
+    pub fn count_worker(&self, unix_time: Duration) {
+        self.set_started(unix_time);
         self.worker_starts.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -270,9 +270,9 @@ impl RunningCall {
         Self { metrics, series, began }
     }
 
-    /// Records the call's end, with the code of its error.
-    pub fn record(&self, error: Option<i64>) {
-        self.metrics.record(self.series, self.began.elapsed(), error);
+    /// Records the call's end at `now`, with the code of its error.
+    pub fn record(&self, error: Option<i64>, now: Instant) {
+        self.metrics.record(self.series, now.saturating_duration_since(self.began), error);
     }
 }
 

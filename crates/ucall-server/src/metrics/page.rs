@@ -4,7 +4,7 @@
 //! buckets double, so that finding a bucket takes no loop.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::name::{NAME_BYTES_MAX, Name};
 use super::upstreams::UpstreamPage;
@@ -158,11 +158,11 @@ impl MetricsPage {
         }
     }
 
-    /// Records when the server has started, unless that is known.
-    pub fn set_started(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = now.as_millis() as u64;
-        let _ = self.started_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    /// Records when the server has started, as the time since 1970, unless that is known.
+    pub fn set_started(&self, unix_time: Duration) {
+        let started_ms = unix_time.as_millis() as u64;
+        let order = Ordering::Relaxed;
+        let _ = self.started_ms.compare_exchange(0, started_ms, order, order);
     }
 
     /// Adds the metrics of this page to a snapshot.

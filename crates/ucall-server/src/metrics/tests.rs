@@ -80,7 +80,7 @@ fn the_counts_of_an_ended_worker_are_kept_and_its_gauges_are_not() {
     let (past, ended) = (MetricsPage::default(), CallMetrics::default());
     let (one, two) = (ended.register("one"), ended.register(&"ü".repeat(64)));
     for worker in 1..=2 {
-        ended.count_worker();
+        ended.count_worker(Duration::from_secs(1));
         ended.record(one, millis(1), None);
         ended.record(two, millis(worker), Some(-1));
         ended.begin_call();

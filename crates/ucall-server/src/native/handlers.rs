@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
-use ucall_engine::{Engine, Id};
+use ucall_engine::{Engine, EngineClock, Id};
 use ucall_proto::{Call, CallOutcome, MemoryBudget, Reply, Reservation, RpcError};
 
 use super::{NativeCall, NativeHandler, NativeLimits, NativeModule, NativeOutcome, NativeSockets};
@@ -36,10 +36,10 @@ pub(super) struct DeferredCall {
 
 impl DeferredCall {
     /// Records and logs the end of the call.
-    fn end(self, outcome: &Result<Vec<u8>, RpcError>) {
+    fn end(self, outcome: &Result<Vec<u8>, RpcError>, clock: &EngineClock) {
         let error = outcome.as_ref().err().map(|error| error.code);
         if let Some(running) = self.running {
-            running.record(error);
+            running.record(error, clock.now());
         }
         if let Some(logged) = self.logged {
             logged.end(error, outcome.as_ref().map_or(0, Vec::len));
@@ -125,6 +125,7 @@ pub(crate) struct NativeHandlers {
     sockets: NativeSockets,
     /// Connections whose clients read slowly, so that their streams pause.
     slow: HashSet<Id, FixedState>,
+    clock: EngineClock,
     /// When this turn began.
     now: Instant,
 }
@@ -136,7 +137,7 @@ impl NativeHandlers {
         limit: RunLimit,
         budget: MemoryBudget,
         metrics: Option<Arc<CallMetrics>>,
-        now: Instant,
+        clock: EngineClock,
     ) -> Self {
         Self {
             handlers: Vec::new(),
@@ -146,7 +147,8 @@ impl NativeHandlers {
             series: Vec::new(),
             sockets: NativeSockets::default(),
             slow: HashSet::default(),
-            now,
+            now: clock.now(),
+            clock,
         }
     }
 
@@ -154,10 +156,15 @@ impl NativeHandlers {
         self.calls.outcomes().set_mailbox(mailbox);
     }
 
+    /// The clock of the worker.
+    pub(crate) fn clock(&self) -> &EngineClock {
+        &self.clock
+    }
+
     /// Makes the handlers of new modules.
     pub(crate) fn update(&mut self, table: &NativeTable) {
         for Module { module, .. } in table.modules.iter().skip(self.handlers.len()) {
-            self.handlers.push(module.handler(self.calls.outcomes().clone()));
+            self.handlers.push(module.handler(self.calls.outcomes().clone(), self.now));
             if let Some(metrics) = &self.metrics {
                 let procedures = module.procedures().iter();
                 self.series.push(procedures.map(|it| metrics.register(&it.name)).collect());
@@ -190,7 +197,7 @@ impl NativeHandlers {
         let timeout = table.modules.get(module)?.timeout;
         let series = self.series.get(module).and_then(|series| series.get(procedure)).copied();
         let deadline = Deadline::of(call, timeout, self.now);
-        let outcome = match deadline.filter(|it| it.has_passed()) {
+        let outcome = match deadline.filter(|it| it.has_passed(self.clock.now())) {
             Some(deadline) => {
                 reply.error(&deadline.error());
                 CallOutcome::Done
@@ -213,7 +220,8 @@ impl NativeHandlers {
             }
         };
         if let (Some(metrics), Some(series), CallOutcome::Done) = (&self.metrics, series, outcome) {
-            metrics.record(series, self.now.elapsed(), reply.error_code());
+            let duration = self.clock.now().saturating_duration_since(self.now);
+            metrics.record(series, duration, reply.error_code());
         }
         if outcome == CallOutcome::Stream && !self.slow.is_empty() {
             self.pause_if_slow();
@@ -331,7 +339,7 @@ impl NativeHandlers {
                 }
             };
             let Some((caller, call)) = self.calls.finish(token, self.now) else { continue };
-            call.end(&outcome);
+            call.end(&outcome, &self.clock);
             if let Some(caller) = caller {
                 return Some((caller, outcome.map(|result| *text = result).into()));
             }

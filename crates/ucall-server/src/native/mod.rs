@@ -50,8 +50,9 @@ pub trait NativeModule: Send + Sync + fmt::Debug {
     /// Its procedures, which do not change. A call names one by its index.
     fn procedures(&self) -> &[NativeProcedure];
 
-    /// A handler for one worker, made on the thread of that worker, after any fork.
-    fn handler(&self, outcomes: Arc<NativeOutcomes>) -> Box<dyn NativeHandler>;
+    /// A handler for one worker, made on the thread of that worker, after any fork, in a turn that
+    /// began at `now`.
+    fn handler(&self, outcomes: Arc<NativeOutcomes>, now: Instant) -> Box<dyn NativeHandler>;
 }
 
 /// The description of one native procedure.

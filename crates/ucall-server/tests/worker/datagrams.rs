@@ -187,6 +187,21 @@ fn a_reply_of_three_times_the_request_needs_a_cookie() {
 }
 
 #[test]
+fn a_cookie_is_valid_for_an_hour() {
+    let mut udp = udp(|_| {});
+    let cookie = udp.cookie(1);
+    let ask = |udp: &mut Udp, id: &str| {
+        let replies = udp.send(1, &with_cookie("large", "[700]", id, &cookie));
+        replies.iter().all(|reply| reply.len() > 700)
+    };
+    assert!(ask(&mut udp, "1"));
+    udp.harness.advance(Duration::from_secs(3_600));
+    assert!(ask(&mut udp, "2"));
+    udp.harness.advance(Duration::from_secs(1));
+    assert!(!ask(&mut udp, "3"));
+}
+
+#[test]
 fn a_reply_that_is_too_long_for_a_datagram_is_an_error() {
     let mut udp = udp(|_| {});
     let cookie = udp.cookie(1);
@@ -250,6 +265,12 @@ fn an_address_past_its_calls_a_second_is_refused() {
     assert!(udp.send(1, &call("echo", "[]", "4"))[0].contains("-32006"));
     assert_eq!((udp.harness.stats().calls, udp.counts().refused), (3, 2));
     assert_eq!(udp.send(2, &call("echo", "[]", "4")), [result("4", "[]")]);
+    // A third of a second gives one call back.
+    udp.harness.advance(Duration::from_millis(333));
+    assert!(udp.send(1, &call("echo", "[]", "7"))[0].contains("-32006"));
+    udp.harness.advance(Duration::from_millis(1));
+    assert_eq!(udp.send(1, &call("echo", "[]", "8")), [result("8", "[]")]);
+    assert!(udp.send(1, &call("echo", "[]", "9"))[0].contains("-32006"));
 }
 
 #[test]
@@ -339,11 +360,15 @@ fn more_datagrams_than_a_turn_takes_are_answered_in_the_next() {
 
 #[test]
 fn a_sweep_drops_replies_that_no_client_asks_for_any_more() {
-    let mut udp = udp(|config| config.datagrams.dedupe_lifetime = Duration::from_millis(1));
+    let mut udp = udp(|_| {});
     let text = call("echo", "[1]", "1");
     assert_eq!(udp.send(1, &text), [result("1", "[1]")]);
-    assert!(udp.harness.worker.deadline().is_some(), "a sweep is due");
-    udp.harness.turn_until(|harness| harness.worker.deadline().is_none());
+    udp.harness.advance(Duration::from_millis(9_999));
+    assert_eq!(udp.send(1, &text), [result("1", "[1]")]);
+    assert_eq!(udp.harness.stats().calls, 1, "it is kept for 10 s after the last copy");
+    let waited = udp.harness.turn_until(|harness| harness.worker.deadline().is_none());
+    let (shortest, longest) = (Duration::from_secs(10), Duration::from_secs(11));
+    assert!((shortest..=longest).contains(&waited), "a sweep drops it, and is the last");
     assert_eq!(udp.send(1, &text), [result("1", "[1]")]);
     assert_eq!(udp.harness.stats().calls, 2, "a request that old is a new one");
 }

@@ -11,12 +11,16 @@ use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    CallId, Caller, DeferredCalls, Handler, Mailbox, MemoryBudget, Overflow, Polled, Procedures,
-    Reservation, RunLimit, Token, Worker, WorkerConfig,
+    CallId, Caller, Deadline, DeferredCalls, Handler, Mailbox, MemoryBudget, Overflow, Polled,
+    Procedures, Reservation, RunLimit, Token, Worker, WorkerConfig,
 };
 
-/// What has not happened by then never will.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// What has not happened by then, on the clock of the engine, never will.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The same in turns, for work that takes no time on that clock.
+const TURNS_MAX: usize = 1_000_000;
+/// The longest step in time of [`Harness::turn_until`].
+const STEP_MAX: Duration = Duration::from_secs(1);
 
 /// What the procedures of these tests do.
 pub enum Procedure {
@@ -44,18 +48,18 @@ pub struct ScriptedHandler {
     /// Connections with a subscription or a session.
     pub closed: Vec<Id>,
     pub warnings: Vec<String>,
-    /// The outcome of a call whose deadline passes in this turn.
-    pub expired: Option<(Token, Outcome)>,
     /// What happens between the end of a wait and the turn's look at the clock.
     pub after_wait: Option<Box<dyn FnOnce()>>,
     /// By their tokens.
     callers: HashMap<Token, CallId>,
     /// What deferred calls hold.
     reserved: Reservation,
+    /// When this turn began.
+    now: Instant,
 }
 
-impl Default for ScriptedHandler {
-    fn default() -> Self {
+impl ScriptedHandler {
+    pub fn new(now: Instant) -> Self {
         Self {
             calls: DeferredCalls::new(10_000, "max_running_calls"),
             deferred: HashMap::new(),
@@ -67,15 +71,13 @@ impl Default for ScriptedHandler {
             resumed: Vec::new(),
             closed: Vec::new(),
             warnings: Vec::new(),
-            expired: None,
             after_wait: None,
             callers: HashMap::new(),
             reserved: Reservation::default(),
+            now,
         }
     }
-}
 
-impl ScriptedHandler {
     /// Reserves `bytes` for deferred calls.
     pub fn reserve(&mut self, bytes: usize) {
         self.reserved.resize(bytes, self.calls.budget());
@@ -106,7 +108,8 @@ impl Handler for ScriptedHandler {
             }
             Procedure::Later | Procedure::Stream => {
                 let caller = caller.call_id(call);
-                let token = self.calls.insert(Some(caller), None, Instant::now(), ());
+                let deadline = Deadline::of(call, None, self.now);
+                let token = self.calls.insert(Some(caller), deadline, self.now, ());
                 self.unfinished.push(token);
                 self.deferred.insert(call.id.unwrap_or_default().to_vec(), token);
                 self.callers.insert(token, caller);
@@ -139,7 +142,7 @@ impl Handler for ScriptedHandler {
         }
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
-            if let Some((caller, ())) = self.calls.finish(token, Instant::now()) {
+            if let Some((caller, ())) = self.calls.finish(token, self.now) {
                 return Some((caller?, outcome.map(|result| *text = result).into()));
             }
         }
@@ -157,8 +160,25 @@ impl Handler for ScriptedHandler {
         self.resumed.push(call);
     }
 
-    fn turn_ended(&mut self, _now: Instant) {
-        self.calls.push_front(self.expired.take().into_iter());
+    fn turn_began(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    fn turn_ended(&mut self, now: Instant) {
+        while let Some((token, deadline)) = self.calls.pop_expired(now) {
+            self.calls.push_front(std::iter::once((token, Err(deadline.error()))));
+            self.calls.outcomes().wake();
+        }
+    }
+
+    fn abandon(&mut self) {
+        let error = RpcError::new(RpcError::ABORTED, "Aborted");
+        let tokens = self.calls.all().into_iter();
+        self.calls.push_front(tokens.map(|token| (token, Err(error.clone()))));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.calls.next_deadline()
     }
 
     const WAITING_COSTS: bool = true;
@@ -205,15 +225,21 @@ impl Harness {
         procedures.insert("stream", Procedure::Stream);
         let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).unwrap());
         configure(&mut config);
-        let handler = ScriptedHandler::default();
+        let handler = ScriptedHandler::new(network.now());
         let limit = handler.run_limit();
         let mut worker = Worker::new(engine, handler, procedures.clone(), config);
         worker.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
         Self { worker, network, procedures, limit }
     }
 
+    /// The present moment of the engine's clock.
+    pub fn now(&self) -> Instant {
+        self.network.now()
+    }
+
+    /// A turn that takes no time.
     pub fn turn(&mut self) {
-        self.worker.turn(Some(Instant::now())).unwrap();
+        self.worker.turn(Some(self.now())).unwrap();
     }
 
     pub fn turns(&mut self, count: usize) {
@@ -222,14 +248,28 @@ impl Harness {
         }
     }
 
-    /// Takes turns until something holds.
-    pub fn turn_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
-        let until = Instant::now() + TEST_TIMEOUT;
+    /// Whether the worker has stopped in a turn that takes no time.
+    pub fn has_stopped(&mut self) -> bool {
+        self.worker.turn(Some(self.now())).unwrap().stopped
+    }
+
+    /// Moves the clock on without a turn meanwhile, as if the thread had waited for a processor.
+    /// Then takes as many turns as a sweep needs.
+    pub fn advance(&mut self, duration: Duration) {
+        self.network.advance(duration);
+        self.turns(2);
+    }
+
+    /// Takes turns until something holds; returns how long that took. A turn without events lasts
+    /// until the worker's next deadline, and no longer than a second.
+    pub fn turn_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) -> Duration {
+        let (began, mut turns) = (self.now(), 0);
         while !holds(self) {
-            assert!(Instant::now() < until, "waited in vain");
-            std::thread::sleep(Duration::from_millis(5));
-            self.turn();
+            turns += 1;
+            assert!(self.now() - began < TIME_MAX && turns < TURNS_MAX, "waited in vain");
+            self.worker.turn(Some(self.now() + STEP_MAX)).unwrap();
         }
+        self.now() - began
     }
 
     pub fn connect(&mut self) -> FakePeer {

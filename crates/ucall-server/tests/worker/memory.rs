@@ -1,7 +1,5 @@
 //! What a worker holds in memory: requests that are refused, and connections that wait.
 
-use std::time::Instant;
-
 use ucall_engine::fake::{FakePeer, SendMode};
 use ucall_server::{Drain, Message};
 
@@ -92,7 +90,7 @@ fn memory_waiters_resume_a_few_a_turn() {
     let peers = memory_waiters(&mut harness, 200);
     harness.worker.handler_mut().reserve(0);
     harness.turn();
-    assert!(harness.worker.deadline().is_some_and(|deadline| deadline <= Instant::now()));
+    assert!(harness.worker.deadline().is_some_and(|deadline| deadline <= harness.now()));
     harness.turns(5);
     for peer in &peers {
         assert!(completes(&mut harness, peer));

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use ucall_proto::{CallOutcome, Reply, RpcError};
 use ucall_server::{
-    Drain, Message, NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcomes,
-    NativeProcedure, Token,
+    AccessLog, Drain, LogFormat, Message, NativeCall, NativeContext, NativeHandler, NativeModule,
+    NativeOutcomes, NativeProcedure, Token,
 };
 
 use super::harness::{Harness, Procedure, call, post, reply, text};
+use super::timeouts::Output;
 
 /// What the handlers of a module have been told.
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ impl NativeModule for TestModule {
         &self.procedures
     }
 
-    fn handler(&self, outcomes: Arc<NativeOutcomes>) -> Box<dyn NativeHandler> {
+    fn handler(&self, outcomes: Arc<NativeOutcomes>, _: Instant) -> Box<dyn NativeHandler> {
         self.events.lock().unwrap().outcomes = Some(outcomes);
         Box::new(TestHandler { events: self.events.clone(), new_calls: 0 })
     }
@@ -191,9 +192,10 @@ fn a_deadline_precedes_an_outcome_of_the_same_turn() {
     let (mut harness, events) = harness(Some(Duration::from_millis(1)));
     let peer = harness.connect();
     peer.write(call("native.later", "[]", "1").as_bytes());
-    harness.turn_until(|_| !events.lock().unwrap().deferred.is_empty());
-    assert!(harness.worker.deadline().unwrap() < Instant::now() + Duration::from_millis(1));
-    std::thread::sleep(Duration::from_millis(1));
+    harness.turn();
+    let due = harness.now() + Duration::from_millis(1);
+    assert_eq!(harness.worker.deadline(), Some(due));
+    harness.network.advance(Duration::from_millis(1));
     complete(&events, "1", Ok(b"1".to_vec()));
     harness.turn();
     assert!(text(&peer).contains(r#""id":1,"error":{"code":-32001,"#));
@@ -201,10 +203,42 @@ fn a_deadline_precedes_an_outcome_of_the_same_turn() {
 }
 
 #[test]
+fn the_timeout_of_a_procedure_is_a_deadline_of_its_calls() {
+    let after = |timeout_ms: Option<u64>, requested_ms: u32| {
+        let (mut harness, _events) = harness(timeout_ms.map(Duration::from_millis));
+        let peer = harness.connect();
+        let request = post(&call("native.later", "[]", "1"));
+        let header = format!("\r\nUcall-Timeout-Ms: {requested_ms}\r\n\r\n");
+        peer.write(request.replace("\r\n\r\n", &header).as_bytes());
+        let waited = harness.turn_until(|_| peer.sends() > 0);
+        assert!(text(&peer).contains(r#""id":1,"error":{"code":-32001,"#));
+        waited.as_millis()
+    };
+    assert_eq!((after(Some(100), 15_000), after(Some(20_000), 50), after(None, 70)), (100, 50, 70));
+}
+
+#[test]
+fn the_duration_of_a_deferred_call_is_that_until_its_outcome() {
+    let (events, output) = (Arc::default(), Output::default());
+    let log = Arc::new(AccessLog::new(LogFormat::Json, 1.0, Box::new(output.clone())));
+    log.start(Arc::default()).unwrap();
+    let mut harness = Harness::with(|config| config.access_log = Some(log.clone()));
+    harness.procedures.insert_native(module(&events), None);
+    let peer = harness.connect();
+    peer.write(call("native.later", "[]", "1").as_bytes());
+    harness.turn();
+    harness.advance(Duration::from_millis(1_500));
+    complete(&events, "1", Ok(b"1".to_vec()));
+    harness.turn();
+    log.flush(Duration::from_secs(60));
+    assert!(output.text().contains(r#""duration_ms":1500.000,"#), "{}", output.text());
+}
+
+#[test]
 fn a_handler_s_deadline_is_the_worker_s() {
     let (mut harness, events) = harness(None);
     harness.turn();
-    let soon = Instant::now() - Duration::from_secs(1);
+    let soon = harness.now() - Duration::from_secs(1);
     events.lock().unwrap().deadline = Some(soon);
     assert_eq!(harness.worker.deadline(), Some(soon));
 }
@@ -234,9 +268,9 @@ fn a_drain_waits_for_native_calls() {
     harness.turn();
     harness.worker.mailbox().send(Message::drain(Drain::Refusing));
     harness.turns(3);
-    assert!(!harness.worker.turn(Some(Instant::now())).unwrap().stopped);
+    assert!(!harness.has_stopped());
     complete(&events, "1", Ok(b"1".to_vec()));
-    harness.turn_until(|harness| harness.worker.turn(Some(Instant::now())).unwrap().stopped);
+    harness.turn_until(Harness::has_stopped);
     assert!(text(&peer).contains(r#""id":1,"result":1}"#));
 }
 
@@ -249,7 +283,7 @@ fn a_drain_that_ends_first_abandons_native_calls() {
     peer.write(post(&call("native.later", "[]", "1")).as_bytes());
     harness.turn();
     harness.worker.mailbox().send(Message::drain(Drain::Refusing));
-    harness.turn_until(|harness| harness.worker.turn(Some(Instant::now())).unwrap().stopped);
+    harness.turn_until(Harness::has_stopped);
     assert!(text(&peer).contains(r#""id":1,"error":{"code":-32007,"#));
     assert_eq!(events.lock().unwrap().cancelled.len(), 1);
 }

@@ -1,7 +1,5 @@
 //! Streams whose readers are fast, slow or gone.
 
-use std::time::Instant;
-
 use ucall_engine::fake::SendMode;
 use ucall_server::Overflow;
 
@@ -25,11 +23,12 @@ fn kilobyte(number: usize) -> String {
 
 impl Harness {
     fn items(&mut self, id: &str, overflow: Overflow, values: impl IntoIterator<Item = String>) {
+        let now = self.now();
         let handler = self.worker.handler_mut();
         let token = handler.deferred[id.as_bytes()];
         handler.items.extend(values.into_iter().map(|value| (token, overflow, value)));
         // The outcome of a call that has ended only wakes the worker.
-        let ended = handler.calls.insert(None, None, Instant::now(), ());
+        let ended = handler.calls.insert(None, None, now, ());
         handler.calls.remove(ended);
         handler.calls.outcomes().send(ended, Ok(Vec::new()));
         self.turn();
