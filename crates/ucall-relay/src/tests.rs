@@ -13,6 +13,9 @@ use crate::harness::RelayHarness;
 use crate::options::{RelayOptions, UpstreamAddress, UpstreamOptions};
 use crate::rewrite::Rewrite;
 
+#[path = "timeout_tests.rs"]
+mod timeouts;
+
 fn options(upstreams: &[&str]) -> RelayOptions {
     let resolve = |name: &&str| UpstreamAddress::resolve(name, &UpstreamOptions::default());
     RelayOptions {
