@@ -4,8 +4,9 @@
 
 Lines of at most 100 characters, no white space at their ends, no tabs, a newline at the end of the
 file, files of at most 600 lines, a module's first line says what it does, no name that
-tools/retired-names.txt lists: names that were replaced by a term of the field, and no script of
-tools/ in the Makefile that does not exist.
+tools/retired-names.txt lists: names that were replaced by a term of the field, no script of
+tools/ in the Makefile that does not exist, and no Rust code that reads a clock, but for the files
+that ARCHITECTURE.md names.
 """
 
 import re
@@ -37,6 +38,11 @@ WITHOUT_OPENING = ("deploy/", "examples/")
 NAMED = {".c", ".h", ".py", ".pyi", ".rs"}
 NAME = re.compile(r"[A-Za-z_]\w*")
 SCRIPT = re.compile(r"\btools/[\w-]+\.(?:py|sh)\b")
+# What reads a clock. Time is an argument of all other code.
+CLOCK = re.compile(
+    r"\b(?:Instant|SystemTime)::now\b|\.elapsed\(\)|\bclock_gettime\b|\bEngineClock::SYSTEM\."
+)
+TEST_FILE = re.compile(r"(?:.*_)?tests|harness")
 RETIRED = frozenset((ROOT / "tools" / "retired-names.txt").read_text(encoding="utf-8").split())
 
 
@@ -79,6 +85,34 @@ def name_complaints(path: Path, lines: list[str]) -> Iterator[str]:
             yield f"{number}: `{name}` is retired: see tools/retired-names.txt"
 
 
+def clock_places() -> set[str]:
+    """The files of the table below `## Time`."""
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Time\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w-]+) \| (`.+?`) \|", section, re.MULTILINE)
+    listed = ((crate, file) for crate, files in rows for file in files.split("`")[1::2])
+    return {f"crates/{crate}/src/{file}" for crate, file in listed}
+
+
+def clock_reads(path: Path) -> list[int]:
+    """The numbers of the lines that read a clock. Tests are at the end of their file."""
+    parts = path.relative_to(ROOT).parts
+    if parts[0] != "crates" or parts[2] != "src" or TEST_FILE.fullmatch(path.stem):
+        return []
+    code = path.read_text(encoding="utf-8").partition("\n#[cfg(test)]\nmod tests {\n")[0]
+    lines = code.partition("\n#[cfg(all(test, not(loom)))]\nmod tests {\n")[0].split("\n")
+    return [number for number, line in enumerate(lines, start=1) if CLOCK.search(line)]
+
+
+def clock_complaints(paths: list[Path]) -> Iterator[str]:
+    places, why = clock_places(), "see the section Time of ARCHITECTURE.md"
+    reads = {str(path.relative_to(ROOT)): clock_reads(path) for path in paths}
+    for path, numbers in reads.items():
+        if path not in places:
+            yield from (f"{path}: {number}: reads a clock: {why}" for number in numbers)
+    yield from (f"{path}: reads no clock: {why}" for path in sorted(places) if not reads.get(path))
+
+
 def file_complaints(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     lines = text.split("\n")
@@ -109,6 +143,7 @@ def main() -> None:
         for complaint in file_complaints(path)
     ]
     complaints += makefile_complaints()
+    complaints += clock_complaints([path for path in found if path.suffix == ".rs"])
     if complaints:
         sys.exit("\n".join(complaints))
     print(f"tidy: {len(found)} files")
