@@ -154,7 +154,6 @@ UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
-PONG = 0x8A
 
 
 def frame(first: int, payload: bytes) -> bytes:
@@ -316,19 +315,10 @@ def _in_halves(length: int) -> bytes:
 
 
 def _pings(server: LimitedServer, limit: int) -> None:
-    """A silent client, and one that answers the last ping before each close."""
-    with server.wires(2) as [silent, alive]:
-        for wire in silent, alive:
-            wire.upgrade()
-        for _ in range(2):
-            assert [alive.frame() for _ in range(limit)] == ["ping"] * limit
-            alive.send(frame(PONG, b""))
+    with server.wires(1) as [silent]:
+        silent.upgrade()
         expected = [*["ping"] * limit, "1008", "closed"]
         assert [silent.frame() for _ in expected] == expected
-        alive.send(message(call("served")))
-        while (word := alive.frame()) == "ping":
-            pass
-        assert word == "ok"
 
 
 def _discarded(server: LimitedServer, limit: int) -> None:
@@ -462,56 +452,46 @@ TIMEOUTS = [
     "handshake_timeout",
     "discard_timeout",
 ]
-TIMEOUT_S = 1.0
+#: Apart from every default, so that an option without an effect is seen.
+TIMEOUT_S = 2.5
+#: Nothing takes as long unless the default of a limit applies.
+LATE_S = 8.0
 
 
 def check_timeouts(server: LimitedServer) -> None:
-    """Requests within the limit and beyond it, for each time limit."""
+    """For each time limit, a client that is past it. What happens at which moment is tested on a
+    clock that tests move, in crates/ucall-server/tests/worker/timeouts.rs."""
     requests = post(call("served")), chunked(call("served")), call("served")
     checks = [
-        *(_in_two(server, data, len(data) - 60, "ok") for data in requests),
-        _in_two(server, post(call("served")), 20, "ok"),
         *(_half(server, data[:-5], "408, closed") for data in requests[:2]),
         _half(server, requests[0][:20], "408, closed"),
         _half(server, requests[2][:-5], "-32700, closed"),
         _half(server, b"", "closed"),
         _half(server, requests[2], "ok, closed"),
         _in_time(lambda: _is_pinged(server)),
-        _in_time(lambda: _times_out(server)),
-        _in_time(lambda: _reads_all(server, TIMEOUT_S / 2)),
-        _in_time(lambda: _sends_behind_an_error(server)),
-        lambda: _silent(server),
+        _in_time(lambda: _is_cut_off(server)),
+        _in_time(lambda: _discards(server)),
+        _in_time(lambda: _is_silent(server)),
     ]
     with ThreadPoolExecutor(len(checks)) as pool:
         for done in [pool.submit(check) for check in checks]:
             done.result()
 
 
-def _in_time(is_allowed: Callable[[], bool]) -> Callable[[], None]:
-    """Requests within the limits pass; retries, because a slow machine may miss them at first."""
+def _in_time(is_ended: Callable[[], bool]) -> Callable[[], None]:
+    """Retries for some times: on a busy machine a client may not see the moment."""
 
-    def is_allowed_now() -> bool:
+    def is_ended_now() -> bool:
         # A handshake has a limit, too.
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            return is_allowed()
+            start = time.monotonic()
+            return is_ended() and 0.9 * TIMEOUT_S < time.monotonic() - start < LATE_S
         return False
 
     def check() -> None:
-        assert _eventually(is_allowed_now, 4 * WAIT_S)
+        assert any(is_ended_now() for _ in range(5))
 
     return check
-
-
-def _in_two(server: LimitedServer, data: bytes, cut: int, expected: str) -> Callable[[], None]:
-    """A request that stops, and continues within the limit."""
-
-    def is_answered() -> bool:
-        with server.wires(1) as [wire]:
-            wire.send(data[:cut])
-            time.sleep(TIMEOUT_S / 2)
-            return wire.ask(data[cut:]).endswith(expected)
-
-    return _in_time(is_answered)
 
 
 def _half(server: LimitedServer, data: bytes, expected: str) -> Callable[[], None]:
@@ -519,58 +499,38 @@ def _half(server: LimitedServer, data: bytes, expected: str) -> Callable[[], Non
 
     def is_as_expected() -> bool:
         with server.wires(1) as [wire]:
-            start = time.monotonic()
             wire.send(data)
-            return wire.rest() == expected and time.monotonic() - start > 0.9 * TIMEOUT_S
+            return wire.rest() == expected
 
     return _in_time(is_as_expected)
 
 
 def _is_pinged(server: LimitedServer) -> bool:
-    """A WebSocket whose client sends nothing for the interval, and one that sends in between."""
     with server.wires(1) as [wire]:
         wire.upgrade()
-        for _ in range(4):
-            time.sleep(TIMEOUT_S / 2)
-            wire.send(message(call("served")))
-            if wire.frame() != "ok":
-                return False
-        start = time.monotonic()
-        return wire.frame() == "ping" and time.monotonic() - start > 0.9 * TIMEOUT_S
+        return wire.frame() == "ping"
 
 
-def _times_out(server: LimitedServer) -> bool:
-    """Replies that the client reads too late; the server has closed, possibly late as well."""
-    pauses_s = [1.1 + 2 * TIMEOUT_S * more for more in (1, 4, 16)]
-    return not all(_reads_all(server, pause_s) for pause_s in pauses_s)
-
-
-def _reads_all(server: LimitedServer, pause_s: float) -> bool:
-    """Reads replies, which exceed the kernel's buffers, only after a while."""
+def _is_cut_off(server: LimitedServer) -> bool:
+    """Replies that exceed the kernel's buffers, and that the client does not read."""
     with server.wires(1) as [wire]:
         wire.send(call("text", length=4_000_000) * 5)
-        time.sleep(pause_s)
+        time.sleep(TIMEOUT_S + 2)
         lines = 0
-        while lines < 5 and wire.more():
+        while wire.more():
             lines += wire.received.count(b"\n")
             wire.received = b""
-        return lines == 5
+        return lines < 5
 
 
-def _sends_behind_an_error(server: LimitedServer) -> bool:
+def _discards(server: LimitedServer) -> bool:
     with server.wires(1) as [wire]:
         assert wire.ask(b"BAD\n") == "400"
         plain = _under(wire)
-        passed = _sends(plain)
-        time.sleep(TIMEOUT_S / 2)
-        passed = passed and _sends(plain)
-        assert _eventually(lambda: not _sends(plain))
-        return passed
+        return _eventually(lambda: not _sends(plain))
 
 
-def _silent(server: LimitedServer) -> None:
+def _is_silent(server: LimitedServer) -> bool:
     """In the clear this is an idle connection."""
-    start = time.monotonic()
     with socket.create_connection((HOST, server.port), timeout=WAIT_S) as idle:
-        assert idle.recv(1) == b""
-    assert time.monotonic() - start > 0.9 * TIMEOUT_S
+        return idle.recv(1) == b""

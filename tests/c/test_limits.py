@@ -36,6 +36,7 @@ def test_every_limit_by_its_field(built, engine, security, limit):
         limit.check(LimitedServer(server.port, context), limit.value)
 
 
+@pytest.mark.one_of("engine", "security")
 def test_every_limit_in_time_by_its_field(built, engine, security):
     flags, context = security
     for name in TIMEOUTS:

@@ -66,23 +66,6 @@ def test_an_async_function_is_cancelled_at_its_deadline(serve: Serve, where: str
         assert eventually(lambda: len(ended) == 1) and ended[0] - sent >= 0.09
 
 
-def test_the_earlier_of_two_deadlines_counts(serve: Serve) -> None:
-    server = serve(timeout_ms=20_000)
-    server.add(pause, timeout_ms=100)
-    server.add(pause, name="patient", timeout_ms=20_000)
-    with Wire(server.port) as wire:
-        wire.send(http(request("pause", [3000]), "Ucall-Timeout-Ms: 15000"))
-        assert _error(wire.reply()[2]) == -32001
-        wire.send(http(request("patient", [3000]), "Ucall-Timeout-Ms: 50"))
-        assert _error(wire.reply()[2]) == -32001
-
-        def is_in_time() -> bool:
-            wire.send(http(request("pause", [0.01])))
-            return json.loads(wire.reply()[2]).get("result") == "slept"
-
-        assert eventually(is_in_time)
-
-
 def test_an_expired_call_is_never_started(serve: Serve) -> None:
     started: list[str] = []
 

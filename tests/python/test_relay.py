@@ -11,7 +11,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from relaying import CALL, address, echo, read_call, relay, reply, silent, unavailable
+from relaying import address, echo, read_call, relay, reply, silent, unavailable
 from scripted import Peer, Script, scripted
 from serving import Serve
 
@@ -144,46 +144,6 @@ def test_a_late_call_is_answered_and_its_silent_connection_closed(
         assert wire.error("up.f", [1])["code"] == -32001
         assert eventually(lambda: upstream.ended == 1)
         assert eventually(lambda: wire.call("up.f", [2]).get("result") == [2])
-
-
-def answering_some(peer: Peer) -> None:
-    """Replies to calls with params, and to no others."""
-    while True:
-        call = CALL.fullmatch(peer.raw_request())
-        if call is not None and call["params"]:
-            peer.send(reply(call))
-
-
-def hasty(method: str, timeout_ms: int, id: int) -> bytes:
-    call = json.loads(request(method, id=id)) | {"_meta": {"timeout_ms": timeout_ms}}
-    return json.dumps(call).encode()
-
-
-@pytest.mark.parametrize("is_short", [True, False])
-def test_only_calls_that_had_their_time_are_failures(
-    relay: Callable[..., Wire], is_short: bool
-) -> None:
-    with scripted(answering_some) as upstream:
-        wire = relay(upstream, timeout_ms=300_000 if is_short else 20, max_failures=5)
-        wire.send(b"".join(hasty("up.f", 20, id) for id in range(5)))
-        assert {json.loads(wire.line())["error"]["code"] for _ in range(5)} == {-32001}
-        if is_short:
-            assert wire.result("up.f", [1]) == [1]
-        else:
-            assert eventually(lambda: wire.error("up.f")["code"] == -32005)
-
-
-def test_calls_that_stay_without_a_reply_use_up_no_limit(relay: Callable[..., Wire]) -> None:
-    with scripted(answering_some) as upstream:
-        wire = relay(upstream, max_outstanding=100)
-        for _ in range(4):
-            wire.send(b"".join(hasty("up.f", 50, id) for id in range(60)))
-            wire.send(request("up.f", [1], id=60))
-            replies = [json.loads(wire.line()) for _ in range(61)]
-            assert [reply["id"] for reply in replies if reply.get("result") == [1]] == [60]
-            codes = {reply["error"]["code"] for reply in replies if reply["id"] < 60}
-            assert codes == {-32001}
-        assert eventually(lambda: upstream.ended == 4)
 
 
 def test_a_long_trace_is_not_passed_on(serve: Serve) -> None:

@@ -203,14 +203,6 @@ def test_a_notification_is_passed_on(relay: Callable[..., Wire]) -> None:
         assert wire.result("up.f", [1]) == 2
 
 
-def test_a_notification_without_a_response_ends_its_connection(relay: Callable[..., Wire]) -> None:
-    with scripted(silent, answering()) as upstream:
-        wire = relay(url(upstream), max_outstanding=1, timeout_ms=200)
-        wire.send(request("up.f", ["quiet"], id=...))
-        assert eventually(lambda: wire.call("up.f", [1]).get("result") == [1])
-        assert upstream.accepted == 2
-
-
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "500 Internal Server Error"])
 def test_an_error_of_the_upstream_reaches_the_caller(
     relay: Callable[..., Wire], status: str

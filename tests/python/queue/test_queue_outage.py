@@ -109,31 +109,6 @@ def test_what_is_put_after_an_outage_arrives(outage: Outage) -> None:
     assert client.get(timeout=WAIT_S).data == "back"
 
 
-def test_an_idle_client_outlives_an_outage(outage: Outage) -> None:
-    client = outage.client(expire_s=EXPIRE_S)
-    kinds: list[str] = []
-    client.on_connection(lambda event: kinds.append(event.kind))
-    eventually(lambda: client.state == "connected", timeout_s=WAIT_S)
-    outage.begin()
-    eventually(lambda: kinds[-1:] == ["ended"], timeout_s=WAIT_S)
-    outage.end()
-    client.put("later").result(WAIT_S)
-    message = outage.server.get(timeout=WAIT_S)
-    assert (message.data, message.peer) == ("later", client.id)
-    eventually(lambda: kinds[-1:] == ["started"], timeout_s=WAIT_S)
-    assert kinds[-5:] == ["started", "lost", "expired", "ended", "started"]
-
-
-def test_a_client_that_never_connected_outlives_an_outage(outage: Outage) -> None:
-    outage.begin()
-    client = outage.client(expire_s=EXPIRE_S)
-    assert_expired(client.put("before"), None)
-    later = client.put("later")
-    outage.end()
-    assert outage.server.get(timeout=WAIT_S).data == "later"
-    later.result(WAIT_S)
-
-
 @pytest.mark.parametrize("pairs", ["tcp", "shm", "mqtt", "nats"], indirect=True)
 def test_a_server_takes_a_client_back(pairs: Pairs) -> None:
     server = pairs.server(expire_s=EXPIRE_S, keepalive_s=0.1)

@@ -69,6 +69,7 @@ def test_every_limit_by_its_option(serve: Serve, security: Security, limit: Limi
     limit.check(LimitedServer(server.port, context), limit.value)
 
 
+@pytest.mark.one_of("engine", "security")
 def test_every_timeout_by_its_option(serve: Serve, security: Security) -> None:
     options, context = security
     times = {f"{name}_s": TIMEOUT_S for name in TIMEOUTS}
