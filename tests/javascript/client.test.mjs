@@ -373,26 +373,89 @@ describe("WebSocket", () => {
     assert.deepEqual(peer.received.map(({ method }) => method), ["sum"]);
   });
 
-  test("the delays double, with jitter, and end with a reply", async (context) => {
+  /** The delays before attempts, with a clock that stands still: none lasts longer than they do. */
+  function mockDelays(context) {
     const delays = [];
+    const clock = { nowMs: 0 };
     const set = globalThis.setTimeout;
     context.mock.method(Math, "random", () => 0.5);
+    context.mock.method(performance, "now", () => clock.nowMs);
     context.mock.method(globalThis, "setTimeout", (callback, delay, ...rest) => {
       if (!/#connect/.test(callback)) return set(callback, delay, ...rest);
       delays.push(delay);
       return set(callback, 0);
     });
+    return { delays, clock };
+  }
+
+  test("the delays double, with jitter, until a connection lasts longer", async (context) => {
+    const { delays, clock } = mockDelays(context);
     const { port } = peer;
     await peer.close();
     const client = connect("ws", { minDelayMs: 100, maxDelayMs: 1000 });
     await eventually(() => delays.length === 6);
     peer = await startPeer(port);
     await reaches(client, "open");
-    await client.call("sum", { a: 1, b: 2 });
-    await client.notify("drop");
-    await reaches(client, "waiting");
     assert.deepEqual(delays.slice(0, 6), [75, 150, 300, 600, 750, 750]);
-    assert.equal(delays.at(-1), 75);
+    const lose = async (afterMs) => {
+      clock.nowMs += afterMs;
+      await client.notify("drop");
+      await reaches(client, "waiting");
+      await reaches(client, "open");
+      return delays.at(-1);
+    };
+    assert.equal(await lose(1000), 750);
+    assert.equal(await lose(1001), 75);
+    assert.equal(await lose(200), 150);
+    assert.equal(await lose(401), 75);
+  });
+
+  const DRAIN = JSON.stringify({ jsonrpc: "2.0", method: "$/drain" });
+  const ENDINGS = {
+    "drains it": (socket) => socket.send(DRAIN),
+    "drains and closes it": (socket) => socket.send(DRAIN, () => socket.close(1001)),
+    "closes it": (socket) => socket.close(1008),
+    "drops it": (socket) => socket.terminate(),
+    "sends no JSON": (socket) => socket.send("{"),
+    "drains it after a reply": (socket) => {
+      socket.on("message", () => setImmediate().then(() => socket.send(DRAIN)));
+    },
+  };
+  for (const [what, end] of Object.entries(ENDINGS)) {
+    test(`a server that ${what}, each time, gets few connections`, async (context) => {
+      const { delays } = mockDelays(context);
+      let count = 0;
+      peer.upgrades.on("connection", (socket) => {
+        count += 1;
+        end(socket);
+      });
+      const client = connect("ws", { minDelayMs: 100, maxDelayMs: 1000 });
+      client.addEventListener("statechange", () => {
+        if (client.state === "open") client.call("sum", { a: 1, b: 2 }).catch(() => {});
+      });
+      await eventually(() => delays.length >= 6);
+      client.close();
+      assert.deepEqual(delays.slice(0, 6), [75, 150, 300, 600, 750, 750]);
+      assert.ok(count <= delays.length + 1, `${count} connections, ${delays.length} delays`);
+    });
+  }
+
+  test("a server that refuses each upgrade gets few attempts", async (context) => {
+    const { delays } = mockDelays(context);
+    for (const status of [302, 401, 503]) {
+      let count = 0;
+      peer.server.removeAllListeners("upgrade");
+      peer.server.on("upgrade", (_, socket) => {
+        count += 1;
+        socket.end(`HTTP/1.1 ${status} No\r\nLocation: /ws\r\nContent-Length: 0\r\n\r\n`);
+      });
+      delays.length = 0;
+      const client = connect("ws", { minDelayMs: 100, maxDelayMs: 1000 });
+      await eventually(() => delays.length >= 6);
+      client.close();
+      assert.deepEqual(delays.slice(0, 6), [75, 150, 300, 600, 750, 750]);
+      assert.ok(count <= delays.length + 1);
+    }
   });
 
   describe("a server that drains", () => {
@@ -402,7 +465,8 @@ describe("WebSocket", () => {
 
     /** A client, the peer's socket of its first connection, and what arrives there from now on. */
     async function connectFirst(options) {
-      const client = connect("ws", options);
+      // A connection outlasts no delay at once.
+      const client = connect("ws", { minDelayMs: 0, ...options });
       await client.call("sum", { a: 1, b: 2 });
       const [first] = peer.sockets;
       const received = [];

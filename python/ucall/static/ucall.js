@@ -427,6 +427,9 @@ class Connection {
     this.socket = socket;
   }
 
+  /** When it was opened. @type {number | undefined} */
+  openedAtMs;
+
   get isOpen() {
     return this.socket.readyState === 1;
   }
@@ -511,16 +514,14 @@ class SocketTransport {
       refuse: (error) => connection.refuse(error),
       drain: (params) => this.#drain(connection, params),
     };
-    let wasOpen = false;
     socket.onopen = () => {
-      wasOpen = true;
+      connection.openedAtMs = performance.now();
       for (const exchange of this.#queue) this.send(exchange);
       this.#queue.clear();
       this.#owner.setState("open");
       this.#closeDrained();
     };
     socket.onmessage = (/** @type {{ data: string }} */ { data }) => {
-      if (connection === this.#current) this.#attempts = 0;
       try {
         this.#owner.receive(data, source);
       } catch {
@@ -531,12 +532,12 @@ class SocketTransport {
     socket.onerror = () => socket.readyState || socket.onclose?.({ code: 1006, reason: "" });
     socket.onclose = (/** @type {{ code: number, reason: string }} */ { code, reason }) => {
       socket.onclose = null;
-      const verb = wasOpen ? "lost" : "could not open";
+      const verb = connection.openedAtMs === undefined ? "could not open" : "lost";
       const why = `${code} ${reason}`.trimEnd();
       const message = `${verb} the connection to ${this.#owner.url}: ${why}`;
       this.#connections.delete(connection);
       this.#settle(connection, message);
-      if (connection === this.#current) this.#handleLoss(wasOpen, message);
+      if (connection === this.#current) this.#handleLoss(connection, message);
     };
   }
 
@@ -545,7 +546,7 @@ class SocketTransport {
     connection.read = read;
     if (connection !== this.#current || this.#owner.options.reconnect === false) return;
     this.#current = undefined;
-    this.#connect();
+    this.#reconnect(connection, true);
   }
 
   /** Closes connections that drain and have no calls, once there is another one. */
@@ -571,16 +572,32 @@ class SocketTransport {
     }
   }
 
-  /** @param {boolean} wasOpen @param {string} message */
-  #handleLoss(wasOpen, message) {
-    const { reconnect = true, minDelayMs = 200, maxDelayMs = 30_000 } = this.#owner.options;
+  /** @param {Connection} connection @param {string} message */
+  #handleLoss(connection, message) {
+    const { reconnect = true } = this.#owner.options;
     // A call that was made while an open connection closed or drained waits for the next attempt.
-    if (!reconnect || (!wasOpen && !this.#connections.size)) this.#failQueue(message);
-    if (reconnect) {
-      const limitMs = Math.min(maxDelayMs, TIMER_MS_MAX, minDelayMs * 2 ** this.#attempts++);
-      this.#timer = setTimeout(() => this.#connect(), limitMs * (0.5 + Math.random() / 2));
-    }
-    this.#owner.setState(reconnect ? "waiting" : "closed");
+    const isFailure = connection.openedAtMs === undefined && !this.#connections.size;
+    if (!reconnect || isFailure) this.#failQueue(message);
+    if (reconnect) this.#reconnect(connection, false);
+    else this.#owner.setState("closed");
+  }
+
+  /**
+   * Connects again, after a delay that doubles with each connection that does not outlast it: also a
+   * server that drains or closes each one gets few.
+   * @param {Connection} last @param {boolean} isDrained whether the last one takes no more calls, so
+   * that new ones wait: the first attempt then needs no delay
+   */
+  #reconnect({ openedAtMs = Infinity }, isDrained) {
+    const { minDelayMs = 200, maxDelayMs = 30_000 } = this.#owner.options;
+    const limitMs = () => Math.min(maxDelayMs, TIMER_MS_MAX, minDelayMs * 2 ** this.#attempts);
+    const hasLasted = performance.now() - openedAtMs > limitMs();
+    if (hasLasted) this.#attempts = 0;
+    if (hasLasted && isDrained) return this.#connect();
+    const delayMs = limitMs() * (0.5 + Math.random() / 2);
+    this.#attempts += 1;
+    this.#timer = setTimeout(() => this.#connect(), delayMs);
+    this.#owner.setState("waiting");
   }
 
   /** @param {string} message */
