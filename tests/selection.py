@@ -67,8 +67,7 @@ def first_of_slow(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 def _id(item: pytest.Item) -> str:
     """The item's id, without the suffix that pytest-xdist adds for a group."""
-    path, _, name = item.location
-    return f"{path}::{name}"
+    return f"{item.parent.nodeid if item.parent else ''}::{item.name}"
 
 
 def _group(item: pytest.Item) -> Hashable:

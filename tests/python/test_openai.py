@@ -12,14 +12,20 @@ import pytest
 
 import ucall
 
-openai = pytest.importorskip("openai")
-
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/openai/openai_server.py"
 MESSAGES = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": [{"type": "text", "text": "one two three"}]},
 ]
 WORDS = ["be ", "brief ", "one ", "two ", "three "]
+
+#: The package takes half a second to import, so one test process does.
+pytestmark = pytest.mark.xdist_group("openai")
+
+
+@pytest.fixture(scope="module")
+def openai() -> Any:
+    return pytest.importorskip("openai")
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def client(example: dict[str, Any]) -> Iterator[Any]:
+def client(example: dict[str, Any], openai: Any) -> Iterator[Any]:
     url = f"http://127.0.0.1:{example['server'].port}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client
@@ -74,7 +80,7 @@ def test_a_stream_that_is_left(client: Any, example: dict[str, Any]) -> None:
     assert client.models.list().data
 
 
-def test_completions_at_once(example: dict[str, Any]) -> None:
+def test_completions_at_once(example: dict[str, Any], openai: Any) -> None:
     url = f"http://127.0.0.1:{example['server'].port}/v1"
 
     async def words(client: Any, count: int) -> list[str]:
@@ -102,14 +108,14 @@ def test_embeddings(client: Any) -> None:
     assert len(client.embeddings.create(model="echo-1", input="tea").data) == 1
 
 
-def test_models(client: Any) -> None:
+def test_models(client: Any, openai: Any) -> None:
     assert [model.id for model in client.models.list()] == ["echo-1"]
     assert client.models.retrieve("echo-1").owned_by == "you"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
 
 
-def test_errors_have_the_form_of_openai(client: Any) -> None:
+def test_errors_have_the_form_of_openai(client: Any, openai: Any) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="other", messages=MESSAGES)
     assert unknown.value.code == "model_not_found"

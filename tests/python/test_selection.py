@@ -166,8 +166,9 @@ class _Item:
     """What the selection reads of an item."""
 
     def __init__(self, number: int, engine: str) -> None:
-        self.location = ("test_it.py", 1, f"test_it[{engine}-{number}]")
-        self.callspec = self
+        self.name = f"test_it[{engine}-{number}]"
+        self.nodeid = "test_it.py"
+        self.parent = self.callspec = self
         self.params = {"engine": engine, "number": number}
 
     def get_closest_marker(self, name: str) -> None:
