@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 
 HOST = "127.0.0.1"
@@ -200,9 +201,19 @@ def free_port() -> int:
 @contextmanager
 def program(source: str, *arguments: str) -> Iterator[Any]:
     """A Python program in a process of its own."""
+    yield from _running(forking.Python, source, arguments)
+
+
+@contextmanager
+def new_interpreter(source: str, *arguments: str) -> Iterator[Any]:
+    """The same in a child of this process that has imported nothing before, for what needs one."""
+    yield from _running(subprocess.Popen, source, arguments)
+
+
+def _running(start: Any, source: str, arguments: tuple[str, ...]) -> Iterator[Any]:
     command = [sys.executable, "-u", "-c", source, *arguments]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     try:
         yield process
     finally:

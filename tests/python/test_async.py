@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 import ucall
-from harness import HOST, Wire, eventually, http, program, request
+from harness import HOST, Wire, eventually, http, new_interpreter, program, request
 
 Serve = Callable[..., ucall.Server]
 
@@ -507,7 +507,7 @@ server.run()
 
 
 def test_asyncio_is_imported_only_when_needed() -> None:
-    with program(WITHOUT_ASYNCIO) as process, Wire(int(process.stdout.readline())) as wire:
+    with new_interpreter(WITHOUT_ASYNCIO) as process, Wire(int(process.stdout.readline())) as wire:
         assert wire.result("modules") is False
 
 

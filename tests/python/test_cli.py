@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forking
 import numpy
 import pytest
 from PIL import Image
@@ -54,8 +55,8 @@ def server(serve_once: Callable[..., ucall.Server]) -> ucall.Server:
 @pytest.fixture
 def call(server: ucall.Server, tmp_path: Path) -> Run:
     def call(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        command = [ucall_command(), *arguments, "--port", str(server.port)]
-        return subprocess.run(command, input=stdin, capture_output=True, cwd=tmp_path, timeout=20)
+        command = [*forking.UCALL, *arguments, "--port", str(server.port)]
+        return forking.run(command, input=stdin, cwd=tmp_path, timeout=20)
 
     return call
 
@@ -273,8 +274,7 @@ def test_options_in_any_order(call: Run, server: ucall.Server) -> None:
         ["--uri", f"tcp://127.0.0.1:{port}", "echo", "--", "a=1", "b=2"],
         ["--timeout", "5", "-p", port, "-H", "X: y", "--header=Z: :", "a.b", "a=1", "b=2"],
     ):
-        command = [ucall_command(), *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=60)
+        done = forking.run([*forking.UCALL, *arguments])
         assert (done.stdout, done.stderr) == (b'{"a":1,"b":2}\n', b""), arguments
 
 
@@ -375,7 +375,7 @@ def test_wrong_usage(call: Run, tmp_path: Path, arguments: list[str], complaint:
 
 def test_no_connection_and_no_reply() -> None:
     def run(*arguments: str) -> tuple[int, bytes, str]:
-        done = subprocess.run([ucall_command(), *arguments], capture_output=True, timeout=60)
+        done = forking.run([*forking.UCALL, *arguments])
         assert done.stderr.count(b"\n") == 1
         return done.returncode, done.stdout, done.stderr.decode()
 

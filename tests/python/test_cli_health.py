@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from certificates import Authority, authority
 from serving import Serve
@@ -153,8 +154,7 @@ def test_no_answer_is_unhealthy_after_the_time_limit(health: Any) -> None:
     ],
 )
 def test_wrong_usage(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "ucall.cli", "health", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forking.run([*forking.UCALL, "health", *arguments], text=True)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import pytest
 from serving import NO_URING
 
@@ -38,7 +39,7 @@ inner.run()  # Ignored: it is only imported.
 @contextmanager
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[int]:
     (folder / "app.py").write_text(APP)
-    process = subprocess.Popen(
+    process = forking.Python(
         [sys.executable, "-m", "ucall", *arguments],
         cwd=folder,
         env=os.environ | environment,
@@ -131,7 +132,7 @@ def test_an_unservable_app_is_reported(tmp_path: Path, arguments: list[str], pro
     servers = "first, second = ucall.Server(port=0), ucall.Server(port=0)"
     (tmp_path / "two.py").write_text(f"import ucall\n{servers}\n")
     command = [sys.executable, "-m", "ucall", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = forking.run(command, cwd=tmp_path, text=True)
     assert done.returncode == 1 and problem in done.stderr
 
 
@@ -153,7 +154,7 @@ def test_a_port_in_use_is_reported_with_a_hint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "ucall", "app:inner", "--port", port]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = forking.run(command, cwd=tmp_path, text=True)
     assert done.returncode == 1
     assert done.stderr.endswith("listens there already; choose another by --port or --uds\n")
 
@@ -222,15 +223,8 @@ def _run(folder: Path, source: str, *arguments: str, **environment: str) -> str:
     """The log of a server that ends at once."""
     (folder / "ending.py").write_text(source)
     command = [sys.executable, "-m", "ucall", *arguments]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.stderr
+    errors: str = forking.run(command, cwd=folder, env=os.environ | environment, text=True).stderr
+    return errors
 
 
 ENDING = """

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import forking
 import pytest
 from scripted import Peer, Scripted, http_reply, result, scripted
 from test_cli import ucall_command
@@ -491,8 +492,8 @@ def test_the_command_prints_items_as_they_come(wire: Wire) -> None:
 def test_the_command_prints_a_result_and_errors(wire: Wire) -> None:
     for last, shown, status in (result(5), b"1\n5\n", 0), (error(7, "out of paper"), b"1\n", 1):
         with answering(wire, item(1), last) as server:
-            command = [ucall_command(), "generate", "--stream", "--uri", wire.uri(server)]
-            done = subprocess.run(command, capture_output=True, timeout=60)
+            command = [*forking.UCALL, "generate", "--stream", "--uri", wire.uri(server)]
+            done = forking.run(command)
             assert (done.stdout, done.returncode) == (shown, status), done.stderr
-    done = subprocess.run([ucall_command(), "a", "--stream", "--notify"], capture_output=True)
+    done = forking.run([*forking.UCALL, "a", "--stream", "--notify"])
     assert done.returncode == 2 and b"--stream: not with --notify" in done.stderr

@@ -6,13 +6,13 @@ import http.server
 import json
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 import trustme
 from scripted import Peer, http_reply, result, scripted
@@ -191,9 +191,8 @@ def test_asyncio(server: Server, trusted: Path) -> None:
 
 def command(server: Server, *options: str | Path) -> tuple[int, str, str]:
     """`ucall echo --positional 1 OPTIONS`: its exit status and output."""
-    ucall = Path(sys.executable).with_name("ucall")
-    arguments = [ucall, "echo", "--uri", uri(server), *options, "--positional", "1"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    arguments = ["echo", "--uri", uri(server), *map(str, options), "--positional", "1"]
+    done = forking.run([*forking.UCALL, *arguments], text=True)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import selection
@@ -52,18 +53,29 @@ import contextlib, io, json, sys
 import pytest
 
 class Seen:
-    def pytest_collection_finish(self, session):
-        self.names = [item.name for item in session.items]
+    def __init__(self, is_distributed):
+        self.is_distributed = is_distributed
 
-def collected(arguments):
+    # As pytest-xdist does.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items):
+        for item in items if self.is_distributed else ():
+            for group in item.iter_markers("xdist_group"):
+                item._nodeid += f"@{group.args[0]}"
+
+    def pytest_collection_finish(self, session):
+        self.names = [item.nodeid.partition("::")[2] for item in session.items]
+
+def collected(is_distributed, *arguments):
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", *arguments], [seen := Seen()])
+        pytest.main(["--collect-only", *arguments], [seen := Seen(is_distributed)])
     return seen.names
 
-print(json.dumps([collected(arguments) for arguments in json.loads(sys.argv[1])]))
+print(json.dumps([collected(*arguments) for arguments in json.loads(sys.argv[1])]))
 """
 OPTIONS = {
     "default": ["test_it.py"],
+    "grouped": ["test_it.py"],
     "both": ["--both-engines", "test_it.py"],
     "first": ["--first-variants", "test_it.py"],
     "by keyword": ["-k", "test_one and uring", "test_it.py"],
@@ -90,29 +102,20 @@ pytestmark = pytest.mark.xdist_group("selection")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("suite")
     (folder / "test_it.py").write_text(SUITE)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  one_of\n  slow\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  one_of\n  slow\n  xdist_group\n")
     return folder
-
-
-def _python(suite: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=suite,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def names(suite: Path) -> Names:
     """The names of the tests that each list of arguments selects."""
-    arguments = [[*PLUGINS, *given] for given in OPTIONS.values()]
-    found = json.loads(_python(suite, "-c", COLLECTS, json.dumps(arguments)))
-    return dict(zip(OPTIONS, found, strict=True))
+    arguments = [[name == "grouped", *PLUGINS, *given] for name, given in OPTIONS.items()]
+    command = [sys.executable, "-c", COLLECTS, json.dumps(arguments)]
+    paths = {"PYTHONPATH": str(ROOT / "tests"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    how: dict[str, Any] = {"cwd": suite, "capture_output": True, "text": True, "timeout": 200}
+    done = subprocess.run(command, env=os.environ | paths, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(zip(OPTIONS, json.loads(done.stdout), strict=True))
 
 
 def _counts(names: list[str]) -> dict[str, int]:
@@ -155,11 +158,10 @@ def test_the_first_variant_of_a_slow_test(names: Names) -> None:
     assert _counts(names["first"]) == ONE_OF_EACH | {"test_slow": 1}
 
 
-def test_processes_run_what_one_process_runs(suite: Path, names: Names) -> None:
-    processes = ["--numprocesses", "2", "--dist", "loadgroup", "--verbose"]
-    output = _python(suite, "-m", "pytest", *PLUGINS, *processes, "test_it.py")
-    ran = re.findall(r"PASSED test_it\.py::(test_\w+\[[\w-]*\])", output)
-    assert sorted(ran) == sorted(names["default"])
+def test_processes_choose_what_one_process_chooses(names: Names) -> None:
+    assert names["grouped"] == [
+        f"{name}@these" if "grouped" in name else name for name in names["default"]
+    ]
 
 
 class _Item:

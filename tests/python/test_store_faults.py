@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forking
 import programs
 import pytest
 from hypothesis import given, settings
@@ -185,7 +186,7 @@ def test_a_process_with_a_smaller_limit_than_the_file_is_told(tmp_path: Path) ->
 
 def tool(command: str, path: Path, text: str = "") -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-m", "ucall.store", command, str(path)]
-    return subprocess.run(arguments, input=text, capture_output=True, text=True)
+    return forking.run(arguments, input=text, text=True)
 
 
 def test_a_store_is_dumped_loaded_and_compacted(tmp_path: Path) -> None:

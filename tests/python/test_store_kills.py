@@ -10,7 +10,6 @@ import os
 import random
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from linearizability import Call, State, unexplained
 from test_workers import supervised
@@ -145,7 +145,7 @@ class Checker:
     def check(self, clients: list[Client]) -> None:
         """Checks the calls since the last kill, and what the store has now."""
         command = [sys.executable, "-m", "ucall.store", "check", str(self.path)]
-        checked = subprocess.run(command, capture_output=True, text=True)
+        checked = forking.run(command, text=True)
         assert checked.returncode == 0, checked.stderr
         store = ucall.store.open(self.path)
         for key in sorted({key for client in clients for key in client.calls}):

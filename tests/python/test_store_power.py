@@ -25,7 +25,7 @@ import pytest
 from test_store_kills import number_of, whole
 
 import ucall
-from harness import Wire, eventually, program, send_line, waits_for_a_lock
+from harness import Wire, eventually, new_interpreter, send_line, waits_for_a_lock
 
 WRITE, WRITE_AND_SYNC, SYNC, FAILED_SYNC, RENAME = range(5)
 STORE, COPY, DIRECTORY = range(1, 4)
@@ -92,7 +92,10 @@ class Answers:
 
 def killed_under_load(path: Path, journal: Path, durability: str, clients: int) -> Answers:
     answers = Answers(journal)
-    with ThreadPoolExecutor(CLIENTS) as threads, program(SERVES, str(path), durability) as server:
+    with (
+        ThreadPoolExecutor(CLIENTS) as threads,
+        new_interpreter(SERVES, str(path), durability) as server,
+    ):
         port = int(server.stdout.readline())
         running = [threads.submit(answers.put, Wire(port), client) for client in range(clients)]
         for _ in range(random.randrange(30, 200)):
@@ -232,7 +235,7 @@ KEEPS: list[Callable[[], bool]] = [
 def served(path: Path) -> Iterator[Wire]:
     """A connection to a server of a store."""
     with (
-        program(SERVES, str(path), "commit") as server,
+        new_interpreter(SERVES, str(path), "commit") as server,
         Wire(int(server.stdout.readline())) as wire,
     ):
         yield wire
@@ -279,7 +282,7 @@ def test_after_a_commit_that_failed_at_its_end_the_process_is_to_start_again(
 
 def test_the_names_of_a_new_store_are_on_the_disk(journaled: Path, tmp_path: Path) -> None:
     path = tmp_path / "new/app/kv"
-    with program(SERVES, str(path), "commit") as server:
+    with new_interpreter(SERVES, str(path), "commit") as server:
         server.stdout.readline()
         found = list(records(journaled.read_bytes(), DIRECTORY))
     synced = [name.decode() for kind, _, name in found if kind == SYNC]
@@ -340,7 +343,7 @@ def test_a_process_that_opens_a_store_waits_until_it_is_compacted(
     monkeypatch.delenv("LD_PRELOAD")
     # Until then, the copy is whole, and not yet in the place of the file.
     holding = held.open("w")
-    with program(OPENS, str(path)) as late:
+    with new_interpreter(OPENS, str(path)) as late:
         with holding:
             assert (path / "data.mdb.compact").exists()
             assert eventually(lambda: waits_for_a_lock(late.pid))

@@ -15,7 +15,7 @@ import pytest
 from pairs import Pairs
 from resources import descriptors, shared_maps, wait_until
 
-from harness import program
+from harness import new_interpreter, program
 
 WAIT_S = 60
 CLIENT = """
@@ -92,7 +92,7 @@ def test_a_stopped_peer_resumes_or_expires(pairs: Pairs, expire_s: float) -> Non
     server = pairs.server(expire_s=expire_s, keepalive_s=0.1)
     at = server.options.netloc if server.address is None else server.address
     arguments = [str(it) for it in (*at, server.options.broker.topic)]
-    with program(CLIENT + STANDS_STILL, str(pairs.protocol), *arguments) as process:
+    with new_interpreter(CLIENT + STANDS_STILL, str(pairs.protocol), *arguments) as process:
         peer = uuid.UUID(process.stdout.readline().strip())
         process.stdin.write("\n")
         process.stdin.flush()

@@ -1,0 +1,104 @@
+"""Forks the programs that `forking.py` asks for, from a process that has imported the package.
+
+python fork_server.py SOCKET: serves until the other side of the socket, a descriptor, closes.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: F401
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import types
+from contextlib import suppress
+from typing import Any
+
+import ucall.aio
+import ucall.cli
+import ucall.client
+import ucall.posix
+import ucall.queue
+import ucall.uring  # noqa: F401
+
+Request = dict[str, Any]
+
+
+def serve(requests: socket.socket) -> Request | None:
+    """Forks a child for each request. Returns the request in the child, and ``None`` at the end."""
+    #: For each child the descriptor that gets its status.
+    statuses: dict[int, int] = {}
+    reader, writer = os.pipe()
+    for end in reader, writer:
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        readable = select.select([requests, reader], [], [])[0]
+        if reader in readable:
+            os.read(reader, 4096)
+        _report(statuses)
+        if requests not in readable:
+            continue
+        data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+        if not data:
+            return None
+        if (child := os.fork()) == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for standard, descriptor in enumerate(descriptors[:3]):
+                os.dup2(descriptor, standard)
+            unused = [*descriptors, *statuses.values(), reader, writer, requests.detach()]
+            for descriptor in unused:
+                os.close(descriptor)
+            return json.loads(data)  # type: ignore[no-any-return]
+        statuses[child] = descriptors.pop()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        requests.send(b"%d" % child)
+
+
+def _report(statuses: dict[int, int]) -> None:
+    """Writes the status of each child that has ended."""
+    while statuses:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child == 0:
+            return
+        with suppress(BrokenPipeError), open(statuses.pop(child), "wb") as report:
+            report.write(b"%d" % status)
+
+
+def become(request: Request) -> types.ModuleType:
+    """Makes this process like one that Python has started for a program, and returns its module."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["new_session"]:
+        os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.orig_argv[:] = request["command"]
+    sys.argv[:] = request["arguments"]
+    sys.path[0] = "" if request["source"] is not None else request["folder"]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    return main
+
+
+if __name__ == "__main__":
+    # Ctrl-C is for the tests, which then close the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Collections in the children leave what they share as it is.
+    gc.collect()
+    gc.freeze()
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None:
+        main = become(request)
+        if request["source"] is not None:
+            exec(compile(request["source"], "<string>", "exec"), vars(main))
+        else:
+            # It runs once more, under the name of a program.
+            sys.modules.pop(request["module"], None)
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

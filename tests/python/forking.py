@@ -1,0 +1,134 @@
+"""Programs in Python that begin in milliseconds: a process that has imported the package forks.
+
+A new interpreter that imports the package takes ten times the processor's time. Programs that test
+how an interpreter or an import begins need one: `subprocess.Popen`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import json
+import math
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+#: Those of a test are for its own program alone.
+_ENVIRONMENT = dict(os.environ)
+#: The command `ucall`.
+UCALL = [sys.executable, "-m", "ucall.cli"]
+_PROGRAM = Path(__file__).with_name("fork_server.py")
+_EXECUTE = [*inspect.signature(subprocess.Popen._execute_child).parameters][1:]
+
+
+class _Server:
+    """The process that forks, of this test process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", str(_PROGRAM), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=_ENVIRONMENT,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self.close)
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """The id of a process with these standard descriptors, and one for its status."""
+        with self._lock:
+            socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
+            answer = self._requests.recv(100)
+        assert answer, "the process that forks has ended"
+        return int(answer)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait()
+
+
+@functools.cache
+def _server() -> _Server:
+    return _Server()
+
+
+class Python(subprocess.Popen[Any]):
+    """`subprocess.Popen` of ``[sys.executable, "-c", SOURCE, …]`` or ``[…, "-m", MODULE, …]``.
+
+    Its output has no buffer, as with `-u`. Options other than pipes, text, a folder, the
+    environment and a new session have no effect.
+    """
+
+    def _execute_child(self, *given: Any) -> None:
+        how = dict(zip(_EXECUTE, given, strict=True))
+        command = [os.fspath(word) for word in how["args"]]
+        assert command[0] == sys.executable
+        kind, what, *arguments = [word for word in command[1:3] if word != "-u"] + command[3:]
+        request = {
+            "command": command,
+            "source": what if kind == "-c" else None,
+            "module": what if kind == "-m" else None,
+            "arguments": [kind, *arguments],
+            "folder": os.path.abspath(how["cwd"] or "."),
+            "environment": dict(os.environ if how["env"] is None else how["env"]),
+            "new_session": how["start_new_session"],
+        }
+        pipes = [how["p2cread"], how["c2pwrite"], how["errwrite"]]
+        inherited = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
+        self._status, theirs = socket.socketpair()
+        with theirs:
+            self.pid = _server().fork(request, [*inherited, theirs.fileno()])
+        self._child_created = True
+        names = ["p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"]
+        self._close_pipe_fds(*(how[name] for name in names))
+
+    def _internal_poll(self, *_: object, **__: object) -> int | None:
+        return self._wait_for_status(0)
+
+    def _wait(self, timeout: float | None) -> int:
+        status = self._wait_for_status(timeout)
+        if status is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return status
+
+    def _wait_for_status(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and _is_readable(self._status, timeout_s):
+            status = self._status.recv(100)
+            self._status.close()
+            # Without a status the server has been killed, and may have left the program.
+            self.returncode = os.waitstatus_to_exitcode(int(status)) if status else 255
+        return self.returncode
+
+
+def _is_readable(connected: socket.socket, timeout_s: float | None) -> bool:
+    # Unlike `select`, this allows descriptors of any number.
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else math.ceil(timeout_s * 1000)))
+
+
+def run(
+    command: Sequence[str], *, input: Any = None, timeout: float = 60, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """`subprocess.run` of such a command, whose output is captured."""
+    pipe = subprocess.PIPE
+    options = {"stdin": pipe, "stdout": pipe, "stderr": pipe} | options
+    with Python(command, **options) as process:
+        try:
+            output, errors = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
