@@ -5,7 +5,7 @@
 Lines of at most 100 characters, no white space at their ends, no tabs, a newline at the end of the
 file, files of at most 600 lines, a module's first line says what it does, no name that
 tools/retired-names.txt lists: names that were replaced by a term of the field, no script of
-tools/ in the Makefile that does not exist, and no Rust code that reads a clock, but for the files
+tools/ in a makefile that does not exist, and no Rust code that reads a clock, but for the files
 that ARCHITECTURE.md names.
 """
 
@@ -131,8 +131,10 @@ def file_complaints(path: Path) -> Iterator[str]:
 
 def makefile_complaints() -> Iterator[str]:
     """No other check runs the targets of a release."""
-    scripts = sorted(set(SCRIPT.findall((ROOT / "Makefile").read_text(encoding="utf-8"))))
-    yield from (f"Makefile: no {script}" for script in scripts if not (ROOT / script).is_file())
+    for path in (ROOT / "Makefile", *sorted(ROOT.glob("*/*.mk"))):
+        for script in sorted(set(SCRIPT.findall(path.read_text(encoding="utf-8")))):
+            if not (ROOT / script).is_file():
+                yield f"{path.relative_to(ROOT)}: no {script}"
 
 
 def main() -> None:
