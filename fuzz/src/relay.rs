@@ -71,6 +71,7 @@ impl<'a> Run<'a> {
             rewrite: Rewrite::default(),
             timeout: TIMEOUT,
             outstanding_max: 1 + random.below(8),
+            connection_outstanding_max: 4,
             failures_max: 1 + random.below(3) as u32,
             reply_bytes_max: REPLY_BYTES_MAX,
             request_bytes_max: 1 << 20,

@@ -156,6 +156,7 @@ class Server:
         tls: ClientTls,
         timeout_ms: float,
         max_outstanding: int,
+        max_connection_outstanding: int | None,
         max_request_bytes: int,
         max_failures: int,
         idempotent: Sequence[str],

@@ -275,6 +275,7 @@ class Decorators:
         ssl_keyfile_password: str | bytes | None = None,
         timeout_ms: float = 30_000,
         max_outstanding: int = 1024,
+        max_connection_outstanding: int | None = None,
         max_request_bytes: int = 16_777_216,
         max_failures: int = 5,
         idempotent: str | Iterable[str] = (),
@@ -298,6 +299,8 @@ class Decorators:
             ssl_keyfile_password: The password of the private key.
             timeout_ms: After so long a caller gets error -32001.
             max_outstanding: Calls under way to one server, for each worker.
+            max_connection_outstanding: Those of one connection of a caller; by default an eighth,
+                and at least 16.
             max_request_bytes: The longest call that the servers read, with what the relay adds: the
                 ``max_body_bytes`` of a ucall server.
             max_failures: Failures in a row after which a server gets no calls for a while.
@@ -320,6 +323,7 @@ class Decorators:
             tls=_tls.client_tls(ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_keyfile_password),
             timeout_ms=timeout_ms,
             max_outstanding=max_outstanding,
+            max_connection_outstanding=max_connection_outstanding,
             max_request_bytes=max_request_bytes,
             max_failures=max_failures,
             idempotent=idempotent,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Functions", "NativeMethod", "Served"]
-
-log = logging.getLogger("ucall")
 
 
 class Served(NamedTuple):
@@ -183,6 +180,7 @@ class Functions:
         tls: _tls.ClientTls,
         timeout_ms: float,
         max_outstanding: int,
+        max_connection_outstanding: int | None,
         max_request_bytes: int,
         max_failures: int,
         idempotent: str | Iterable[str],
@@ -209,6 +207,9 @@ class Functions:
             tls=tls,
             timeout_ms=timeout_ms,
             max_outstanding=_checks.positive("max_outstanding", max_outstanding),
+            max_connection_outstanding=None
+            if max_connection_outstanding is None
+            else _checks.positive("max_connection_outstanding", max_connection_outstanding),
             max_request_bytes=_checks.positive("max_request_bytes", max_request_bytes),
             max_failures=_checks.positive("max_failures", max_failures),
             idempotent=_checks.methods("idempotent", idempotent),
@@ -218,7 +219,9 @@ class Functions:
         )
         self._relayed.update(names)
         if self._max_body_bytes > max_request_bytes:
-            log.warning(
+            import logging  # here, because importing it takes a fifth as long as all of ucall
+
+            logging.getLogger("ucall").warning(
                 "relay: max_body_bytes (%d) is above max_request_bytes (%d): longer calls of %s "
                 "get an error",
                 self._max_body_bytes,

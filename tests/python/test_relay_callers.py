@@ -14,7 +14,7 @@ from scripted import Peer, scripted
 from serving import Serve
 
 import ucall
-from harness import Wire, http, request
+from harness import Wire, eventually, free_port, http, request
 from ucall.client import Client
 
 __all__ = ["relay"]
@@ -49,7 +49,9 @@ def test_line_breaks_are_not_passed_to_servers_that_read_lines(
             with Wire(wire.socket.getpeername()[1]) as raw:
                 raw.send(notification + CALL % (named, b',"id":2,\n' + META))
                 assert json.loads(raw.line())["result"] == 1
-        assert set(methods) == {"up.f"} and len(methods) == 6 + 5
+        # The last call is a stream, on a connection of its own.
+        assert eventually(lambda: len(methods) == 6 + 5)
+        assert set(methods) == {"up.f"}
 
 
 class Upstream:
@@ -65,11 +67,15 @@ class Upstream:
         server.add(self.note, name="up.note")
         server.add(self.big, name="up.big")
         server.add(self.feed, name="up.feed")
+        server.add(self.later, name="up.later", threads=True)
 
     def wait(self) -> str:
         self.waits.release()
         assert self.release.wait(60)
         return "done"
+
+    def later(self) -> Iterator[str]:
+        yield self.wait()
 
     def note(self, text: str) -> None:
         self.noted.append(len(text))
@@ -152,3 +158,68 @@ def test_items_are_measured_as_the_server_does_that_sends_them(serve: Serve) -> 
             list(client.stream.down.feed(length))
         assert error.value.code == -32005 and "max_reply_bytes" in error.value.data["reason"]
         assert client.down.big(1).json == "x"
+
+
+def test_deadlines_of_a_caller_open_no_circuit(serve: Serve, scheme: str) -> None:
+    upstream = Upstream(serve(), scheme)
+    server = serve()
+    server.relay("up.*", to=upstream.address, max_failures=1)
+    with Wire(server.port) as hasty, Wire(server.port) as wire:
+        for _ in range(5):
+            call = json.loads(request("up.wait")) | {"_meta": {"timeout_ms": 20}}
+            hasty.send(b"".join(json.dumps(call | {"id": n}).encode() for n in range(5)))
+            assert {json.loads(hasty.line())["error"]["code"] for _ in range(5)} == {-32001}
+            assert wire.result("up.big", [1]) == "x"
+    upstream.release.set()
+
+
+@pytest.mark.parametrize("method", ["up.wait", "up.later"])
+def test_calls_do_not_wait_for_a_slow_one_after_a_failure(
+    serve: Serve, scheme: str, method: str
+) -> None:
+    port, server = free_port(), serve()
+    to = f"{scheme}://127.0.0.1:{port}"
+    server.relay("up.*", to=to, max_failures=1, timeout_ms=300_000)
+    with Wire(server.port) as slow, Wire(server.port) as wire:
+        assert wire.error("up.big", [1])["code"] == -32005
+        started = ucall.Server(port=port)
+        upstream = Upstream(started, scheme)
+        started.start()
+        call = json.loads(request(method)) | {"_meta": {"progressToken": 1}}
+
+        def is_probed() -> bool:
+            slow.send(json.dumps(call).encode())
+            return upstream.waits.acquire(timeout=0.1)
+
+        assert eventually(is_probed)
+        assert eventually(lambda: wire.call("up.big", [1]).get("result") == "x")
+        upstream.release.set()
+        started.stop()
+
+
+@pytest.mark.parametrize("form", ["calls", "streams", "batch"])
+def test_one_connection_leaves_calls_to_others(serve: Serve, scheme: str, form: str) -> None:
+    upstream, server = Upstream(serve(), scheme), serve()
+    # An eighth is less than 16, which a connection has at least.
+    server.relay("up.*", to=upstream.address, max_outstanding=20)
+    method = "up.later" if form == "streams" else "up.wait"
+    meta = {"_meta": {"progressToken": 1}} if form == "streams" else {}
+    calls = [json.loads(request(method, id=n)) | meta for n in range(20)]
+    with Wire(server.port) as hog, Wire(server.port) as wire:
+        texts = [calls] if form == "batch" else calls
+        hog.send(b"".join(json.dumps(it).encode() for it in texts))
+        replies: list[dict[str, Any]] = []
+        if form != "batch":
+            replies = [json.loads(hog.line()) for _ in range(4)]
+        for _ in range(16):
+            assert upstream.waits.acquire(timeout=60)
+        assert wire.result("up.big", [1]) == "x"
+        upstream.release.set()
+        while len(replies) < 20:
+            found = json.loads(hog.line())
+            found = found if form == "batch" else [found]
+            replies += [it for it in found if "method" not in it]
+        errors = [it["error"] for it in replies if "error" in it]
+        assert [it["code"] for it in errors] == [-32003] * 4
+        assert {it["data"]["max_connection_outstanding"] for it in errors} == {16}
+        assert sorted(it["id"] for it in replies) == list(range(20))

@@ -385,8 +385,8 @@ impl Server {
 
     /// Relays calls of `methods` to the servers `to`, whose names are resolved now.
     #[pyo3(signature = (
-        methods, to, *, headers, meta, tls, timeout_ms, max_outstanding, max_request_bytes,
-        max_failures, idempotent, hash_param, rename, params
+        methods, to, *, headers, meta, tls, timeout_ms, max_outstanding, max_connection_outstanding,
+        max_request_bytes, max_failures, idempotent, hash_param, rename, params
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert_relay(
@@ -399,6 +399,7 @@ impl Server {
         tls: ClientFiles,
         timeout_ms: f64,
         max_outstanding: usize,
+        max_connection_outstanding: Option<usize>,
         max_request_bytes: usize,
         max_failures: u32,
         idempotent: Vec<String>,
@@ -416,6 +417,8 @@ impl Server {
             rewrite: Rewrite::new(rename, params).map_err(PyValueError::new_err)?,
             timeout: timeout.unwrap_or(Duration::MAX),
             outstanding_max: max_outstanding,
+            connection_outstanding_max: max_connection_outstanding
+                .unwrap_or_else(|| RelayOptions::connection_outstanding_max(max_outstanding)),
             failures_max: max_failures,
             reply_bytes_max: self.call_limits.reply_bytes_max,
             request_bytes_max: max_request_bytes,

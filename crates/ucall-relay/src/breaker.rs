@@ -4,7 +4,11 @@
 //! |---|---|---|
 //! | closed | all | open, after `failures_max` failures in a row |
 //! | open | none until a moment | probing, with the first call after it |
-//! | probing | none besides the one | closed if it is answered, else open for twice as long |
+//! | probing | a few, see below | closed if one is answered, open for twice as long if one fails |
+//!
+//! The first probe may be a slow call, and its caller may even want it to be. So while there is no
+//! other upstream for calls, a second one is let through after [`PROBE_TIME`], and after that again
+//! twice as many each time: of that many, those of one caller are not all.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +17,24 @@ use ucall_server::Circuit;
 /// How long a breaker is open at first, and at most.
 const OPEN_MIN: Duration = Duration::from_millis(500);
 const OPEN_MAX: Duration = Duration::from_secs(15);
+/// Longer than a connect and a short call take.
+const PROBE_TIME: Duration = Duration::from_millis(250);
+/// Probes at a time.
+const PROBES_MAX: u32 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BreakerState {
-    Closed { failures: u32 },
-    Open { until: Instant },
-    Probing,
+    Closed {
+        failures: u32,
+    },
+    Open {
+        until: Instant,
+    },
+    /// Since when, and the probes that have not ended.
+    Probing {
+        since: Instant,
+        probes: u32,
+    },
 }
 
 /// A change that is logged.
@@ -46,8 +62,16 @@ impl Breaker {
         match self.state {
             BreakerState::Closed { .. } => true,
             BreakerState::Open { until } => until <= now,
-            BreakerState::Probing => false,
+            BreakerState::Probing { .. } => false,
         }
+    }
+
+    /// Whether a call may begin beside a probe, if no other upstream takes it.
+    pub(crate) fn admits_another(&self, now: Instant) -> bool {
+        let BreakerState::Probing { since, probes } = self.state else { return false };
+        let rounds = now.saturating_duration_since(since).as_millis() / PROBE_TIME.as_millis();
+        let allowed = u32::try_from(rounds).ok().and_then(|rounds| 1_u32.checked_shl(rounds));
+        probes < allowed.unwrap_or(PROBES_MAX).min(PROBES_MAX)
     }
 
     /// The state, for metrics.
@@ -55,7 +79,7 @@ impl Breaker {
         match self.state {
             BreakerState::Closed { .. } => Circuit::Closed,
             BreakerState::Open { .. } => Circuit::Open,
-            BreakerState::Probing => Circuit::Probing,
+            BreakerState::Probing { .. } => Circuit::Probing,
         }
     }
 
@@ -64,9 +88,13 @@ impl Breaker {
     }
 
     /// A call begins, which was admitted.
-    pub(crate) fn begin(&mut self) {
-        if !self.is_closed() {
-            self.state = BreakerState::Probing;
+    pub(crate) fn begin(&mut self, now: Instant) {
+        match &mut self.state {
+            BreakerState::Closed { .. } => {}
+            BreakerState::Open { .. } => {
+                self.state = BreakerState::Probing { since: now, probes: 1 };
+            }
+            BreakerState::Probing { probes, .. } => *probes += 1,
         }
     }
 
@@ -88,16 +116,19 @@ impl Breaker {
                 }
             }
             BreakerState::Open { .. } => return None,
-            BreakerState::Probing => self.open_for = (self.open_for * 2).min(OPEN_MAX),
+            BreakerState::Probing { .. } => self.open_for = (self.open_for * 2).min(OPEN_MAX),
         }
         self.state = BreakerState::Open { until: now + self.open_for };
         Some(BreakerChange::Opened { for_ms: self.open_for.as_millis() })
     }
 
-    /// A call has ended without an answer or a failure: if it was the probe, there may be another.
+    /// A call has ended without an answer or a failure: if it was a probe, there may be another.
     pub(crate) fn give_up(&mut self, now: Instant) {
-        if self.state == BreakerState::Probing {
-            self.state = BreakerState::Open { until: now };
+        if let BreakerState::Probing { probes, .. } = &mut self.state {
+            *probes = probes.saturating_sub(1);
+            if *probes == 0 {
+                self.state = BreakerState::Open { until: now };
+            }
         }
     }
 }
@@ -114,14 +145,14 @@ mod tests {
         assert!(!breaker.admits(now) && breaker.fail(now).is_none());
         let later = now + OPEN_MIN;
         assert!(breaker.admits(later) && !breaker.is_closed());
-        breaker.begin();
+        breaker.begin(later);
         assert!(!breaker.admits(later), "one probe at a time");
         breaker.give_up(later);
         assert!(breaker.admits(later), "the probe was given up");
-        breaker.begin();
+        breaker.begin(later);
         assert_eq!(breaker.fail(later), Some(BreakerChange::Opened { for_ms: 1000 }));
         assert!(!breaker.admits(later + OPEN_MIN) && breaker.admits(later + 2 * OPEN_MIN));
-        breaker.begin();
+        breaker.begin(later);
         assert_eq!(breaker.succeed(), Some(BreakerChange::Closed));
         assert!(breaker.admits(later) && breaker.is_closed());
         assert_eq!((breaker.fail(now), breaker.fail(now).is_some()), (None, true));
@@ -132,9 +163,34 @@ mod tests {
         let (mut breaker, now) = (Breaker::new(1), Instant::now());
         let mut opened = breaker.fail(now);
         for _ in 0..20 {
-            breaker.begin();
+            breaker.begin(now);
             opened = breaker.fail(now);
         }
         assert_eq!(opened, Some(BreakerChange::Opened { for_ms: OPEN_MAX.as_millis() }));
+    }
+
+    #[test]
+    fn more_probes_follow_while_one_lasts() {
+        let (mut breaker, now) = (Breaker::new(1), Instant::now());
+        breaker.fail(now);
+        let began = now + OPEN_MIN;
+        assert!(!breaker.admits_another(began), "it is not probed yet");
+        breaker.begin(began);
+        let ms = Duration::from_millis(1);
+        let mut probes = 1;
+        for (rounds, allowed) in [(1, 2), (2, 4), (6, 64), (7, 64), (40, 64), (1 << 20, 64)] {
+            let at = began + rounds * PROBE_TIME;
+            assert!(rounds > 2 || !breaker.admits_another(at - ms));
+            while breaker.admits_another(at) {
+                breaker.begin(at);
+                probes += 1;
+            }
+            assert_eq!(probes, allowed, "{rounds}");
+        }
+        let later = began + PROBE_TIME;
+        (0..63).for_each(|_| breaker.give_up(later));
+        assert!(!breaker.admits(later) && breaker.admits_another(later), "one is left");
+        breaker.give_up(later);
+        assert!(breaker.admits(later));
     }
 }

@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 use ucall_engine::{Id, SockAddr, is_shortage};
 use ucall_proto::tls::TlsError;
 use ucall_proto::{MemoryBudget, Reservation};
-use ucall_server::{Deadline, NativeContext, NativeOutcome, Token};
+use ucall_server::{NativeContext, NativeOutcome, Token};
 
+use crate::ends::{ConnectionEnd, EndedConnection, GivenUp, LostCall};
 use crate::http::{self, HttpReplyReader, HttpTarget};
 use crate::options::UpstreamAddress;
 use crate::replies::{NO_CALL, ReplyReader, UpstreamReply, to_one_line};
 use crate::request::{CallContext, end_call, write_cancel, write_meta};
 use crate::secure::Transport;
+use crate::shares::Share;
 use crate::slots::{PendingCall, Slots};
 
 /// How long a connect may take.
@@ -40,41 +42,6 @@ const GIVEN_UP_TIMEOUT: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The same over HTTP: common servers close after 5 s, and a call sent meanwhile is lost.
 const HTTP_IDLE_MAX: Duration = Duration::from_secs(4);
-
-/// How a connection has ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum ConnectionEnd {
-    /// As it should.
-    Done,
-    /// By a failure of the upstream.
-    Failed(String),
-    /// The upstream works, but has refused one of several calls without saying which.
-    Refused(String),
-    /// Because this process has run out of descriptors or memory, which says nothing about the
-    /// upstream.
-    Shortage(String),
-}
-
-/// A call whose connection has failed.
-#[derive(Debug)]
-pub(crate) struct LostCall {
-    pub(crate) call: PendingCall,
-    /// Its text up to the params, if it may be sent again.
-    pub(crate) text: Option<Vec<u8>>,
-    /// Whether the upstream may have run it.
-    pub(crate) was_sent: bool,
-    /// Why the connection has ended.
-    pub(crate) reason: String,
-    /// Whether that is a shortage of this process.
-    pub(crate) is_shortage: bool,
-}
-
-/// How a connection has ended, and the calls that it has not answered.
-#[derive(Debug)]
-pub(crate) struct EndedConnection {
-    pub(crate) end: ConnectionEnd,
-    pub(crate) lost: Vec<LostCall>,
-}
 
 #[derive(Debug)]
 enum ConnectionState {
@@ -239,11 +206,17 @@ impl Connection {
     }
 
     /// Enqueues a notification.
-    pub(crate) fn notify(&mut self, text: &[u8], context: &CallContext, now: Instant) {
+    pub(crate) fn notify(
+        &mut self,
+        text: &[u8],
+        context: &CallContext,
+        share: Option<Share>,
+        now: Instant,
+    ) {
         self.has_notified = true;
         self.has_large_call = text.len() > SHARED_BYTES_MAX;
         if self.is_http() || self.has_large_call {
-            self.slots.insert_discarded();
+            self.slots.insert_discarded(share);
             self.discarded_until = context.deadline.map(|deadline| deadline.at);
         }
         // No other call follows it: nothing says when the upstream has read it.
@@ -283,28 +256,23 @@ impl Connection {
         start..start + text.len()
     }
 
-    /// Gives up the call of a slot, if it is there; returns the time that it had, if it is late. A
-    /// connection on which nothing has arrived since a late call was sent gets no more calls.
-    /// Neither does one over HTTP, or with many calls that were given up.
-    pub(crate) fn give_up(
-        &mut self,
-        slot: u32,
-        token: Token,
-        now: Instant,
-    ) -> Option<Option<Duration>> {
+    /// Gives up the call of a slot, if it is there; returns why. A connection on which nothing has
+    /// arrived since a late call was sent gets no more calls. Neither does one over HTTP, or with
+    /// many calls that were given up.
+    pub(crate) fn give_up(&mut self, slot: u32, token: Token, now: Instant) -> Option<GivenUp> {
         let call = self.slots.give_up(slot, token)?;
         self.paused = None;
-        let late = call.context.deadline.filter(|deadline| deadline.at <= now);
+        let is_late = call.context.deadline.is_some_and(|deadline| deadline.at <= now);
         if self.is_http() {
             self.is_retired = true;
         } else {
-            let is_silent = late.is_some() && self.last_received <= call.started;
+            let is_silent = is_late && self.last_received <= call.started;
             let given_up = self.slots.used() - self.slots.waiting();
             self.is_retired |= is_silent || given_up >= GIVEN_UP_MAX;
             self.discarded_until = Some(now + GIVEN_UP_TIMEOUT);
             write_cancel(&mut self.output, slot);
         }
-        Some(late.map(Deadline::timeout))
+        Some(if is_late { GivenUp::Late } else { GivenUp::Unwanted })
     }
 
     /// An attempt to connect has ended.
@@ -325,16 +293,21 @@ impl Connection {
         self.end_by_peer(was_open && !self.transport.is_handshaking(), error);
     }
 
+    /// What the end of the connection says about its only call, if it says nothing about others.
+    fn refusal_at_end(&self) -> Option<String> {
+        // The upstream may have refused to read so long a call.
+        let is_long = self.has_large_call.then_some("it has closed the connection of a long call");
+        is_long.map(str::to_owned)
+    }
+
     fn end_by_peer(&mut self, was_open: bool, error: &io::Error) {
         // An upstream may close a connection that it has answered all calls on.
         let is_failure = !was_open || self.slots.waiting() > 0;
+        let refusal = self.refusal_at_end().filter(|_| was_open);
         self.ended.get_or_insert_with(|| match (is_failure, error.kind()) {
             _ if is_shortage(error) => ConnectionEnd::Shortage(error.to_string()),
             (false, _) => ConnectionEnd::Done,
-            // It may have refused to read so long a call, which says nothing about other calls.
-            _ if was_open && self.has_large_call => {
-                ConnectionEnd::Refused("it has closed the connection of a long call".to_owned())
-            }
+            _ if refusal.is_some() => ConnectionEnd::Refused(refusal.unwrap_or_default()),
             (true, io::ErrorKind::UnexpectedEof) => failed("it has closed the connection"),
             (true, _) => ConnectionEnd::Failed(error.to_string()),
         });

@@ -9,7 +9,8 @@ use std::collections::BinaryHeap;
 use std::mem;
 use std::time::Instant;
 
-use crate::connection::{Connection, EndedConnection};
+use crate::connection::Connection;
+use crate::ends::EndedConnection;
 
 /// All connections to one upstream.
 #[derive(Debug, Default)]

@@ -3,10 +3,11 @@
 use ucall_proto::RpcError;
 use ucall_proto::json::write_string;
 
-/// The error of a call past `max_outstanding` calls to one upstream.
-pub(crate) fn overloaded(max: usize) -> RpcError {
+/// The error of a call past a limit on calls to one upstream.
+#[cold]
+pub(crate) fn overloaded(limit: &str, max: usize) -> RpcError {
     let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-    error.data = Some(format!(r#"{{"retry_after_ms":100,"max_outstanding":{max}}}"#).into_bytes());
+    error.data = Some(format!(r#"{{"retry_after_ms":100,"{limit}":{max}}}"#).into_bytes());
     error
 }
 

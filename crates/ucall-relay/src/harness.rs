@@ -24,6 +24,8 @@ pub struct RelayHarness {
     calls: DeferredCalls<(), NativeOutcome>,
     network: FakeNetwork,
     timeout: Duration,
+    /// The connection that calls come from.
+    pub caller: Option<Id>,
     /// The time.
     pub now: Instant,
 }
@@ -76,7 +78,7 @@ impl RelayHarness {
             advanced: 0,
             sent: Vec::new(),
         };
-        Self { handler, calls, network, timeout, now }
+        Self { handler, calls, network, timeout, caller: None, now }
     }
 
     /// Calls `up.NAME` with the text of params and of `_meta`. Returns the token of the call, which
@@ -119,7 +121,7 @@ impl RelayHarness {
         let (calls, now, mut token) = (&mut self.calls, self.now, None);
         let deadline = Deadline::of(&request, Some(self.timeout), now);
         self.handler.begin_turn(now);
-        let outcome = self.handler.begin(&request, deadline, |_| {
+        let outcome = self.handler.begin(&request, deadline, self.caller, |_| {
             let inserted = calls.insert(None, deadline, now, ());
             token = Some(inserted);
             Ok(inserted)

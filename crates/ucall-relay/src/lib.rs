@@ -9,7 +9,9 @@
 //! | `places` | where calls and sockets are |
 //! | `resolver` | resolves the name of an upstream again |
 //! | `connection` | one connection, without its socket |
+//! | `ends` | how connections and calls end |
 //! | `secure` | the TLS of a connection |
+//! | `shares` | the calls of each caller's connection |
 //! | `slots` | the calls that wait on a connection, each by a number |
 //! | `rewrite` | names and params that a relay changes |
 //! | `request` | what is written for a call |
@@ -27,6 +29,7 @@
 mod breaker;
 mod connection;
 mod connections;
+mod ends;
 mod errors;
 #[cfg(any(test, feature = "harness"))]
 mod harness;
@@ -42,6 +45,7 @@ mod resolver;
 mod retry_budget;
 mod rewrite;
 mod secure;
+mod shares;
 mod slots;
 mod upstream;
 

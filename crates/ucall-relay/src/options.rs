@@ -28,6 +28,8 @@ pub struct RelayOptions {
     pub timeout: Duration,
     /// Calls under way to one upstream, of one worker.
     pub outstanding_max: usize,
+    /// The part of them that one connection of a caller may have.
+    pub connection_outstanding_max: usize,
     /// Failures in a row after which an upstream is not called for a while.
     pub failures_max: u32,
     /// Bytes of one reply.
@@ -39,6 +41,11 @@ pub struct RelayOptions {
 impl RelayOptions {
     /// Upstreams of one relay.
     pub const UPSTREAMS_MAX: usize = 64;
+
+    /// A share of an upstream's calls that leaves it to others, for a caller's connection.
+    pub fn connection_outstanding_max(outstanding_max: usize) -> usize {
+        (outstanding_max / 8).max(16)
+    }
 
     /// Whether calls of a method may be repeated.
     pub(crate) fn is_idempotent(&self, method: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ucall_engine::Id;
 use ucall_proto::json::Reader;
@@ -12,8 +12,8 @@ use ucall_server::{
     NativeOutcomes, NativeProcedure, Token,
 };
 
-use crate::connection::LostCall;
-use crate::errors::{out_of_resources, overloaded, too_long, unavailable};
+use crate::ends::LostCall;
+use crate::errors::{out_of_resources, too_long, unavailable};
 use crate::options::RelayOptions;
 use crate::pick::{Picker, by_hash, param};
 use crate::places::{Place, Places};
@@ -24,8 +24,6 @@ use crate::upstream::Upstream;
 
 /// Relays that a call may pass. More are a loop.
 const HOPS_MAX: u32 = 8;
-/// A late call whose caller has allowed less time says nothing about the upstream.
-const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Memory that is kept for the text of the next call.
 const CACHED_BYTES_MAX: usize = 64 * 1024;
 
@@ -93,7 +91,9 @@ impl NativeHandler for RelayHandler {
     fn call(&mut self, _: usize, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         self.begin_turn(call.now);
         let (request, deadline) = (call.request, call.deadline);
-        match self.begin(request, deadline, |held_bytes| call.defer(held_bytes)) {
+        // A socket of datagrams is not one caller's.
+        let caller = (!call.caller.is_datagram).then_some(call.caller.connection);
+        match self.begin(request, deadline, caller, |held_bytes| call.defer(held_bytes)) {
             Ok(outcome) => outcome,
             Err(error) => {
                 reply.error(&error);
@@ -104,9 +104,9 @@ impl NativeHandler for RelayHandler {
 
     fn cancel(&mut self, token: Token, now: Instant) {
         self.is_due = true;
-        let timeout_min = self.options.timeout.min(FAILURE_TIMEOUT);
+        let timeout = self.options.timeout;
         if let Some((upstream, place)) = self.upstream_of(token) {
-            upstream.give_up(place, token, timeout_min, now);
+            upstream.give_up(place, token, timeout, now);
         }
     }
 
@@ -185,8 +185,8 @@ impl RelayHandler {
         now: Instant,
     ) -> Self {
         let addresses = options.upstreams.iter().cloned().enumerate();
-        let upstreams =
-            addresses.map(|(index, address)| Upstream::new(index, address, options.failures_max));
+        let upstream = |(index, address)| Upstream::new(index, address, options.failures_max, now);
+        let upstreams = addresses.map(upstream);
         Self {
             upstreams: upstreams.collect(),
             // Workers that pick in the same order would overload the same upstreams.
@@ -225,6 +225,7 @@ impl RelayHandler {
         &mut self,
         request: &Call<'_>,
         deadline: Option<Deadline>,
+        caller: Option<Id>,
         defer: impl FnOnce(usize) -> Result<Token, RpcError>,
     ) -> Result<CallOutcome, RpcError> {
         let (now, options) = (self.now, self.options.clone());
@@ -239,20 +240,29 @@ impl RelayHandler {
         }
         let takes_items = request.takes_items();
         let value = options.hash_param.as_ref().and_then(|name| param(request.params, name));
-        let picked = self.pick(value, self.text.len(), takes_items, 0)?;
+        let picked = self.pick(value, self.text.len(), takes_items, caller, 0)?;
         let keeps_line_breaks = request.head.is_some() && !takes_items;
         let takes_items = picked.takes_items;
         let context = CallContext { hops, deadline, trace, takes_items, keeps_line_breaks };
         let upstream = &mut self.upstreams[picked.upstream];
         if request.id.is_none() {
-            upstream.notify(picked.connection, &self.text, &context, now);
+            upstream.notify(picked.connection, &self.text, &context, caller, now);
             return Ok(CallOutcome::Done);
         }
         let token = defer(params.map_or(0, |params| params.len()))?;
         let is_idempotent = options.is_idempotent(&request.method.unescaped());
         let repeatable = is_idempotent.then(|| self.text.clone());
         let (started, tried) = (now, 1 << picked.upstream);
-        let call = PendingCall { token, context, started, tried, is_repeated: false, repeatable };
+        let call = PendingCall {
+            token,
+            context,
+            caller,
+            share: None,
+            started,
+            tried,
+            is_repeated: false,
+            repeatable,
+        };
         let place = upstream.call(picked.connection, call, &self.text);
         self.calls.set(token.slot(), place);
         self.budget.earn();
@@ -266,6 +276,7 @@ impl RelayHandler {
         value: Option<&[u8]>,
         text_bytes: usize,
         takes_items: bool,
+        caller: Option<Id>,
         tried: u64,
     ) -> Result<Picked, RpcError> {
         let (now, upstreams) = (self.now, &mut self.upstreams);
@@ -273,6 +284,11 @@ impl RelayHandler {
         let is_candidate =
             |index: &usize| tried & (1 << *index) == 0 && upstreams[*index].admits(now);
         self.candidates.extend((0..upstreams.len()).filter(is_candidate));
+        if self.candidates.is_empty() {
+            let is_probed =
+                |index: &usize| tried & (1 << *index) == 0 && upstreams[*index].admits_another(now);
+            self.candidates.extend((0..upstreams.len()).filter(is_probed));
+        }
         let stays = |index: &usize| !upstreams[*index].is_draining(now);
         if self.candidates.iter().any(stays) {
             self.candidates.retain(stays);
@@ -280,6 +296,7 @@ impl RelayHandler {
         if self.candidates.is_empty() {
             return Err(unavailable(false, last_reason(upstreams)));
         }
+        let mut full = None;
         loop {
             let picked = match value {
                 Some(value) => {
@@ -290,14 +307,19 @@ impl RelayHandler {
                     self.picker.least_of_two(&self.candidates, outstanding)
                 }
             };
-            let Some(index) = picked else { return Err(overloaded(self.options.outstanding_max)) };
-            let takes_items = takes_items && !upstreams[index].is_http();
-            let found = upstreams[index].connection(&self.options, text_bytes, takes_items, now);
-            match found {
-                Some(connection) => {
+            let Some(index) = picked else {
+                return Err(full.unwrap_or_else(|| unavailable(false, last_reason(upstreams))));
+            };
+            let upstream = &mut upstreams[index];
+            let takes_items = takes_items && !upstream.is_http();
+            match upstream.connection(&self.options, text_bytes, takes_items, caller, now) {
+                Ok(connection) => {
                     return Ok(Picked { upstream: index, connection, takes_items });
                 }
-                None if value.is_some() => self.candidates.clear(),
+                Err(error) => full = Some(error),
+            }
+            match value {
+                Some(_) => self.candidates.clear(),
                 None => self.candidates.retain(|candidate| *candidate != index),
             }
         }
@@ -306,7 +328,8 @@ impl RelayHandler {
     /// Passes a call of a failed connection to another, or replies that it has failed.
     fn retry(&mut self, lost: LostCall) {
         let LostCall { mut call, text, was_sent, reason, is_shortage } = lost;
-        let token = call.token;
+        let (token, caller) = (call.token, call.caller);
+        call.share = None;
         let error = if is_shortage && !was_sent {
             out_of_resources(&reason)
         } else {
@@ -317,7 +340,7 @@ impl RelayHandler {
         let text = text.filter(|_| !is_shortage && self.budget.spend());
         let (tried, takes_items) = (if is_only { 0 } else { call.tried }, call.context.takes_items);
         let picked = text.and_then(|text| {
-            let picked = self.pick(None, text.len(), takes_items, tried).ok()?;
+            let picked = self.pick(None, text.len(), takes_items, caller, tried).ok()?;
             Some((text, picked))
         });
         let Some((text, picked)) = picked else {

@@ -5,9 +5,11 @@
 
 use std::time::Instant;
 
+use ucall_engine::Id;
 use ucall_server::Token;
 
 use crate::request::CallContext;
+use crate::shares::Share;
 
 /// A call that an upstream has to answer.
 #[derive(Debug)]
@@ -15,6 +17,10 @@ pub(crate) struct PendingCall {
     /// Names the call of the worker.
     pub(crate) token: Token,
     pub(crate) context: CallContext,
+    /// The connection of its caller, if it is not shared by callers.
+    pub(crate) caller: Option<Id>,
+    /// Kept until the upstream has answered.
+    pub(crate) share: Option<Share>,
     /// When it was passed to the connection.
     pub(crate) started: Instant,
     /// A bit for each upstream that it was passed to.
@@ -30,7 +36,9 @@ enum Slot {
     Free,
     Waiting(PendingCall),
     /// Nothing waits for the reply: the call was given up, or is a notification over HTTP.
-    GivenUp,
+    GivenUp {
+        _share: Option<Share>,
+    },
 }
 
 /// The slots of one connection.
@@ -60,8 +68,8 @@ impl Slots {
     }
 
     /// Takes a slot until a reply that is discarded has arrived.
-    pub(crate) fn insert_discarded(&mut self) -> u32 {
-        self.insert_slot(Slot::GivenUp)
+    pub(crate) fn insert_discarded(&mut self, share: Option<Share>) -> u32 {
+        self.insert_slot(Slot::GivenUp { _share: share })
     }
 
     fn insert_slot(&mut self, slot: Slot) -> u32 {
@@ -87,7 +95,7 @@ impl Slots {
                 self.waiting -= 1;
                 Some(call)
             }
-            Slot::GivenUp => None,
+            Slot::GivenUp { .. } => None,
         };
         self.free.push(index);
         Some(answered)
@@ -109,7 +117,7 @@ impl Slots {
                 call.repeatable = None;
                 Some(Some(call.token))
             }
-            Slot::GivenUp => Some(None),
+            Slot::GivenUp { .. } => Some(None),
             _ => None,
         }
     }
@@ -138,8 +146,9 @@ impl Slots {
     /// Gives up the call of a slot; returns it, if it is there.
     pub(crate) fn give_up(&mut self, index: u32, token: Token) -> Option<PendingCall> {
         let slot = self.slots.get_mut(index as usize)?;
-        match std::mem::replace(slot, Slot::GivenUp) {
-            Slot::Waiting(call) if call.token == token => {
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Waiting(mut call) if call.token == token => {
+                *slot = Slot::GivenUp { _share: call.share.take() };
                 self.waiting -= 1;
                 Some(call)
             }
@@ -155,7 +164,7 @@ impl Slots {
         let slots = std::mem::take(self).slots.into_iter().enumerate();
         let waiting = slots.filter_map(|(index, slot)| match slot {
             Slot::Waiting(call) => Some((index as u32, call)),
-            Slot::Free | Slot::GivenUp => None,
+            Slot::Free | Slot::GivenUp { .. } => None,
         });
         waiting.collect()
     }

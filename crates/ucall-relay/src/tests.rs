@@ -26,6 +26,7 @@ fn options(upstreams: &[&str]) -> RelayOptions {
         rewrite: Rewrite::default(),
         timeout: Duration::from_secs(30),
         outstanding_max: 1024,
+        connection_outstanding_max: 128,
         failures_max: 5,
         reply_bytes_max: 1 << 20,
         request_bytes_max: 16 << 20,

@@ -4,20 +4,27 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
+use ucall_proto::RpcError;
 use ucall_server::{NativeContext, NativeOutcome, Token, UpstreamMetrics};
 
 use crate::breaker::{Breaker, BreakerChange};
-use crate::connection::{Connection, ConnectionEnd, LostCall, SHARED_BYTES_MAX, calls_max};
+use crate::connection::{Connection, SHARED_BYTES_MAX, calls_max};
 use crate::connections::Connections;
+use crate::ends::{ConnectionEnd, GivenUp, LostCall};
+use crate::errors::overloaded;
 use crate::options::{RelayOptions, UpstreamAddress};
 use crate::places::{Place, Places};
 use crate::request::CallContext;
 use crate::resolver::Resolver;
+use crate::shares::Shares;
 use crate::slots::PendingCall;
 
 /// How long other upstreams are preferred to one that ends: servers of this project serve so long,
 /// also those connections that come meanwhile.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
+
+/// An upstream that gives no sign between calls that were given up is silent across such a pause.
+const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
 /// One upstream, as one worker uses it.
 #[derive(Debug)]
@@ -29,7 +36,12 @@ pub(crate) struct Upstream {
     /// Counts the attempts to connect, which try the addresses in turn.
     attempts: usize,
     connections: Connections,
+    shares: Shares,
     breaker: Breaker,
+    /// Since when it has sent nothing, while calls waited or others came within [`SHORT_PAUSE`].
+    silent_since: Instant,
+    /// When a call was last given up.
+    gave_up_at: Option<Instant>,
     /// When it last said that it ends.
     drains_since: Option<Instant>,
     /// Why it has failed last.
@@ -43,14 +55,22 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(index: usize, address: UpstreamAddress, failures_max: u32) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        address: UpstreamAddress,
+        failures_max: u32,
+        now: Instant,
+    ) -> Self {
         Self {
             index,
             resolver: Resolver::default(),
             address,
             attempts: 0,
             connections: Connections::default(),
+            shares: Shares::default(),
             breaker: Breaker::new(failures_max),
+            silent_since: now,
+            gave_up_at: None,
             drains_since: None,
             reason: String::new(),
             warnings: Vec::new(),
@@ -73,6 +93,11 @@ impl Upstream {
         self.breaker.admits(now)
     }
 
+    /// Whether it lets another begin beside a probe, if no other upstream takes the call.
+    pub(crate) fn admits_another(&self, now: Instant) -> bool {
+        self.breaker.admits_another(now)
+    }
+
     /// Whether it has said that it ends, so that calls should go to another.
     pub(crate) fn is_draining(&self, now: Instant) -> bool {
         self.drains_since.is_some_and(|since| now < since + DRAIN_TIME)
@@ -83,41 +108,68 @@ impl Upstream {
         self.connections.outstanding()
     }
 
-    /// The key of a connection for one more call with a text of `text_bytes`, perhaps a new one;
-    /// `None` past the limits. A stream and a long call have one of their own.
+    /// The key of a connection for one more call with a text of `text_bytes`, perhaps a new one. A
+    /// stream and a long call have one of their own.
+    ///
+    /// # Errors
+    /// The limit that the call is past.
     pub(crate) fn connection(
         &mut self,
         options: &RelayOptions,
         text_bytes: usize,
         takes_items: bool,
+        caller: Option<Id>,
         now: Instant,
-    ) -> Option<u32> {
+    ) -> Result<u32, RpcError> {
         if self.outstanding() >= options.outstanding_max {
-            return None;
+            return Err(overloaded("max_outstanding", options.outstanding_max));
+        }
+        let max = options.connection_outstanding_max;
+        if caller.is_some_and(|caller| self.shares.calls(caller) >= max) {
+            return Err(overloaded("max_connection_outstanding", max));
         }
         let connections_max = options.outstanding_max / calls_max(self.address.is_http());
         let is_private = takes_items || text_bytes > SHARED_BYTES_MAX;
         let is_free = |it: &Connection| !is_private || it.is_unused();
         match self.connections.find_available(is_free) {
-            Some(key) => Some(key),
+            Some(key) => Ok(key),
             None if is_private || self.connections.shared() <= connections_max => {
                 let connection = Connection::new(&self.address, options.reply_bytes_max, now);
-                Some(self.connections.insert(connection))
+                Ok(self.connections.insert(connection))
             }
-            None => None,
+            None => Err(overloaded("max_outstanding", options.outstanding_max)),
         }
     }
 
     /// Passes a call to a connection. Returns where it is.
-    pub(crate) fn call(&mut self, key: u32, call: PendingCall, text: &[u8]) -> Place {
+    pub(crate) fn call(&mut self, key: u32, mut call: PendingCall, text: &[u8]) -> Place {
+        let now = call.started;
+        call.share = call.caller.map(|caller| self.shares.of(caller));
+        self.watch_silence(now);
         let slot = self.connections.change(key, |connection| connection.call(call, text));
-        self.breaker.begin();
+        self.breaker.begin(now);
         Place { upstream: self.index, connection: key, slot: slot.unwrap_or_default() }
     }
 
+    /// A call begins: a silence before the first one means nothing.
+    fn watch_silence(&mut self, now: Instant) {
+        if self.outstanding() == 0 && self.gave_up_at.is_none_or(|at| at + SHORT_PAUSE < now) {
+            self.silent_since = now;
+        }
+    }
+
     /// Passes a notification to a connection.
-    pub(crate) fn notify(&mut self, key: u32, text: &[u8], context: &CallContext, now: Instant) {
-        self.connections.change(key, |connection| connection.notify(text, context, now));
+    pub(crate) fn notify(
+        &mut self,
+        key: u32,
+        text: &[u8],
+        context: &CallContext,
+        caller: Option<Id>,
+        now: Instant,
+    ) {
+        self.watch_silence(now);
+        let share = caller.map(|caller| self.shares.of(caller));
+        self.connections.change(key, |connection| connection.notify(text, context, share, now));
     }
 
     pub(crate) fn is_http(&self) -> bool {
@@ -149,6 +201,8 @@ impl Upstream {
     ) {
         let mut is_answered = false;
         let known = self.drains_since.filter(|_| self.is_draining(now));
+        self.silent_since = now;
+        let outstanding = self.outstanding();
         let is_news = self.connections.change(key, |connection| {
             let was_draining = connection.is_draining();
             connection.received(bytes, now, |token, outcome| {
@@ -167,6 +221,8 @@ impl Upstream {
         if is_news == Some(true) {
             self.drains_since = Some(now);
         }
+        // A reply to a call that was given up shows as much.
+        is_answered |= self.outstanding() < outstanding;
         if is_answered && let Some(BreakerChange::Closed) = self.breaker.succeed() {
             self.warnings.push(format!("relay: {} answers again", self.address.label));
         }
@@ -182,22 +238,19 @@ impl Upstream {
         self.connections.change(key, |connection| connection.disconnected(error));
     }
 
-    /// Gives up a call, if it is at `place`. It is a failure of the upstream if it is late after
-    /// `timeout_min` or more.
-    pub(crate) fn give_up(
-        &mut self,
-        place: Place,
-        token: Token,
-        timeout_min: Duration,
-        now: Instant,
-    ) {
+    /// Gives up a call, if it is at `place`. If it is late, that is a failure of the upstream only
+    /// if the upstream has sent nothing for `timeout`: callers choose their own deadlines, and slow
+    /// methods.
+    pub(crate) fn give_up(&mut self, place: Place, token: Token, timeout: Duration, now: Instant) {
         let give_up = |connection: &mut Connection| connection.give_up(place.slot, token, now);
-        match self.connections.change(place.connection, give_up).flatten() {
-            None => {}
-            Some(Some(timeout)) if timeout >= timeout_min => {
-                self.fail("it has not answered in time".to_owned(), now);
-            }
-            Some(_) => self.breaker.give_up(now),
+        let is_silent = now.saturating_duration_since(self.silent_since) >= timeout;
+        let Some(given_up) = self.connections.change(place.connection, give_up).flatten() else {
+            return;
+        };
+        self.gave_up_at = Some(now);
+        match given_up {
+            GivenUp::Late if is_silent => self.fail("it has not answered in time".to_owned(), now),
+            GivenUp::Late | GivenUp::Unwanted => self.breaker.give_up(now),
         }
     }
 

@@ -43,11 +43,6 @@ impl Deadline {
         self.at <= now
     }
 
-    /// The time that the call had.
-    pub fn timeout(self) -> Duration {
-        self.timeout
-    }
-
     /// The error for a caller whose call has not been answered in time.
     #[cold]
     pub fn error(&self) -> RpcError {
