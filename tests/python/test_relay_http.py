@@ -221,6 +221,44 @@ def test_an_error_of_the_upstream_reaches_the_caller(
         assert upstream.accepted == 1
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("has_length", [True, False])
+def test_replies_of_simple_servers_are_read(
+    relay: Callable[..., Wire], version: str, has_length: bool
+) -> None:
+    """HTTP/1.0, and bodies that end with the connection."""
+
+    def once(peer: Peer) -> None:
+        call = json.loads(peer.http_request())
+        body = result(call["params"], id=call.get("id"))
+        if has_length:
+            peer.send(http_reply(body, "Connection: close", version=version))
+        elif "id" in call:
+            peer.send(f"HTTP/{version} 200 OK\r\n\r\n".encode(), body[:20])
+            peer.wait_delivered()
+            peer.send(body[20:] + b"\n")
+        else:
+            peer.send(f"HTTP/{version} 200 OK\r\n\r\n".encode())
+
+    with scripted(once) as upstream:
+        wire = relay(url(upstream), max_failures=1)
+        for n in range(3):
+            wire.send(request("up.f", [0], id=...))
+            assert wire.result("up.f", [n]) == [n]
+        assert upstream.accepted == 6
+
+
+def test_a_status_without_a_body_is_an_error_of_its_call(relay: Callable[..., Wire]) -> None:
+    def failing(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(b"HTTP/1.0 500 Oops\r\n\r\n")
+
+    with scripted(failing) as upstream:
+        wire = relay(url(upstream), max_failures=1)
+        for _ in range(3):
+            assert "HTTP status 500 Oops" in unavailable(wire)["reason"]
+
+
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "404 Not Found", "500 Error"])
 def test_a_status_that_a_call_can_cause_is_no_failure(
     relay: Callable[..., Wire], status: str
@@ -245,7 +283,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a batch": (http_reply(b"[" + result(1) + b"]"), "no JSON"),
     "half a head": (b"HTTP/1.1 200 O", "closed the connection"),
     "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "closed the connection"),
-    "no length": (b"HTTP/1.1 200 OK\r\n\r\n" + result(1), "neither Content-Length nor chunks"),
+    "half a body without a length": (b"HTTP/1.1 200 OK\r\n\r\n{", "closed the connection"),
+    "no object without a length": (b"HTTP/1.1 200 OK\r\n\r\n7", "no JSON"),
     "two lengths": (http_reply(result(1), "Content-Length: 1"), "two lengths"),
     "a length and chunks": (
         http_reply(result(1), "Transfer-Encoding: chunked"),

@@ -295,9 +295,13 @@ impl Connection {
 
     /// What the end of the connection says about its only call, if it says nothing about others.
     fn refusal_at_end(&self) -> Option<String> {
+        let status = match &self.framing {
+            Framing::Http(_, reader) => reader.error_at_end(),
+            Framing::Raw(_) => None,
+        };
         // The upstream may have refused to read so long a call.
         let is_long = self.has_large_call.then_some("it has closed the connection of a long call");
-        is_long.map(str::to_owned)
+        status.or_else(|| is_long.map(str::to_owned))
     }
 
     fn end_by_peer(&mut self, was_open: bool, error: &io::Error) {

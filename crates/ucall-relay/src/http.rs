@@ -5,12 +5,13 @@
 //! |-----------|-----------------------|----------------------------|
 //! | `Idle`    | any byte              | an error                   |
 //! | `Head`    | a head of status 1xx  | `Head`, up to a limit      |
-//! | `Head`    | a head                | `Sized`, `Chunked`         |
+//! | `Head`    | a head                | `Sized`, `Chunked`, `Open` |
 //! | `Sized`   | the last byte         | `Idle`, with a reply       |
 //! | `Chunked` | the last chunk        | `Idle`, with a reply       |
+//! | `Open`    | the end of a document | `Idle`, with a reply       |
 //!
-//! [`HttpReplyReader::begin`] leads from `Idle` to `Head`. A response that only the end of the
-//! connection delimits is an error, because it may have been cut.
+//! [`HttpReplyReader::begin`] leads from `Idle` to `Head`. The end of the connection delimits an
+//! `Open` body, which may have been cut: so it is read as one JSON object, whose end is its own.
 
 use std::mem;
 
@@ -18,11 +19,12 @@ use ucall_proto::http1::{
     ChunkedDecoder, ChunkedLimits, HttpError, ResponseBodyLength, ResponseHead, ResponseHeadError,
     parse_response_head,
 };
+use ucall_proto::json::DocumentStream;
 
 use ucall_server::NativeOutcome;
 
 use crate::errors::unavailable;
-use crate::replies::{UpstreamReply, read_reply};
+use crate::replies::{NESTING_MAX, UpstreamReply, read_reply};
 use crate::request::{CallContext, write_number};
 
 /// The head of one response.
@@ -116,6 +118,7 @@ enum ReaderState {
     Head,
     Sized(usize),
     Chunked(ChunkedDecoder),
+    Open(DocumentStream),
 }
 
 impl HttpReplyReader {
@@ -165,6 +168,7 @@ impl HttpReplyReader {
                 ReaderState::Head => self.read_head(bytes, &mut handle)?,
                 ReaderState::Sized(len) => self.read_sized(bytes, len, &mut handle)?,
                 ReaderState::Chunked(_) => self.read_chunks(bytes, &mut handle)?,
+                ReaderState::Open(_) => self.read_open(bytes, &mut handle)?,
             };
             let Some(used) = used else { return Ok(()) };
             bytes = bytes.get(used..).unwrap_or_default();
@@ -219,13 +223,15 @@ impl HttpReplyReader {
             }
             ResponseBodyLength::Sized(len) => ReaderState::Sized(len as usize),
             ResponseBodyLength::Chunked => ReaderState::Chunked(ChunkedDecoder::default()),
-            ResponseBodyLength::UntilClose => {
-                return Err("a reply has neither Content-Length nor chunks".to_owned());
-            }
+            ResponseBodyLength::UntilClose => ReaderState::Open(DocumentStream::new()),
         };
         (self.status, self.reason) = (head.status, head.reason);
         self.keeps_alive = head.keeps_alive;
-        Ok(())
+        match self.state {
+            // A notification needs no document.
+            ReaderState::Open(_) if self.is_notification => self.finish(b"", handle),
+            _ => Ok(()),
+        }
     }
 
     fn read_sized(
@@ -247,6 +253,38 @@ impl HttpReplyReader {
             self.finish(&body, handle)?;
         }
         Ok(Some(missing))
+    }
+
+    fn read_open(
+        &mut self,
+        bytes: &[u8],
+        handle: &mut impl FnMut(UpstreamReply) -> bool,
+    ) -> Result<Option<usize>, String> {
+        let ReaderState::Open(stream) = &mut self.state else { return Ok(None) };
+        let text = if self.partial.is_empty() { bytes.trim_ascii_start() } else { bytes };
+        let Some(first) = self.partial.first().or(text.first()) else { return Ok(None) };
+        let end = match first {
+            b'{' => stream.scan(text, NESTING_MAX).unwrap_or(Some(text.len())),
+            // A page, perhaps: its status tells what to do.
+            _ => Some(text.len()),
+        };
+        let rest = text.get(..end.unwrap_or(text.len())).unwrap_or_default();
+        if self.partial.len() + rest.len() > self.bytes_max {
+            return Err(self.refuse_long(handle));
+        }
+        self.partial.extend_from_slice(rest);
+        let Some(len) = end else { return Ok(None) };
+        let body = mem::take(&mut self.partial);
+        self.finish(&body, handle)?;
+        Ok(Some(bytes.len() - text.len() + len))
+    }
+
+    /// What the end of the connection means for a call, if its response may end so: an error of it
+    /// alone.
+    pub(crate) fn error_at_end(&self) -> Option<String> {
+        let is_its_own = !matches!(self.status, 200..300 | 408 | 429 | 502 | 503);
+        let is_open = matches!(self.state, ReaderState::Open(_));
+        (is_open && is_its_own).then(|| self.describe_status())
     }
 
     fn read_chunks(
@@ -286,8 +324,7 @@ impl HttpReplyReader {
             (_, _) => read_reply(body, id.format(ID).as_bytes()),
         };
         let outcome = outcome.or_else(|error| {
-            let reason =
-                || format!("it has replied with HTTP status {} {}", self.status, self.reason);
+            let reason = || self.describe_status();
             match self.status {
                 200..300 => Err(error),
                 // The server is busy, has closed an idle connection, or has no server behind it.
@@ -298,6 +335,10 @@ impl HttpReplyReader {
         })?;
         handle(UpstreamReply { id: 0, outcome: outcome.into(), is_last: true });
         Ok(())
+    }
+
+    fn describe_status(&self) -> String {
+        format!("it has replied with HTTP status {} {}", self.status, self.reason)
     }
 
     /// The body is too long: an error of its call alone, whose connection ends.
@@ -354,6 +395,8 @@ mod tests {
             "HTTP/1.1 500 No\r\nContent-Length: 19\r\n\r\n{\"id\":1,\"result\":7}",
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
              5;a=b\r\n{\"id\"\r\ne\r\n:1,\"result\":7}\r\n0\r\nA: b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\n \r\n{\"id\":1,\"result\":7}",
+            "HTTP/1.0 500 No\r\nContent-Type: application/json\r\n\r\n{\"id\":1,\"result\":7}",
         ] {
             at_each_split(text, |replies, result| {
                 let expected = [reply(Ok(b"7".to_vec()))];
@@ -394,6 +437,8 @@ mod tests {
             ("Content-Length: 101", "", true),
             ("Transfer-Encoding: chunked", "64\r\n", false),
             ("Transfer-Encoding: chunked", "65\r\n", true),
+            ("Connection: close", &format!("{{\"{}", "x".repeat(98)), false),
+            ("Connection: close", &format!("{{\"{}", "x".repeat(99)), true),
         ] {
             at_each_split(
                 &format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}"),
@@ -415,7 +460,10 @@ mod tests {
             ("HTTP/1.1 429 Busy\r\nContent-Length: 1", "x", "HTTP status 429 Busy"),
             ("HTTP/1.1 204 No Content", "", "no JSON"),
             ("HTTP/1.1 101 Switching Protocols", "", "HTTP status 101"),
-            ("HTTP/1.1 200 OK", "{}", "neither Content-Length nor chunks"),
+            ("HTTP/1.1 200 OK", "{}", "no result"),
+            ("HTTP/1.0 200 OK", "{\"id\":1,\"result\":1]", "no JSON"),
+            ("HTTP/1.1 200 OK", "[1]", "no JSON"),
+            ("HTTP/1.0 503 Busy", "<p>busy", "HTTP status 503 Busy"),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", "x", "HTTP where"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 19", r#"{"id":2,"result":7}"#, "of no call"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 22", r#"{"id":null,"result":7}"#, "of no call"),
@@ -429,6 +477,30 @@ mod tests {
                 let error = result.expect_err(&text);
                 assert!(error.contains(reason) && replies.is_empty(), "{text}: {error}");
             });
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_body_without_a_length_is_that_of_its_document() {
+        let head = "HTTP/1.0 200 OK\r\n\r\n";
+        let mut reader = HttpReplyReader::new(100);
+        reader.begin(false);
+        let mut replies = Vec::new();
+        let mut handle = |it| {
+            replies.push(it);
+            true
+        };
+        let cut = format!("{head}{}", r#"{"id":1,"result":[7"#);
+        assert_eq!(reader.read(cut.as_bytes(), &mut handle), Ok(()));
+        assert_eq!(reader.error_at_end(), None, "it was cut");
+        assert_eq!(reader.read(b"]}", &mut handle), Ok(()));
+        assert_eq!(replies, [reply(Ok(b"[7]".to_vec()))]);
+        assert!(!reader.keeps_alive());
+        for (status, is_its_own) in [("404 No", true), ("500 No", true), ("503 No", false)] {
+            reader.begin(false);
+            let head = format!("HTTP/1.0 {status}\r\n\r\n");
+            assert_eq!(reader.read(head.as_bytes(), |_| unreachable!("no body")), Ok(()));
+            assert_eq!(reader.error_at_end().is_some(), is_its_own, "{status}");
         }
     }
 
@@ -454,10 +526,12 @@ mod tests {
     fn a_notification_needs_no_document() {
         let mut reader = HttpReplyReader::new(100);
         let mut count = 0;
-        for text in
-            ["HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"]
-        {
-            assert!(reader.keeps_alive());
+        for text in [
+            "HTTP/1.1 204 No Content\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\n",
+        ] {
+            assert_eq!(reader.keeps_alive(), count < 2);
             reader.begin(true);
             let mut handle = |_| {
                 count += 1;
@@ -465,7 +539,7 @@ mod tests {
             };
             assert_eq!(reader.read(text.as_bytes(), &mut handle), Ok(()));
         }
-        assert_eq!((count, reader.keeps_alive()), (2, false));
+        assert_eq!((count, reader.keeps_alive()), (3, false));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::long_reply::LongReply;
 
 /// Arrays and objects inside one another, in a whole reply: as many as a result of this project's
 /// servers has, and the reply itself.
-const NESTING_MAX: usize = Limits::NESTING_MAX + 1;
+pub(crate) const NESTING_MAX: usize = Limits::NESTING_MAX + 1;
 /// The id of an error for a call that a server cannot read, so that it does not know its id.
 pub(crate) const NO_CALL: u32 = u32::MAX;
 /// Memory that is kept for the next incomplete reply.
