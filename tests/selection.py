@@ -72,10 +72,8 @@ def _id(item: pytest.Item) -> str:
 
 def _group(item: pytest.Item) -> Hashable:
     """What an item shares with those that differ only by the parameters of `one_of`."""
-    marker = item.get_closest_marker("one_of")
-    axes = marker.args if marker else ("engine",)
     # pytest makes one object for each value, which all variants share; not all can be hashed.
-    others = {name: id(value) for name, value in _params(item).items() if name not in axes}
+    others = {name: id(value) for name, value in _params(item).items() if name not in _axes(item)}
     return _id(item).partition("[")[0], tuple(others.items())
 
 
@@ -83,14 +81,24 @@ def _chosen(group: list[pytest.Item]) -> pytest.Item:
     """The item that runs, which depends only on the id of the first one and on io_uring."""
     variants = group
     if len(group) > 1 and not _allows_uring():
-        variants = [it for it in group if _params(it).get("engine") != "uring"] or group
+        variants = [item for item in group if not _needs_uring(item)] or group
     return variants[zlib.crc32(_id(group[0]).encode()) % len(variants)]
+
+
+def _axes(item: pytest.Item) -> tuple[str, ...]:
+    marker = item.get_closest_marker("one_of")
+    return marker.args if marker else ("engine",)
 
 
 def _params(item: pytest.Item) -> dict[str, Any]:
     """The values of its parameters, by name."""
     variant = getattr(item, "callspec", None)
     return variant.params if variant else {}
+
+
+def _needs_uring(item: pytest.Item) -> bool:
+    """Whether its engine is io_uring, by any name, such as that of a module."""
+    return any("uring" in str(_params(item).get(name)) for name in _axes(item))
 
 
 @functools.cache

@@ -155,17 +155,20 @@ def request(
     )
 
 
-def instances(broker: NatsServer, group: str = "models", **options: Any) -> list[dict[str, Any]]:
-    """The servers of a group, by ``$SRV.INFO``."""
+def instances(
+    broker: NatsServer, group: str = "models", count: int = 0, **options: Any
+) -> list[dict[str, Any]]:
+    """The servers of a group, by ``$SRV.INFO``; it waits less for more than `count` of them."""
 
     async def ask(connection: Any) -> list[dict[str, Any]]:
         inbox = connection.new_inbox()
         subscription = await connection.subscribe(inbox)
         await connection.publish(f"$SRV.INFO.{group}", reply=inbox)
-        found = []
+        found: list[dict[str, Any]] = []
         try:
             while True:
-                message = await subscription.next_msg(timeout=0.3)
+                is_last = 0 < count <= len(found)
+                message = await subscription.next_msg(timeout=0.05 if is_last else 0.3)
                 if message.data:
                     found.append(json.loads(message.data))
         except TimeoutError:
@@ -176,7 +179,7 @@ def instances(broker: NatsServer, group: str = "models", **options: Any) -> list
 
 def registered(broker: NatsServer, count: int = 1, group: str = "models", **options: Any) -> bool:
     """Waits until as many servers are registered."""
-    return eventually(lambda: len(instances(broker, group, **options)) == count)
+    return eventually(lambda: len(instances(broker, group, count, **options)) == count)
 
 
 def key_file(folder: Path) -> tuple[str, Path]:

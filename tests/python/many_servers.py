@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forking
+
 import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
@@ -104,7 +106,7 @@ class Servers:
         log = self._folder / f"{port}.log"
         arguments = [str(port), str(log), json.dumps(self._options), json.dumps(self._run)]
         command = [sys.executable, "-u", "-c", SOURCE, *arguments]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return forking.Python(command, stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager

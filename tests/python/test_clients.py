@@ -30,6 +30,10 @@ CALL = {"method": "sum", "params": {"a": 2, "b": 3}, "jsonrpc": "2.0", "id": 0}
 REPLY = {"jsonrpc": "2.0", "id": 0, "result": 5}
 
 
+#: Each client calls one of the servers, as other tests do.
+pytestmark = pytest.mark.one_of("port")
+
+
 @pytest.fixture(scope="module", params=["ucall", "ucall.posix", "ucall.uring"])
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
     if request.param == "ucall.uring" and NO_URING:

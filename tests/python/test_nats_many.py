@@ -130,9 +130,9 @@ async def _restart_under_requests(nodes: list[NatsServer], running: Any) -> Coun
                 replies[is_right or reply.data] += 1
 
     tasks = [asyncio.ensure_future(call_in_turn(caller)) for caller in range(8)]
-    for number in range(4):
-        running.signal(number % 2, signal.SIGTERM)
-        await asyncio.to_thread(running.restart, number % 2)
+    for number in range(2):
+        running.signal(number, signal.SIGTERM)
+        await asyncio.to_thread(running.restart, number)
         assert await asyncio.to_thread(registered, nodes[0], 2)
     has_ended = True
     await asyncio.gather(*tasks)

@@ -81,7 +81,7 @@ def call_back(server, client):
 used = pair()
 for use in (USES):
     threading.Thread(target=use, args=used, daemon=True).start()
-for _ in range(200):
+for _ in range(60):
     child = os.fork()
     if child == 0:
         signal.alarm(60)
