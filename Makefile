@@ -25,6 +25,8 @@ STUBS := $(wildcard python/ucall/_core.pyi)
 CARGO := cargo
 # Its build folder.
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# Of the package: all that is beside calls, a list such as queue,store, or nothing for calls alone.
+FEATURES ?= full
 CARGO_TEST_FLAGS ?=
 PYTEST_FLAGS ?= -q
 # Runs what failed once more, alone: see the file.
@@ -60,7 +62,7 @@ help-all: ## List all targets, by subject
 
 # .venv has one of two builds of the package. Cargo keeps both, so a change between them takes seconds.
 .PHONY: setup setup-release
-setup: $(STAMPS)/package-test-release ## Make .venv with the package, built for tests, and its test extras
+setup: $(STAMPS)/package-test-release ## Make .venv with the package, built for tests, and its test extras (FEATURES= for calls alone)
 
 setup-release: $(STAMPS)/package-release ## Put the release build into .venv, which the benchmarks measure
 
@@ -82,12 +84,18 @@ $(STAMPS)/maturin: pyproject.toml $(STAMPS)/venv
 			print(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"][0])')"
 	@touch $@
 
+# Written anew only when FEATURES is another.
+$(STAMPS)/features: $(STAMPS)/venv FORCE
+	@echo "$(FEATURES)" | cmp --silent - $@ || echo "$(FEATURES)" >$@
+.PHONY: FORCE
+
 # maturin lists every crate that it downloads, also with --quiet, so its output is shown on failure.
-$(STAMPS)/wheel-%: $(SOURCES) $(STAMPS)/maturin
+$(STAMPS)/wheel-%: $(SOURCES) $(STAMPS)/maturin $(STAMPS)/features
 	@tools/check-requirements.sh
 	@rm -rf $(WHEELS)/$*
 	@echo "Building the package ($*): some minutes the first time"
-	@$(VENV)/bin/maturin build --quiet --profile $* --locked --out $(WHEELS)/$* --interpreter $(PY) \
+	@$(VENV)/bin/maturin build --quiet --profile $* --locked --features "$(FEATURES)" \
+		--out $(WHEELS)/$* --interpreter $(PY) \
 		>$(STAMPS)/build-$*.log 2>&1 || { cat $(STAMPS)/build-$*.log; exit 1; }
 	@touch $@
 
@@ -136,7 +144,7 @@ test-rust: $(STAMPS)/venv ## Run the Rust tests
 		$(CARGO_TEST_FLAGS)
 
 # One profile and one set of features for all that tests build, so that each crate is compiled once.
-TESTED := --profile=test-release --locked --workspace --exclude=ucall-python
+TESTED := --profile=test-release --locked --workspace --exclude=ucall-python --features=full
 
 test: test-bench
 test-bench: $(STAMPS)/test-tools #: Run the tests of the benchmark's harness and report
@@ -187,7 +195,8 @@ lint: lint-container
 # With the profile of the tests, so that C libraries are not compiled again.
 lint-rust: $(STAMPS)/venv #: Check the format of Rust, and run clippy
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --profile=test-release --workspace --all-targets --locked --quiet -- -D warnings
+	$(CARGO) clippy --profile=test-release --workspace --features=full --all-targets --locked \
+		--quiet -- -D warnings
 	rustfmt --check --edition 2024 $(BENCH_RUST)
 
 lint-python: $(STAMPS)/lint-tools #: Check the format of Python, and run ruff
@@ -239,7 +248,7 @@ $(STAMPS)/test-tools: pyproject.toml $(STAMPS)/maturin
 
 # The release build as users link it, and that of the tests, whose checks find misuse.
 test-c: $(STAMPS)/test-tools test-programs ## Run the tests of the C library and its examples
-	$(CARGO) build --release --locked --package ucall-capi
+	$(CARGO) build --release --locked --package ucall-capi --features full
 	$(CARGO) build $(TESTED)
 	PYTHONPATH=tests $(PY) tests/c/build.py
 	$(RUN_TESTS) pytest $(AT_ONCE) --dist=loadfile $(PYTEST_FLAGS) --timeout=300 tests/c

@@ -152,7 +152,7 @@ bench-queue: setup-release .bench/floor-pair #: Compare queues with net-queue, p
 
 .PHONY: c-library bench-c bench-threads bench-idle
 c-library:
-	$(CARGO) build --release --locked --package ucall-capi
+	$(CARGO) build --release --locked --package ucall-capi --features full
 
 .bench/c-sum: examples/c/sum.c
 .bench/c-threads: bench/servers/threads.c

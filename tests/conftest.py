@@ -8,9 +8,14 @@ import programs
 import pytest
 import selection
 from outcomes import Outcomes
+from products import pytest_make_collect_report, pytest_runtest_makereport
 from selection import pytest_collection_modifyitems
 
-__all__ = ["pytest_collection_modifyitems"]
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

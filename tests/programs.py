@@ -19,7 +19,7 @@ import pytest
 _TABLE = Path(__file__).with_name("programs.txt")
 _LINES = [line.split() for line in _TABLE.read_text().splitlines() if not line.startswith("#")]
 _PACKAGES = {program: package for program, package, *_ in _LINES}
-_REASON = re.compile(r"(\S+) is not (?:installed|possible) \((.*)\)$")
+_REASON = re.compile(r"(\S+) is not (?:built|installed|possible) \((.*)\)$")
 
 
 def find(program: str) -> str | None:
@@ -59,6 +59,11 @@ def skip(program: str, *, allow_module_level: bool = False) -> None:
 def reason(program: str) -> str:
     """Why a test without this program is skipped; the end of the run counts these tests."""
     return f"{program} is not installed (apt-get install {_PACKAGES[program]})"
+
+
+def reason_of_feature(feature: str) -> str:
+    """Why a test is skipped that needs a feature of cargo, without which the package is built."""
+    return f"{feature} is not built (make setup FEATURES=full)"
 
 
 def unrun_blocks(passed: Iterable[Any]) -> Iterator[str]:

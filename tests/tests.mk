@@ -55,7 +55,8 @@ test-nats-tool: setup test-programs .bench/bin/nats #: Let the tool of NATS, bui
 leaks: setup #: Make a million calls of every kind on each engine, and count leaks
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest $(PYTEST_FLAGS) -s tests/python/test_leaks.py
 
-SANITIZED := --locked --package ucall-buffer --package ucall-engine --package ucall-server
+SANITIZED := --locked --package ucall-buffer --package ucall-engine --package ucall-server \
+	--features ucall-engine/xdp
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 .PHONY: sanitize
 # Miri cannot run system calls and C. The fuzz targets run under AddressSanitizer, too.

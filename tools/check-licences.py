@@ -30,7 +30,7 @@ ALLOWED = {
 
 
 def packages() -> list[dict]:
-    command = ["cargo", "metadata", "--format-version", "1", "--locked"]
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--features=full"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return json.loads(output)["packages"]
 

@@ -44,8 +44,8 @@ run_pickles() {
     local python="$PWD/.venv/bin/python" host package="$TOOLS/pickles"
     host=$(rustc -vV | sed -n 's/^host: //p')
     RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" PYO3_PYTHON="$python" \
-        cargo +nightly build --quiet --release --locked --package ucall-python --target "$host" \
-        --target-dir "$TOOLS/target"
+        cargo +nightly build --quiet --release --locked --package ucall-python --features full \
+        --target "$host" --target-dir "$TOOLS/target"
     rm -rf "$package"
     mkdir -p "$package"
     cp -r python/ucall "$package/ucall"

@@ -184,7 +184,7 @@ def build(mutant: Mutant) -> None:
     elif mutant.runner == "cargo":
         commands = [[*mutant.test.split(), "--no-run", "--quiet"]]
     elif mutant.kind == "library":
-        library = ["cargo", "build", "--quiet", "--locked"]
+        library = ["cargo", "build", "--quiet", "--locked", "--features=full"]
         checked = [*library, "--profile=test-release", "--workspace", "--exclude=ucall-python"]
         released = [*library, "--release", "--package=ucall-capi"]
         commands = [checked, released, [sys.executable, "tests/c/build.py"]]

@@ -37,7 +37,7 @@ BUNDLED = {
 
 
 def metadata(system: str) -> dict:
-    command = ["cargo", "metadata", "--format-version", "1", "--locked"]
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--features=full"]
     command += ["--filter-platform", system]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return json.loads(output)

@@ -13,7 +13,7 @@ cargo cyclonedx --version >/dev/null 2>&1 || {
 }
 mkdir -p "$folder"
 # It writes one file beside the manifest of each crate of the workspace.
-cargo cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps
+cargo cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --all-features
 for crate in ucall-python ucall-capi; do
     mv "crates/$crate/$crate.cdx.json" "$folder/"
 done

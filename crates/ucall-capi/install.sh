@@ -45,7 +45,8 @@ if ! command -v "${CARGO:-cargo}" >/dev/null; then
     exit 1
 fi
 # Otherwise the libraries name the folder of the crates. RUSTFLAGS, if it is set, takes precedence.
-"${CARGO:-cargo}" build --quiet --release --locked --package ucall-capi --target-dir "$target" \
+"${CARGO:-cargo}" build --quiet --release --locked --package ucall-capi --features full \
+    --target-dir "$target" \
     --config "build.rustflags=['--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo']"
 
 # Writes a template with the folders, as relative paths from the one that it is installed in.

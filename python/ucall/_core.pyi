@@ -12,6 +12,7 @@ from ucall import Process
 from ucall._core_shared import BrokerCalls as BrokerCalls
 from ucall._core_shared import SharedCounters as SharedCounters
 from ucall._core_shared import Store as Store
+from ucall._core_shared import insert_store as insert_store
 from ucall._tls import ClientTls, TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
@@ -21,6 +22,7 @@ _OnClose = TypeVar("_OnClose", bound=Callable[[], object])
 
 __all__ = [
     "END",
+    "FEATURES",
     "TLS",
     "VERSION",
     "Block",
@@ -56,6 +58,8 @@ __all__ = [
     "check_shared_memory",
     "client_frame",
     "hand_over_xdp",
+    "insert_relay",
+    "insert_store",
     "peek",
     "receive_datagrams",
     "send_datagrams",
@@ -63,6 +67,9 @@ __all__ = [
 ]
 
 VERSION: Final[str]
+
+#: The cargo features that are compiled in. Names of others raise ImportError.
+FEATURES: Final[tuple[str, ...]]
 
 @final
 class Server:
@@ -143,27 +150,6 @@ class Server:
         wants_peer: bool,
         is_builtin: bool = False,
     ) -> None: ...
-    def insert_store(
-        self, name: str, store: Store
-    ) -> list[tuple[str, str, str, str, str | None]]: ...
-    def insert_relay(
-        self,
-        methods: Sequence[str],
-        to: Sequence[str],
-        *,
-        headers: Sequence[tuple[str, str]],
-        meta: bool,
-        tls: ClientTls,
-        timeout_ms: float,
-        max_outstanding: int,
-        max_connection_outstanding: int | None,
-        max_request_bytes: int,
-        max_failures: int,
-        idempotent: Sequence[str],
-        hash_param: str | None,
-        rename: Sequence[tuple[str, str]],
-        params: str,
-    ) -> None: ...
     def insert_health_route(self, path: str, function: Callable[[str | None], object]) -> None: ...
     def set_callbacks(self, on_drain: object, beat: object, interval_s: float | None) -> None: ...
     def run(
@@ -224,6 +210,24 @@ class LoopDriver:
     def turn_embedded(self) -> float | None: ...
 
 def hand_over_xdp(interface: str, descriptor: int) -> None: ...
+def insert_relay(
+    server: Server,
+    methods: Sequence[str],
+    to: Sequence[str],
+    *,
+    headers: Sequence[tuple[str, str]],
+    meta: bool,
+    tls: ClientTls,
+    timeout_ms: float,
+    max_outstanding: int,
+    max_connection_outstanding: int | None,
+    max_request_bytes: int,
+    max_failures: int,
+    idempotent: Sequence[str],
+    hash_param: str | None,
+    rename: Sequence[tuple[str, str]],
+    params: str,
+) -> None: ...
 
 @final
 class XdpProgram:

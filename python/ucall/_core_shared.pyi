@@ -8,7 +8,7 @@ from typing_extensions import Buffer
 
 from ucall._core import Server
 
-__all__ = ["BrokerCalls", "SharedCounters", "Store"]
+__all__ = ["BrokerCalls", "SharedCounters", "Store", "insert_store"]
 
 @final
 class BrokerCalls:
@@ -66,3 +66,7 @@ class SharedCounters:
     @property
     def page_indices(self) -> list[int]: ...
     def retire(self, index: int) -> None: ...
+
+def insert_store(
+    server: Server, name: str, store: Store
+) -> list[tuple[str, str, str, str, str | None]]: ...

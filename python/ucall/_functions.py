@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ucall import _checks, _explorer, _static
+from ucall import _checks, _core, _explorer, _static
 from ucall._discovery import Discovery
 
 if TYPE_CHECKING:
-    from ucall import _core, _tls
+    from ucall import _tls
     from ucall._processes import Pool
     from ucall._registration import BatchRules, StreamRules
     from ucall._tracing.server import CallSpans
@@ -163,7 +163,7 @@ class Functions:
             method for method in methods if method.startswith(f"{name}.") and method[-1] != "*"
         )
         store = path if isinstance(path, stores.Store) else stores.open(path)
-        inserted = self._core.insert_store(name, store._core)
+        inserted = _core.insert_store(self._core, name, store._core)
         self.natives = {
             **self.natives,
             **{texts[0]: NativeMethod(*texts) for texts in inserted},
@@ -199,7 +199,8 @@ class Functions:
         if not is_encrypted and (tls["authority"] or tls["certificate"]):
             option = "ssl_ca_certs" if tls["authority"] else "ssl_certfile"
             raise ValueError(f"{option}: expected an upstream with TLS")
-        self._core.insert_relay(
+        _core.insert_relay(
+            self._core,
             names,
             upstreams,
             headers=list((headers or {}).items()),

@@ -51,6 +51,7 @@ def static_library(profile: str = "release") -> Path:
     # All features of the workspace, as the Makefile builds it, so that no crate is built again.
     tested = ["--workspace", "--exclude=ucall-python"]
     command += ["--package=ucall-capi"] if profile == "release" else tested
+    command += ["--features=full"]
     run([*command, "--target-dir", TARGET], cwd=ROOT)
     return TARGET / profile / "libucall.a"
 

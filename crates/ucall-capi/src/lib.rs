@@ -5,7 +5,7 @@
 //! | `exports/` | the functions of the header: null checks, the panic boundary, outputs last |
 //! | `config`, `engine` | the configuration of a server, and its engine |
 //! | `handles` | what the program has freed |
-//! | `store_config` | the options of a store |
+//! | `store` | the store of a server, and its options |
 //! | `server`, `turn_control`, `stop` | a server, its threads, and how they stop |
 //! | `poll_descriptor` | the descriptor by which a program's event loop waits |
 //! | `log`, `descriptor` | the log, and writes to the program's descriptor |
@@ -41,7 +41,8 @@ mod pointer;
 mod poll_descriptor;
 mod server;
 mod stop;
-mod store_config;
+#[cfg(feature = "store")]
+mod store;
 mod stream;
 mod turn_control;
 mod value;
@@ -49,4 +50,5 @@ mod writer;
 
 pub use config::Config;
 pub use exports::*;
-pub use store_config::StoreConfig;
+#[cfg(feature = "store")]
+pub use store::StoreConfig;

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use ucall_engine::xdp::{QueueShare, XdpProgram};
 use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile, Waker, bind_udp};
 use ucall_server::{AnyWorker, Procedures, ServerMessage, Stats, Turn, WorkerConfig, XdpConfig};
-use ucall_store::{Store, StoreModule, StoreOptions};
 
 use crate::auth::Auth;
 use crate::boundary::{Error, ErrorCode};
@@ -40,21 +39,21 @@ pub struct Server {
     shared: Option<Listener>,
     /// The file of the Unix socket, removed with the server.
     file: Option<UnixFile>,
-    settings: ServerSettings,
+    pub(crate) settings: ServerSettings,
     worker_config: WorkerConfig,
-    procedures: Arc<Procedures<Callback>>,
+    pub(crate) procedures: Arc<Procedures<Callback>>,
     slots: Box<[WorkerSlot]>,
     // Dropped after the workers, which watch the descriptor of its stop signal.
     control: TurnControl,
 }
 
 /// The parts of the configuration that are needed after the start.
-struct ServerSettings {
+pub(crate) struct ServerSettings {
     auth: Option<Auth>,
     queue_depth: u16,
     procedures_max: usize,
     deferred_max: usize,
-    call_timeout: Option<Duration>,
+    pub(crate) call_timeout: Option<Duration>,
 }
 
 /// The slot of one thread.
@@ -177,22 +176,6 @@ impl Server {
     /// The sum of all threads.
     pub(crate) fn stats(&self) -> Stats {
         self.control.stats()
-    }
-
-    /// Registers the procedures of the store in a directory.
-    pub(crate) fn add_store(
-        &self,
-        name: &str,
-        path: &str,
-        options: StoreOptions,
-    ) -> Result<(), Error> {
-        let store = Arc::new(Store::new(path.into(), options));
-        // Each worker opens it again: the program may fork before it serves.
-        store.open().map_err(|error| Error::new(ErrorCode::Store, error))?;
-        store.close();
-        let module = Arc::new(StoreModule::new(name, store));
-        self.procedures.insert_native(module, self.settings.call_timeout);
-        Ok(())
     }
 
     /// Publishes a message to the subscribers of its topic; `false` if that is too long.

@@ -27,7 +27,7 @@ pub mod uring;
 mod wait_timeout;
 mod wake;
 mod worker_sockets;
-#[cfg_attr(not(target_os = "linux"), path = "xdp/unsupported.rs")]
+#[cfg_attr(not(all(target_os = "linux", feature = "xdp")), path = "xdp/unsupported.rs")]
 pub mod xdp;
 
 pub use address::{Address, Bound};

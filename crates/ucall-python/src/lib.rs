@@ -22,13 +22,15 @@ mod broker_calls;
 mod callbacks;
 mod calls;
 mod client;
+#[cfg(any(feature = "queue", feature = "relay"))]
+mod client_tls;
 mod clock;
 mod context;
 mod convert;
 mod deferred;
-mod detach;
 mod engine;
 mod errors;
+mod features;
 mod ffi;
 mod handler;
 mod health;
@@ -43,8 +45,10 @@ mod options;
 mod outcomes;
 mod pool;
 mod procedure;
+#[cfg(feature = "queue")]
 mod queue;
 mod recording;
+#[cfg(feature = "relay")]
 mod relay;
 mod report;
 mod server;
@@ -55,6 +59,7 @@ mod session;
 mod session_end;
 mod shared_counters;
 mod signals;
+#[cfg(feature = "store")]
 mod store;
 mod streams;
 mod thread_bound;
@@ -91,19 +96,24 @@ mod _core {
     use crate::keys::Keys;
     #[pymodule_export]
     use crate::outcomes::DoneCallback;
+    #[cfg(feature = "queue")]
     #[pymodule_export]
     use crate::queue::{
         Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,
         system_certificates,
     };
+    #[cfg(feature = "relay")]
+    #[pymodule_export]
+    use crate::relay::insert_relay;
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]
     use crate::session::Connection;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
+    #[cfg(feature = "store")]
     #[pymodule_export]
-    use crate::store::PyStore;
+    use crate::store::{PyStore, insert_store};
     #[pymodule_export]
     use crate::streams::{EndType, ItemSink};
     #[pymodule_export]
@@ -128,6 +138,7 @@ mod _core {
             return Err(PyImportError::new_err(mode));
         }
         module.add("END", Bound::new(py, EndType)?)?;
+        features::add_to(module)?;
         interpreter_shutdown::install_exit_hook(py)
     }
 

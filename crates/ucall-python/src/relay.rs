@@ -1,15 +1,67 @@
-//! The upstreams of a relay, from the options of `ucall.Server.relay`.
+//! A relay, from the options of `ucall.Server.relay`.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ucall_relay::{RelayOptions, UpstreamAddress, UpstreamOptions};
+use ucall_relay::{RelayModule, RelayOptions, Rewrite, UpstreamAddress, UpstreamOptions};
 
-use crate::tls::{ClientFiles, to_py_error};
+use crate::client_tls::ClientFiles;
+use crate::options;
+use crate::server::Server;
+use crate::tls::to_py_error;
+
+/// Relays a server's calls of `methods` to the servers `to`, whose names are resolved now.
+#[pyfunction]
+#[pyo3(signature = (
+    server, methods, to, *, headers, meta, tls, timeout_ms, max_outstanding,
+    max_connection_outstanding, max_request_bytes, max_failures, idempotent, hash_param, rename,
+    params
+))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub(crate) fn insert_relay(
+    py: Python<'_>,
+    server: &Bound<'_, Server>,
+    methods: Vec<String>,
+    to: Vec<String>,
+    headers: Vec<(String, String)>,
+    meta: bool,
+    tls: ClientFiles,
+    timeout_ms: f64,
+    max_outstanding: usize,
+    max_connection_outstanding: Option<usize>,
+    max_request_bytes: usize,
+    max_failures: u32,
+    idempotent: Vec<String>,
+    hash_param: Option<String>,
+    rename: Vec<(String, String)>,
+    params: &str,
+) -> PyResult<()> {
+    let server = server.get();
+    let upstreams = upstreams(py, &to, headers, meta, &tls)?;
+    let timeout = options::timeout(Some(timeout_ms))?;
+    let module = Arc::new(RelayModule::new(RelayOptions {
+        methods,
+        upstreams,
+        idempotent,
+        hash_param,
+        rewrite: Rewrite::new(rename, params).map_err(PyValueError::new_err)?,
+        timeout: timeout.unwrap_or(Duration::MAX),
+        outstanding_max: max_outstanding,
+        connection_outstanding_max: max_connection_outstanding
+            .unwrap_or_else(|| RelayOptions::connection_outstanding_max(max_outstanding)),
+        failures_max: max_failures,
+        reply_bytes_max: server.call_limits.reply_bytes_max,
+        request_bytes_max: max_request_bytes,
+    }));
+    server.procedures.insert_native(module, timeout);
+    Ok(())
+}
 
 /// Resolves the servers `to`, and reads the files of TLS if one of them needs it.
-pub(crate) fn upstreams(
+fn upstreams(
     py: Python<'_>,
     to: &[String],
     headers: Vec<(String, String)>,

@@ -11,12 +11,10 @@ use pyo3::types::{PyDict, PyList};
 use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Address, Listener};
 use ucall_proto::http1::{AccessRules, TrustedProxies};
-use ucall_relay::{RelayModule, RelayOptions, Rewrite};
 use ucall_server::{
-    CallMetrics, CookieKey, Counters, Drain, Message, NativeModule, NativeProcedure, Procedures,
-    RouteAccess, WorkerConfig, XdpConfig,
+    CallMetrics, CookieKey, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
+    XdpConfig,
 };
-use ucall_store::StoreModule;
 
 use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd};
@@ -31,14 +29,10 @@ use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
 use crate::server_state::{self, RunGuard, ServerState};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
-use crate::store::PyStore;
-use crate::tls::{ClientFiles, TlsSettings};
+use crate::tls::TlsSettings;
 use crate::udp::Udp;
 use crate::worker_peers::WorkerPeers;
-use crate::{http_route, options, pool, relay, session};
-
-/// A native method: its name, a summary, and the JSON Schemas of its params, result and items.
-type NativeMethod = (String, &'static str, &'static str, &'static str, Option<&'static str>);
+use crate::{http_route, options, pool, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -50,7 +44,7 @@ pub(crate) struct Server {
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
     /// The limit of a call's duration, unless its function has one.
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     pub(crate) procedures: Arc<Procedures<DropAttached<Arc<Procedure>>>>,
     /// Counts batches by size.
     pub(crate) batch_sizes: Arc<BatchSizes>,
@@ -367,63 +361,6 @@ impl Server {
         let interval = interval_s.map(Duration::try_from_secs_f64).transpose();
         let interval = interval.map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.state().callbacks = Callbacks::new(on_drain, interval.zip(beat));
-        Ok(())
-    }
-
-    /// Serves the procedures of a store, `name.get` and so on, in place of others of their names.
-    /// Returns the name of each, a summary, and the JSON Schemas of its params, its result, and its
-    /// items if it is a stream.
-    fn insert_store(&self, name: &str, store: &Bound<'_, PyStore>) -> Vec<NativeMethod> {
-        let module = Arc::new(StoreModule::new(name, store.get().store.clone()));
-        let descriptions = module.procedures().iter();
-        let described =
-            |it: &NativeProcedure| (it.name.clone(), it.summary, it.params, it.result, it.item);
-        let descriptions = descriptions.map(described).collect();
-        self.procedures.insert_native(module, self.timeout);
-        descriptions
-    }
-
-    /// Relays calls of `methods` to the servers `to`, whose names are resolved now.
-    #[pyo3(signature = (
-        methods, to, *, headers, meta, tls, timeout_ms, max_outstanding, max_connection_outstanding,
-        max_request_bytes, max_failures, idempotent, hash_param, rename, params
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn insert_relay(
-        &self,
-        py: Python<'_>,
-        methods: Vec<String>,
-        to: Vec<String>,
-        headers: Vec<(String, String)>,
-        meta: bool,
-        tls: ClientFiles,
-        timeout_ms: f64,
-        max_outstanding: usize,
-        max_connection_outstanding: Option<usize>,
-        max_request_bytes: usize,
-        max_failures: u32,
-        idempotent: Vec<String>,
-        hash_param: Option<String>,
-        rename: Vec<(String, String)>,
-        params: &str,
-    ) -> PyResult<()> {
-        let upstreams = relay::upstreams(py, &to, headers, meta, &tls)?;
-        let timeout = options::timeout(Some(timeout_ms))?;
-        let module = Arc::new(RelayModule::new(RelayOptions {
-            methods,
-            upstreams,
-            idempotent,
-            hash_param,
-            rewrite: Rewrite::new(rename, params).map_err(PyValueError::new_err)?,
-            timeout: timeout.unwrap_or(Duration::MAX),
-            outstanding_max: max_outstanding,
-            connection_outstanding_max: max_connection_outstanding
-                .unwrap_or_else(|| RelayOptions::connection_outstanding_max(max_outstanding)),
-            failures_max: max_failures,
-            reply_bytes_max: self.call_limits.reply_bytes_max,
-            request_bytes_max: max_request_bytes,
-        }));
-        self.procedures.insert_native(module, timeout);
         Ok(())
     }
 

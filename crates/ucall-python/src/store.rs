@@ -6,12 +6,36 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
+use ucall_server::{NativeModule, NativeProcedure};
 use ucall_store::{
-    Durability, Entry, Expiry, OpenStore, Operation, Outcome, Scan, Store, StoreError,
+    Durability, Entry, Expiry, OpenStore, Operation, Outcome, Scan, Store, StoreError, StoreModule,
     StoreOptions, Value,
 };
 
 use crate::ffi::with_buffer;
+use crate::server::Server;
+
+/// A native method: its name, a summary, and the JSON Schemas of its params, result and items.
+type NativeMethod = (String, &'static str, &'static str, &'static str, Option<&'static str>);
+
+/// Has a server serve the procedures of a store, `name.get` and so on, in place of others of their
+/// names. Returns the name of each, a summary, and the JSON Schemas of its params, its result, and
+/// its items if it is a stream.
+#[pyfunction]
+pub(crate) fn insert_store(
+    server: &Bound<'_, Server>,
+    name: &str,
+    store: &Bound<'_, PyStore>,
+) -> Vec<NativeMethod> {
+    let server = server.get();
+    let module = Arc::new(StoreModule::new(name, store.get().store.clone()));
+    let descriptions = module.procedures().iter();
+    let described =
+        |it: &NativeProcedure| (it.name.clone(), it.summary, it.params, it.result, it.item);
+    let descriptions = descriptions.map(described).collect();
+    server.procedures.insert_native(module, server.timeout);
+    descriptions
+}
 
 /// A key: the UTF-8 of a `str`, or the bytes of a buffer.
 struct Key(Vec<u8>);
@@ -47,7 +71,7 @@ type Damage<'py> = (Bound<'py, PyAny>, &'static str);
 /// A store that each process opens when it first needs it, for `ucall.store.Store`.
 #[pyclass(frozen, name = "Store", module = "ucall._core")]
 pub(crate) struct PyStore {
-    pub(crate) store: Arc<Store>,
+    store: Arc<Store>,
 }
 
 #[pymethods]

@@ -1,16 +1,12 @@
 //! TLS for Python: the settings of a server, and the session of a call's connection.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use ucall_proto::tls::{
-    CertificateDer, CertificateSummary, ClientAuth, ClientConfig, ClientSettings, Identity,
-    TicketSecret, TlsSession, Trust,
-};
+use ucall_proto::tls::{CertificateSummary, ClientAuth, TicketSecret, TlsSession};
 use ucall_server::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 
 /// The settings that `ucall._tls.settings` returns.
@@ -54,77 +50,6 @@ impl TlsSettings {
         let secret = self.tickets.map(TicketSecret::new).or_else(TicketSecret::random);
         Tls::load(files, secret.ok_or_else(no_randomness)?).map(Arc::new).map_err(to_py_error)
     }
-}
-
-/// The files of a client.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct ClientFiles {
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    password: Option<Vec<u8>>,
-    authority: Option<PathBuf>,
-}
-
-impl ClientFiles {
-    /// The files that there are.
-    pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let paths = [&self.certificate, &self.key, &self.authority];
-        paths.into_iter().flatten().cloned().collect()
-    }
-
-    /// The system's certificates, if the client uses them. Those that cannot be read are skipped.
-    pub(crate) fn store(&self) -> Vec<CertificateDer<'static>> {
-        match self.authority {
-            None => rustls_native_certs::load_native_certs().certs,
-            Some(_) => Vec::new(),
-        }
-    }
-
-    /// Reads the files.
-    pub(crate) fn config(
-        &self,
-        store: &[CertificateDer<'static>],
-        alpn: &[&[u8]],
-    ) -> Result<Arc<ClientConfig>, TlsFilesError> {
-        let certificates = self.certificate.as_deref().map(read).transpose()?;
-        let private_key = self.key.as_deref().map(read).transpose()?;
-        let authorities = self.authority.as_deref().map(read).transpose()?;
-        let identity = certificates.as_deref().zip(private_key.as_deref());
-        let identity = identity.map(|(certificates, private_key)| Identity {
-            certificates,
-            private_key,
-            password: self.password.as_deref(),
-        });
-        let trust = match &authorities {
-            Some(authorities) => Trust::Authorities(authorities),
-            None => Trust::Store(store),
-        };
-        self.check(identity.as_ref())?;
-        let settings = ClientSettings { trust, identity, alpn };
-        settings.build().map_err(|error| match &self.authority {
-            Some(path) => TlsFilesError::Content(path.clone(), error),
-            None => TlsFilesError::Settings(error),
-        })
-    }
-
-    /// Adds the name of the file to an error.
-    fn check(&self, identity: Option<&Identity<'_>>) -> Result<(), TlsFilesError> {
-        let Some(identity) = identity else { return Ok(()) };
-        let Err(error) = identity.check() else { return Ok(()) };
-        let path = match identity.check_certificates() {
-            Ok(()) => &self.key,
-            Err(_) => &self.certificate,
-        };
-        Err(match path {
-            Some(path) => TlsFilesError::Content(path.clone(), error),
-            None => TlsFilesError::Settings(error),
-        })
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
-    fs::read(path).map_err(|error| TlsFilesError::Read(path.to_owned(), error))
 }
 
 /// The exception for a file that cannot be used.

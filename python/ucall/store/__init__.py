@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ucall import _core
+from ucall._core import Store as StoreCore
 from ucall.types.encode import encode_scalar, is_derived
 
 __all__ = ["Entry", "Key", "Operation", "Store", "open"]
@@ -63,7 +63,7 @@ def open(
     Raises:
         OSError: It cannot be opened, or is open in this process with other options.
     """
-    core = _core.Store(
+    core = StoreCore(
         path,
         max_bytes=max_bytes,
         max_value_bytes=max_value_bytes,
@@ -84,7 +84,7 @@ class Store:
     its limit, and OSError when the system fails.
     """
 
-    def __init__(self, core: _core.Store) -> None:
+    def __init__(self, core: StoreCore) -> None:
         self._core = core
 
     def get(self, key: Key) -> Entry | None:

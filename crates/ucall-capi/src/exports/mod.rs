@@ -9,6 +9,8 @@ mod messages;
 mod params;
 mod reply;
 mod server;
+#[cfg(feature = "store")]
+mod store;
 mod streams;
 mod values;
 mod writer;
@@ -19,6 +21,8 @@ pub use messages::*;
 pub use params::*;
 pub use reply::*;
 pub use server::*;
+#[cfg(feature = "store")]
+pub use store::*;
 pub use streams::*;
 pub use values::*;
 pub use writer::*;

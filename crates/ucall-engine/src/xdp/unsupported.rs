@@ -1,4 +1,4 @@
-//! AF_XDP exists on Linux only.
+//! In place of AF_XDP on other systems than Linux, and in a build without it.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -39,8 +39,11 @@ pub fn hand_over(name: &str, _: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn unsupported(name: &str) -> io::Error {
-    let message = format!("xdp: {name}: AF_XDP exists on Linux only");
-    io::Error::new(io::ErrorKind::Unsupported, message)
+    let why = match cfg!(target_os = "linux") {
+        true => "this build of ucall has no AF_XDP: it was built without the feature `xdp`",
+        false => "AF_XDP exists on Linux only",
+    };
+    io::Error::new(io::ErrorKind::Unsupported, format!("xdp: {name}: {why}"))
 }
 
 #[expect(missing_docs, reason = "none of it can be called")]
@@ -146,5 +149,19 @@ impl AsFd for XdpQueue {
 impl XdpDatagram {
     pub fn path(&self) -> DatagramPath {
         match *self {}
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_it_names_the_feature() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let error = Xdp::attach("eth0", &socket, false).err().unwrap();
+        let text = "xdp: eth0: this build of ucall has no AF_XDP: \
+                    it was built without the feature `xdp`";
+        assert_eq!(error.to_string(), text);
     }
 }

@@ -21,6 +21,7 @@ use ucall_queue::{
     Identity, Login, Outgoing, PutError, Role, Settings, TakeResult,
 };
 
+use super::detach::detached;
 use super::errors::{failed, or_none, reject_forked, uuid};
 use super::incoming::Reader;
 use super::link::QueueLink;
@@ -33,7 +34,6 @@ use super::sent_names::{is_accepted_here, sent_names};
 use super::settings;
 use super::waiting::{deadline_after, wait_checking_signals};
 use super::watched_futures::WatchedFutures;
-use crate::detach::detached;
 use crate::engine;
 use crate::ffi;
 

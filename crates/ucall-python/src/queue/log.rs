@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use ucall_queue::{LogLevel, LogQueue};
 
-use crate::detach::detached;
+use super::detach::detached;
 
 /// Levels of Python's `logging`.
 const INFO: u8 = 20;

@@ -7,6 +7,7 @@
 //! `QueueLink` is a link over a transport in Python.
 
 mod communicator;
+mod detach;
 mod errors;
 mod incoming;
 mod link;

@@ -1,6 +1,7 @@
 //! TLS settings of a queue, by their Python names.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
@@ -10,7 +11,8 @@ use ucall_proto::tls::{CertificateDer, ClientConfig, ServerName, TlsConnection, 
 use ucall_queue::Security;
 use ucall_server::{FileChangeDetector, Tls};
 
-use crate::tls::{ClientFiles, TlsSettings, to_py_error};
+use crate::client_tls::ClientFiles;
+use crate::tls::{TlsSettings, to_py_error};
 
 /// The ALPN protocol of queues. A peer that offers only others is rejected.
 const ALPN: &[&[u8]] = &[b"ucall-queue"];
@@ -72,7 +74,7 @@ impl Client {
         let name = ServerName::try_from(name.to_owned()).map_err(|_| {
             PyValueError::new_err(format!("security: {name:?} is no name that can be verified"))
         })?;
-        let (store, watched) = (files.store(), FileChangeDetector::new(files.paths()));
+        let (store, watched) = (files.store(), FileChangeDetector::new(paths(&files)));
         let current = RefCell::new(files.config(&store, alpn).map_err(to_py_error)?);
         Ok(Self { files, name, alpn, store, current, watched })
     }
@@ -95,4 +97,10 @@ impl Security for Client {
     fn begin(&self, out: &mut Vec<u8>) -> Result<TlsConnection, TlsError> {
         TlsConnection::client(self.current.borrow().clone(), self.name.clone(), out)
     }
+}
+
+/// The files of a client that there are.
+fn paths(files: &ClientFiles) -> Vec<PathBuf> {
+    let paths = [&files.certificate, &files.key, &files.authority];
+    paths.into_iter().flatten().cloned().collect()
 }

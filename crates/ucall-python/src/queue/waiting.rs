@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
-use crate::detach::detached;
+use super::detach::detached;
 
 /// A wait on the thread that handles signals polls for them this often.
 pub(super) const WAIT_SLICE: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 /// # Safety
 /// `work` must not touch Python objects. pyo3's own bound, `Send`, is stricter: it requires that
 /// the work may run on another thread, which a worker's wait may not.
-pub(crate) unsafe fn detached<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
+pub(super) unsafe fn detached<T>(py: Python<'_>, work: impl FnOnce() -> T) -> T {
     let work = AssertSend(work);
     py.detach(move || AssertSend(work.into_inner()())).into_inner()
 }
