@@ -18,40 +18,32 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-HOST = "127.0.0.1"
+from wire import HOST, Wire
+
 #: Longer than a time limit and the second within which a sweep finds it.
 WAIT_S = 60
 
 
-class Wire:
-    """A connection, with or without TLS."""
-
-    def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=WAIT_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if context:
-            self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
-        self.received = b""
+class LimitedWire(Wire):
+    """Takes replies by their shape, and bears a server that has closed."""
 
     def send(self, data: bytes) -> None:
         # The server may reject the request before it has read all of it.
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            self.socket.sendall(data)
+            super().send(data)
 
     def more(self) -> bool:
         try:
-            data = self.socket.recv(1 << 20)
+            return super().more()
         except (ConnectionError, ssl.SSLError):
             return False
-        self.received += data
-        return bool(data)
 
-    def take(self, pattern: bytes) -> re.Match[bytes] | None:
+    def match(self, pattern: bytes) -> re.Match[bytes] | None:
         """The next match of the pattern, once it has arrived; ``None`` at the end."""
-        while not (found := re.match(pattern, self.received, re.DOTALL)):
+        while not (found := re.match(pattern, bytes(self.received), re.DOTALL)):
             if not self.more():
                 return None
-        self.received = self.received[found.end() :]
+        del self.received[: found.end()]
         return found
 
     def summary(self) -> str:
@@ -59,34 +51,34 @@ class Wire:
         while len(self.received) < 5 and self.more():
             pass
         if not self.received.startswith(b"HTTP/"):
-            line = self.take(rb"([^\n]*)\n")
+            line = self.match(rb"([^\n]*)\n")
             return code_in(line[1]) if line else "closed"
-        head = self.take(rb"HTTP/1.1 (\d+) .*?\r\n\r\n")
+        head = self.match(rb"HTTP/1.1 (\d+) .*?\r\n\r\n")
         if not head:
             return "closed"
         length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head[0])
-        body = self.take(b".{%s}" % (length[1] if length else b"0"))
+        body = self.match(b".{%s}" % (length[1] if length else b"0"))
         status = head[1].decode()
         return f"{status} {code_in(body[0])}" if body and status == "200" else status
 
     def upgrade(self) -> None:
         """Makes the connection a WebSocket."""
         self.send(UPGRADE)
-        assert self.take(rb"HTTP/1.1 101 .*?\r\n\r\n")
+        assert self.match(rb"HTTP/1.1 101 .*?\r\n\r\n")
 
     def frame(self) -> str:
         """The next frame in a word: "ping", "ok", or the code of an error or a Close frame."""
-        found = self.take(rb"(.)([\x00-\x7d]|\x7e..)")
+        found = self.match(rb"(.)([\x00-\x7d]|\x7e..)")
         if not found:
             return "closed"
         length = int.from_bytes(found[2][-2:])
-        payload = self.take(b"(.{%d})" % length)
+        payload = self.match(b"(.{%d})" % length)
         assert payload
         if found[1] == b"\x88":
             return str(int.from_bytes(payload[1][:2]))
         return "ping" if found[1] == b"\x89" else code_in(payload[1])
 
-    def rest(self) -> str:
+    def words(self) -> str:
         words = [self.summary()]
         while words[-1] != "closed":
             words.append(self.summary())
@@ -111,13 +103,13 @@ class LimitedServer:
     context: ssl.SSLContext | None = None
 
     @contextlib.contextmanager
-    def wires(self, count: int) -> Iterator[list[Wire]]:
-        wires = [Wire(self.port, self.context) for _ in range(count)]
+    def wires(self, count: int) -> Iterator[list[LimitedWire]]:
+        wires = [LimitedWire(self.port, WAIT_S, context=self.context) for _ in range(count)]
         try:
             yield wires
         finally:
             for wire in wires:
-                wire.socket.close()
+                wire.close()
 
     def ask(self, data: bytes) -> str:
         """The replies on a connection of its own, with "closed" at the end if it closes."""
@@ -130,7 +122,7 @@ class LimitedServer:
     def result(self, method: str) -> Any:
         with self.wires(1) as [wire]:
             wire.send(call(method))
-            line = wire.take(rb"([^\n]*)\n")
+            line = wire.match(rb"([^\n]*)\n")
             assert line
             return json.loads(line[1])["result"]
 
@@ -336,7 +328,7 @@ def _discarded(server: LimitedServer, limit: int) -> None:
     assert _eventually(are_allowed)
 
 
-def _under(wire: Wire) -> socket.socket:
+def _under(wire: LimitedWire) -> socket.socket:
     """The connection without TLS, after the last use of TLS on it."""
     assert wire.summary() == "closed"
     return socket.socket(fileno=wire.socket.detach())
@@ -500,7 +492,7 @@ def _half(server: LimitedServer, data: bytes, expected: str) -> Callable[[], Non
     def is_as_expected() -> bool:
         with server.wires(1) as [wire]:
             wire.send(data)
-            return wire.rest() == expected
+            return wire.words() == expected
 
     return _in_time(is_as_expected)
 
@@ -519,7 +511,7 @@ def _is_cut_off(server: LimitedServer) -> bool:
         lines = 0
         while wire.more():
             lines += wire.received.count(b"\n")
-            wire.received = b""
+            wire.received.clear()
         return lines < 5
 
 

@@ -5,8 +5,6 @@ import json
 import os
 import selectors
 import signal
-import socket
-import struct
 import subprocess
 import threading
 import time
@@ -14,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from programs import require, require_header
+
+from wire import Wire, request
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "include"
@@ -155,48 +155,26 @@ def serving(command: Sequence, **how) -> Iterator[Server]:
     server.stop()
 
 
-class Client:
-    """A raw TCP connection with one JSON-RPC document a line."""
+class Client(Wire):
+    """A connection whose calls have numbers, and named params."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self.lines = self.socket.makefile("rb")
-        self.calls = 0
+    calls = 0
 
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.lines.close()
-        self.socket.close()
-
-    def reset_on_close(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-    def send(self, method: str, params=None, text: str | None = None) -> int:
+    def submit(self, method: str, params=None, text: str | None = None) -> int:
         """Sends a call with these params, or with this text as its params."""
         self.calls += 1
         params = json.dumps(params or {}) if text is None else text
         request = f'{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{self.calls}}}\n'
-        self.socket.sendall(request.encode())
+        self.send(request.encode())
         return self.calls
 
     def notify(self, method: str, params=None) -> None:
-        request = {"jsonrpc": "2.0", "method": method, "params": params or {}}
-        self.socket.sendall(json.dumps(request).encode() + b"\n")
-
-    def receive(self) -> dict:
-        line = self.lines.readline()
-        assert line, "the connection was closed"
-        return json.loads(line)
+        self.send(request(method, params or {}, id=...))
 
     def call(self, method: str, params=None, text: str | None = None):
         """The result, or raises `RemoteError`."""
-        number = self.send(method, params, text)
-        reply = self.receive()
+        number = self.submit(method, params, text)
+        reply = self.message()
         assert reply["id"] == number
         if "error" in reply:
             raise RemoteError(reply["error"])

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import time
 import urllib.request
 
@@ -143,8 +142,8 @@ def test_huge_and_nested_params(client, built, engine):
         deep = '{"a":' * 1000 + "1" + "}" * 1000
         assert named(deeper, "i64", f'"x":{deep}', "/x" + "/a" * 1000) == 1
         deep = "[" * 1023 + "]" * 1023
-        deeper.send("named", text=f'{{"x":{deep}}}')
-        assert deeper.receive()["error"]["code"] == -32700
+        deeper.submit("named", text=f'{{"x":{deep}}}')
+        assert deeper.message()["error"]["code"] == -32700
 
 
 def test_params_up_to_and_beyond_the_members_the_scan_records(client):
@@ -304,7 +303,7 @@ def test_procedures_are_added_while_it_runs(client):
 
 def test_a_callback_stops_its_server(client):
     assert client.call("quit") is True
-    assert client.lines.readline() == b""
+    assert client.line() == b""
     assert client.server.wait() == 0
 
 
@@ -316,7 +315,7 @@ def test_a_callback_cannot_drive_its_server(client):
 def test_a_callback_may_only_return(built, engine, how):
     server = harness.Server([built(harness.PROGRAMS / "early_exit.cpp"), engine, how])
     with Client(server.port) as client:
-        client.send("exit_early")
+        client.submit("exit_early")
         assert server.wait() == -signal.SIGABRT
 
 
@@ -330,17 +329,17 @@ def test_programs_that_a_callback_starts_get_no_descriptors(client):
 def test_a_child_that_returns_from_a_callback_is_ended(built, engine, how):
     with serving([built(CALLS), engine, how]) as server, Client(server.port) as client:
         # In one send, so that the turn that forks has replies to send.
-        numbers = [client.send(method, {"value": 7}) for method in ("twice", "returned", "twice")]
-        replies = [client.receive() for _ in numbers]
+        numbers = [client.submit(method, {"value": 7}) for method in ("twice", "returned", "twice")]
+        replies = [client.message() for _ in numbers]
         assert [(reply["id"], reply["result"]) for reply in replies] == [
             (numbers[0], 1),
             (numbers[1], 107),
             (numbers[2], 1),
         ]
         assert client.call("returned", {"value": 8}) == 108
-        client.socket.shutdown(socket.SHUT_WR)
+        client.end()
         # Nothing else has arrived, and no child keeps the connection.
-        assert client.lines.read() == b""
+        assert client.rest() == b""
     assert server.errors.count("a forked child has returned from a function") == 2
 
 
@@ -348,12 +347,12 @@ def test_a_child_that_returns_from_a_callback_is_ended(built, engine, how):
 def test_a_callback_may_free_its_server(built, engine, how):
     server = harness.Server([built(CALLS), engine, how])
     with Client(server.port) as client:
-        client.send("free_server")
+        client.submit("free_server")
         if how == "take_calls":
-            assert client.receive()["result"] is True
+            assert client.message()["result"] is True
         else:
             # Its thread may not return, and then the reply is lost with the connection.
-            client.lines.readline()
+            client.line()
     assert server.wait() == 0
 
 
@@ -367,10 +366,10 @@ def test_calls_are_not_lost_between_turns(built, engine):
     with serving([built(CALLS), engine, "take_call"]) as server:
         clients = [Client(server.port) for _ in range(20)]
         for client in clients:
-            client.send("twice")
+            client.submit("twice")
         time.sleep(0.1)
         for client in clients:
-            assert client.receive()["result"] == 1
+            assert client.message()["result"] == 1
             client.close()
 
 
@@ -378,10 +377,10 @@ def test_a_connection_closes_after_its_last_exchange(built, engine):
     with serving([built(CALLS), engine, "three"]) as server, Client(server.port) as client:
         for number in range(3):
             assert named(client, "i64", f'"x":{number}') == number
-        assert client.lines.readline() == b""
+        assert client.line() == b""
 
 
 def test_a_connection_closes_at_the_end_of_its_lifetime(built, engine):
     with serving([built(CALLS), engine, "old"]) as server, Client(server.port) as client:
         assert named(client, "i64", '"x":1') == 1
-        assert client.lines.readline() == b""
+        assert client.line() == b""

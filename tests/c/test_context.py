@@ -110,5 +110,5 @@ def test_a_callback_authenticates_requests(built, engine):
             status, reply, _ = post(server.port, method, **{"X-Key": "secret"})
             assert (status, reply["result"]["user"]) == (200, "ada")
         with Client(server.port) as client:
-            client.send("live")
-            assert client.receive()["error"]["code"] == -32004
+            client.submit("live")
+            assert client.message()["error"]["code"] == -32004

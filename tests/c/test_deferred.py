@@ -1,6 +1,6 @@
 """Deferred calls."""
 
-import socket
+import json
 import time
 
 import load
@@ -30,8 +30,8 @@ def test_four_calls_take_as_long_as_one(built):
         def is_quick() -> bool:
             begun = time.monotonic()
             for number in range(4):
-                client.send("slow_sum", {"a": number, "b": 1, "milliseconds": 300})
-            assert sorted(client.receive()["result"] for _ in range(4)) == [1, 2, 3, 4]
+                client.submit("slow_sum", {"a": number, "b": 1, "milliseconds": 300})
+            assert sorted(client.message()["result"] for _ in range(4)) == [1, 2, 3, 4]
             return time.monotonic() - begun < 0.9
 
         # One after another they would never finish.
@@ -41,20 +41,20 @@ def test_four_calls_take_as_long_as_one(built):
 def test_replies_come_as_calls_finish(later):
     texts = ["first", "é\n", ""]
     with Client(later.port) as client, Client(later.port) as other:
-        numbers = {client.send("keep", {"text": text}): text for text in texts}
+        numbers = {client.submit("keep", {"text": text}): text for text in texts}
         # The server has deferred the calls when this call, sent after them, returns.
         assert client.call("cancelled") == 0
         for text in reversed(texts):
             other.call("answer_last")
-            reply = client.receive()
+            reply = client.message()
             assert reply["result"] == text == numbers[reply["id"]]
 
 
 def test_a_deferred_call_without_reply_gets_an_error(later):
     with Client(later.port) as client:
-        client.send("keep", {"no text": 1})
+        client.submit("keep", {"no text": 1})
         assert client.call("answer_all") == 1
-        assert client.receive()["error"]["code"] == -32603
+        assert client.message()["error"]["code"] == -32603
     later.stop()
     assert "did not reply" in later.errors
 
@@ -62,9 +62,9 @@ def test_a_deferred_call_without_reply_gets_an_error(later):
 def test_a_cancelled_call_needs_no_reply(later):
     with Client(later.port) as other:
         with Client(later.port) as client:
-            client.send("keep", {"no text": 1})
+            client.submit("keep", {"no text": 1})
             assert client.call("cancelled") == 0
-            client.reset_on_close()
+            client.reset()
         wait_until(lambda: other.call("cancelled") == 1)
         assert other.call("answer_all") == 1
     later.stop()
@@ -73,9 +73,9 @@ def test_a_cancelled_call_needs_no_reply(later):
 
 def test_a_reply_after_deferring_is_ignored(later):
     with Client(later.port) as client:
-        client.send("keep", {"text": "right"})
+        client.submit("keep", {"text": "right"})
         assert client.call("answer_all") == 1
-        assert client.receive()["result"] == "right"
+        assert client.message()["result"] == "right"
     later.stop()
     assert "that it had deferred" in later.errors
 
@@ -90,7 +90,7 @@ def test_a_closed_connection_cancels(later, protocol):
         assert other.call("cancelled") == 0
         if protocol == "raw":
             # Without a reset the server cannot tell it from `nc -N`, which still reads replies.
-            client.reset_on_close()
+            client.reset()
         client.close()
         wait_until(lambda: other.call("cancelled") == 10)
         # Their replies are dropped, and must not go to the connection that has the descriptor now.
@@ -101,25 +101,25 @@ def test_a_closed_connection_cancels(later, protocol):
 
 def test_a_peer_that_ended_its_side_still_gets_raw_replies(later):
     with Client(later.port) as client, Client(later.port) as other:
-        client.send("keep", {"text": "late"})
-        client.socket.shutdown(socket.SHUT_WR)
+        client.submit("keep", {"text": "late"})
+        client.end()
         wait_until(lambda: other.call("answer_all") == 1)
-        assert client.receive()["result"] == "late"
-        assert client.lines.readline() == b""
+        assert client.message()["result"] == "late"
+        assert client.line() == b""
 
 
 def send_keep(client: Client, protocol: str, number: int) -> None:
     params = {"text": str(number)}
     if protocol == "raw":
-        client.send("keep", params)
+        client.submit("keep", params)
     else:
-        client.socket.sendall(load.request("keep", params, "id", http=True))
+        client.send(load.request("keep", params, "id", http=True))
 
 
 def test_calls_outlive_their_server(later):
     with Client(later.port) as client:
         for number in range(10):
-            client.send("keep", {"text": str(number)})
+            client.submit("keep", {"text": str(number)})
         assert client.call("cancelled") == 0
         later.stop()
     # The server must no longer log there: the descriptor may belong to another file by then.
@@ -136,13 +136,13 @@ def test_notifications_may_be_deferred(later):
 def test_too_many_are_refused(built, engine):
     with serving([built(LATER), engine, 0, 3]) as server, Client(server.port) as client:
         for number in range(3):
-            client.send("keep", {"text": str(number)})
+            client.submit("keep", {"text": str(number)})
         assert client.error_of("keep", {"text": "x"})["code"] == -32003
         assert client.call("answer_all") == 3
-        assert {client.receive()["result"] for _ in range(3)} == {"0", "1", "2"}
-        client.send("keep", {"text": "again"})
+        assert {client.message()["result"] for _ in range(3)} == {"0", "1", "2"}
+        client.submit("keep", {"text": "again"})
         assert client.call("answer_all") == 1
-        assert client.receive()["result"] == "again"
+        assert client.message()["result"] == "again"
 
 
 def test_freeing_twice_is_an_error_in_a_debug_build(built):
@@ -157,8 +157,8 @@ def test_deadlines(built, engine):
     with serving([built(LATER), engine, 400]) as server, Client(server.port) as client:
         wait_until(lambda: 350 < client.call("time_left") <= 400)
         begun = time.monotonic()
-        client.send("keep", {"text": "late"})
-        reply = client.receive()
+        client.submit("keep", {"text": "late"})
+        reply = client.message()
         assert reply["error"]["code"] == -32001
         assert time.monotonic() - begun > 0.3
         assert client.call("cancelled") == 1
@@ -172,15 +172,15 @@ def test_a_caller_s_own_deadline(later):
         wish = b"Ucall-Timeout-Ms: %d\r\n"
 
         def time_left() -> int:
-            client.socket.sendall(load.request("time_left", {}, "1", http=True, more=wish % 5000))
-            return load.receive(client.lines, http=True)["result"]
+            client.send(load.request("time_left", {}, "1", http=True, more=wish % 5000))
+            return json.loads(client.reply()[2])["result"]
 
         wait_until(lambda: 4900 < time_left() <= 5000)
-        client.socket.sendall(load.request("keep", {}, "2", http=True, more=wish % 0))
-        assert load.receive(client.lines, http=True)["error"]["code"] == -32001
+        client.send(load.request("keep", {}, "2", http=True, more=wish % 0))
+        assert json.loads(client.reply()[2])["error"]["code"] == -32001
         assert other.call("kept") == 0
-        client.socket.sendall(load.request("keep", {}, "3", http=True, more=wish % 200))
-        assert load.receive(client.lines, http=True)["error"]["code"] == -32001
+        client.send(load.request("keep", {}, "3", http=True, more=wish % 200))
+        assert json.loads(client.reply()[2])["error"]["code"] == -32001
         assert other.call("cancelled") == 1
 
 

@@ -1,8 +1,7 @@
 """Servers in C that fork and change their directory after the start, as daemon(3) does."""
 
 import pytest
-from test_tls import Files, SecureClient, names
-from test_unix import UnixClient
+from test_tls import Files, names, secured
 
 import harness
 from harness import Client, serving
@@ -30,7 +29,7 @@ def test_a_store_stays_in_the_directory_where_it_was_added(command, tmp_path, el
 
 def test_the_file_of_a_unix_socket_is_removed(command, tmp_path):
     path = tmp_path / "sum.sock"
-    with serving(command("unix"), cwd=tmp_path), UnixClient(path) as client:
+    with serving(command("unix"), cwd=tmp_path), Client(path) as client:
         assert client.call("sum", {"a": 1, "b": 2}) == 3
     assert not path.exists()
 
@@ -38,7 +37,7 @@ def test_the_file_of_a_unix_socket_is_removed(command, tmp_path):
 def test_renewed_certificates_are_read(command, tmp_path):
     files = Files(tmp_path)
     with serving(command("tls"), cwd=tmp_path) as server:
-        with SecureClient(server.port, files.context(files.client)) as client:
+        with secured(server.port, files.context(files.client)) as client:
             assert client.call("sum", {"a": 1, "b": 2}) == 3
         renewed = files.authority.issue_cert("localhost", "renewed.example")
         files.write("server.key", renewed.private_key_pem)

@@ -27,8 +27,8 @@ def test_calls_are_served_from_poll(loop):
 def test_pipelined_calls_are_all_served(loop):
     with Client(loop.port) as client:
         for number in range(2_000):
-            client.send("echo", [number])
-        assert [client.receive()["result"] for _ in range(2_000)] == list(range(2_000))
+            client.submit("echo", [number])
+        assert [client.message()["result"] for _ in range(2_000)] == list(range(2_000))
 
 
 def test_the_descriptor_is_not_readable_without_work(loop):
@@ -66,6 +66,6 @@ def test_libuv(built, engine):
     ):
         harness.wait_until(lambda: client.call("ticks") > 3)
         for _ in range(100):
-            client.send("ticks")
-        ticks = [client.receive()["result"] for _ in range(100)]
+            client.submit("ticks")
+        ticks = [client.message()["result"] for _ in range(100)]
         assert ticks == sorted(ticks)

@@ -75,7 +75,7 @@ def test_answered_writes_survive_a_kill(command):
                 assert client.call("set", {"key": key, "value": number}) is True
                 answered[key] = number
             for number in range(200):
-                client.send("set", {"key": f"unanswered {number}", "value": number})
+                client.submit("set", {"key": f"unanswered {number}", "value": number})
             server.kill()
     with serving(command) as server, Client(server.port) as client:
         for key, value in answered.items():

@@ -57,11 +57,11 @@ def test_streams(instrumented, watched_engine):
     with serving([*instrumented(harness.example("stream.c")), *options]) as server:
         clients = [Client(server.port) for _ in range(3)]
         for client, end in zip(clients, [2_000, 300_000, 300_000], strict=True):
-            client.send("count", text=f'{{"end":{end}}},"_meta":{{"progressToken":1}}')
-            assert client.receive()["params"]["value"] == 0
-        assert [clients[0].receive()["params"]["value"] for _ in range(1_999)][-1] == 1_999
-        assert clients[0].receive()["result"] == 2_000
-        clients[1].reset_on_close()
+            client.submit("count", text=f'{{"end":{end}}},"_meta":{{"progressToken":1}}')
+            assert client.message()["params"]["value"] == 0
+        assert [clients[0].message()["params"]["value"] for _ in range(1_999)][-1] == 1_999
+        assert clients[0].message()["result"] == 2_000
+        clients[1].reset()
         clients[1].close()
     clients[0].close()
     clients[2].close()
@@ -153,14 +153,14 @@ def test_deferred_calls(instrumented, watched_engine):
     with serving([*instrumented(PROGRAMS / "later.c"), watched_engine, 60_000]) as server:
         with Client(server.port) as client, Client(server.port) as gone:
             for number in range(20):
-                client.send("keep", {"text": f"\n{number}"})
-                gone.send("keep", {"text": f"\n{number}"})
+                client.submit("keep", {"text": f"\n{number}"})
+                gone.submit("keep", {"text": f"\n{number}"})
             assert gone.call("cancelled") == 0
-            gone.reset_on_close()
+            gone.reset()
         with Client(server.port) as client:
             assert client.call("answer_all") == 40
             for number in range(20):
-                client.send("keep", {"text": f"{number}"})
+                client.submit("keep", {"text": f"{number}"})
             assert client.call("kept") == 20
             # These calls are released after the server has been freed.
             server.stop()

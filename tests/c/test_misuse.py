@@ -112,6 +112,6 @@ def test_misuse_never_crashes(built, tmp_path, variant):
         command = [*harness.valgrind(), *command]
     with serving(command) as server, Client(server.port) as client:
         for number, name in enumerate(functions()):
-            sent = client.send("misuse", [number])
-            reply = client.receive()
+            sent = client.submit("misuse", [number])
+            reply = client.message()
             assert reply["id"] == sent and ("result" in reply) != ("error" in reply), name

@@ -4,10 +4,12 @@ import contextlib
 import json
 import socket
 
+import load
 import pytest
 
 import harness
 from harness import Client, serving
+from wire import Wire
 
 PUBLISH = harness.PROGRAMS / "publish.c"
 LINE = b'{"jsonrpc":"2.0","method":"m","params":[1000]}\n'
@@ -20,7 +22,7 @@ def publish(built, engine):
 
 
 def message(client: Client) -> object:
-    received = client.receive()
+    received = client.message()
     assert (received["method"], received["jsonrpc"]) == ("m", "2.0")
     return received.get("params")
 
@@ -47,12 +49,12 @@ def test_notify(publish):
     with Client(publish.port) as client, Client(publish.port) as other:
         assert client.call("notify")
         assert message(client) == {"a": [1]}
-        client.send("keep")
+        client.submit("keep")
         # The call is deferred when this one, sent after it, returns.
         assert client.call("refused") is False
         assert other.call("finish") is True
         assert message(client) == [2]
-        assert client.receive()["result"] is True
+        assert client.message()["result"] is True
         assert other.call("publish", {"topic": "kept", "params": "[3]"})
         assert message(client) == [3]
 
@@ -74,7 +76,7 @@ def test_limits_of_waiting_messages(built, engine, messages, length, overflow):
             sent = [[1000 + number] for number in range(count)]
             with Client(server.port) as client, contextlib.ExitStack() as stack:
                 assert client.call("subscribe", {"topic": "t", "overflow": overflow})
-                client.send("text", {"length": 16_000_000})
+                client.submit("text", {"length": 16_000_000})
                 assert client.socket.recv(1, socket.MSG_PEEK)
                 # Enough that the thread of the client has some.
                 others = [stack.enter_context(Client(server.port)) for _ in range(24)]
@@ -87,9 +89,9 @@ def test_limits_of_waiting_messages(built, engine, messages, length, overflow):
                 assert [message(other) for other in others] == [[]] * 24
                 if overflow == 2 and count == 4:
                     with contextlib.suppress(ConnectionError):
-                        assert not client.lines.readline().endswith(b"\n")
+                        assert not client.take_to(b"\n").endswith(b"\n")
                     continue
-                assert len(client.receive()["result"]) == 16_000_000
+                assert len(client.message()["result"]) == 16_000_000
                 expected = sent[-3:] if overflow == 0 else sent[:3]
                 assert [message(client) for _ in expected] == expected
                 assert caller.call("publish", {"topic": "t", "params": "[]"})
@@ -97,11 +99,7 @@ def test_limits_of_waiting_messages(built, engine, messages, length, overflow):
 
 
 def test_http_has_no_messages(publish):
-    with socket.create_connection(("127.0.0.1", publish.port), timeout=60) as client:
+    with Wire(publish.port) as wire:
         for method in "notify", "subscribe":
-            body = json.dumps(
-                {"jsonrpc": "2.0", "method": method, "params": {"topic": "t"}, "id": 1}
-            )
-            head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-            client.sendall((head + body).encode())
-            assert b'"result":false' in client.recv(65536)
+            wire.send(load.request(method, {"topic": "t"}, "1", http=True))
+            assert json.loads(wire.reply()[2])["result"] is False

@@ -32,7 +32,7 @@ def test_a_signal_handler_stops_it(built, engine, number):
     with Client(server.port) as client:
         assert client.call("sum", {"a": 1, "b": 2}) == 3
         server.process.send_signal(number)
-        assert client.lines.readline() == b""
+        assert client.line() == b""
     assert server.wait() == 0
 
 
@@ -42,7 +42,7 @@ def test_a_signal_stops_it_under_load(built, engine):
         clients = [Client(server.port) for _ in range(8)]
         for client in clients:
             for number in range(100):
-                client.send("echo", {"content": number})
+                client.submit("echo", {"content": number})
         server.process.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0, server.errors
         for client in clients:

@@ -1,12 +1,12 @@
 """Streams: calls that are replied to in parts."""
 
 import json
-import socket
 
 import pytest
 
 import harness
 from harness import Client, serving, wait_until
+from wire import Wire
 
 COUNT = harness.example("stream.c")
 STREAM = harness.PROGRAMS / "items.c"
@@ -22,7 +22,7 @@ def stream(built, engine):
 
 def send(client: Client, method: str, params: dict, meta: dict) -> None:
     call = {"jsonrpc": "2.0", "method": method, "params": params, "id": "s", "_meta": meta}
-    client.socket.sendall(json.dumps(call).encode() + b"\n")
+    client.send(json.dumps(call).encode() + b"\n")
 
 
 def open_stream(client: Client, **params) -> None:
@@ -31,7 +31,7 @@ def open_stream(client: Client, **params) -> None:
 
 def items_and_reply(client: Client) -> tuple[list, dict]:
     items = []
-    while "method" in (message := client.receive()):
+    while "method" in (message := client.message()):
         assert (message["method"], message["params"]["token"]) == ("$/progress", "t")
         items.append(message["params"]["value"])
     assert message["id"] == "s"
@@ -59,7 +59,7 @@ def test_the_example_waits_for_a_slow_client_and_notices_its_end(built, engine):
         clients = [Client(server.port) for _ in range(3)]
         for client in clients:
             send(client, "count", {"end": 300_000}, {"progressToken": "t"})
-            assert client.receive()["params"]["value"] == 0
+            assert client.message()["params"]["value"] == 0
         clients.pop().close()
         items, reply = items_and_reply(clients[0])
         assert (items, reply["result"]) == (list(range(1, 300_000)), 300_000)
@@ -78,12 +78,10 @@ def test_http(built, engine, media_type, prefix, suffix):
     request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
     with (
         serving([built(COUNT), "--port", 0, "--engine", engine]) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=60) as client,
+        Wire(server.port) as wire,
     ):
-        client.sendall(request)
-        received = b""
-        while not received.endswith(b"\r\n0\r\n\r\n"):
-            received += client.recv(65536) or pytest.fail("the connection was closed")
+        wire.send(request)
+        received = wire.take_to(b"\r\n0\r\n\r\n")
     head, chunks = received.decode().split("\r\n\r\n", 1)
     assert f"Content-Type: {media_type}" in head
     texts = [text for text in chunks.split("\r\n")[1::2] if text]
@@ -104,7 +102,7 @@ def test_a_client_that_takes_no_items_gets_an_error_or_a_list(stream):
 def test_an_overflow_that_does_not_exist_is_refused(stream):
     with Client(stream.port) as client:
         open_stream(client, overflow=4)
-        assert client.receive()["error"]["code"] == -32603
+        assert client.message()["error"]["code"] == -32603
 
 
 def test_items_precede_the_reply_and_none_follows(stream):
@@ -169,7 +167,7 @@ def test_a_slow_client_pauses_its_stream(stream):
         while other.call("send", {"item": LONG_ITEM}) == ACCEPTED:
             sent += 1
         assert other.call("room_count") == rooms
-        received = [client.receive() for _ in range(sent + 1)]
+        received = [client.message() for _ in range(sent + 1)]
         assert len(received[-1]["params"]["value"]) == 20_000
         wait_until(lambda: other.call("room_count") == rooms + 1)
         assert other.call("send", {"item": "5"}) == ACCEPTED
@@ -201,7 +199,7 @@ def test_a_stream_without_room_is_cancelled(stream, how):
         if how == "cancel":
             client.notify("$/cancelRequest", {"id": "s"})
         else:
-            client.reset_on_close()
+            client.reset()
             client.close()
         # The callback reports the end, too.
         wait_until(lambda: other.call("room_count") == rooms + 1)
@@ -220,5 +218,5 @@ def test_meta(stream):
         for later in False, True:
             for name, value in expected.items():
                 send(client, "meta", {"name": name, "later": later}, meta)
-                assert client.receive()["result"] == value
+                assert client.message()["result"] == value
             assert client.call("meta", {"name": "progressToken", "later": later}) is None

@@ -49,12 +49,9 @@ def files(tmp_path):
     return Files(tmp_path)
 
 
-class SecureClient(Client):
-    def __init__(self, port, context):
-        super().__init__(port)
-        self.lines.close()
-        self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
-        self.lines = self.socket.makefile("rb")
+def secured(port, context):
+    """A client under TLS."""
+    return Client(port, context=context, name="localhost")
 
 
 def command(built, engine, flags):
@@ -63,13 +60,13 @@ def command(built, engine, flags):
 
 def test_calls_and_a_chain_of_several_files(built, engine, files):
     with serving(command(built, engine, files.flags())) as server:
-        with SecureClient(server.port, files.context()) as client:
+        with secured(server.port, files.context()) as client:
             assert client.socket.version() == "TLSv1.3"
             for number in range(100):
                 assert client.call("sum", {"a": number, "b": 1}) == number + 1
         with Client(server.port) as plain:
-            plain.send("sum", {"a": 1, "b": 2})
-            assert "TLS" in str(plain.receive()["error"])
+            plain.submit("sum", {"a": 1, "b": 2})
+            assert "TLS" in str(plain.message()["error"])
 
 
 def test_a_stopping_server_sends_close_notify(built, engine, files):
@@ -91,16 +88,16 @@ def test_a_stopping_server_sends_close_notify(built, engine, files):
 def test_required_client_certificates(built, engine, files):
     flags = files.flags("--authorities", files.root)
     with serving(command(built, engine, flags)) as server:
-        with SecureClient(server.port, files.context(files.client)) as client:
+        with secured(server.port, files.context(files.client)) as client:
             assert client.call("sum", {"a": 1, "b": 2}) == 3
-        with pytest.raises(OSError), SecureClient(server.port, files.context()) as client:
+        with pytest.raises(OSError), secured(server.port, files.context()) as client:
             client.call("sum", {"a": 1, "b": 2})
 
 
 def test_new_files_are_read(built, engine, files):
     with (
         serving(command(built, engine, files.flags())) as server,
-        SecureClient(server.port, files.context()) as client,
+        secured(server.port, files.context()) as client,
     ):
         assert client.call("sum", {"a": 1, "b": 2}) == 3
         renewed = files.authority.issue_cert("localhost", "renewed.example")
@@ -111,7 +108,7 @@ def test_new_files_are_read(built, engine, files):
 
 
 def names(port, files):
-    with SecureClient(port, files.context()) as client:
+    with secured(port, files.context()) as client:
         return [name for _, name in client.socket.getpeercert()["subjectAltName"]]
 
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import itertools
-import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,21 +10,15 @@ import pytest
 
 import harness
 from harness import serving
+from wire import UdpWire
 
 UDP = harness.PROGRAMS / "udp.c"
 
 
 def exchange(port: int, *requests: dict, source: str = "127.0.0.1") -> list:
     """The replies of one source to requests, one after another."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.settimeout(harness.START_SECONDS_MAX)
-        client.bind((source, 0))
-        client.connect(("127.0.0.1", port))
-        replies = []
-        for request in requests:
-            client.send(json.dumps({"jsonrpc": "2.0", **request}).encode())
-            replies.append(json.loads(client.recv(65_536)))
-        return replies
+    with UdpWire(port, source=source) as wire:
+        return [wire.exchange({"jsonrpc": "2.0", **request}) for request in requests]
 
 
 @contextlib.contextmanager
@@ -95,8 +87,8 @@ def test_messages_of_the_server_need_tcp(built, engine):
         (reply,) = exchange(server.port, {"method": "messages", "id": 1})
         assert reply["result"] == 0
         with harness.Client(server.port) as client:
-            client.send("messages")
-            documents = [client.receive() for _ in range(3)]
+            client.submit("messages")
+            documents = [client.message() for _ in range(3)]
             assert sorted(document.get("result", 0) for document in documents) == [0, 0, 4]
 
 
@@ -110,25 +102,18 @@ def test_a_picked_port_is_free_for_udp_too(built):
 
 
 def test_datagrams_are_counted(built, engine):
-    datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     # All of one source, so that one thread has them.
-    with serving_both([built(UDP), engine]) as server, datagram as client:
-        client.settimeout(harness.START_SECONDS_MAX)
-        client.connect(("127.0.0.1", server.port))
-
-        def send(document: object) -> dict:
-            client.send(json.dumps(document).encode())
-            return json.loads(client.recv(65_536))
+    with serving_both([built(UDP), engine]) as server, UdpWire(server.port) as wire:
 
         def request(method: str, number: int) -> dict:
             return {"jsonrpc": "2.0", "method": method, "id": number}
 
-        client.send(b"[]")
-        assert send(request("count", 1)) == send(request("count", 1))
-        assert send([request("count", 2)] * 65)["error"]["code"] == -32600
+        wire.send(b"[]")
+        assert wire.exchange(request("count", 1)) == wire.exchange(request("count", 1))
+        assert wire.exchange([request("count", 2)] * 65)["error"]["code"] == -32600
         for number in range(10, 10_000):
             # As of the end of an earlier turn.
-            counts = send(request("stats", number))["result"]
+            counts = wire.exchange(request("stats", number))["result"]
             if counts["refused"]:
                 break
         names = ("invalid", "repeated", "refused", "dropped")
@@ -151,10 +136,6 @@ def test_auth_on_all_addresses_needs_force(built, engine):
 def test_an_address_past_its_calls_a_second_is_refused(built, engine):
     with serving([built(UDP), engine, "limited"]) as server:
         batch = [{"jsonrpc": "2.0", "method": "count", "id": number} for number in range(4)]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.settimeout(harness.START_SECONDS_MAX)
-            client.connect(("127.0.0.1", server.port))
-            client.send(json.dumps(batch).encode())
-            assert json.loads(client.recv(2048))["error"]["code"] == -32006
-            client.send(json.dumps(batch[:3]).encode())
-            assert [reply["result"] for reply in json.loads(client.recv(2048))] == [1, 2, 3]
+        with UdpWire(server.port) as wire:
+            assert wire.exchange(batch)["error"]["code"] == -32006
+            assert [reply["result"] for reply in wire.exchange(batch[:3])] == [1, 2, 3]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 
@@ -14,17 +13,6 @@ import harness
 from harness import Client, StartError, serving
 
 PROGRAM = harness.PROGRAMS / "unix.c"
-
-
-class UnixClient(Client):
-    """A connection to a path."""
-
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(60)
-        self.socket.connect(str(path))
-        self.lines = self.socket.makefile("rb")
-        self.calls = 0
 
 
 @pytest.fixture
@@ -54,7 +42,7 @@ def test_curl_and_raw_streams_call_it_and_its_file_is_removed(command, path):
     with serving(command):
         assert curl(path) == {"jsonrpc": "2.0", "id": 1, "result": 5}
         assert curl(path, "--http1.0")["result"] == 5
-        with UnixClient(path) as client:
+        with Client(path) as client:
             for number in range(1000):
                 assert client.call("sum", {"a": number, "b": 1}) == number + 1
             assert client.error_of("sum", {"a": 1})["code"] == -32602
@@ -71,7 +59,7 @@ def test_its_file_has_the_requested_mode(command, path, flags, mode):
 
 def test_all_threads_serve_one_file(command, path):
     with serving([*command, "--threads", 3]):
-        clients = [UnixClient(path) for _ in range(24)]
+        clients = [Client(path) for _ in range(24)]
         for number, client in enumerate(clients * 20):
             assert client.call("sum", {"a": number, "b": 1}) == number + 1
         for client in clients:
@@ -118,7 +106,7 @@ def wait_until_refused(path):
 
     def is_refused():
         try:
-            UnixClient(path).close()
+            Client(path).close()
         except ConnectionRefusedError:
             return True
         return False

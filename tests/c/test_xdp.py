@@ -1,12 +1,10 @@
 """Calls over AF_XDP, between two network namespaces."""
 
-import json
-import socket
-
 import networks
 import pytest
 
 import harness
+from wire import UdpWire, request
 
 XDP = harness.PROGRAMS / "xdp.c"
 
@@ -16,12 +14,8 @@ pytestmark = networks.require_xdp()
 
 def _ask(port, method, params=None, number=0):
     """The result of a call from a port of its own."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.settimeout(harness.START_SECONDS_MAX)
-        client.connect(("192.0.2.2", port))
-        call = {"jsonrpc": "2.0", "method": method, "params": params or {}, "id": number}
-        client.send(json.dumps(call).encode())
-        return json.loads(client.recv(2048))["result"]
+    with UdpWire(port, host="192.0.2.2") as wire:
+        return wire.exchange(request(method, params or {}, number))["result"]
 
 
 def test_a_program_answers(built, engine):

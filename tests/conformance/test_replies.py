@@ -57,8 +57,8 @@ def _reply(peer: LimitedServer, data: bytes) -> tuple[h11.Response, bytes]:
             event = connection.next_event()
             if event is h11.NEED_DATA:
                 wire.more()
-                connection.receive_data(wire.received)
-                wire.received = b""
+                connection.receive_data(bytes(wire.received))
+                wire.received.clear()
             elif isinstance(event, h11.Response):
                 response = event
             elif isinstance(event, h11.Data):

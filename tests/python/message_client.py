@@ -21,9 +21,7 @@ class Client:
     def __init__(self, over: str, port: int, context: ssl.SSLContext | None = None) -> None:
         self.over = over
         if over == "raw":
-            self.wire = Wire(port)
-            if context:
-                self.wire.socket = context.wrap_socket(self.wire.socket, server_hostname=HOST)
+            self.wire = Wire(port, context=context)
         else:
             scheme = "wss" if context else "ws"
             url = f"{scheme}://{HOST}:{port}"
@@ -41,7 +39,7 @@ class Client:
 
     def close(self) -> None:
         if self.over == "raw":
-            self.wire.socket.close()
+            self.wire.close()
         else:
             self._websocket_end.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,40 +10,31 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from harness import eventually, is_delivered
+from wire import Wire, length_in
 
 Script = Callable[["Peer"], None]
 
 
-class Peer:
+class Peer(Wire):
     """One accepted connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self._received = b""
 
     def send(self, *pieces: bytes) -> None:
         for piece in pieces:
-            self.socket.sendall(piece)
+            super().send(piece)
+
+    def more(self) -> bool:
+        if not super().more():
+            raise EOFError
+        return True
 
     def http_request(self) -> bytes:
         """The body of the next request; raises EOFError at the end."""
-        while b"\r\n\r\n" not in self._received:
-            self._more()
-        head, _, self._received = self._received.partition(b"\r\n\r\n")
-        self.head = head
-        found = re.search(rb"(?i)content-length: *(\d+)", head)
-        length = int(found[1]) if found else 0
-        while len(self._received) < length:
-            self._more()
-        body, self._received = self._received[:length], self._received[length:]
-        return body
+        self.head = self.take_to(b"\r\n\r\n").removesuffix(b"\r\n\r\n")
+        return self.take(length_in(self.head))
 
     def raw_request(self) -> bytes:
         """The next line."""
-        while b"\n" not in self._received:
-            self._more()
-        line, _, self._received = self._received.partition(b"\n")
-        return line
+        return self.take_to(b"\n").removesuffix(b"\n")
 
     def wait_delivered(self) -> None:
         """Returns once all sent bytes have reached the other side's kernel."""
@@ -55,18 +45,6 @@ class Peer:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             self.wait_delivered()
-
-    def reset(self) -> None:
-        """Closes with a reset."""
-        linger = b"\x01\0\0\0\0\0\0\0"
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self.socket.close()
-
-    def _more(self) -> None:
-        data = self.socket.recv(1 << 16)
-        if not data:
-            raise EOFError
-        self._received += data
 
 
 class Scripted:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import ucall
-from harness import HOST, Wire, request
+from harness import request
 
 #: Where a generator runs: on the server's thread, as a task, in a thread; and batches of each.
 KINDS = ["plain", "async", "thread", "batch", "async_batch", "thread_batch"]
@@ -138,35 +137,3 @@ def stream_request(
 
 def cancel_request(id: int) -> bytes:
     return request("$/cancelRequest", {"id": id}, id=...)
-
-
-class StreamWire(Wire):
-    """A raw connection that reads streams, of many messages."""
-
-    def __init__(self, port: int, buffer_bytes: int | None = None) -> None:
-        self.socket = socket.socket()
-        if buffer_bytes is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-        self.socket.settimeout(60)
-        self.socket.connect((HOST, port))
-        self._file = self.socket.makefile("rb")
-
-    def __exit__(self, *raised: object) -> None:
-        self._file.close()
-        super().__exit__(*raised)
-
-    def line(self) -> bytes:
-        return self._file.readline().rstrip(b"\n")
-
-    def message(self) -> Any:
-        line = self.line()
-        assert line, "the server has closed the connection"
-        return json.loads(line)
-
-    def stream(self) -> tuple[list[Any], Any]:
-        """The items of the next stream, and its reply."""
-        items = []
-        while "id" not in (message := self.message()):
-            assert message["method"] == "$/progress"
-            items.append(message["params"]["value"])
-        return items, message

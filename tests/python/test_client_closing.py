@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from scripted import Peer, scripted
-from test_client_streams import Wire
+from test_client_streams import Transport
 from websocket_peer import accept, read_call
 
 import ucall
@@ -165,7 +165,7 @@ def is_waiting() -> bool:
 class Silent:
     """A server that answers nothing, over any transport."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Transport) -> None:
         self.wire = wire
         self.calls: list[str] = []
         #: The calls of a stream that is cancelled; over HTTP its connection ends.
@@ -180,7 +180,7 @@ class Silent:
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("scheme", ["http", "tcp", "ws"])
 def test_closing_a_stream_ends_its_loop(scheme: str, several: bool) -> None:
-    silent = Silent(Wire(scheme))
+    silent = Silent(Transport(scheme))
     with scripted(silent.script) as server:
         uri = silent.wire.uri(server)
         with Client([uri] if several else uri, timeout=None) as client:
@@ -195,7 +195,7 @@ def test_closing_a_stream_ends_its_loop(scheme: str, several: bool) -> None:
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("scheme", ["http", "tcp", "ws"])
 def test_closing_a_stream_ends_its_loop_in_asyncio(scheme: str, several: bool) -> None:
-    silent = Silent(Wire(scheme))
+    silent = Silent(Transport(scheme))
 
     async def close() -> list[Any]:
         uri = silent.wire.uri(server)
@@ -218,7 +218,7 @@ def test_closing_a_stream_ends_its_loop_in_asyncio(scheme: str, several: bool) -
 
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
 def test_closing_a_subscription_ends_its_loop(scheme: str) -> None:
-    silent = Silent(Wire(scheme))
+    silent = Silent(Transport(scheme))
     with scripted(silent.script) as server, Client(silent.wire.uri(server)) as client:
         messages = client.subscribe()
         waiting = started(lambda: list(messages))
@@ -240,7 +240,7 @@ def test_closing_a_subscription_that_connects_again_ends_its_loop(paused: thread
 def test_closing_a_subscription_ends_its_loop_in_asyncio(
     paused: threading.Event, is_up: bool
 ) -> None:
-    silent = Silent(Wire("ws"))
+    silent = Silent(Transport("ws"))
 
     async def close() -> list[Any]:
         uri = silent.wire.uri(server) if is_up else f"ws://{HOST}:{free_port()}"
@@ -265,7 +265,7 @@ def test_closing_a_subscription_ends_its_loop_in_asyncio(
 
 
 def test_closing_a_client_over_raw_tcp_cancels_its_calls() -> None:
-    silent = Silent(Wire("tcp"))
+    silent = Silent(Transport("tcp"))
 
     async def close() -> None:
         client = aio.Client(silent.wire.uri(server), timeout=None)

@@ -47,7 +47,7 @@ def event(document: bytes) -> bytes:
     return chunk(b"data: " + document + b"\n\n")
 
 
-class Wire:
+class Transport:
     """One transport, as a server of streams uses it."""
 
     def __init__(self, scheme: str) -> None:
@@ -81,8 +81,8 @@ class Wire:
 
 
 @pytest.fixture(params=["http", "tcp", "ws"])
-def wire(request: pytest.FixtureRequest) -> Wire:
-    return Wire(request.param)
+def wire(request: pytest.FixtureRequest) -> Transport:
+    return Transport(request.param)
 
 
 Items = tuple[list[Any], Any]
@@ -122,7 +122,7 @@ def read(request: pytest.FixtureRequest) -> Read:
 
 
 @contextmanager
-def answering(wire: Wire, *documents: bytes) -> Iterator[Scripted]:
+def answering(wire: Transport, *documents: bytes) -> Iterator[Scripted]:
     """A server that replies to a call with these documents, and waits for the client to leave."""
 
     def script(peer: Peer) -> None:
@@ -140,7 +140,7 @@ def answering(wire: Wire, *documents: bytes) -> Iterator[Scripted]:
         yield server
 
 
-def test_items_come_before_the_result(wire: Wire, read: Read) -> None:
+def test_items_come_before_the_result(wire: Transport, read: Read) -> None:
     with answering(wire, item("a"), item(None), item({"b": [1]}), result("end")) as server:
         assert read(wire.uri(server)) == (["a", None, {"b": [1]}], "end")
     [(call, head)] = server.calls  # type: ignore[attr-defined]
@@ -153,13 +153,13 @@ def test_items_come_before_the_result(wire: Wire, read: Read) -> None:
     assert call == expected
 
 
-def test_an_error_comes_after_the_items(wire: Wire, read: Read) -> None:
+def test_an_error_comes_after_the_items(wire: Transport, read: Read) -> None:
     with answering(wire, item("a"), error(7, "out of paper")) as server:
         items, failed = read(wire.uri(server))
     assert (items, failed.code, failed.message) == (["a"], 7, "out of paper")
 
 
-def test_a_server_may_collect_the_items(wire: Wire, read: Read) -> None:
+def test_a_server_may_collect_the_items(wire: Transport, read: Read) -> None:
     def script(peer: Peer) -> None:
         wire.open(peer)
         wire.call(peer)
@@ -181,7 +181,7 @@ def test_an_error_instead_of_a_stream(read: Read) -> None:
     assert (raised.value.status, raised.value.text) == (401, "no")
 
 
-def test_leaving_a_loop_cancels(wire: Wire) -> None:
+def test_leaving_a_loop_cancels(wire: Transport) -> None:
     cancelled: list[Any] = []
     ended = threading.Event()
 
@@ -220,7 +220,7 @@ def test_leaving_a_loop_cancels(wire: Wire) -> None:
 
 
 def test_a_stream_that_is_dropped_or_closed_is_cancelled() -> None:
-    wire, ids = Wire("ws"), []
+    wire, ids = Transport("ws"), []
 
     def script(peer: Peer) -> None:
         wire.open(peer)
@@ -241,7 +241,7 @@ def test_a_stream_that_is_dropped_or_closed_is_cancelled() -> None:
 
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
 def test_a_forked_child_that_leaves_a_loop_cancels_nothing(scheme: str) -> None:
-    wire, methods = Wire(scheme), []
+    wire, methods = Transport(scheme), []
 
     def script(peer: Peer) -> None:
         wire.open(peer)
@@ -274,7 +274,7 @@ print(items)
         assert (done.stdout, methods) == (b"['a', 'b']\n", ["after"]), done.stderr
 
 
-def test_with_progress(wire: Wire) -> None:
+def test_with_progress(wire: Transport) -> None:
     with answering(wire, item(1), item(2), result("end")) as server:
         with Client(wire.uri(server)) as client:
             items: list[Any] = []
@@ -291,7 +291,10 @@ def test_with_progress(wire: Wire) -> None:
 
 
 def test_an_exception_of_the_callback_cancels() -> None:
-    with answering(Wire("tcp"), item(1)) as server, Client(Wire("tcp").uri(server)) as client:
+    with (
+        answering(Transport("tcp"), item(1)) as server,
+        Client(Transport("tcp").uri(server)) as client,
+    ):
 
         def callback(value: Any) -> None:
             raise LookupError(value)
@@ -300,7 +303,7 @@ def test_an_exception_of_the_callback_cancels() -> None:
             client.with_progress(callback).generate()
 
 
-def test_the_timeout_holds_for_each_item(wire: Wire, read: Read) -> None:
+def test_the_timeout_holds_for_each_item(wire: Transport, read: Read) -> None:
     left = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -414,7 +417,7 @@ def test_events_may_be_cut_anywhere(end: bytes) -> None:
 
 
 def test_items_of_ended_streams_and_second_replies_are_dropped() -> None:
-    wire = Wire("ws")
+    wire = Transport("ws")
     texts = [item("late", 9), result(8, 9), item("a"), result(1), result(2), item("b")]
     with answering(wire, *texts) as server:
         assert read_sync(wire.uri(server)) == (["a"], 1)
@@ -423,7 +426,7 @@ def test_items_of_ended_streams_and_second_replies_are_dropped() -> None:
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
 def test_items_that_wait_are_limited(scheme: str) -> None:
     """While the program waits for something else on the connection."""
-    wire, value = Wire(scheme), "x" * 1000
+    wire, value = Transport(scheme), "x" * 1000
 
     def script(peer: Peer) -> None:
         wire.open(peer)
@@ -465,7 +468,7 @@ def test_items_that_wait_are_limited(scheme: str) -> None:
         Client(max_waiting_bytes=1)
 
 
-def test_the_command_prints_items_as_they_come(wire: Wire) -> None:
+def test_the_command_prints_items_as_they_come(wire: Transport) -> None:
     goes_on = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -489,7 +492,7 @@ def test_the_command_prints_items_as_they_come(wire: Wire) -> None:
         assert process.returncode == 0
 
 
-def test_the_command_prints_a_result_and_errors(wire: Wire) -> None:
+def test_the_command_prints_a_result_and_errors(wire: Transport) -> None:
     for last, shown, status in (result(5), b"1\n5\n", 0), (error(7, "out of paper"), b"1\n", 1):
         with answering(wire, item(1), last) as server:
             command = [*forking.UCALL, "generate", "--stream", "--uri", wire.uri(server)]

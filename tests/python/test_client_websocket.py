@@ -268,7 +268,7 @@ def test_a_peer_that_only_sends_noise_is_late(call: Call, noise: bytes) -> None:
 
 def test_an_upgrade_without_end_is_late(call: Call) -> None:
     with (
-        scripted(lambda peer: peer._more() or peer._more()) as server,
+        scripted(lambda peer: peer.more() and peer.more() and None) as server,
         pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.3 s"),
     ):
         call(f"ws://{HOST}:{server.port}", 1, timeout=0.3)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -25,6 +24,7 @@ from serving import NO_URING, Serve
 import ucall
 from ucall import queue as nq
 from ucall.client import Client
+from wire import Wire
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMAND = Path(sys.executable).with_name("ucall")
@@ -148,13 +148,12 @@ def test_a_param_that_the_function_does_not_have(serve: Serve) -> None:
 def test_a_raw_client_that_reads_to_the_end(server: ucall.Server) -> None:
     call = b'{"jsonrpc":"2.0","method":"auth","params":{"id":1},"id":0}'
     reply = b'{"jsonrpc":"2.0","id":0,"result":"int 1"}\n'
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
-        raw.sendall(call)
-        lines = raw.makefile("rb")
-        assert lines.readline() == reply
-        raw.sendall(call)
-        raw.shutdown(socket.SHUT_WR)
-        assert lines.read() == reply
+    with Wire(server.port) as wire:
+        wire.send(call)
+        assert wire.take_to(b"\n") == reply
+        wire.send(call)
+        wire.end()
+        assert wire.rest() == reply
 
 
 # The command line.

@@ -10,7 +10,7 @@ import pytest
 from relaying import relay
 from scripted import Peer, scripted
 from serving import Serve
-from streaming import Source, StreamWire, cancel_request, stream_request
+from streaming import Source, cancel_request, stream_request
 from test_relay import read_call, reply
 from websockets.sync.client import connect
 
@@ -43,7 +43,7 @@ def server(serve: Serve, source: Source) -> ucall.Server:
 
 
 def test_items_come_one_by_one(server: ucall.Server) -> None:
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(stream_request("up.stream", 3))
         assert wire.stream() == ([0, 1, 2], {"jsonrpc": "2.0", "id": 1, "result": None})
         wire.send(stream_request("up.one", id=2))
@@ -66,7 +66,7 @@ def test_items_come_one_by_one(server: ucall.Server) -> None:
 
 
 def test_many_streams_and_calls_at_once(server: ucall.Server, source: Source) -> None:
-    with StreamWire(server.port) as wire, Wire(server.port) as other:
+    with Wire(server.port) as wire, Wire(server.port) as other:
         for id in range(1, 41):
             wire.send(stream_request("up.stream", id=id, token=id))
         seen: dict[int, list[int]] = {id: [] for id in range(1, 41)}
@@ -80,7 +80,7 @@ def test_many_streams_and_calls_at_once(server: ucall.Server, source: Source) ->
 
 
 def test_a_cancel_goes_upstream(server: ucall.Server, source: Source) -> None:
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(stream_request("up.stream", id=5))
         assert wire.message()["params"]["value"] == 0
         wire.send(cancel_request(5))
@@ -91,7 +91,7 @@ def test_a_cancel_goes_upstream(server: ucall.Server, source: Source) -> None:
 
 
 def test_a_caller_that_leaves_ends_the_stream(server: ucall.Server, source: Source) -> None:
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(stream_request("up.stream"))
         assert wire.message()["params"]["value"] == 0
     assert eventually(lambda: source.closed == 1)
@@ -113,7 +113,7 @@ def settled(source: Source) -> int:
 @pytest.mark.slow
 def test_a_slow_caller_pauses_the_upstream(server: ucall.Server, source: Source) -> None:
     size, count = 10_000, 20_000
-    with StreamWire(server.port, buffer_bytes=4096) as slow, Wire(server.port) as other:
+    with Wire(server.port, buffer_bytes=4096) as slow, Wire(server.port) as other:
         slow.send(stream_request("up.stream", count, size))
         assert slow.message()["params"]["value"] == "x" * size
         assert eventually(lambda: source.produced == settled(source) > 1)
@@ -151,7 +151,7 @@ def test_an_upstream_that_dies_in_a_stream_is_one_error(
     with scripted(dying, whole) as upstream:
         options = {"idempotent": ["up.f"]} if is_idempotent else {}
         port = relay(upstream, **options).socket.getpeername()[1]
-        with StreamWire(port) as wire:
+        with Wire(port) as wire:
             wire.send(stream_request("up.f"))
             assert wire.line().endswith('"value":["é", 1.0]}}'.encode())
             # Also an idempotent call is not sent again after its first item.
@@ -175,7 +175,7 @@ def test_late_items_of_a_cancelled_stream_reach_nobody(relay: Callable[..., Wire
 
     with scripted(script, script) as upstream:
         port = relay(upstream).socket.getpeername()[1]
-        with StreamWire(port) as wire:
+        with Wire(port) as wire:
             wire.send(stream_request("up.f"))
             assert wire.message()["params"]["value"] == 1
             wire.send(cancel_request(1))
@@ -194,7 +194,7 @@ def test_a_cancelled_stream_that_goes_on_ends_its_connection(relay: Callable[...
 
     with scripted(script) as upstream:
         port = relay(upstream).socket.getpeername()[1]
-        with StreamWire(port) as wire:
+        with Wire(port) as wire:
             wire.send(stream_request("up.f"))
             assert wire.message()["params"]["value"] == 1
             wire.send(cancel_request(1))

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from streaming import StreamWire
 from test_store_watch import Watch, watch_call
 from test_types_memory import Served
 
@@ -34,7 +33,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_streams_of_one_slow_client_share_its_limit(served: Served) -> None:
-    with StreamWire(served.port, buffer_bytes=4096) as slow, Wire(served.port) as wire:
+    with Wire(served.port, buffer_bytes=4096) as slow, Wire(served.port) as wire:
         for number in range(WATCHERS):
             slow.send(watch_call(id=number, token=number))
             assert slow.message()["params"]["value"]["event"] == "watch"

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 from serving import Serve
-from streaming import StreamWire, cancel_request
+from streaming import cancel_request
 from test_store import WORKERS, operations
 from test_workers import supervised
 from websockets.sync.client import connect
@@ -30,11 +30,11 @@ def watch_call(params: Any = None, id: int = 7, token: Any = "w") -> bytes:
     return json.dumps(call | {"_meta": {"progressToken": token}}).encode()
 
 
-class Watch(StreamWire):
+class Watch(Wire):
     """A watcher over raw TCP, which watches when this returns."""
 
     def __init__(self, port: int, params: Any = None, buffer_bytes: int | None = None) -> None:
-        super().__init__(port, buffer_bytes)
+        super().__init__(port, buffer_bytes=buffer_bytes)
         self.send(watch_call(params))
         first = self.item()
         assert first["event"] == "watch"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from serving import Serve
-from streaming import KINDS, SINGLE_KINDS, Source, StreamWire, cancel_request, stream_request
+from streaming import KINDS, SINGLE_KINDS, Source, cancel_request, stream_request
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -42,12 +41,12 @@ def of_each(kind: str) -> range:
 
 
 @contextmanager
-def connected(server: ucall.Server) -> Iterator[list[StreamWire]]:
+def connected(server: ucall.Server) -> Iterator[list[Wire]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(StreamWire(server.port)) for _ in range(CONNECTIONS)]
+        yield [stack.enter_context(Wire(server.port)) for _ in range(CONNECTIONS)]
 
 
-def codes(wire: StreamWire, count: int) -> list[int]:
+def codes(wire: Wire, count: int) -> list[int]:
     """The codes of the errors that end as many streams, in the order of their ids."""
     replies: dict[int, int] = {}
     while len(replies) < count:
@@ -109,10 +108,9 @@ def test_a_client_that_leaves_a_unix_socket_closes_its_silent_stream(
             closed.set()
 
     serve(stream, uds=tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(tmp_path / "socket"))
-        client.sendall(stream_request())
-        assert client.recv(1000)
+    with Wire(tmp_path / "socket") as wire:
+        wire.send(stream_request())
+        assert wire.line()
     assert closed.wait(30)
 
 
@@ -133,7 +131,7 @@ def test_a_cancelled_stream_is_closed(serve: Serve, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cancelled_call_that_collects_is_closed(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(request("stream", [-1, 0], 5))
         assert eventually(lambda: source.produced > 0)
         wire.send(cancel_request(5))
@@ -183,7 +181,7 @@ def test_a_drain_closes_a_websocket_with_a_stream_by_1001(serve: Serve, kind: st
 def test_a_stop_closes_streams(serve: Serve, kind: str, at_once: bool) -> None:
     server, source = serve(drain_timeout_s=0.1), Source(kind)
     source.add_to(server)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(b"".join(stream_request(id=id) for id in range(5)))
         assert wire.line()
         server.stop(at_once=at_once)
@@ -193,7 +191,7 @@ def test_a_stop_closes_streams(serve: Serve, kind: str, at_once: bool) -> None:
 @pytest.mark.parametrize("kind", ["batch", "async_batch", "thread_batch"])
 def test_a_batch_goes_on_for_its_other_calls(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(stream_request(id=1) + stream_request(id=2, token="u"))
         for token in ("t", "u"):
             while wire.message()["params"]["token"] != token:
@@ -211,9 +209,9 @@ def test_a_batch_goes_on_for_its_other_calls(serve: Serve, kind: str) -> None:
     assert source.opened == 1
 
 
-def slow_reader(port: int) -> StreamWire:
+def slow_reader(port: int) -> Wire:
     """A connection that takes little without reads."""
-    return StreamWire(port, buffer_bytes=4096)
+    return Wire(port, buffer_bytes=4096)
 
 
 def has_paused(server: ucall.Server, source: Source) -> bool:
@@ -303,7 +301,7 @@ def test_a_slow_reader_is_closed(serve: Serve, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_calls_are_answered_beside_streams(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
-    with StreamWire(server.port) as streaming, Wire(server.port) as collecting:
+    with Wire(server.port) as streaming, Wire(server.port) as collecting:
         streaming.send(stream_request())
         collecting.send(request("stream", [-1, 0]))
         assert streaming.line()
@@ -324,7 +322,7 @@ async def never_waits(n: int) -> AsyncIterator[int]:
 @pytest.mark.slow
 def test_an_async_generator_that_never_waits_lets_others_run(serve: Serve) -> None:
     server = serve(never_waits, add, tasks)
-    with StreamWire(server.port) as streaming, StreamWire(server.port) as collecting:
+    with Wire(server.port) as streaming, Wire(server.port) as collecting:
         collecting.send(request("never_waits", [10**9]))
         call = json.loads(request("never_waits", [10**9])) | {"_meta": {"progressToken": 1}}
         streaming.send(json.dumps(call).encode())
@@ -342,12 +340,12 @@ def test_an_async_generator_that_never_waits_lets_others_run(serve: Serve) -> No
 def test_streams_count_as_running_calls(serve: Serve, kind: str) -> None:
     server, source = serve(max_running_calls=2), Source(kind)
     source.add_to(server)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(b"".join(stream_request(id=id) for id in range(3)))
         while "id" not in (message := wire.message()):
             pass
         assert (message["id"], message["error"]["code"]) == (2, -32003)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         assert eventually(lambda: "result" in wire.call("stream", [1, 0]))
 
 
@@ -389,7 +387,7 @@ def test_a_generator_that_refuses_to_end_is_logged(
     server.add(function, "stream", threads=threads)
     call = json.loads(request("stream")) | {"_meta": {"progressToken": 1}}
     with caplog.at_level(logging.ERROR, "ucall"):
-        with StreamWire(server.port) as wire:
+        with Wire(server.port) as wire:
             wire.send(json.dumps(call).encode())
             assert wire.line()
 

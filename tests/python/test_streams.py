@@ -16,7 +16,7 @@ import httpx
 import pytest
 from programs import require
 from serving import Serve
-from streaming import KINDS, SINGLE_KINDS, Source, StreamWire, stream_request
+from streaming import KINDS, SINGLE_KINDS, Source, stream_request
 from websockets.sync.client import connect
 
 import ucall
@@ -49,7 +49,7 @@ def end_of(kind: str) -> str | None:
 def test_items_precede_the_reply(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
     reply = {"jsonrpc": "2.0", "id": 1, "result": end_of(kind)}
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(stream_request(n=3))
         expected = [progress(0), progress(1), progress(2), reply]
         assert [wire.message() for _ in expected] == expected
@@ -66,7 +66,7 @@ def test_items_precede_the_reply(serve: Serve, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_items_are_a_list_without_a_token(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         assert wire.result("stream", [3, 0]) == [0, 1, 2]
         assert wire.result("stream", [0, 0]) == []
         assert wire.result("stream", [50_000, 0]) == [*range(50_000)]
@@ -80,7 +80,7 @@ def test_items_are_a_list_without_a_token(serve: Serve, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_calls_of_one_batch_of_requests(serve: Serve, kind: str) -> None:
     server, _ = served(serve, kind)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         calls = [request("stream", [n, 0], n) for n in (1, 3)]
         wire.send(b"[" + b",".join(calls) + b"]")
         assert {reply["id"]: reply["result"] for reply in wire.message()} == {1: [0], 3: [0, 1, 2]}
@@ -189,7 +189,7 @@ def test_a_failure_is_the_reply_after_the_items(
         server.add(function, "fail", threads=where == "thread")
     call = json.loads(request("fail", [how])) | {"_meta": {"progressToken": 1}}
     code, message, data = FAILURES[how]
-    with StreamWire(server.port) as wire, caplog.at_level(logging.ERROR, "ucall"):
+    with Wire(server.port) as wire, caplog.at_level(logging.ERROR, "ucall"):
         wire.send(json.dumps(call).encode())
         items, reply = wire.stream()
         listed = wire.error("fail", [how])
@@ -207,7 +207,7 @@ def test_a_failure_is_the_reply_after_the_items(
 def test_a_list_of_items_has_the_limit_of_replies(serve: Serve, kind: str) -> None:
     server, source = serve(max_reply_bytes=1_000), Source(kind)
     source.add_to(server)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         error = wire.error("stream", [-1, 100])
         assert error["code"] == -32603
         assert "larger than a reply may be (max_reply_bytes)" in error["data"]
@@ -219,7 +219,7 @@ def test_a_list_of_items_has_the_limit_of_replies(serve: Serve, kind: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_calls_that_take_no_items_are_refused(serve: Serve, kind: str) -> None:
     server, source = served(serve, kind, stream="only")
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         error = wire.error("stream", [3, 0])
         assert (error["code"], error["message"]) == (-32600, "Invalid Request")
         assert "progressToken" in error["data"] and EVENTS in error["data"]
@@ -234,7 +234,7 @@ def test_calls_that_take_no_items_are_refused(serve: Serve, kind: str) -> None:
 def test_a_plain_function_answers_a_call_that_takes_items(serve: Serve) -> None:
     server = serve(total)
     call = json.loads(request("total", [[1, 2]])) | {"_meta": {"progressToken": 1}}
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(json.dumps(call).encode())
         assert wire.message()["result"] == 3
 
@@ -251,7 +251,7 @@ def test_the_calls_of_a_batch_end_each_by_itself(serve: Serve) -> None:
     ids = range(1, 6)
     calls = [json.loads(request("entries", [id], id)) for id in ids]
     meta = {"_meta": {"progressToken": "t"}}
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         wire.send(b"".join(json.dumps(call | meta).encode() for call in calls))
         replies, items = {}, []
         while len(replies) < len(ids):
@@ -273,7 +273,7 @@ def short(a: list[int]) -> Iterator[list[int]]:
 def test_a_batch_of_the_wrong_length_fails(serve: Serve) -> None:
     server = serve()
     server.batch(short)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         assert wire.error("short", [1])["data"] == (
             "result: expected 1 results for a batch of 1, got 2"
         )
@@ -308,7 +308,7 @@ def test_a_program_s_event_loop_runs_streams(hosted: Serve) -> None:
     server = hosted(total)
     for kind in KINDS:
         Source(kind).add_to(server, name=kind)
-    with StreamWire(server.port) as wire:
+    with Wire(server.port) as wire:
         for kind in KINDS:
             wire.send(stream_request(kind, n=500))
             assert wire.stream()[0] == [*range(500)]

@@ -54,9 +54,8 @@ def who(context: ucall.Context) -> dict[str, Any]:
 
 def wrapped(port: int, context: ssl.SSLContext, name: str = "localhost", **how: Any) -> Wire:
     """A wire under Python's TLS."""
-    wire = Wire(port)
-    wire.socket = context.wrap_socket(wire.socket, server_hostname=name, **how)
-    return wire
+    raw = Wire(port).socket
+    return Wire(context.wrap_socket(raw, server_hostname=name, **how))
 
 
 def shown_name(port: int, context: ssl.SSLContext, name: str) -> str:

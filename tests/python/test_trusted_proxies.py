@@ -131,10 +131,9 @@ def test_processes_on_a_unix_socket_are_trusted_by_name(serve: Serve, tmp_path: 
     for trusted, client in (([], ucall.Process), (["unix:"], tuple)):
         path = tmp_path / f"{len(trusted)}.sock"
         serve(look, uds=path, trusted_proxies=trusted)
-        with socket.socket(socket.AF_UNIX) as caller:
-            caller.connect(str(path))
-            caller.sendall(http(request("look", []), FOR))
-            assert caller.recv(1000)
+        with Wire(path) as caller:
+            caller.send(http(request("look", []), FOR))
+            assert caller.reply()[0] == 200
         assert isinstance(seen.pop(), client)
 
 

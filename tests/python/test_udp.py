@@ -26,6 +26,7 @@ from harness import eventually
 from ucall import aio
 from ucall._client.datagrams import Cookie, RoundTrips, Window, parse_reply
 from ucall.client import Client
+from wire import UdpWire
 
 __all__ = ["authority", "files"]
 
@@ -54,40 +55,13 @@ def _udp(serve: Serve, *functions: Any, **options: Any) -> ucall.Server:
     return serve(*functions, udp=True, **options)
 
 
-class Wire:
-    """A socket that sends datagrams as they are."""
-
-    def __init__(self, port: int | None) -> None:
-        assert port is not None
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.settimeout(60)
-        self._socket.connect(("127.0.0.1", port))
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def send(self, data: bytes | dict[str, Any]) -> int:
-        sent = data if isinstance(data, bytes) else json.dumps(data).encode()
-        return self._socket.send(sent)
-
-    def receive(self) -> Any:
-        return json.loads(self._socket.recv(65_536))
-
-    def exchange(self, data: bytes | dict[str, Any]) -> Any:
-        self.send(data)
-        return self.receive()
-
-
 def _request(method: str, params: Any = (), id: Any = 1, **others: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, "params": params, "id": id, **others}
 
 
 @pytest.fixture
-def wire(serve: Serve) -> Iterator[Wire]:
-    with Wire(_udp(serve, sum, later, fail, text).udp_port) as wire:
+def wire(serve: Serve) -> Iterator[UdpWire]:
+    with UdpWire(_udp(serve, sum, later, fail, text).udp_port) as wire:
         yield wire
 
 
@@ -146,7 +120,7 @@ def test_a_repeat_gets_the_reply_and_does_not_run(serve: Serve) -> None:
 
     server = _udp(serve, once)
     server.add(once, "again", idempotent=True)
-    with Wire(server.udp_port) as wire:
+    with UdpWire(server.udp_port) as wire:
         first = wire.exchange(_request("once", [1]))
         assert wire.exchange(_request("once", [1])) == first == {**first, "result": 1}
         assert wire.exchange(_request("once", [1], _meta={"timeout_ms": 9000})) == first
@@ -157,7 +131,7 @@ def test_a_repeat_gets_the_reply_and_does_not_run(serve: Serve) -> None:
 
 def test_a_datagram_without_a_valid_request_is_not_answered(serve: Serve) -> None:
     server = _udp(serve, sum)
-    with Wire(server.udp_port) as wire:
+    with UdpWire(server.udp_port) as wire:
         for data in (b"", b"{", b"[]", b"\xff", b"GET / HTTP/1.1\r\n\r\n", b"[1]", b"\0" * 65_507):
             wire.send(data)
         wire.send({"jsonrpc": "2.0", "id": 1, "result": 3})
@@ -171,11 +145,10 @@ def test_a_datagram_without_a_valid_request_is_not_answered(serve: Serve) -> Non
     assert (datagrams["invalid"], datagrams["sent"]) == (9, 1)
 
 
-def test_a_long_reply_needs_a_cookie_which_clients_get_by_themselves(wire: Wire) -> None:
+def test_a_long_reply_needs_a_cookie_which_clients_get_by_themselves(wire: UdpWire) -> None:
     request = _request("text", [300])
-    sent = wire.send(request)
-    error = wire.receive()["error"]
-    assert (error["code"], sent * 3 < 300) == (-32006, True)
+    error = wire.exchange(request)["error"]
+    assert (error["code"], len(json.dumps(request)) * 3 < 300) == (-32006, True)
     with_cookie = {**request, "_meta": error["data"]}
     assert wire.exchange(with_cookie)["result"] == text(300)
     cookie = wire.exchange(_request("rpc.cookie", [], 2))["result"]
@@ -350,7 +323,7 @@ def _reply(id: object, result: object) -> bytes:
 def test_two_servers_do_not_answer_each_other(serve: Serve) -> None:
     """A forged datagram makes one server answer another."""
     one, other = _udp(serve, sum, fail), _udp(serve, sum, fail)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger, Wire(one.udp_port) as wire:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger, UdpWire(one.udp_port) as wire:
         forger.bind(("127.0.0.1", 0))
         to = ("127.0.0.1", other.udp_port or 0)
         for method in ("sum", "fail", "nothing"):
@@ -368,7 +341,7 @@ def test_deadlines_and_limits_hold(serve: Serve) -> None:
         await asyncio.sleep(3600)
 
     server = _udp(serve, forever, sum, max_source_calls=3, drain_timeout_s=0.1)
-    with Wire(server.udp_port) as wire:
+    with UdpWire(server.udp_port) as wire:
         meta = {"cookie": wire.exchange(_request("rpc.cookie", [], 9))["result"]}
         for id in range(5):
             wire.send(_request("forever", [], id, _meta=meta))
@@ -376,7 +349,7 @@ def test_deadlines_and_limits_hold(serve: Serve) -> None:
         assert server.stats()["calls"] == 3
     assert server.stats()["datagrams"]["sent"] == 1
     server = _udp(serve, forever)
-    with Wire(server.udp_port) as wire:
+    with UdpWire(server.udp_port) as wire:
         reply = wire.exchange(_request("forever", [], 9, _meta={"timeout_ms": 20}))
         assert reply["error"]["code"] == -32001
 
@@ -389,7 +362,7 @@ def test_notifications_leave_half_of_all_running_calls_to_others(serve: Serve) -
         await asyncio.sleep(3600)
 
     server = _udp(serve, forever, max_running_calls=4, drain_timeout_s=0.1)
-    with Wire(server.udp_port) as wire:
+    with UdpWire(server.udp_port) as wire:
         notifications = [
             {"jsonrpc": "2.0", "method": "forever", "params": [number]} for number in range(6)
         ]
@@ -406,11 +379,11 @@ def test_notifications_leave_half_of_all_running_calls_to_others(serve: Serve) -
 def test_calls_a_second_of_an_address_are_limited(serve: Serve) -> None:
     server = _udp(serve, sum, max_source_calls_per_s=3)
     requests = [_request("sum", [number, 1], number) for number in range(4)]
-    with Wire(server.udp_port) as wire:
+    with UdpWire(server.udp_port) as wire:
         refused = wire.exchange(json.dumps(requests).encode())
         assert (refused["error"]["code"], server.stats()["calls"]) == (-32006, 0)
         wire.send(json.dumps(requests[:3]).encode())
-        assert [reply["result"] for reply in wire.receive()] == [1, 2, 3]
+        assert [reply["result"] for reply in wire.message()] == [1, 2, 3]
         # A cookie costs no call, and has calls of its own.
         cookie = wire.exchange(_request("rpc.cookie"))["result"]
         reply = wire.exchange(_request("sum", [4, 1], 4, _meta={"cookie": cookie}))
@@ -533,11 +506,11 @@ def test_workers_share_the_port_and_the_key_of_cookies(tmp_path: Any) -> None:
             return len(pids) == 2
 
         eventually(has_both)
-        with Wire(port) as wire:
+        with UdpWire(port) as wire:
             cookie = wire.exchange(_request("rpc.cookie"))["result"]
         # A cookie of one worker counts at both: sources are spread over them by their ports.
         for id in range(20):
-            with Wire(port) as wire:
+            with UdpWire(port) as wire:
                 reply = wire.exchange(_request("text", [900], id, _meta={"cookie": cookie}))
                 assert reply["result"] == text(900)
     finally:

@@ -25,6 +25,7 @@ import ucall
 from harness import eventually, http, refuses_descriptors, request
 from ucall import aio
 from ucall.client import Client
+from wire import Wire
 
 Serve = Callable[..., ucall.Server]
 
@@ -45,12 +46,10 @@ def path(tmp_path: Path) -> Path:
 
 def _exchange(path: Path, data: bytes) -> bytes:
     """Sends all bytes, shuts down the sending side, and reads until the server closes."""
-    with socket.socket(socket.AF_UNIX) as connected:
-        connected.settimeout(10)
-        connected.connect(str(path))
-        connected.sendall(data)
-        connected.shutdown(socket.SHUT_WR)
-        return b"".join(iter(lambda: connected.recv(65536), b""))
+    with Wire(path) as wire:
+        wire.send(data)
+        wire.end()
+        return wire.rest()
 
 
 def test_both_protocols(serve: Serve, path: Path) -> None:
@@ -186,12 +185,9 @@ def test_the_peer_process_is_known(serve: Serve, path: Path) -> None:
 def test_a_caller_hands_over_no_descriptors(serve: Serve, path: Path) -> None:
     # Closing one may block the server as long as the caller chooses (SO_LINGER).
     serve(add, uds=path)
-    with socket.socket(socket.AF_UNIX) as connected:
-        connected.settimeout(10)
-        connected.connect(str(path))
-        assert refuses_descriptors(connected)
-        connected.sendall(request("add", [40, 2]))
-        assert json.loads(connected.recv(65536))["result"] == 42
+    with Wire(path) as wire:
+        assert refuses_descriptors(wire.socket)
+        assert wire.result("add", [40, 2]) == 42
 
 
 def test_auth_may_use_the_peer_process(serve: Serve, path: Path) -> None:

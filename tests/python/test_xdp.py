@@ -6,7 +6,6 @@ import json
 import os
 import pwd
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from networks import Network
 import ucall
 from harness import eventually
 from ucall.client import Client
+from wire import UdpWire
 
 _ADDRESSES = ["192.0.2.2", "[2001:db8::2]"]
 
@@ -218,16 +218,15 @@ def test_bad_datagrams_are_counted_and_not_answered(network: Network) -> None:
         _until_serving(process)
         with (
             network.on_client(),
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire,
+            UdpWire(8000, host="192.0.2.2") as wire,
             Client("udp://192.0.2.2:8000", timeout=60) as client,
         ):
-            wire.connect(("192.0.2.2", 8000))
-            wire.setblocking(False)
+            wire.socket.setblocking(False)
             for document in (b"", b"{", b"[]", b'{"jsonrpc":"2.0","id":1,"result":2}'):
                 wire.send(document)
             assert client.sum(1, 2).json == 3
             with pytest.raises(BlockingIOError):
-                wire.recv(2048)
+                wire.message()
 
 
 def test_a_second_server_and_missing_capabilities_are_named(network: Network) -> None:

@@ -46,15 +46,15 @@ def frame(payload: bytes, opcode: int = TEXT, *, first: int = 0x80, mask: int = 
 
 def read_frame(peer: Peer) -> tuple[int, bytes]:
     """The opcode and the payload of the client's next frame."""
-    first, second = _take(peer, 2)
+    first, second = peer.take(2)
     assert second & 0x80, "a client masks its frames"
     length = second & 0x7F
     if length == 126:
-        [length] = struct.unpack(">H", _take(peer, 2))
+        [length] = struct.unpack(">H", peer.take(2))
     elif length == 127:
-        [length] = struct.unpack(">Q", _take(peer, 8))
-    key = _take(peer, 4)
-    payload = _take(peer, length)
+        [length] = struct.unpack(">Q", peer.take(8))
+    key = peer.take(4)
+    payload = peer.take(length)
     return first & 0xF, bytes(byte ^ key[at % 4] for at, byte in enumerate(payload))
 
 
@@ -65,10 +65,3 @@ def read_call(peer: Peer) -> Any:
         raise EOFError
     assert opcode == TEXT
     return json.loads(payload)
-
-
-def _take(peer: Peer, size: int) -> bytes:
-    while len(peer._received) < size:
-        peer._more()
-    data, peer._received = peer._received[:size], peer._received[size:]
-    return data

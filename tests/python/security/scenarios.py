@@ -26,7 +26,7 @@ def _read_replies(wire: Wire) -> str:
 
 def next_summary(wire: Wire) -> str:
     """The next reply in a word or two; empty at the end."""
-    while len(wire.received) < 5 and wire._more():
+    while len(wire.received) < 5 and wire.more():
         pass
     if not wire.received:
         return ""
@@ -69,7 +69,7 @@ def _trickling(data: bytes) -> Scenario:
 def _has_come(wire: Wire) -> bool:
     wire.socket.settimeout(0.001)
     try:
-        return not wire._more() or True
+        return not wire.more() or True
     except TimeoutError:
         return False
     finally:
@@ -193,12 +193,12 @@ def _one_more_than_busy(target: Target) -> str | None:
                 return "was accepted" if let_rest(target.process, *wires) else None
             new_wire.socket.settimeout(60)
             wires[5].socket.close()
-            return f"waits, then {'answered' if new_wire._more() else 'closed'}"
+            return f"waits, then {'answered' if new_wire.more() else 'closed'}"
 
 
 def _is_silent(wire: Wire) -> bool:
     try:
-        wire._more()
+        wire.more()
     except TimeoutError:
         return True
     return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import HOST, Wire, eventually, http, request
+from harness import Wire, eventually, http, request
 
 SERVED = Path(__file__).with_name("served.py")
 
@@ -40,14 +40,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "allowed_hosts": ["box.lan"],
     },
 }
-
-
-class SecureWire(Wire):
-    """The same over TLS."""
-
-    def __init__(self, port: int, context: ssl.SSLContext, timeout_s: float = 60) -> None:
-        super().__init__(port, timeout_s)
-        self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
 
 
 @dataclass
@@ -82,7 +74,7 @@ class Target:
         self.state()
 
     def wire(self) -> Wire:
-        return SecureWire(self.port, self.context) if self.context else Wire(self.port)
+        return Wire(self.port, context=self.context)
 
     def answers(self) -> bool:
         """Whether the same process still serves over HTTP and raw TCP."""

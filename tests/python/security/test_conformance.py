@@ -15,7 +15,6 @@ from conformance import DEMANDS, FRAGMENTS, H1SPEC, WHOLE, Demand
 from serving import Serve
 
 from harness import Wire
-from target import SecureWire
 
 __all__ = ["authority", "files"]
 
@@ -44,7 +43,7 @@ def connect(
         return lambda: Wire(server.port)
     secure = serve(add, ssl_certfile=files.both, **LONG_TIMEOUTS)
     context = authority.context()
-    return lambda: SecureWire(secure.port, context)
+    return lambda: Wire(secure.port, context=context)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,7 +73,7 @@ def test_the_server_waits_for_fragments(connect: Connect) -> None:
         for begun, wire in wires.items():
             wire.socket.settimeout(0.001)
             with pytest.raises(TimeoutError):
-                wire._more()
+                wire.more()
             wire.socket.settimeout(60)
             wire.send(WHOLE[len(begun) :])
             assert wire.reply()[0] == 200, begun
