@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from both_clients import new_client
 from serving import NO_URING, Serve
 
 import ucall
 from harness import Wire
+
+# Fixtures of other modules.
+__all__ = ["new_client"]
 
 # A shell that starts the tests in the background ignores Ctrl-C, and child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

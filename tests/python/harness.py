@@ -5,120 +5,35 @@ from __future__ import annotations
 import fcntl
 import functools
 import itertools
-import json
 import os
 import random
-import re
 import socket
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import forking
 import pytest
 
-HOST = "127.0.0.1"
-_DRAIN = b'{"jsonrpc":"2.0","method":"$/drain"'
+from wire import HOST, Wire, request
 
+__all__ = ["HOST", "Wire", "request"]
 
-def request(method: str, params: Any = None, id: Any = 1) -> bytes:
-    """The text of one call; no params with ``None``, a notification with ``id=...``."""
-    call: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-    if params is not None:
-        call["params"] = params
-    if id is not ...:
-        call["id"] = id
-    return json.dumps(call).encode()
+T = TypeVar("T")
 
 
 def http(body: bytes, *headers: str, target: str = "/", method: str = "POST") -> bytes:
     """An HTTP request with a body."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + body
-
-
-class Wire:
-    """A TCP connection to a server."""
-
-    def __init__(self, port: int, timeout_s: float = 60) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.received = b""
-        #: The notifications of a drain, which `line` and `rest` leave out.
-        self.drain_notices: list[bytes] = []
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def end(self) -> None:
-        """Shuts down the sending side."""
-        self.socket.shutdown(socket.SHUT_WR)
-
-    def _more(self) -> bool:
-        data = self.socket.recv(1 << 20)
-        self.received += data
-        return bool(data)
-
-    def line(self) -> bytes:
-        """The next raw reply, without its newline; empty at the end."""
-        while True:
-            while b"\n" not in self.received and self._more():
-                pass
-            line, _, self.received = self.received.partition(b"\n")
-            if not line.startswith(_DRAIN):
-                return line
-            self.drain_notices.append(line)
-
-    def reply(self, has_body: bool = True) -> tuple[int, bytes, bytes]:
-        """The next HTTP reply: status, head without its date, body. Status 0 at the end."""
-        while b"\r\n\r\n" not in self.received:
-            if not self._more():
-                return 0, b"", self.received
-        head, _, self.received = self.received.partition(b"\r\n\r\n")
-        length = int((re.search(rb"(?i)\r\ncontent-length: *(\d+)", head) or [b"", b"0"])[1])
-        length = length if has_body else 0
-        while len(self.received) < length and self._more():
-            pass
-        body, self.received = self.received[:length], self.received[length:]
-        return int(head.split()[1]), re.sub(rb"(?i)\r\ndate: [^\r]*", b"", head), body
-
-    def rest(self) -> bytes:
-        """All bytes until the server closes."""
-        while self._more():
-            pass
-        lines, self.received = self.received.splitlines(keepends=True), b""
-        self.drain_notices += [line.rstrip() for line in lines if line.startswith(_DRAIN)]
-        return b"".join(line for line in lines if not line.startswith(_DRAIN))
-
-    def call(self, method: str, params: Any = None) -> Any:
-        """The whole reply object of one raw call."""
-        self.send(request(method, params))
-        return json.loads(self.line())
-
-    def result(self, method: str, params: Any = None) -> Any:
-        """The result of one raw call; fails on an error."""
-        reply = self.call(method, params)
-        assert "result" in reply, reply
-        return reply["result"]
-
-    def error(self, method: str, params: Any = None) -> dict[str, Any]:
-        """The error of one raw call; fails on a result."""
-        reply = self.call(method, params)
-        assert "error" in reply, reply
-        error: dict[str, Any] = reply["error"]
-        return error
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> bool:
@@ -135,6 +50,20 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> bool:
         # At first it only releases the interpreter lock, later it sleeps.
         time.sleep(0 if waited_s < 0.0002 else 0.0005)
     return True
+
+
+def started(function: Callable[[], T]) -> Future[T]:
+    """Runs a function in a thread that does not delay the end of the tests."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def let_read(port: int) -> None:

@@ -88,25 +88,6 @@ async def connected(server: ucall.Server, scheme: str, **options: Any) -> AsyncI
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@run
-async def test_calls(server: ucall.Server, scheme: str) -> None:
-    async with connected(server, scheme) as client:
-        assert (await client.sum(a=2, b=3)).json == 5
-        assert (await client.math.sum(2, 3)).json == 5
-        assert (await client.call("echo", b"abc")).bytes == b"abc"
-        assert (await client({"method": "sum", "params": [1, 2], "id": "x"})).data["id"] == "x"
-        assert len((await client.echo("x" * 5_000_000)).json) == 5_000_000
-        with pytest.raises(ucall.RPCError, match="no"):
-            (await client.fail(7, "no")).raise_for_status()
-        with pytest.raises(ValueError, match="complex"):
-            await client.echo(1j)
-        await client.notify("echo", 1)
-        assert (await client.with_options(timeout=1, id=7).echo(1)).id == 7
-        assert "127.0.0.1" in repr(client)
-    assert server.stats()["accepted"] == 1
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
 def test_calls_within_uvloop(server: ucall.Server, scheme: str) -> None:
     uvloop = pytest.importorskip("uvloop")
 
@@ -118,28 +99,7 @@ def test_calls_within_uvloop(server: ucall.Server, scheme: str) -> None:
     assert uvloop.run(call()) == list(range(1, 21))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@run
-async def test_batches(server: ucall.Server, scheme: str) -> None:
-    async with connected(server, scheme) as client:
-        async with client.batch() as batch:
-            three = batch.sum(1, 2)
-            batch.notify("echo", "nobody hears")
-            refused = batch.fail(7, "no")
-        assert three.json == 3
-        assert refused.error is not None and refused.error.code == 7
-        batch = client.batch()
-        assert await batch.send() == []
-        batch.notify("echo")
-        assert len(batch) == 1 and await batch.send() == []
-        for number in range(1001):
-            batch.call("echo", number)
-        with pytest.raises(ucall.RPCError, match="32600"):
-            await batch.send()
-        assert (await client.sum(1, 2)).json == 3
-
-
-@pytest.mark.parametrize(("scheme", "connections"), [("http", 20), ("tcp", 1)])
+@pytest.mark.parametrize(("scheme", "connections"), [("http", 20), ("tcp", 1), ("ws", 1)])
 @run
 async def test_many_calls_at_once(server: ucall.Server, scheme: str, connections: int) -> None:
     async with connected(server, scheme, max_connections=20) as client:
@@ -209,19 +169,6 @@ async def test_a_timed_out_call_affects_no_other(
         holding.released.set()
         assert (await slow).json == "released"
         assert (await client.echo(1)).json == 1
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@run
-async def test_a_restarted_server_is_reconnected_to(server: ucall.Server, scheme: str) -> None:
-    async with connected(server, scheme) as client:
-        for _ in range(3):
-            assert (await client.sum(1, 2)).json == 3
-            await asyncio.to_thread(server.stop)
-            with pytest.raises(ucall.ConnectionError, match="cannot connect"):
-                await client.sum(1, 2)
-            await asyncio.to_thread(server.start)
-        assert (await client.sum(1, 2)).json == 3
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -324,21 +271,6 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
         assert (await first).json == 1
         assert (await client.echo(2)).json == 2
         await client.close()
-
-
-@run
-async def test_a_connection_in_use_closes_after_its_call(
-    server: ucall.Server,
-) -> None:
-    async with connected(server, "http") as client:
-        call = asyncio.create_task(client.sleep(0.1))
-        while server.stats()["calls"] == 0:
-            await asyncio.sleep(0.005)
-        await client.close()
-        assert (await call).json == 0.1
-        while server.stats()["connections"]:
-            await asyncio.sleep(0.005)
-        assert (await client.sum(1, 2)).json == 3
 
 
 @run
@@ -498,31 +430,6 @@ async def test_what_waits_to_be_sent_fails_with_its_connection() -> None:
             assert not raised.value.may_have_run
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        b"SSH-2.0\r\n\r\n",
-        http_reply(b"<html>"),
-        http_reply(result(1, "other")),
-        http_reply(b"gone", status="503 Service Unavailable"),
-        http_reply(result(1))[:-5],
-    ],
-)
-@run
-async def test_malformed_replies(reply: bytes) -> None:
-    def odd(peer: Peer) -> None:
-        peer.http_request()
-        peer.send(reply)
-
-    with scripted(odd) as server:
-        client = Client(port=server.port)
-        for number in (1, 2):
-            with pytest.raises(ucall.ConnectionError):
-                await client.echo(1)
-            assert server.accepted == number
-        await client.close()
-
-
 @run
 async def test_connections_closed_while_idle_are_replaced() -> None:
     def once(peer: Peer) -> None:
@@ -537,18 +444,6 @@ async def test_connections_closed_while_idle_are_replaced() -> None:
             # The loop must not see the end before the next call, so it is blocked meanwhile.
             assert eventually(lambda number=number: peers.ended == number + 1)  # type: ignore[misc]
         await client.close()
-
-
-@run
-async def test_replies_may_end_with_the_connection() -> None:
-    def closing(peer: Peer) -> None:
-        request = json.loads(peer.http_request())
-        peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + result(5, request["id"]))
-
-    with scripted(closing) as server:
-        client = Client(port=server.port)
-        assert (await client.echo(1)).json == 5
-        assert (await client.echo(1)).json == 5
 
 
 @run

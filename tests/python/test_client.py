@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 
 import ucall
-from harness import eventually
+from harness import eventually, started
 from ucall import aio
 from ucall.client import Client
-
-Make = Callable[..., Client]
 
 
 def sum(a: int, b: int) -> int:
@@ -63,13 +62,15 @@ def server(
 
 
 @pytest.fixture(params=["http", "tcp"])
-def client(request: pytest.FixtureRequest, server: ucall.Server) -> Iterator[Client]:
-    """A client of each protocol."""
-    with Client(f"{request.param}://127.0.0.1", server.port) as client:
+def client(
+    request: pytest.FixtureRequest, server: ucall.Server, new_client: NewClient
+) -> Iterator[Any]:
+    """A client of each kind and protocol."""
+    with new_client(f"{request.param}://127.0.0.1", server.port) as client:
         yield client
 
 
-def test_by_name_by_position_and_dotted(client: Client) -> None:
+def test_by_name_by_position_and_dotted(client: Any) -> None:
     assert client.sum(a=2, b=3).json == 5
     assert client.sum(2, 3).json == 5
     assert client.math.basic.sum(2, 3).json == 5
@@ -77,19 +78,19 @@ def test_by_name_by_position_and_dotted(client: Client) -> None:
     assert client.echo().json is None
 
 
-def test_a_param_may_be_named_self(server: ucall.Server, client: Client) -> None:
+def test_a_param_may_be_named_self(server: ucall.Server, client: Any) -> None:
     server.add(lambda self: self, name="same")
     assert client.same(self=1).json == client.call("same", self=1).json == 1
 
 
-def test_mixing_named_and_positional_params_is_rejected(client: Client) -> None:
+def test_mixing_named_and_positional_params_is_rejected(client: Any) -> None:
     with pytest.raises(TypeError, match="not both"):
         client.sum(2, b=3)
     with pytest.raises(TypeError, match="not both"):
         client.batch().sum(2, b=3)
 
 
-def test_whole_requests(client: Client) -> None:
+def test_whole_requests(client: Any) -> None:
     request = {"method": "sum", "params": {"a": 2, "b": 3}, "jsonrpc": "2.0", "id": 100}
     assert client(request).data == {"jsonrpc": "2.0", "id": 100, "result": 5}
     assert client({"method": "sum", "params": [2, 3], "id": 'é\n"/\\'}).id == 'é\n"/\\'
@@ -100,7 +101,7 @@ def test_whole_requests(client: Client) -> None:
         client([request])  # type: ignore[arg-type]
 
 
-def test_errors(client: Client) -> None:
+def test_errors(client: Any) -> None:
     response = client.fail(7, "no", {"why": [1]})
     assert response.data["error"] == {"code": 7, "message": "no", "data": {"why": [1]}}
     error = response.error
@@ -117,7 +118,7 @@ def test_errors(client: Client) -> None:
         client.absent().raise_for_status()
 
 
-def test_unsendable_params_raise_and_keep_the_connection(client: Client) -> None:
+def test_unsendable_params_raise_and_keep_the_connection(client: Any) -> None:
     assert client.sum(1, 2).json == 3
     with pytest.raises(ValueError, match=r"params\.value\[1\]: NaN cannot be written"):
         client.echo(value=[1, float("nan")])
@@ -132,7 +133,7 @@ def test_unsendable_params_raise_and_keep_the_connection(client: Client) -> None
     assert client.sum(1, 2).json == 3
 
 
-def test_batches(client: Client) -> None:
+def test_batches(client: Any) -> None:
     with client.batch() as batch:
         three = batch.sum(1, 2)
         batch.notify("echo", "nobody hears")
@@ -148,30 +149,31 @@ def test_batches(client: Client) -> None:
         refused.raise_for_status()
 
 
-def test_a_batch_as_a_builder(client: Client) -> None:
+def test_a_batch_as_a_builder(client: Any) -> None:
     batch = client.batch()
     assert batch.send() == []
     for number in range(100):
         batch.echo(number)
     assert [response.json for response in batch.send()] == list(range(100))
     batch.notify("echo", 1)
-    assert batch.send() == []
+    assert len(batch) == 1 and batch.send() == []
     batch.echo("again")
     assert [response.json for response in batch.send()] == ["again"]
 
 
-def test_a_batch_refused_as_a_whole_raises(client: Client) -> None:
+def test_a_batch_refused_as_a_whole_raises(client: Any) -> None:
     batch = client.batch()
     for number in range(1001):
         batch.echo(number)
     with pytest.raises(ucall.RPCError, match="32600"):
         batch.send()
+    assert client.sum(1, 2).json == 3
     with pytest.raises(ZeroDivisionError), client.batch() as batch:
         batch.echo(1)
         _ = 1 // 0
 
 
-def test_notifications(server: ucall.Server, client: Client) -> None:
+def test_notifications(server: ucall.Server, client: Any) -> None:
     heard: list[int] = []
     server.add(heard.append, name="hear")
     for number in range(3):
@@ -181,7 +183,7 @@ def test_notifications(server: ucall.Server, client: Client) -> None:
     assert server.stats()["accepted"] == 1
 
 
-def test_one_connection_is_kept(server: ucall.Server, client: Client) -> None:
+def test_one_connection_is_kept(server: ucall.Server, client: Any) -> None:
     for number in range(20):
         assert client.echo(number).json == number
     assert server.stats()["accepted"] == 1
@@ -190,7 +192,7 @@ def test_one_connection_is_kept(server: ucall.Server, client: Client) -> None:
     assert server.stats()["accepted"] == 2
 
 
-def test_a_connection_in_use_closes_after_its_call(server: ucall.Server, client: Client) -> None:
+def test_a_connection_in_use_closes_after_its_call(server: ucall.Server, client: Any) -> None:
     began, go_on = threading.Event(), threading.Event()
 
     def wait() -> bool:
@@ -198,17 +200,21 @@ def test_a_connection_in_use_closes_after_its_call(server: ucall.Server, client:
         return go_on.wait(60)
 
     server.add(wait, threads=True)
-    with ThreadPoolExecutor() as threads:
-        call = threads.submit(lambda: client.call("wait").json)
-        assert began.wait(60)
-        client.close()
-        go_on.set()
+    call = started(lambda: client.call("wait").json)
+    assert began.wait(60)
+    client.close()
+    go_on.set()
+    if repr(client).startswith("<ucall.aio.Client of tcp://"):
+        # All its calls share the connection.
+        with pytest.raises(ucall.ConnectionError, match="the client was closed"):
+            call.result()
+    else:
         assert call.result() is True
     assert eventually(lambda: server.stats()["connections"] == 0)
     assert client.sum(1, 2).json == 3
 
 
-def test_a_restarted_server_is_reconnected_to(server: ucall.Server, client: Client) -> None:
+def test_a_restarted_server_is_reconnected_to(server: ucall.Server, client: Any) -> None:
     for _ in range(3):
         assert client.sum(1, 2).json == 3
         server.stop()
@@ -218,7 +224,7 @@ def test_a_restarted_server_is_reconnected_to(server: ucall.Server, client: Clie
     assert client.sum(1, 2).json == 3
 
 
-def test_threads_share_a_client(server: ucall.Server, client: Client) -> None:
+def test_threads_share_a_client(server: ucall.Server, client: Any) -> None:
     with ThreadPoolExecutor(8) as threads:
         results = list(threads.map(lambda number: client.sum(number, 1).json, range(2000)))
     assert results == list(range(1, 2001))
@@ -226,7 +232,7 @@ def test_threads_share_a_client(server: ucall.Server, client: Client) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 65_536, 5_000_000])
-def test_sizes(client: Client, size: int) -> None:
+def test_sizes(client: Any, size: int) -> None:
     text = "é" * size
     assert client.echo(text).json == text
     data = os.urandom(size)
@@ -234,7 +240,7 @@ def test_sizes(client: Client, size: int) -> None:
     assert client.echo(value=memoryview(data)).bytes == data
 
 
-def test_timeouts(client: Client, held: list[threading.Event]) -> None:
+def test_timeouts(client: Any, held: list[threading.Event]) -> None:
     impatient_client = client.with_options(timeout=0.05)
     for number in range(2):
         start = time.monotonic()
@@ -248,18 +254,19 @@ def test_timeouts(client: Client, held: list[threading.Event]) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e10, float("nan"), float("inf")])
-def test_invalid_timeouts_are_rejected(client: Client, timeout: float) -> None:
+def test_invalid_timeouts_are_rejected(client: Any, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):
         client.with_options(timeout=timeout)
 
 
 def test_options_make_another_client_on_the_same_connections(
-    server: ucall.Server, client: Client
+    server: ucall.Server, client: Any
 ) -> None:
     other = client.with_options(id="mine", timeout=3)
     assert other.echo(1).id == "mine"
     assert client.echo(1).id == 1
     assert other.with_options(id=None).echo(1).id == 2
+    assert client.with_options(timeout=1, id=7).echo(1).id == 7
     assert server.stats()["accepted"] == 1
     with pytest.raises(TypeError):
         client.with_options(id=1.5)  # type: ignore[arg-type]
@@ -273,7 +280,7 @@ def test_documented_defaults_are_the_defaults() -> None:
         assert inspect.signature(aio.Client).parameters[name].default == parameters[name].default
 
 
-def test_repr_and_private_names(client: Client) -> None:
+def test_repr_and_private_names(client: Any) -> None:
     assert "127.0.0.1" in repr(client)
     assert repr(client.math.sum) == "<ucall method math.sum>"
     assert '"result":3' in repr(client.sum(1, 2))
@@ -283,19 +290,21 @@ def test_repr_and_private_names(client: Client) -> None:
         _ = client.math._absent
 
 
-def test_a_reply_past_the_limit(server: ucall.Server) -> None:
+def test_a_reply_past_the_limit(server: ucall.Server, new_client: NewClient) -> None:
     for scheme in ("http", "tcp"):
-        client = Client(f"{scheme}://127.0.0.1", server.port, max_reply_bytes=1000)
+        client = new_client(f"{scheme}://127.0.0.1", server.port, max_reply_bytes=1000)
         assert len(client.echo("x" * 900).json) == 900
         with pytest.raises(ucall.ConnectionError, match=r"max_reply_bytes \(1000 bytes\)"):
             client.echo("x" * 1000)
         assert client.sum(1, 2).json == 3
 
 
-def test_a_request_past_the_servers_limit(serve_once: Callable[..., ucall.Server]) -> None:
+def test_a_request_past_the_servers_limit(
+    serve_once: Callable[..., ucall.Server], new_client: NewClient
+) -> None:
     """The server's reason arrives although it stopped reading."""
     server = serve_once(echo, max_body_bytes=100_000)
-    http = Client(port=server.port)
+    http = new_client(port=server.port)
     for _ in range(3):
         with pytest.raises((ucall.HTTPError, ucall.RPCError), match="max_body_bytes"):
             http.echo("x" * 30_000_000).raise_for_status()
@@ -321,13 +330,13 @@ def test_no_descriptor_leaks(server: ucall.Server, held: list[threading.Event]) 
     assert eventually(lambda: descriptors() <= before)
 
 
-def test_a_forked_child_opens_new_connections(server: ucall.Server, client: Client) -> None:
-    assert client.sum(1, 2).json == 3
+@pytest.mark.parametrize("scheme", ["http", "tcp"])
+def test_a_forked_child_opens_new_connections(server: ucall.Server, scheme: str) -> None:
     source = f"""
 import os
 from ucall import aio
 from ucall.client import Client
-client = Client({str(client._options.address)!r})
+client = Client("{scheme}://127.0.0.1:{server.port}")
 assert client.echo("a").json == "a"
 child = os.fork()
 for number in range(200):
@@ -400,8 +409,10 @@ print(len(client.echo("x" * 20_000_000).json))
     assert done.stdout == b"20000000\n", done.stderr
 
 
-def test_other_threads_run_during_a_call(server: ucall.Server, held: list[threading.Event]) -> None:
-    client = Client(port=server.port)
+def test_other_threads_run_during_a_call(
+    server: ucall.Server, held: list[threading.Event], new_client: NewClient
+) -> None:
+    client = new_client(port=server.port)
     # Another thread ends the call.
     threading.Timer(0.1, held[0].set).start()
     assert client.hold(0).json is True

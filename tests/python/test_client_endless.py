@@ -5,19 +5,19 @@ Time bounds are generous: they only distinguish a call that ends from one that d
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from certificates import Authority, Files, authority, files
 from scripted import Peer, Script, Scripted, answering, http_reply, result, scripted
 
 import ucall
-from ucall import _core, aio
+from ucall import _core
 from ucall.client import Client
 
 __all__ = ["authority", "files"]
@@ -63,23 +63,6 @@ RAW = {
 }
 CASES = [("http", *case) for case in HTTP.items()] + [("tcp", *case) for case in RAW.items()]
 
-Call = Callable[[str, int, ssl.SSLContext | None], None]
-
-
-def call(scheme: str, port: int, context: ssl.SSLContext | None) -> None:
-    uri = f"{scheme}{'s' if context else ''}://localhost"
-    with Client(uri, port, **OPTIONS, verify=context or True) as client:
-        client.sum(1, 2).raise_for_status()
-
-
-def call_with_asyncio(scheme: str, port: int, context: ssl.SSLContext | None) -> None:
-    async def run() -> None:
-        uri = f"{scheme}{'s' if context else ''}://localhost"
-        async with aio.Client(uri, port, **OPTIONS, verify=context or True) as client:
-            (await client.sum(1, 2)).raise_for_status()
-
-    asyncio.run(run())
-
 
 def endless(scheme: str, first: bytes, again: bytes, context: ssl.SSLContext | None) -> Script:
     """A script that sends as long as the client reads."""
@@ -111,19 +94,18 @@ def trickling(scheme: str, first: bytes, again: bytes) -> Script:
     return script
 
 
-def ends(server: Scripted, how: Call, scheme: str, context: ssl.SSLContext | None = None) -> str:
+def ends(
+    server: Scripted, new_client: NewClient, scheme: str, context: ssl.SSLContext | None = None
+) -> str:
     """The reason with which a call fails."""
-    began = time.monotonic()
-    with pytest.raises((ucall.TimeoutError, ucall.ConnectionError, ucall.RPCError)) as raised:
-        how(scheme, server.port, context)
+    began, uri = time.monotonic(), f"{scheme}{'s' if context else ''}://localhost"
+    with (
+        pytest.raises((ucall.TimeoutError, ucall.ConnectionError, ucall.RPCError)) as raised,
+        new_client(uri, server.port, **OPTIONS, verify=context or True) as client,
+    ):
+        client.sum(1, 2).raise_for_status()
     assert time.monotonic() - began < END_S
     return str(raised.value)
-
-
-@pytest.fixture(params=[call, call_with_asyncio], ids=["sync", "asyncio"])
-def how(request: pytest.FixtureRequest) -> Call:
-    made: Call = request.param
-    return made
 
 
 @pytest.mark.parametrize(
@@ -132,24 +114,24 @@ def how(request: pytest.FixtureRequest) -> Call:
 class TestEndless:
     @pytest.mark.slow
     def test_as_fast_as_it_can(
-        self, how: Call, scheme: str, name: str, sent: tuple[bytes, bytes]
+        self, new_client: NewClient, scheme: str, name: str, sent: tuple[bytes, bytes]
     ) -> None:
         with scripted(endless(scheme, *sent, None)) as server:
-            why = ends(server, how, scheme)
+            why = ends(server, new_client, scheme)
         if name.startswith("heads"):
             assert f"more than {INFORMATIONAL_MAX} heads of status 1xx" in why
 
     @pytest.mark.slow
     def test_a_byte_at_a_time(
-        self, how: Call, scheme: str, name: str, sent: tuple[bytes, bytes]
+        self, new_client: NewClient, scheme: str, name: str, sent: tuple[bytes, bytes]
     ) -> None:
         with scripted(trickling(scheme, *sent)) as server:
-            ends(server, how, scheme)
+            ends(server, new_client, scheme)
 
     @pytest.mark.slow
     def test_under_tls(
         self,
-        how: Call,
+        new_client: NewClient,
         scheme: str,
         name: str,
         sent: tuple[bytes, bytes],
@@ -159,7 +141,7 @@ class TestEndless:
         own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         own.load_cert_chain(files.both)
         with scripted(endless(scheme, *sent, own)) as server:
-            ends(server, how, scheme, authority.context())
+            ends(server, new_client, scheme, authority.context())
 
 
 def record(kind: int, content: bytes) -> bytes:
@@ -177,7 +159,9 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_handshake_that_never_ends(how: Call, name: str, authority: Authority) -> None:
+def test_a_handshake_that_never_ends(
+    new_client: NewClient, name: str, authority: Authority
+) -> None:
     def script(peer: Peer) -> None:
         peer.socket.recv(1 << 16)
         many = RECORDS[name] * 64
@@ -185,7 +169,7 @@ def test_a_handshake_that_never_ends(how: Call, name: str, authority: Authority)
             peer.send(many)
 
     with scripted(script) as server:
-        ends(server, how, "http", authority.context())
+        ends(server, new_client, "http", authority.context())
 
 
 @pytest.mark.parametrize("count", [INFORMATIONAL_MAX, INFORMATIONAL_MAX + 1])
@@ -241,7 +225,9 @@ def full_port_fixture() -> Iterator[int]:
     yield from full_listener()
 
 
-def test_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch, full_port: int) -> None:
+def test_addresses_share_the_time(
+    monkeypatch: pytest.MonkeyPatch, full_port: int, new_client: NewClient
+) -> None:
     asked = []
 
     def addresses(*_: object, **__: object) -> list[object]:
@@ -252,7 +238,7 @@ def test_addresses_share_the_time(monkeypatch: pytest.MonkeyPatch, full_port: in
     monkeypatch.setattr(socket, "getaddrinfo", addresses)
     began = time.monotonic()
     with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.1 s"):
-        Client(port=full_port, timeout=0.1).sum(1, 2)
+        new_client("server.test", timeout=0.1).sum(1, 2)
     assert asked and time.monotonic() - began < END_S
 
 

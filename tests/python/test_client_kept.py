@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
-from collections.abc import Callable
 
 import pytest
-from scripted import Peer, Scripted, answering, http_reply, result, scripted
+from both_clients import NewClient
+from scripted import Peer, answering, http_reply, result, scripted
 
 from harness import eventually
-from ucall import aio
 from ucall._cli.progress import ProgressObserver
 from ucall._client import sockets
 from ucall._client.backoff import backoff
 from ucall.client import Client
 
 
-def call_twice(server: Scripted) -> None:
-    with Client(port=server.port) as client:
-        assert [client.echo(number).json for number in (1, 2)] == [[1], [2]]
-
-
-def call_twice_observed(server: Scripted) -> None:
-    """Over the connections that TLS uses, too."""
-    observer = ProgressObserver(is_verbose=False, has_bar=False)
-    with Client(port=server.port, _observer=observer) as client:
-        assert [client.echo(number).json for number in (1, 2)] == [[1], [2]]
-
-
-def call_twice_async(server: Scripted) -> None:
-    async def call() -> None:
-        async with aio.Client(port=server.port) as client:
-            assert [(await client.echo(number)).json for number in (1, 2)] == [[1], [2]]
-
-    asyncio.run(call())
-
-
-@pytest.mark.parametrize("call", [call_twice, call_twice_observed, call_twice_async])
-def test_a_connection_is_not_used_after_a_minute(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[Scripted], None]
+def check_a_minute(
+    monkeypatch: pytest.MonkeyPatch, new_client: NewClient, **options: object
 ) -> None:
+    def call_twice() -> None:
+        with new_client(port=server.port, **options) as client:
+            assert [client.echo(number).json for number in (1, 2)] == [[1], [2]]
+
     assert sockets.IDLE_MAX_S == 60
     with scripted(answering()) as server:
-        call(server)
+        call_twice()
         assert server.accepted == 1
         monkeypatch.setattr(sockets, "IDLE_MAX_S", 0.0)
-        call(server)
+        call_twice()
         assert server.accepted == 3
+
+
+def test_a_connection_is_not_used_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch, new_client: NewClient
+) -> None:
+    check_a_minute(monkeypatch, new_client)
+
+
+def test_an_observed_connection_is_not_used_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one of those that TLS uses."""
+    check_a_minute(monkeypatch, Client, _observer=ProgressObserver(is_verbose=False, has_bar=False))
 
 
 def test_sixteen_idle_connections_are_kept() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from certificates import Authority, Files, authority, files
 from scripted import Peer, scripted
 from serving import Serve
@@ -19,28 +20,25 @@ from serving import Serve
 import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
-from ucall.client import Client
 from ucall.schema.description import describe
 
 # The fixtures, for pytest.
 __all__ = ["authority", "files"]
 
-KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
 SCHEMES = pytest.mark.parametrize("scheme", ["http://", "tcp://", "ws://"])
 
 
-def call(uris: str | list[str], kind: str, method: str, *args: object, **options: Any) -> Any:
+def call(new_client: NewClient, uris: str | list[str], *args: object, **options: Any) -> Any:
     """One call of a new client."""
     of_client = {name: options.pop(name) for name in ("timeout", "verify") if name in options}
-    if kind == "threads":
-        with Client(uris, **of_client) as client:
-            return client.with_options(**options).call(method, *args).json
+    with new_client(uris, **of_client) as client:
+        return client.with_options(**options).call(*args).json
 
-    async def main() -> Any:
-        async with aio.Client(uris, **of_client) as client:
-            return (await client.with_options(**options).call(method, *args)).json
 
-    return asyncio.run(main())
+def items(new_client: NewClient, uris: list[str]) -> list[Any]:
+    """Those of a new client's stream."""
+    with new_client(uris) as client:
+        return list(client.stream.generate(3))
 
 
 def replies(*bodies: dict[str, Any]) -> Callable[[Peer], None]:
@@ -78,38 +76,36 @@ def fine() -> Iterator[ucall.Server]:
         yield server
 
 
-@KINDS
 @pytest.mark.parametrize("code", [-32002, -32003])
-def test_a_refused_call_goes_to_another_server(fine: ucall.Server, kind: str, code: int) -> None:
+def test_a_refused_call_goes_to_another_server(
+    fine: ucall.Server, new_client: NewClient, code: int
+) -> None:
     with scripted(replies(error(code, {"retry_after_ms": 5000}))) as refuses:
         uris = [f"{HOST}:{refuses.port}", f"{HOST}:{fine.port}"]
-        assert all(call(uris, kind, "count", 1) == 2 for _ in range(30))
+        assert all(call(new_client, uris, "count", 1) == 2 for _ in range(30))
         assert refuses.accepted > 0
 
 
-@KINDS
 def test_an_overloaded_server_is_left_alone_as_long_as_it_asks(
-    fine: ucall.Server, kind: str
+    fine: ucall.Server, new_client: NewClient
 ) -> None:
     with scripted(replies(error(-32003, {"retry_after_ms": 30_000}))) as refuses:
         uris = [f"{HOST}:{refuses.port}", f"{HOST}:{fine.port}"]
-        with Client(uris) as client:
+        with new_client(uris) as client:
             assert [client.count(number).json for number in range(50)] == list(range(1, 51))
         assert refuses.accepted == 1
 
 
-@KINDS
-def test_without_another_server_the_caller_gets_the_refusal(kind: str) -> None:
+def test_without_another_server_the_caller_gets_the_refusal(new_client: NewClient) -> None:
     with scripted(replies(error(-32003, {"retry_after_ms": 30_000}))) as refuses:
         uris = [f"{HOST}:{refuses.port}"]
         with pytest.raises(ucall.RPCError) as caught:
-            call(uris, kind, "count", 1)
+            call(new_client, uris, "count", 1)
         assert caught.value.code == -32003 and refuses.accepted == 1
 
 
-@KINDS
 def test_a_call_that_may_have_run_is_repeated_only_if_it_is_idempotent(
-    fine: ucall.Server, kind: str
+    fine: ucall.Server, new_client: NewClient
 ) -> None:
     with scripted(replies({})) as cuts:
         uris = [f"{HOST}:{cuts.port}", f"{HOST}:{fine.port}"]
@@ -118,7 +114,7 @@ def test_a_call_that_may_have_run_is_repeated_only_if_it_is_idempotent(
             failed = 0
             for _ in range(20):
                 try:
-                    assert call(uris, kind, "count", 1, **options) == 2
+                    assert call(new_client, uris, "count", 1, **options) == 2
                 except ucall.ConnectionError as error:
                     assert error.may_have_run
                     failed += 1
@@ -129,8 +125,7 @@ def test_a_call_that_may_have_run_is_repeated_only_if_it_is_idempotent(
         assert failures(idempotent=True) == 0 and cuts.accepted > accepted
 
 
-@KINDS
-def test_each_server_gets_its_own_host_and_the_time_that_is_left(kind: str) -> None:
+def test_each_server_gets_its_own_host_and_the_time_that_is_left(new_client: NewClient) -> None:
     heads: list[bytes] = []
     seen = threading.Event()
 
@@ -145,7 +140,7 @@ def test_each_server_gets_its_own_host_and_the_time_that_is_left(kind: str) -> N
     with scripted(slow_refusal) as one, scripted(slow_refusal) as other:
         uris = [f"{HOST}:{one.port}", f"{HOST}:{other.port}"]
         with pytest.raises(ucall.RPCError):
-            call(uris, kind, "count", 1, timeout=30)
+            call(new_client, uris, "count", 1, timeout=30)
     hosts = {re.search(rb"Host: (\S+)", head)[1] for head in heads}  # type: ignore[index]
     assert hosts == {b"%s:%d" % (HOST.encode(), it.port) for it in (one, other)}
     times = [int(re.search(rb"Ucall-Timeout-Ms: (\d+)", head)[1]) for head in heads]  # type: ignore[index]
@@ -153,8 +148,7 @@ def test_each_server_gets_its_own_host_and_the_time_that_is_left(kind: str) -> N
     assert times == sorted(times, reverse=True)
 
 
-@KINDS
-def test_each_server_gets_its_own_host(kind: str) -> None:
+def test_each_server_gets_its_own_host(new_client: NewClient) -> None:
     hosts: dict[int, set[bytes]] = {}
 
     def answer(peer: Peer) -> None:
@@ -166,25 +160,16 @@ def test_each_server_gets_its_own_host(kind: str) -> None:
             text = json.dumps({"jsonrpc": "2.0", "id": id, "result": 1}).encode()
             peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text), text)
 
-    async def main(uris: list[str]) -> None:
-        async with aio.Client(uris) as client:
-            for number in range(20):
-                await client.count(number)
-
     with scripted(answer) as one, scripted(answer) as other:
         uris = [f"{HOST}:{it.port}" for it in (one, other)]
-        if kind == "threads":
-            with Client(uris) as client:
-                for number in range(20):
-                    client.count(number)
-        else:
-            asyncio.run(main(uris))
+        with new_client(uris) as client:
+            for number in range(20):
+                client.count(number)
     assert hosts == {it.port: {f"{HOST}:{it.port}".encode()} for it in (one, other)}
 
 
-@KINDS
-def test_requests_that_a_drain_has_not_read_are_sent_again(fine: ucall.Server, kind: str) -> None:
-    """The server reads one request of two, and says so."""
+def test_requests_that_a_drain_has_not_read_are_sent_again(fine: ucall.Server) -> None:
+    """The server reads one request of two over the connection of an asyncio client, and says so."""
 
     def drain(peer: Peer) -> None:
         peer.raw_request()
@@ -214,38 +199,29 @@ def ucall_addresses(uris: list[str]) -> Any:
     return Addresses(uris).list
 
 
-def test_a_raw_connection_says_that_its_request_was_not_read() -> None:
+def test_a_raw_connection_says_that_its_request_was_not_read(new_client: NewClient) -> None:
     def drain(peer: Peer) -> None:
         peer.raw_request()
         peer.send(b'{"jsonrpc":"2.0","method":"$/drain","params":{"read":0}}\n')
 
-    with scripted(drain) as drains, Client(f"tcp://{HOST}:{drains.port}") as client:
+    with scripted(drain) as drains, new_client(f"tcp://{HOST}:{drains.port}") as client:
         with pytest.raises(ucall.ConnectionError) as caught:
             client.count(1)
         assert not caught.value.may_have_run
 
 
-@KINDS
 @SCHEMES
-def test_streams_skip_a_server_that_is_down(fine: ucall.Server, kind: str, scheme: str) -> None:
+def test_streams_skip_a_server_that_is_down(
+    fine: ucall.Server, new_client: NewClient, scheme: str
+) -> None:
     uris = [f"{scheme}{HOST}:{free_port()}", f"{scheme}{HOST}:{fine.port}"]
-
-    def items() -> list[Any]:
-        with Client(uris) as client:
-            return list(client.stream.generate(3))
-
-    async def main() -> list[Any]:
-        async with aio.Client(uris) as client:
-            return [item async for item in client.stream.generate(3)]
-
     for _ in range(5):
-        assert (items() if kind == "threads" else asyncio.run(main())) == [0, 1, 2]
+        assert items(new_client, uris) == [0, 1, 2]
 
 
-@KINDS
 @pytest.mark.parametrize("code", [-32002, -32003])
 def test_streams_that_are_refused_begin_on_another_server(
-    fine: ucall.Server, kind: str, code: int
+    fine: ucall.Server, new_client: NewClient, code: int
 ) -> None:
     def refuse(peer: Peer) -> None:
         while True:
@@ -255,29 +231,20 @@ def test_streams_that_are_refused_begin_on_another_server(
     with scripted(refuse) as refuses:
         uris = [f"tcp://{HOST}:{refuses.port}", f"tcp://{HOST}:{fine.port}"]
 
-        def items() -> list[Any]:
-            with Client(uris) as client:
-                return list(client.stream.generate(3))
-
-        async def main() -> list[Any]:
-            async with aio.Client(uris) as client:
-                return [item async for item in client.stream.generate(3)]
-
         def has_been_refused() -> bool:
-            assert (items() if kind == "threads" else asyncio.run(main())) == [0, 1, 2]
+            assert items(new_client, uris) == [0, 1, 2]
             return refuses.accepted > 0
 
         assert eventually(has_been_refused)
         # Without another one the stream fails with the refusal.
         del uris[1]
         with pytest.raises(ucall.RPCError) as caught:
-            _ = items() if kind == "threads" else asyncio.run(main())
+            items(new_client, uris)
         assert caught.value.code == code
 
 
-@KINDS
 @pytest.mark.parametrize("ending", ["item", "cut", "refusal", "late"])
-def test_a_server_counts_a_stream_until_it_is_closed(kind: str, ending: str) -> None:
+def test_a_server_counts_a_stream_until_it_is_closed(new_client: NewClient, ending: str) -> None:
     """Also one that another server had to begin, or none could."""
 
     def answer(peer: Peer) -> None:
@@ -295,38 +262,23 @@ def test_a_server_counts_a_stream_until_it_is_closed(kind: str, ending: str) -> 
 
     counts: list[list[int]] = []
 
-    def count(client: Any) -> None:
+    def count() -> None:
         counts.append([len(it.running) for it in client._pool._balancer.members])
-
-    def read(uris: list[str], limit: dict[str, Any]) -> None:
-        with Client(uris, **limit) as client:
-            stream = client.stream.generate(1)
-            with suppress(OSError, ucall.RPCError):
-                for _ in stream:
-                    count(client)
-            count(client)
-
-    async def read_later(uris: list[str], limit: dict[str, Any]) -> None:
-        async with aio.Client(uris, **limit) as client:
-            stream = client.stream.generate(1)
-            with suppress(OSError, ucall.RPCError):
-                async for _ in stream:
-                    count(client)
-            count(client)
 
     limit = {"timeout": 0.05} if ending == "late" else {}
     with scripted(answer) as one, scripted(answer) as other:
         uris = [f"tcp://{HOST}:{it.port}" for it in (one, other)]
-        if kind == "threads":
-            read(uris, limit)
-        else:
-            asyncio.run(read_later(uris, limit))
+        with new_client(uris, **limit) as client:
+            stream = client.stream.generate(1)
+            with suppress(OSError, ucall.RPCError):
+                for _ in stream:
+                    count()
+            count()
     assert counts.pop() == [0, 0]
     assert [sorted(it) for it in counts] == ([[0, 1]] if ending == "item" else [])
 
 
-@KINDS
-def test_a_time_limit_that_the_program_sets_is_sent_without_headers(kind: str) -> None:
+def test_a_time_limit_that_the_program_sets_is_sent_without_headers(new_client: NewClient) -> None:
     """And an attempt at another server has the time that is left."""
     seen: list[dict[str, Any]] = []
 
@@ -342,45 +294,43 @@ def test_a_time_limit_that_the_program_sets_is_sent_without_headers(kind: str) -
         uris = [f"tcp://{HOST}:{refuses.port}"]
         for limit in ({}, {"timeout": None}, {"timeout": 5}):
             with pytest.raises(ucall.RPCError):
-                call(uris, kind, "count", 1, **limit)
+                call(new_client, uris, "count", 1, **limit)
     assert all("_meta" not in it for it in seen[:-3])
     limits = [it["_meta"]["timeout_ms"] for it in seen[-3:]]
     # It was tried three times, with pauses of 0.1 and 0.3 s.
     assert limits[0] == 5000 and 4000 < limits[2] < limits[1] - 250 < 4700
 
 
-@KINDS
 @pytest.mark.parametrize("scheme", ["tcp://", "ws://"])
 def test_a_server_learns_the_time_limit_without_headers(
-    serve: Serve, kind: str, scheme: str
+    serve: Serve, new_client: NewClient, scheme: str
 ) -> None:
     def left(ctx: ucall.Context) -> float:
         assert ctx.time_left is not None
         return ctx.time_left
 
     server = serve(left)
-    assert 0 < call(f"{scheme}{HOST}:{server.port}", kind, "left", timeout=7) <= 7
-    with Client(f"{scheme}{HOST}:{server.port}", timeout=7) as client, client.batch() as batch:
+    assert 0 < call(new_client, f"{scheme}{HOST}:{server.port}", "left", timeout=7) <= 7
+    with new_client(f"{scheme}{HOST}:{server.port}", timeout=7) as client, client.batch() as batch:
         found = batch.left()
     assert 0 < found.json <= 7
 
 
-def test_an_error_has_the_seconds_of_its_retry_after() -> None:
+def test_an_error_has_the_seconds_of_its_retry_after(new_client: NewClient) -> None:
     def refuse(peer: Peer) -> None:
         peer.http_request()
         head = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 25\r\nContent-Length: 0\r\n\r\n"
         peer.send(head)
 
-    with scripted(refuse) as refuses, Client(f"{HOST}:{refuses.port}") as client:
+    with scripted(refuse) as refuses, new_client(f"{HOST}:{refuses.port}") as client:
         with pytest.raises(ucall.HTTPError) as caught:
             client.count(1)
         assert caught.value.retry_after_s == 25
 
 
-@KINDS
-def test_batches_and_notifications(fine: ucall.Server, kind: str) -> None:
+def test_batches_and_notifications(fine: ucall.Server, new_client: NewClient) -> None:
     uris = [f"{HOST}:{free_port()}", f"{HOST}:{fine.port}"]
-    with Client(uris) as client:
+    with new_client(uris) as client:
         for _ in range(5):
             client.notify("count", 1)
             with client.batch() as batch:
@@ -389,57 +339,52 @@ def test_batches_and_notifications(fine: ucall.Server, kind: str) -> None:
             assert client({"method": "count", "params": [4]}).json == 5
 
 
-@KINDS
 @pytest.mark.parametrize("scheme", ["unix://", "tcp+unix://", "ws+unix://"])
-def test_unix_sockets(tmp_path: Path, kind: str, scheme: str) -> None:
+def test_unix_sockets(tmp_path: Path, new_client: NewClient, scheme: str) -> None:
     with ExitStack() as stack:
         for name in "ab":
             server = ucall.Server(uds=str(tmp_path / name))
             server.add(lambda number: number + 1, "count")
             stack.enter_context(server)
         uris = [f"{scheme}{tmp_path / name}" for name in "abc"]
-        assert all(call(uris, kind, "count", 1) == 2 for _ in range(5))
+        assert all(call(new_client, uris, "count", 1) == 2 for _ in range(5))
 
 
-@KINDS
 @pytest.mark.parametrize("scheme", ["https", "tcps", "wss"])
 def test_tls_checks_the_name_that_was_resolved(
-    serve_once: Serve, kind: str, scheme: str, authority: Authority, files: Files
+    serve_once: Serve, new_client: NewClient, scheme: str, authority: Authority, files: Files
 ) -> None:
     server = serve_once(ssl_certfile=files.both)
     server.add(lambda number: number + 1, "count")
     verify = str(authority.path)
     uri = f"dns+{scheme}://localhost:{server.port}"
-    assert call(uri, kind, "count", 1, verify=verify) == 2
+    assert call(new_client, uri, "count", 1, verify=verify) == 2
     with pytest.raises(ucall.ConnectionError, match=r"cannot connect to 127\.0\.0\.2"):
-        call(f"dns+{scheme}://127.0.0.2:{server.port}", kind, "count", 1, verify=verify)
+        call(new_client, f"dns+{scheme}://127.0.0.2:{server.port}", "count", 1, verify=verify)
 
 
-@KINDS
-def test_a_name_that_is_not_known(kind: str) -> None:
+def test_a_name_that_is_not_known(new_client: NewClient) -> None:
     with pytest.raises(ucall.ConnectionError, match=r"cannot connect to nobody\.invalid") as caught:
-        call("dns://nobody.invalid:80", kind, "count", 1)
+        call(new_client, "dns://nobody.invalid:80", "count", 1)
     assert not caught.value.may_have_run
 
 
-@KINDS
-def test_keys_pick_servers(kind: str) -> None:
+def test_keys_pick_servers(new_client: NewClient) -> None:
     with ExitStack() as stack:
         servers = [ucall.Server(port=0) for _ in range(3)]
         for number, server in enumerate(servers):
             server.add(lambda number=number: number, "who")
             stack.enter_context(server)
         uris = [f"{HOST}:{server.port}" for server in servers]
-        with Client(uris) as client:
+        with new_client(uris) as client:
             found = [
                 {client.with_options(key=key).who().json for _ in range(5)} for key in range(20)
             ]
         assert all(len(it) == 1 for it in found) and len(set.union(*found)) == 3
-        assert call(uris, kind, "who", key=7) == next(iter(found[7]))
+        assert call(new_client, uris, "who", key=7) == next(iter(found[7]))
 
 
-@KINDS
-def test_functions_declare_that_they_are_idempotent(kind: str) -> None:
+def test_functions_declare_that_they_are_idempotent(new_client: NewClient) -> None:
     """Which the client learns from a server that works."""
     with scripted(replies({})) as cuts:
         server = ucall.Server(port=0)
@@ -452,7 +397,7 @@ def test_functions_declare_that_they_are_idempotent(kind: str) -> None:
         }
         with server:
             uris = [f"{HOST}:{cuts.port}", f"{HOST}:{server.port}"]
-            assert all(call(uris, kind, "get") == "got" for _ in range(30))
+            assert all(call(new_client, uris, "get") == "got" for _ in range(30))
             with pytest.raises(ucall.ConnectionError):
                 for _ in range(50):
-                    call(uris, kind, "put")
+                    call(new_client, uris, "put")

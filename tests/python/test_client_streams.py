@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -13,12 +12,14 @@ from typing import Any
 
 import forking
 import pytest
+from both_clients import NewClient
 from scripted import Peer, Scripted, http_reply, result, scripted
 from test_cli import ucall_command
 from websocket_peer import frame, read_call, upgrade
 
 import ucall
-from ucall import _core, aio
+from harness import eventually, started
+from ucall import _core
 from ucall.client import Client
 
 #: Far longer than any wait of these tests.
@@ -89,36 +90,21 @@ Items = tuple[list[Any], Any]
 Read = Callable[..., Items]
 
 
-def read_sync(uri: str, **options: Any) -> Items:
-    """The items of the stream ``generate``, and its result."""
-    with Client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
-        stream, items = client.stream.generate(prompt="hi"), []
-        try:
-            for token in stream:
-                items.append(token)
-        except ucall.RPCError as failed:
-            return items, failed
-        return items, stream.result
+@pytest.fixture
+def read(new_client: NewClient) -> Read:
+    """Reads the items of the stream ``generate``, and its result."""
 
-
-def read_async(uri: str, **options: Any) -> Items:
-    async def read() -> Items:
-        async with aio.Client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
+    def read(uri: str, **options: Any) -> Items:
+        with new_client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
             stream, items = client.stream.generate(prompt="hi"), []
             try:
-                async for token in stream:
+                for token in stream:
                     items.append(token)
             except ucall.RPCError as failed:
                 return items, failed
             return items, stream.result
 
-    return asyncio.run(read())
-
-
-@pytest.fixture(params=[read_sync, read_async], ids=["sync", "aio"])
-def read(request: pytest.FixtureRequest) -> Read:
-    function: Read = request.param
-    return function
+    return read
 
 
 @contextmanager
@@ -181,7 +167,7 @@ def test_an_error_instead_of_a_stream(read: Read) -> None:
     assert (raised.value.status, raised.value.text) == (401, "no")
 
 
-def test_leaving_a_loop_cancels(wire: Transport) -> None:
+def test_leaving_a_loop_cancels(wire: Transport, new_client: NewClient) -> None:
     cancelled: list[Any] = []
     ended = threading.Event()
 
@@ -197,26 +183,17 @@ def test_leaving_a_loop_cancels(wire: Transport) -> None:
         ended.set()
         wire.call(peer)
 
-    async def leave_async() -> None:
-        async with aio.Client(wire.uri(server)) as client:
-            async for _ in client.stream.generate():
-                break
-            await asyncio.to_thread(ended.wait)
-
-    with scripted(script) as server:
-        with Client(wire.uri(server)) as client:
-            stream = client.stream.generate()
-            for token in stream:
-                assert token == "a"
-                break
-            ended.wait()
-            assert list(stream) == []
-            with pytest.raises(RuntimeError, match="the stream has not ended"):
-                _ = stream.result
-        ended.clear()
-        asyncio.run(leave_async())
+    with scripted(script) as server, new_client(wire.uri(server)) as client:
+        stream = client.stream.generate()
+        for token in stream:
+            assert token == "a"
+            break
+        ended.wait()
+        assert list(stream) == []
+        with pytest.raises(RuntimeError, match="the stream has not ended"):
+            _ = stream.result
     cancel = {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}
-    assert cancelled == ["closed" if wire.scheme == "http" else cancel] * 2
+    assert cancelled == ["closed" if wire.scheme == "http" else cancel]
 
 
 def test_a_stream_that_is_dropped_or_closed_is_cancelled() -> None:
@@ -274,26 +251,20 @@ print(items)
         assert (done.stdout, methods) == (b"['a', 'b']\n", ["after"]), done.stderr
 
 
-def test_with_progress(wire: Transport) -> None:
+def test_with_progress(wire: Transport, new_client: NewClient) -> None:
     with answering(wire, item(1), item(2), result("end")) as server:
-        with Client(wire.uri(server)) as client:
-            items: list[Any] = []
+        items: list[Any] = []
+        with new_client(wire.uri(server)) as client:
             assert client.with_progress(items.append).generate().json == "end"
-            assert items == [1, 2]
-
-        async def call() -> Any:
-            async with aio.Client(wire.uri(server)) as client:
-                response = await client.with_progress(items.append).call("generate")
-                return response.json
-
-        assert asyncio.run(call()) == "end"
+        with new_client(wire.uri(server)) as client:
+            assert client.with_progress(items.append).call("generate").json == "end"
         assert items == [1, 2, 1, 2]
 
 
-def test_an_exception_of_the_callback_cancels() -> None:
+def test_an_exception_of_the_callback_cancels(new_client: NewClient) -> None:
     with (
         answering(Transport("tcp"), item(1)) as server,
-        Client(Transport("tcp").uri(server)) as client,
+        new_client(Transport("tcp").uri(server)) as client,
     ):
 
         def callback(value: Any) -> None:
@@ -416,56 +387,46 @@ def test_events_may_be_cut_anywhere(end: bytes) -> None:
         assert reader.end() is None
 
 
-def test_items_of_ended_streams_and_second_replies_are_dropped() -> None:
+def test_items_of_ended_streams_and_second_replies_are_dropped(read: Read) -> None:
     wire = Transport("ws")
     texts = [item("late", 9), result(8, 9), item("a"), result(1), result(2), item("b")]
     with answering(wire, *texts) as server:
-        assert read_sync(wire.uri(server)) == (["a"], 1)
+        assert read(wire.uri(server)) == (["a"], 1)
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
-def test_items_that_wait_are_limited(scheme: str) -> None:
+def test_items_that_wait_are_limited(scheme: str, new_client: NewClient) -> None:
     """While the program waits for something else on the connection."""
     wire, value = Transport(scheme), "x" * 1000
+    calls: list[Any] = []
 
     def script(peer: Peer) -> None:
         wire.open(peer)
-        calls = [wire.call(peer), wire.call(peer)]
+        for _ in range(2):
+            calls.append(wire.call(peer))
         for _ in range(1000):
             wire.send(peer, item(value, 1))
         wire.send(peer, result("end", calls[1]["id"]))
         while True:
             wire.call(peer)
 
-    def read_all(stream: Any) -> list[Any]:
-        items = []
+    items: list[Any] = []
+    with (
+        scripted(script) as server,
+        new_client(wire.uri(server), max_waiting_bytes=524_288) as client,
+    ):
+        first = client.stream.generate()
+        # A stream of asyncio is sent by its loop.
+        beginning = started(first._next_item)
+        assert eventually(lambda: bool(calls))
+        second = client.stream.generate()
+        assert list(second) == [] and second.result == "end"
+        beginning.result(TIMEOUT_S)
         with pytest.raises(ucall.ConnectionError, match=r"max_waiting_bytes .* \(524288 bytes\)"):
-            for value in stream:
-                items.append(value)
-        return items
-
-    async def read_async() -> int:
-        async with aio.Client(wire.uri(server), max_waiting_bytes=524_288) as client:
-            first = client.stream.generate()
-            task = asyncio.ensure_future(first._next_item())
-            await asyncio.sleep(0)
-            second = client.stream.generate()
-            assert [item async for item in second] == [] and second.result == "end"
-            await task
-            items = []
-            with pytest.raises(ucall.ConnectionError, match="max_waiting_bytes"):
-                async for value in first:
-                    items.append(value)
-            return len(items)
-
-    with scripted(script) as server:
-        with Client(wire.uri(server), max_waiting_bytes=524_288) as client:
-            first, second = client.stream.generate(), client.stream.generate()
-            assert list(second) == [] and second.result == "end"
-            assert 400 < len(read_all(first)) < 525
-        assert 400 < asyncio.run(read_async()) < 525
+            items.extend(first)
+        assert 400 < len(items) < 525
     with pytest.raises(ValueError, match="max_waiting_bytes: expected 524288 or more, got 1"):
-        Client(max_waiting_bytes=1)
+        new_client(max_waiting_bytes=1)
 
 
 def test_the_command_prints_items_as_they_come(wire: Transport) -> None:

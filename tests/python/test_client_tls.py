@@ -15,11 +15,10 @@ from typing import Any
 import forking
 import pytest
 import trustme
+from both_clients import NewClient
 from scripted import Peer, http_reply, result, scripted
 
 import ucall
-from ucall import aio
-from ucall.client import Client
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -102,26 +101,32 @@ def uri(server: Server, host: str = "127.0.0.1") -> str:
     return f"https://{host}:{server.server_address[1]}"
 
 
-def test_a_server_of_a_trusted_authority(server: Server, trusted: Path) -> None:
+def test_a_server_of_a_trusted_authority(
+    server: Server, trusted: Path, new_client: NewClient
+) -> None:
     for verify in (trusted, str(trusted), ssl.create_default_context(cafile=trusted)):
-        with Client(uri(server), verify=verify) as client:
+        with new_client(uri(server), verify=verify) as client:
             assert client.echo(1, 2).json == [1, 2]
-            assert len(client.echo("x" * 3_000_000).json[0]) == 3_000_000
+            assert client.echo("x" * 3_000_000).json == ["x" * 3_000_000]
     assert server.accepted == 3
-    assert Client(uri(server, "localhost"), verify=trusted).echo(1).json == [1]
+    assert new_client(uri(server, "localhost"), verify=trusted).echo(1).json == [1]
 
 
-def test_untrusted_servers_are_refused(server: Server, tmp_path: Path) -> None:
+def test_untrusted_servers_are_refused(
+    server: Server, tmp_path: Path, new_client: NewClient
+) -> None:
     with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
-        Client(uri(server)).echo(1)
-    assert Client(uri(server), verify=False).echo(1).json == [1]
+        new_client(uri(server)).echo(1)
+    assert new_client(uri(server), verify=False).echo(1).json == [1]
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
-        Client(uri(server), verify=other).echo(1)
+        new_client(uri(server), verify=other).echo(1)
 
 
-def test_another_name_is_refused(authority: trustme.CA, trusted: Path) -> None:
+def test_another_name_is_refused(
+    authority: trustme.CA, trusted: Path, new_client: NewClient
+) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("example.com").configure_cert(context)
     with Server(context) as server:
@@ -129,7 +134,7 @@ def test_another_name_is_refused(authority: trustme.CA, trusted: Path) -> None:
         thread.start()
         try:
             with pytest.raises(ucall.ConnectionError, match="certificate"):
-                Client(uri(server), verify=trusted).echo(1)
+                new_client(uri(server), verify=trusted).echo(1)
         finally:
             server.shutdown()
             thread.join()
@@ -141,52 +146,39 @@ def test_a_clients_certificate(
     mine: tuple[Path, Path, Path],
     context: ssl.SSLContext,
     server: Server,
+    new_client: NewClient,
 ) -> None:
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
     both, cert, key = mine
-    assert Client(uri(server), verify=trusted, cert=both).echo(1).json == [1]
-    assert Client(uri(server), verify=trusted, cert=(cert, key)).echo(1).json == [1]
+    assert new_client(uri(server), verify=trusted, cert=both).echo(1).json == [1]
+    assert new_client(uri(server), verify=trusted, cert=(cert, key)).echo(1).json == [1]
     with pytest.raises(ucall.ConnectionError):
-        Client(uri(server), verify=trusted).echo(1)
+        new_client(uri(server), verify=trusted).echo(1)
 
 
-def test_a_connection_closed_while_idle_is_replaced(server: Server, trusted: Path) -> None:
-    client = Client(uri(server), verify=trusted)
+def test_a_connection_closed_while_idle_is_replaced(
+    server: Server, trusted: Path, new_client: NewClient
+) -> None:
+    client = new_client(uri(server), verify=trusted)
     for _ in range(3):
         assert client.call("close", 1).json == [1]
         threading.Event().wait(0.1)
     assert server.accepted == 3
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path, new_client: NewClient) -> None:
     with pytest.raises(OSError):
-        Client("https://localhost", verify=tmp_path / "absent.pem")
+        new_client("https://localhost", verify=tmp_path / "absent.pem")
     with pytest.raises(OSError):
-        Client("https://localhost", cert=tmp_path / "absent.pem")
+        new_client("https://localhost", cert=tmp_path / "absent.pem")
 
 
-def test_a_plaintext_server_is_reported(trusted: Path) -> None:
+def test_a_plaintext_server_is_reported(trusted: Path, new_client: NewClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = plain.getsockname()[1]
         with pytest.raises(ucall.TimeoutError):
-            Client("https://127.0.0.1", port, timeout=0.1, verify=trusted).echo(1)
-
-
-async def aio_calls(server: Server, trusted: Path) -> None:
-    async with aio.Client(uri(server), verify=trusted) as client:
-        assert (await client.echo(1)).json == [1]
-        assert (await client.echo("x" * 300_000)).json == ["x" * 300_000]
-    async with aio.Client(uri(server)) as client:
-        with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
-            await client.echo(1)
-
-
-def test_asyncio(server: Server, trusted: Path) -> None:
-    import asyncio
-
-    asyncio.run(aio_calls(server, trusted))
-    assert server.accepted == 1
+            new_client("https://127.0.0.1", port, timeout=0.1, verify=trusted).echo(1)
 
 
 def command(server: Server, *options: str | Path) -> tuple[int, str, str]:
@@ -246,7 +238,9 @@ def test_wrong_usage_of_the_command_line(server: Server, trusted: Path, tmp_path
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux keeps records back until all are there"
 )
-def test_bytes_after_a_reply_answer_no_other_call(context: ssl.SSLContext, trusted: Path) -> None:
+def test_bytes_after_a_reply_answer_no_other_call(
+    context: ssl.SSLContext, trusted: Path, new_client: NewClient
+) -> None:
     has_come = threading.Semaphore(0)
 
     def script(peer: Peer) -> None:
@@ -262,7 +256,7 @@ def test_bytes_after_a_reply_answer_no_other_call(context: ssl.SSLContext, trust
         peer.http_request()
 
     with scripted(script) as server:
-        client = Client("https://localhost", server.port, verify=trusted).with_options(id="x")
+        client = new_client("https://localhost", server.port, verify=trusted).with_options(id="x")
         for calls in range(1, 4):
             assert client.sum(1, 2).json == "asked for"
             assert has_come.acquire(timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import struct
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from certificates import Authority, Files, authority, files
 from scripted import Peer, http_reply, result, scripted
 from serving import Serve
@@ -22,7 +22,7 @@ from websockets.sync.server import serve as serve_websocket
 
 import ucall
 from harness import HOST, eventually
-from ucall import _core, aio
+from ucall import _core
 from ucall._client import channel
 from ucall.client import Client
 
@@ -47,32 +47,23 @@ def whoami(ctx: ucall.Context) -> Any:
 Call = Callable[..., Any]
 
 
-def call_sync(uri: str, *args: Any, **options: Any) -> Any:
+@pytest.fixture
+def call(new_client: NewClient) -> Call:
     """The result of the method ``same``."""
-    with Client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
-        return client.same(*args).json
+
+    def call(uri: str, *args: Any, **options: Any) -> Any:
+        with new_client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
+            return client.same(*args).json
+
+    return call
 
 
-def call_async(uri: str, *args: Any, **options: Any) -> Any:
-    async def call() -> Any:
-        async with aio.Client(uri, **{"timeout": TIMEOUT_S, **options}) as client:
-            response = await client.same(*args)
-            return response.json
-
-    return asyncio.run(call())
-
-
-@pytest.fixture(params=[call_sync, call_async], ids=["sync", "aio"])
-def call(request: pytest.FixtureRequest) -> Call:
-    function: Call = request.param
-    return function
-
-
-def test_calls_of_each_kind(serve: Serve) -> None:
+def test_calls_of_each_kind(serve: Serve, new_client: NewClient) -> None:
     server = serve(sum, same)
-    with Client(f"ws://{HOST}:{server.port}/ws") as client:
+    with new_client(f"ws://{HOST}:{server.port}/ws") as client:
         assert client.sum(2, 3).json == client.sum(a=2, b=3).json == 5
         assert client({"method": "sum", "params": [1, 1]}).json == 2
+        assert client({"method": "sum", "params": [1, 1], "id": None}).json == 2
         with client.batch() as batch:
             three = batch.sum(1, 2)
             batch.notify("sum", 0, 0)
@@ -86,16 +77,6 @@ def test_calls_of_each_kind(serve: Serve) -> None:
         assert list(client.stream.sum(1, 1)) == []
         # 30 days are more than poll takes.
         assert client.with_options(timeout=30 * 86_400).sum(1, 1).json == 2
-
-    async def calls() -> list[Any]:
-        async with aio.Client(f"ws://{HOST}:{server.port}") as client:
-            async with client.batch() as batch:
-                three = batch.sum(1, 2)
-            await client.notify("sum", 1, 1)
-            responses = await asyncio.gather(*(client.sum(number, 1) for number in range(50)))
-            return [three.json, *(response.json for response in responses)]
-
-    assert asyncio.run(calls()) == [3, *range(1, 51)]
 
 
 def test_over_tls_and_a_unix_socket(
@@ -111,7 +92,9 @@ def test_over_tls_and_a_unix_socket(
     assert call(f"ws+unix://{path}", text) == text
 
 
-def test_headers_are_those_of_the_upgrade(serve_once: Serve, call: Call) -> None:
+def test_headers_are_those_of_the_upgrade(
+    serve_once: Serve, call: Call, new_client: NewClient
+) -> None:
     server = serve_once(same, auth=ucall.auth.bearer({"s3cret": "ann"}))
     uri, headers = f"ws://{HOST}:{server.port}", {"Authorization": "Bearer s3cret"}
     assert call(uri, 1, headers=headers) == 1
@@ -119,9 +102,9 @@ def test_headers_are_those_of_the_upgrade(serve_once: Serve, call: Call) -> None
         call(uri, 1)
     assert raised.value.status == 401
     with pytest.raises(ValueError, match="calls over WebSocket have none"):
-        Client(uri).with_options(headers=headers)
+        new_client(uri).with_options(headers=headers)
     with pytest.raises(ValueError, match="Sec-WebSocket-Key is set by the client"):
-        Client(uri, headers={"Sec-WebSocket-Key": "x"})
+        new_client(uri, headers={"Sec-WebSocket-Key": "x"})
 
 
 def test_the_upgrade_offers_jsonrpc_and_no_extensions(call: Call) -> None:
@@ -274,7 +257,7 @@ def test_an_upgrade_without_end_is_late(call: Call) -> None:
         call(f"ws://{HOST}:{server.port}", 1, timeout=0.3)
 
 
-def test_a_late_call_is_cancelled_and_its_reply_dropped() -> None:
+def test_a_late_call_is_cancelled_and_its_reply_dropped(new_client: NewClient) -> None:
     calls: list[Any] = []
 
     def script(peer: Peer) -> None:
@@ -285,7 +268,7 @@ def test_a_late_call_is_cancelled_and_its_reply_dropped() -> None:
         peer.send(frame(result("in time", calls[2]["id"])))
         read_call(peer)
 
-    with scripted(script) as server, Client(f"ws://{HOST}:{server.port}") as client:
+    with scripted(script) as server, new_client(f"ws://{HOST}:{server.port}") as client:
         with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.2 s"):
             client.with_options(timeout=0.2).same(1)
         assert client.same(2).json == "in time"
@@ -293,7 +276,9 @@ def test_a_late_call_is_cancelled_and_its_reply_dropped() -> None:
     assert (calls[1]["method"], calls[1]["params"]) == ("$/cancelRequest", {"id": 1})
 
 
-def test_an_idle_client_answers_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_client_answers_pings(
+    monkeypatch: pytest.MonkeyPatch, new_client: NewClient
+) -> None:
     monkeypatch.setattr(channel, "_POLL_S", 0.01)
     answered = threading.Event()
 
@@ -304,17 +289,17 @@ def test_an_idle_client_answers_pings(monkeypatch: pytest.MonkeyPatch) -> None:
             answered.set()
         read_call(peer)
 
-    with scripted(script) as server, Client(f"ws://{HOST}:{server.port}") as client:
+    with scripted(script) as server, new_client(f"ws://{HOST}:{server.port}") as client:
         assert client.same(1).json == 1
         assert answered.wait(TIMEOUT_S)
 
 
-def test_a_closed_connection_is_opened_again() -> None:
+def test_a_closed_connection_is_opened_again(new_client: NewClient) -> None:
     def script(peer: Peer) -> None:
         upgrade(peer)
         peer.send(frame(result(1, read_call(peer)["id"])) + CLOSED)
 
-    with scripted(script) as server, Client(f"ws://{HOST}:{server.port}") as client:
+    with scripted(script) as server, new_client(f"ws://{HOST}:{server.port}") as client:
         for number in 1, 2, 3:
             assert client.same(1).json == 1
             assert server.accepted == number
@@ -341,9 +326,6 @@ def news(method: str, params: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
 
 
-THREE = [("news", [number]) for number in range(3)]
-
-
 def newspaper(count: int) -> Callable[[Peer], None]:
     """Sends that many notifications before each reply."""
 
@@ -358,38 +340,22 @@ def newspaper(count: int) -> Callable[[Peer], None]:
     return script
 
 
-def test_notifications_of_a_subscription() -> None:
-    with scripted(newspaper(3)) as server, Client(f"ws://{HOST}:{server.port}") as client:
+def test_notifications_of_a_subscription(new_client: NewClient) -> None:
+    with scripted(newspaper(3)) as server, new_client(f"ws://{HOST}:{server.port}") as client:
         client.watch()
         with client.subscribe() as first, client.subscribe() as second:
             client.watch()
             for messages in first, second:
-                assert [next(messages) for _ in range(3)] == [
-                    ("news", [0]),
-                    ("news", [1]),
-                    ("news", [2]),
-                ]
+                assert [next(messages) for _ in range(3)] == [("news", [it]) for it in range(3)]
         assert next(first, None) is None, "it was closed"
-
-    async def read() -> list[Any]:
-        async with (
-            aio.Client(f"ws://{HOST}:{server.port}") as client,
-            client.subscribe() as messages,
-        ):
-            await client.watch()
-            return [await anext(messages) for _ in range(3)]
-
-    with scripted(newspaper(3)) as server:
-        assert asyncio.run(read()) == THREE
-    for kind in Client, aio.Client:
-        with pytest.raises(ValueError, match="HTTP has no messages that the server starts"):
-            kind("http://localhost").subscribe()
+    with pytest.raises(ValueError, match="HTTP has no messages that the server starts"):
+        new_client("http://localhost").subscribe()
 
 
-def test_a_subscription_that_is_not_read_loses_the_oldest() -> None:
+def test_a_subscription_that_is_not_read_loses_the_oldest(new_client: NewClient) -> None:
     with (
         scripted(newspaper(1500)) as server,
-        Client(f"ws://{HOST}:{server.port}") as client,
+        new_client(f"ws://{HOST}:{server.port}") as client,
         client.subscribe() as messages,
     ):
         client.watch()
@@ -406,34 +372,25 @@ def test_a_subscription_that_is_not_read_loses_the_oldest() -> None:
 
     with (
         scripted(script) as server,
-        Client(f"ws://{HOST}:{server.port}", max_waiting_bytes=524_288) as client,
+        new_client(f"ws://{HOST}:{server.port}", max_waiting_bytes=524_288) as client,
         client.subscribe() as messages,
     ):
         client.watch()
         assert 480 < next(messages)[1][0] < 525
 
 
-def test_subscriptions_over_raw_tcp() -> None:
+def test_subscriptions_over_raw_tcp(new_client: NewClient) -> None:
     def script(peer: Peer) -> None:
         id = json.loads(peer.raw_request())["id"]
         peer.send(news("news", {"a": 1}) + b"\n" + result("sent", id) + b"\n")
         peer.raw_request()
 
-    async def read() -> Any:
-        async with (
-            aio.Client(f"tcp://{HOST}:{server.port}") as client,
-            client.subscribe() as messages,
-        ):
-            await client.watch()
-            return await anext(messages)
-
     with scripted(script) as server:
-        with Client(f"tcp://{HOST}:{server.port}") as client:
+        with new_client(f"tcp://{HOST}:{server.port}") as client:
             assert client.watch().json == "sent", "without a subscription"
-        with Client(f"tcp://{HOST}:{server.port}") as client, client.subscribe() as messages:
+        with new_client(f"tcp://{HOST}:{server.port}") as client, client.subscribe() as messages:
             assert client.watch().json == "sent"
             assert next(messages) == ("news", {"a": 1})
-        assert asyncio.run(read()) == ("news", {"a": 1})
 
 
 def leaving(peer: Peer) -> None:
@@ -442,28 +399,16 @@ def leaving(peer: Peer) -> None:
     peer.send(frame(result("sent", read_call(peer)["id"])), frame(news("news", None)))
 
 
-def test_a_subscription_reconnects() -> None:
+def test_a_subscription_reconnects(new_client: NewClient) -> None:
     def refusing(peer: Peer) -> None:
         peer.http_request()
 
-    scripts = (leaving, refusing, leaving)
-    with scripted(*scripts) as server:
+    with scripted(leaving, refusing, leaving) as server:
         with (
-            Client(f"ws://{HOST}:{server.port}", reconnect=True) as client,
+            new_client(f"ws://{HOST}:{server.port}", reconnect=True) as client,
             client.subscribe(lambda: client.watch()) as messages,
         ):
             assert [next(messages) for _ in range(2)] == [("news", None)] * 2
-        assert server.accepted == 3
-
-    async def read() -> list[Any]:
-        async with (
-            aio.Client(f"ws://{HOST}:{server.port}", reconnect=True) as client,
-            client.subscribe(lambda: client.watch()) as messages,
-        ):
-            return [await anext(messages) for _ in range(2)]
-
-    with scripted(*scripts) as server:
-        assert asyncio.run(read()) == [("news", None)] * 2
         assert server.accepted == 3
 
 
@@ -479,29 +424,17 @@ def test_without_reconnect_a_call_connects_once(monkeypatch: pytest.MonkeyPatch)
     assert server.accepted == 1
 
 
-def test_without_reconnect_a_subscription_ends_with_its_connection() -> None:
+def test_without_reconnect_a_subscription_ends_with_its_connection(new_client: NewClient) -> None:
     with (
         scripted(leaving) as server,
-        Client(f"ws://{HOST}:{server.port}") as client,
+        new_client(f"ws://{HOST}:{server.port}") as client,
         client.subscribe(lambda: client.watch()) as messages,
     ):
         assert next(messages) == ("news", None)
         with pytest.raises(ucall.ConnectionError):
             next(messages)
-
-    async def read() -> None:
-        async with (
-            aio.Client(f"ws://{HOST}:{server.port}") as client,
-            client.subscribe(lambda: client.watch()) as messages,
-        ):
-            assert await anext(messages) == ("news", None)
-            with pytest.raises(ucall.ConnectionError):
-                await anext(messages)
-
-    with scripted(leaving) as server:
-        asyncio.run(read())
     with pytest.raises(ValueError, match="reconnect: HTTP has no connection to keep"):
-        Client(reconnect=True)
+        new_client(reconnect=True)
 
 
 def test_a_call_waits_for_a_server_that_starts_later(call: Call) -> None:
@@ -522,7 +455,7 @@ def test_a_call_waits_for_a_server_that_starts_later(call: Call) -> None:
             call(uri, 1, reconnect=True, timeout=0.5)
 
 
-def test_a_server_of_the_package_websockets(call: Call) -> None:
+def test_a_server_of_the_package_websockets(new_client: NewClient) -> None:
     """With its pings, and permessage-deflate, which the client does not offer."""
 
     def serve_calls(socket: ServerConnection) -> None:
@@ -538,7 +471,7 @@ def test_a_server_of_the_package_websockets(call: Call) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         port = server.socket.getsockname()[1]
-        with Client(f"ws://{HOST}:{port}") as client:
+        with new_client(f"ws://{HOST}:{port}") as client:
             stream = client.stream.generate()
             assert (list(stream), stream.result) == ([0, 1, 2], "end")
         server.shutdown()
@@ -558,33 +491,20 @@ def test_the_reader_finds_messages_cut_at_every_byte() -> None:
         assert reader.take_ping() == b"p" and reader.take_ping() is None
 
 
-def test_closing_a_client_ends_its_subscriptions() -> None:
+def test_closing_a_client_ends_its_subscriptions(new_client: NewClient) -> None:
     def script(peer: Peer) -> None:
         upgrade(peer)
         read_call(peer)
 
     opened = threading.Event()
     with scripted(script) as server:
-        client = Client(f"ws://{HOST}:{server.port}", reconnect=True)
+        client = new_client(f"ws://{HOST}:{server.port}", reconnect=True)
         messages = client.subscribe(opened.set)
         with ThreadPoolExecutor(1) as pool:
             rest = pool.submit(list, messages)
             assert opened.wait(TIMEOUT_S)
             client.close()
             assert rest.result() == []
-
-    async def read() -> list[Any]:
-        client = aio.Client(f"ws://{HOST}:{server.port}", reconnect=True)
-
-        async def close() -> None:
-            asyncio.get_running_loop().call_soon(lambda: tasks.append(loop_task(client.close())))
-
-        tasks: list[Any] = []
-        loop_task = asyncio.ensure_future
-        return [message async for message in client.subscribe(close)]
-
-    with scripted(script) as server:
-        assert asyncio.run(read()) == []
 
 
 def test_a_dropped_subscription_is_closed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from scripted import Peer, Script, Scripted, answering, http_reply, result, scripted
 from websocket_peer import frame, read_call, upgrade
 
@@ -165,31 +167,31 @@ def test_sizes_at_the_limit() -> None:
         read([huge], http=True)
 
 
-def test_html_pages_instead_of_replies() -> None:
+def test_html_pages_instead_of_replies(new_client: NewClient) -> None:
     page = http_reply(b"<h1>Not here</h1>", status="404 Not Found")
     expected = "HTTP status 404 Not Found: <h1>Not"
     with scripted(once(page)) as server, pytest.raises(ucall.HTTPError, match=expected) as raised:
-        Client(port=server.port).sum(1, 2)
+        new_client(port=server.port).sum(1, 2)
     assert raised.value.status == 404
     empty = http_reply(b"", status="401 Unauthorized")
     with scripted(once(empty)) as server, pytest.raises(ucall.HTTPError, match="401 Unauthorized"):
-        Client(port=server.port).sum(1, 2)
+        new_client(port=server.port).sum(1, 2)
 
 
-def test_an_error_with_a_status_is_an_error_of_the_call() -> None:
+def test_an_error_with_a_status_is_an_error_of_the_call(new_client: NewClient) -> None:
     body = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"bad"},"id":null}'
     reply = http_reply(body, status="400 Bad Request")
     with scripted(once(reply)) as server, pytest.raises(ucall.RPCError, match="bad"):
-        Client(port=server.port).sum(1, 2).raise_for_status()
+        new_client(port=server.port).sum(1, 2).raise_for_status()
 
 
 @pytest.mark.parametrize(
     "body",
     [result(5, id=2), result(5, id="1"), result(5, id=None), result(5, id=[1]), b"[]", b""],
 )
-def test_replies_with_another_id_are_refused(body: bytes) -> None:
+def test_replies_with_another_id_are_refused(body: bytes, new_client: NewClient) -> None:
     with scripted(answering(lambda _: body)) as server:
-        client = Client(port=server.port)
+        client = new_client(port=server.port)
         for _ in range(2):
             with pytest.raises(ucall.ConnectionError, match="another request"):
                 client({"method": "sum", "id": 1})
@@ -200,15 +202,15 @@ def test_replies_with_another_id_are_refused(body: bytes) -> None:
     "error",
     [b"7", b'"no"', b"{}", b'{"code":"x","message":5}', b'{"code":1.5,"message":null}', b"[1]"],
 )
-def test_errors_of_any_shape_are_rpc_errors(error: bytes) -> None:
+def test_errors_of_any_shape_are_rpc_errors(error: bytes, new_client: NewClient) -> None:
     with scripted(answering(lambda _: b'{"id":1,"error":' + error + b"}")) as server:
-        response = Client(port=server.port).sum(1, 2)
+        response = new_client(port=server.port).sum(1, 2)
         with pytest.raises(ucall.RPCError):
             response.raise_for_status()
         assert response.error is not None
 
 
-def test_a_batch_is_answered_by_ids_whatever_else_is_in_it() -> None:
+def test_a_batch_is_answered_by_ids_whatever_else_is_in_it(new_client: NewClient) -> None:
     odd = [b'{"id":%s,"result":0}' % id for id in (b"[1]", b'{"a":1}', b"null", b'"1"', b"7")]
 
     def batch(calls: list[dict[str, Any]]) -> bytes:
@@ -216,36 +218,65 @@ def test_a_batch_is_answered_by_ids_whatever_else_is_in_it() -> None:
         return b"[" + b",".join([*odd, *replies, *odd]) + b"]"
 
     with scripted(answering(batch)) as server:
-        client = Client(port=server.port)
+        client = new_client(port=server.port)
         with client.batch() as calls:
             responses = [calls.sum(1, 2), calls.sum(3, 4)]
         assert [response.json for response in responses] == [1, 3]
     with scripted(answering(lambda _: b"[" + b",".join(odd) + b"]")) as server:
-        calls = Client(port=server.port).batch()
+        calls = new_client(port=server.port).batch()
         calls.sum(1, 2)
         with pytest.raises(ucall.ConnectionError, match="is missing"):
             calls.send()
 
 
-def test_json_rpc_1_is_understood() -> None:
+def test_json_rpc_1_is_understood(new_client: NewClient) -> None:
     with scripted(answering(lambda _: b'{"id":1,"result":5,"error":null}')) as server:
-        assert Client(port=server.port).sum(1, 2).json == 5
+        assert new_client(port=server.port).sum(1, 2).json == 5
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"SSH-2.0\r\n\r\n",
+        http_reply(b"<html>"),
+        http_reply(result(1, "other")),
+        http_reply(b"gone", status="503 Service Unavailable"),
+        http_reply(result(1))[:-5],
+    ],
+)
+def test_a_connection_with_a_malformed_reply_is_closed(reply: bytes, new_client: NewClient) -> None:
+    with scripted(once(reply)) as server:
+        client = new_client(port=server.port)
+        for number in (1, 2):
+            with pytest.raises(ucall.ConnectionError):
+                client.echo(1)
+            assert server.accepted == number
+
+
+def test_replies_may_end_with_the_connection(new_client: NewClient) -> None:
+    def closing(peer: Peer) -> None:
+        request = json.loads(peer.http_request())
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + result(5, request["id"]))
+
+    with scripted(closing) as server:
+        client = new_client(port=server.port)
+        assert [client.echo(1).json for _ in range(2)] == [5, 5]
 
 
 def wait_for_ends(server: Scripted, count: int) -> None:
     assert eventually(lambda: server.ended == count)
 
 
-def test_a_connection_closed_by_the_server_while_idle() -> None:
+def test_a_connection_closed_by_the_server_while_idle(new_client: NewClient) -> None:
     with scripted(once(http_reply(result(1, id="x")))) as server:
-        client = Client(port=server.port).with_options(id="x")
+        client = new_client(port=server.port).with_options(id="x")
         for number in range(5):
             assert client.sum(1, 2).json == 1
             assert server.accepted == number + 1
             wait_for_ends(server, number + 1)
 
 
-def test_a_408_while_idle_is_not_a_reply() -> None:
+def test_a_408_while_idle_is_not_a_reply(new_client: NewClient) -> None:
     is_idle, is_late = threading.Semaphore(0), threading.Semaphore(0)
 
     def timing_out(peer: Peer) -> None:
@@ -258,7 +289,7 @@ def test_a_408_while_idle_is_not_a_reply() -> None:
         peer.http_request()
 
     with scripted(timing_out) as server:
-        client = Client(port=server.port).with_options(id="x")
+        client = new_client(port=server.port).with_options(id="x")
         for _ in range(3):
             assert client.sum(1, 2).json == 1
             is_idle.release()
@@ -268,7 +299,9 @@ def test_a_408_while_idle_is_not_a_reply() -> None:
 @pytest.mark.parametrize("uri", ["http://127.0.0.1", "tcp://127.0.0.1"])
 @pytest.mark.parametrize("end", ["close", "reset"])
 @pytest.mark.parametrize("is_second", [False, True])
-def test_a_call_that_may_have_run_is_not_retried(uri: str, end: str, is_second: bool) -> None:
+def test_a_call_that_may_have_run_is_not_retried(
+    uri: str, end: str, is_second: bool, new_client: NewClient
+) -> None:
     seen = []
 
     def dropping(peer: Peer) -> None:
@@ -282,7 +315,7 @@ def test_a_call_that_may_have_run_is_not_retried(uri: str, end: str, is_second: 
             peer.reset()
 
     with scripted(dropping) as server:
-        client = Client(uri, server.port).with_options(id="x")
+        client = new_client(uri, server.port).with_options(id="x")
         if is_second:
             assert client.sum(1, 2).json == 1
         with pytest.raises(ucall.ConnectionError):
@@ -291,7 +324,7 @@ def test_a_call_that_may_have_run_is_not_retried(uri: str, end: str, is_second: 
         assert server.accepted == 1
 
 
-def test_an_early_reply_is_accepted() -> None:
+def test_an_early_reply_is_accepted(new_client: NewClient) -> None:
     def replying_early(peer: Peer) -> None:
         peer.socket.recv(100)
         peer.send(http_reply(b"too much", "Connection: close", status="413 Content Too Large"))
@@ -299,20 +332,20 @@ def test_an_early_reply_is_accepted() -> None:
 
     has_received = threading.Event()
     with scripted(replying_early) as server, pytest.raises(ucall.HTTPError, match="too much"):
-        Client(port=server.port).echo("x" * 50_000_000)
+        new_client(port=server.port).echo("x" * 50_000_000)
     has_received.set()
 
 
-def test_a_peer_that_reads_nothing_times_out() -> None:
+def test_a_peer_that_reads_nothing_times_out(new_client: NewClient) -> None:
     is_over = threading.Event()
     with scripted(lambda peer: is_over.wait() and None) as server:
         for uri in ("http://127.0.0.1", "tcp://127.0.0.1"):
             with pytest.raises(ucall.TimeoutError):
-                Client(uri, server.port, timeout=0.1).echo("x" * 50_000_000)
+                new_client(uri, server.port, timeout=0.1).echo("x" * 50_000_000)
         is_over.set()
 
 
-def test_a_trickling_reply_times_out() -> None:
+def test_a_trickling_reply_times_out(new_client: NewClient) -> None:
     def trickling(peer: Peer) -> None:
         peer.http_request()
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
@@ -324,11 +357,11 @@ def test_a_trickling_reply_times_out() -> None:
     with scripted(trickling) as server:
         start = time.monotonic()
         with pytest.raises(ucall.TimeoutError):
-            Client(port=server.port, timeout=0.2).echo("x")
+            new_client(port=server.port, timeout=0.2).echo("x")
         assert time.monotonic() - start > 0.15
 
 
-def test_the_request_as_sent() -> None:
+def test_the_request_as_sent(new_client: NewClient) -> None:
     heads = []
 
     def noting(peer: Peer) -> None:
@@ -337,7 +370,7 @@ def test_the_request_as_sent() -> None:
         peer.send(http_reply(result(1)))
 
     with scripted(noting) as server:
-        client = Client(
+        client = new_client(
             f"http://127.0.0.1:{server.port}/rpc?x=1", headers={"Authorization": "Bearer a"}
         )
         client.with_options(headers={"authorization": "Bearer b", "X-Y": " z "}).sum(1, 2)
@@ -368,14 +401,14 @@ def test_the_request_as_sent() -> None:
         {"Host": "x"},
     ],
 )
-def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
+def test_invalid_headers_are_rejected(headers: dict[str, str], new_client: NewClient) -> None:
     with pytest.raises(ValueError, match="headers"):
-        Client(headers=headers)
+        new_client(headers=headers)
 
 
-def test_headers_need_http() -> None:
+def test_headers_need_http(new_client: NewClient) -> None:
     with pytest.raises(ValueError, match="raw TCP"):
-        Client("tcp://127.0.0.1", headers={"A": "b"})
+        new_client("tcp://127.0.0.1", headers={"A": "b"})
 
 
 def test_requests_expose_their_bytes() -> None:
@@ -391,12 +424,12 @@ def test_requests_expose_their_bytes() -> None:
     assert raw.is_notification
 
 
-def test_an_unknown_host_is_reported() -> None:
+def test_an_unknown_host_is_reported(new_client: NewClient) -> None:
     with pytest.raises(ucall.ConnectionError, match=r"cannot connect to nobody\.invalid:8545"):
-        Client("nobody.invalid").sum(1, 2)
+        new_client("nobody.invalid").sum(1, 2)
 
 
-def test_a_servers_deadline_error_is_a_timeout() -> None:
+def test_a_servers_deadline_error_is_a_timeout(new_client: NewClient) -> None:
     error = '{"jsonrpc":"2.0","id":%d,"error":{"message":"Deadline passed","code":-32001}}'
 
     def refusing(peer: Peer) -> None:
@@ -405,7 +438,7 @@ def test_a_servers_deadline_error_is_a_timeout() -> None:
             peer.send(http_reply((error % id).encode()))
 
     with scripted(refusing) as server:
-        client = Client(port=server.port)
+        client = new_client(port=server.port)
         # A close before that is an error as any other: the server has limits of its own.
         assert client.echo().error.code == -32001
         with pytest.raises(ucall.TimeoutError):

@@ -8,12 +8,13 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from brokers import NatsServer, cluster, registered, request
 from timing import Clock
 
@@ -24,7 +25,6 @@ from ucall._client.address import Addresses
 from ucall._nats.group import Group, _silences
 from ucall.client import Client
 
-KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
 #: Less than any limit of what is tested, so that none of them hides a fault.
 WAIT_S = 50
 SCHEMES = pytest.mark.parametrize("scheme", ["", "http", "tcp", "ws"])
@@ -89,67 +89,29 @@ def serving(broker: NatsServer, group: str, count: int = 1, **options: Any) -> I
             server.stop()
 
 
-def run(uri: str, kind: str, work: Callable[[Any], Any], **options: Any) -> Any:
-    """The result of a function of a client. For asyncio it runs in a thread, as calls wait."""
-    if kind == "threads":
-        with Client(uri, **options) as client:
-            return work(client)
-
-    async def main() -> Any:
-        async with aio.Client(uri, **options) as client:
-            return await asyncio.to_thread(work, _Blocking(client, asyncio.get_running_loop()))
-
-    return asyncio.run(main())
-
-
-class _Blocking:
-    """A client for asyncio, as threads use it."""
-
-    def __init__(self, client: aio.Client, loop: asyncio.AbstractEventLoop) -> None:
-        self.client, self.loop = client, loop
-
-    def with_options(self, **options: Any) -> _Blocking:
-        return _Blocking(self.client.with_options(**options), self.loop)
-
-    def call(self, method: str, *args: object) -> Any:
-        return self.wait(self.client.call(method, *args))
-
-    def wait(self, work: Awaitable[Any]) -> Any:
-        async def finish() -> Any:
-            return await work
-
-        return asyncio.run_coroutine_threadsafe(finish(), self.loop).result()
-
-
 def requests_through(broker: NatsServer, group: str) -> int:
     stats = json.loads(request(broker, f"$SRV.STATS.{group}").data)
     return sum(it["num_requests"] for it in stats["endpoints"])
 
 
-@KINDS
 @SCHEMES
 def test_servers_are_found_and_called_directly(
-    module_broker: NatsServer, group: str, kind: str, scheme: str
+    module_broker: NatsServer, group: str, new_client: NewClient, scheme: str
 ) -> None:
     with serving(module_broker, group, 2) as servers:
-
-        def work(client: Any) -> None:
+        with new_client(module_broker.uri(group, scheme)) as client:
             assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
             assert client.call("through").json is False
-
-        run(module_broker.uri(group, scheme), kind, work)
         assert all(server.stats()["calls"] > 0 for server in servers)
         assert requests_through(module_broker, group) == 0
 
 
-@KINDS
 @SCHEMES
 def test_calls_go_through_nats_if_no_address_can_be_reached(
-    module_broker: NatsServer, group: str, kind: str, scheme: str
+    module_broker: NatsServer, group: str, new_client: NewClient, scheme: str
 ) -> None:
     with serving(module_broker, group, advertise=f"{HOST}:{free_port()}") as server:
-
-        def work(client: Any) -> None:
+        with new_client(module_broker.uri(group, scheme)) as client:
             assert client.call("add", 1, 2).json == 3
             assert client.call("through").json is True
             assert client.call("fail").error.code == 7
@@ -158,31 +120,27 @@ def test_calls_go_through_nats_if_no_address_can_be_reached(
             assert (raised.value.message, raised.value.data) == ("no such item", {"item": 3})
             assert client.call("nobody").error.code == -32601
             assert client.call("add", 1).error.code == -32602
-
-        run(module_broker.uri(group, scheme), kind, work)
         assert server.began == [1]
 
 
-@KINDS
 def test_a_server_without_an_address_is_called_through_nats(
-    module_broker: NatsServer, group: str, kind: str
+    module_broker: NatsServer, group: str, new_client: NewClient
 ) -> None:
     with serving(module_broker, group, advertise=""):
         uri = module_broker.uri(group)
-        assert run(uri, kind, lambda client: client.call("through").json) is True
+        with new_client(uri) as client:
+            assert client.call("through").json is True
 
 
-@KINDS
-def test_a_deadline_holds_through_nats(module_broker: NatsServer, group: str, kind: str) -> None:
+def test_a_deadline_holds_through_nats(
+    module_broker: NatsServer, group: str, new_client: NewClient
+) -> None:
     with serving(module_broker, group, advertise="") as server:
-
-        def work(client: Any) -> None:
+        with new_client(module_broker.uri(group), timeout=0.5) as client:
             client.call("add", 1, 2)
             with pytest.raises((ucall.TimeoutError, ucall.RPCError)) as raised:
                 client.call("wait").raise_for_status()
             assert getattr(raised.value, "code", -32001) == -32001
-
-        run(module_broker.uri(group), kind, work, timeout=0.5)
         assert server.cancelled.wait(WAIT_S)
 
 
@@ -252,10 +210,12 @@ def test_a_cancelled_call_is_cancelled_at_the_server(module_broker: NatsServer, 
         asyncio.run(main(server))
 
 
-def test_batches_and_notifications_go_through_nats(module_broker: NatsServer, group: str) -> None:
+def test_batches_and_notifications_go_through_nats(
+    module_broker: NatsServer, group: str, new_client: NewClient
+) -> None:
     with (
         serving(module_broker, group, advertise="") as server,
-        Client(module_broker.uri(group)) as client,
+        new_client(module_broker.uri(group)) as client,
     ):
         with client.batch() as batch:
             three, wrong = batch.add(1, 2), batch.add("x", 2)
@@ -265,40 +225,30 @@ def test_batches_and_notifications_go_through_nats(module_broker: NatsServer, gr
         assert eventually(lambda: sorted(server.began) == [1, 5, 8])
 
 
-@KINDS
 def test_a_request_above_the_broker_s_limit_is_refused(
-    module_broker: NatsServer, group: str, kind: str
+    module_broker: NatsServer, group: str, new_client: NewClient
 ) -> None:
     with serving(module_broker, group, advertise="") as server:
-
-        def work(client: Any) -> None:
+        with new_client(module_broker.uri(group)) as client:
             with pytest.raises(ucall.ConnectionError, match="max_payload of 1048576") as raised:
                 client.call("add", "x" * 1_048_576, 1)
             assert raised.value.may_have_run is False
             assert client.call("add", 1, 2).json == 3
-
-        run(module_broker.uri(group), kind, work)
         assert server.began == [1]
 
 
-def test_a_long_request_goes_directly(module_broker: NatsServer, group: str) -> None:
-    with serving(module_broker, group), Client(module_broker.uri(group)) as client:
+def test_a_long_request_goes_directly(
+    module_broker: NatsServer, group: str, new_client: NewClient
+) -> None:
+    with serving(module_broker, group), new_client(module_broker.uri(group)) as client:
         error = client.call("add", "x" * 2_000_000, 1).error
         assert error is not None and error.code == -32602
 
 
-@KINDS
-def test_streams_go_directly(module_broker: NatsServer, group: str, kind: str) -> None:
+def test_streams_go_directly(module_broker: NatsServer, group: str, new_client: NewClient) -> None:
     def items(uri: str) -> list[int]:
-        if kind == "threads":
-            with Client(uri) as client:
-                return list(client.stream.generate(3))
-
-        async def main() -> list[int]:
-            async with aio.Client(uri) as client:
-                return [item async for item in client.stream.generate(3)]
-
-        return asyncio.run(main())
+        with new_client(uri) as client:
+            return list(client.stream.generate(3))
 
     with serving(module_broker, group):
         for scheme in ("", "tcp", "ws"):
@@ -309,49 +259,43 @@ def test_streams_go_directly(module_broker: NatsServer, group: str, kind: str) -
                 items(module_broker.uri(group, scheme))
 
 
-@KINDS
-def test_a_group_without_servers(module_broker: NatsServer, group: str, kind: str) -> None:
+def test_a_group_without_servers(
+    module_broker: NatsServer, group: str, new_client: NewClient
+) -> None:
     with pytest.raises(ucall.ConnectionError, match=f"no server of the group {group}") as raised:
-        run(module_broker.uri(group), kind, lambda client: client.call("add", 1, 2))
+        new_client(module_broker.uri(group)).call("add", 1, 2)
     assert raised.value.may_have_run is False
 
 
-@KINDS
-def test_no_broker(kind: str) -> None:
+def test_no_broker(new_client: NewClient) -> None:
     with pytest.raises(ucall.ConnectionError, match="cannot connect to NATS at") as raised:
         uri = f"nats://ann:secret@{HOST}:{free_port()}/models"
-        run(uri, kind, lambda client: client.call("add", 1, 2))
+        new_client(uri).call("add", 1, 2)
     assert raised.value.may_have_run is False and "secret" not in str(raised.value)
 
 
-@KINDS
-def test_known_servers_are_called_without_the_broker(group: str, kind: str) -> None:
-    with NatsServer() as broker, serving(broker, group):
+def test_known_servers_are_called_without_the_broker(group: str, new_client: NewClient) -> None:
+    with (
+        NatsServer() as broker,
+        serving(broker, group),
+        new_client(broker.uri(group)) as client,
+    ):
+        assert client.call("add", 1, 2).json == 3
+        broker.kill()
+        assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
+        broker.start()
 
-        def work(client: Any) -> None:
-            assert client.call("add", 1, 2).json == 3
-            broker.kill()
-            assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
-            broker.start()
 
-        run(broker.uri(group), kind, work)
-
-
-@KINDS
 def test_a_new_server_is_found_when_the_old_one_ends(
-    module_broker: NatsServer, group: str, kind: str
+    module_broker: NatsServer, group: str, new_client: NewClient
 ) -> None:
-    with serving(module_broker, group) as old:
-
-        def work(client: Any) -> None:
-            assert client.call("add", 1, 2).json == 3
-            with _second(module_broker, group):
-                old.stop()
-                # At first through NATS, then directly again.
-                assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
-                assert eventually(lambda: client.call("through").json is False)
-
-        run(module_broker.uri(group), kind, work)
+    with serving(module_broker, group) as old, new_client(module_broker.uri(group)) as client:
+        assert client.call("add", 1, 2).json == 3
+        with _second(module_broker, group):
+            old.stop()
+            # At first through NATS, then directly again.
+            assert all(client.call("add", number, 1).json == number + 1 for number in range(50))
+            assert eventually(lambda: client.call("through").json is False)
 
 
 @contextmanager
@@ -372,13 +316,13 @@ def _second(broker: NatsServer, group: str) -> Iterator[None]:
 
 
 def test_an_address_is_called_directly_again_when_it_can_be_reached(
-    module_broker: NatsServer, group: str
+    module_broker: NatsServer, group: str, new_client: NewClient
 ) -> None:
     """As a firewall that is opened."""
     port = free_port()
     with (
         serving(module_broker, group, advertise=f"{HOST}:{port}") as server,
-        Client(module_broker.uri(group)) as client,
+        new_client(module_broker.uri(group)) as client,
     ):
         assert client.through().json is True
         direct = ucall.Server(port=port)
@@ -406,18 +350,15 @@ def test_a_forked_child_has_a_connection_of_its_own(module_broker: NatsServer, g
         assert client.add(3, 4).json == 7
 
 
-@KINDS
-def test_a_connection_that_a_time_limit_has_cut_off_is_closed(kind: str) -> None:
+def test_a_connection_that_a_time_limit_has_cut_off_is_closed(new_client: NewClient) -> None:
     """A broker that accepts it, and says nothing."""
     with socket.create_server((HOST, 0)) as silent:
         port = silent.getsockname()[1]
 
-        def work(client: Any) -> None:
+        with new_client(f"nats://{HOST}:{port}/models", timeout=0.2) as client:
             with pytest.raises(ucall.TimeoutError) as raised:
                 client.call("add", 1, 2)
             assert not raised.value.may_have_run
-
-        run(f"nats://{HOST}:{port}/models", kind, work, timeout=0.2)
         accepted, _ = silent.accept()
         with accepted:
             accepted.settimeout(60)
@@ -433,14 +374,15 @@ def test_a_connection_that_a_time_limit_has_cut_off_is_closed(kind: str) -> None
         ("nats+wss://a/g", {}),
     ],
 )
-def test_headers_need_tls_with_an_expected_name(uri: str, options: dict[str, Any]) -> None:
-    for kind in (Client, aio.Client):
+def test_headers_need_tls_with_an_expected_name(
+    uri: str, options: dict[str, Any], new_client: NewClient
+) -> None:
+    with pytest.raises(ValueError, match="only under TLS with a name that is expected"):
+        new_client(uri, headers={"Authorization": "Bearer secret"}, **options)
+    if "w" not in uri:
         with pytest.raises(ValueError, match="only under TLS with a name that is expected"):
-            kind(uri, headers={"Authorization": "Bearer secret"}, **options)
-        if "w" not in uri:
-            with pytest.raises(ValueError, match="only under TLS with a name that is expected"):
-                kind(uri, **options).with_options(headers={"X-Key": "secret"})
-    Client("nats+https://a/g", headers={"X-Key": "secret"}, server_hostname="b")
+            new_client(uri, **options).with_options(headers={"X-Key": "secret"})
+    new_client("nats+https://a/g", headers={"X-Key": "secret"}, server_hostname="b")
 
 
 @pytest.mark.parametrize(
@@ -465,11 +407,12 @@ def test_headers_need_tls_with_an_expected_name(uri: str, options: dict[str, Any
         ("https://a", {"server_hostname": "b"}, "server_hostname: is for"),
     ],
 )
-def test_arguments_that_are_refused(uri: Any, options: dict[str, Any], message: str) -> None:
-    for kind in (Client, aio.Client):
-        with pytest.raises(ValueError) as raised:
-            kind(uri, **options)
-        assert message in str(raised.value) and "secret" not in str(raised.value)
+def test_arguments_that_are_refused(
+    uri: Any, options: dict[str, Any], message: str, new_client: NewClient
+) -> None:
+    with pytest.raises(ValueError) as raised:
+        new_client(uri, **options)
+    assert message in str(raised.value) and "secret" not in str(raised.value)
 
 
 def test_several_brokers() -> None:
@@ -485,12 +428,11 @@ def test_several_brokers() -> None:
     assert (found.host, found.connect_host, found.port) == ("models.internal", "10.0.0.1", 5)
 
 
-@KINDS
-def test_a_node_of_the_cluster_ends(group: str, kind: str) -> None:
+def test_a_node_of_the_cluster_ends(group: str, new_client: NewClient) -> None:
     with cluster() as nodes, serving(nodes[0], group, advertise="") as server:
         urls = ",".join(f"{HOST}:{node.port}" for node in nodes)
 
-        def work(client: Any) -> None:
+        with new_client(f"nats://{urls}/{group}", timeout=2) as client:
             for number in range(3):
                 assert client.call("add", number, 1).json == number + 1
             for node in nodes:
@@ -504,6 +446,4 @@ def test_a_node_of_the_cluster_ends(group: str, kind: str) -> None:
 
                 assert eventually(answers)
                 node.start()
-
-        run(f"nats://{urls}/{group}", kind, work, timeout=2)
         assert server.stats()["calls"] > 0

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from brokers import NatsServer, connected
 from certificates import Authority, authority
 from scripted import Peer, scripted
-from test_nats_client import KINDS, group, module_broker, run, serving
+from test_nats_client import group, module_broker, serving
 
 import ucall
 from harness import HOST
@@ -80,16 +81,15 @@ def impostor(
         thread.join()
 
 
-@KINDS
 def test_answers_that_are_no_address_are_ignored(
-    module_broker: NatsServer, group: str, kind: str
+    module_broker: NatsServer, group: str, new_client: NewClient
 ) -> None:
-    with serving(module_broker, group), impostor(module_broker, group, *ANSWERS):
-
-        def work(client: Any) -> None:
-            assert all(client.call("through").json is False for _ in range(20))
-
-        run(module_broker.uri(group), kind, work)
+    with (
+        serving(module_broker, group),
+        impostor(module_broker, group, *ANSWERS),
+        new_client(module_broker.uri(group)) as client,
+    ):
+        assert all(client.call("through").json is False for _ in range(20))
 
 
 def answer(number: int) -> bytes:
@@ -136,33 +136,34 @@ HOSTILE = [
 ]
 
 
-@KINDS
 @pytest.mark.parametrize("payload", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_reply_through_nats_that_is_not_json(
-    module_broker: NatsServer, group: str, kind: str, payload: bytes
+    module_broker: NatsServer, group: str, new_client: NewClient, payload: bytes
 ) -> None:
-    def work(client: Any) -> None:
-        with pytest.raises(ucall.ConnectionError, match="not JSON") as raised:
-            client.call("add", 1, 2)
-        assert raised.value.may_have_run
+    with (
+        impostor(module_broker, group, payload, subject=f"{group}.add"),
+        new_client(module_broker.uri(group)) as client,
+        pytest.raises(ucall.ConnectionError, match="not JSON") as raised,
+    ):
+        client.call("add", 1, 2)
+    assert raised.value.may_have_run
 
-    with impostor(module_broker, group, payload, subject=f"{group}.add"):
-        run(module_broker.uri(group), kind, work)
 
-
-@KINDS
 @pytest.mark.parametrize("is_idempotent", [True, False])
 def test_only_idempotent_calls_are_sent_again_without_a_reply(
     module_broker: NatsServer,
     group: str,
-    kind: str,
+    new_client: NewClient,
     is_idempotent: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """NATS does not report that the server has ended which has a call."""
     monkeypatch.setattr("ucall._nats.group._FIRST_SILENCE_S", 0.1)
 
-    def work(client: Any) -> None:
+    with (
+        impostor(module_broker, group, b"3", subject=f"{group}.add", ignored=1) as received,
+        new_client(module_broker.uri(group), timeout=60 if is_idempotent else 1) as client,
+    ):
         asked = client.with_options(idempotent=is_idempotent)
         if is_idempotent:
             assert asked.call("add", 1, 2).json == 3
@@ -170,9 +171,6 @@ def test_only_idempotent_calls_are_sent_again_without_a_reply(
             with pytest.raises(ucall.TimeoutError) as raised:
                 asked.call("add", 1, 2)
             assert raised.value.may_have_run
-
-    with impostor(module_broker, group, b"3", subject=f"{group}.add", ignored=1) as received:
-        run(module_broker.uri(group), kind, work, timeout=60 if is_idempotent else 1)
     assert received == [b"[1,2]"] * (2 if is_idempotent else 1)
 
 
@@ -202,10 +200,13 @@ def test_a_request_has_no_escapes_that_make_it_longer(
         assert error is not None and error.code == -32602
 
 
-@KINDS
 @pytest.mark.parametrize("with_tls", [True, False])
 def test_an_impostor_gets_no_credentials(
-    module_broker: NatsServer, group: str, authority: Authority, kind: str, with_tls: bool
+    module_broker: NatsServer,
+    group: str,
+    authority: Authority,
+    new_client: NewClient,
+    with_tls: bool,
 ) -> None:
     """Neither without TLS nor with a valid certificate for another name."""
     files = authority.sign("models.internal")
@@ -237,31 +238,27 @@ def test_an_impostor_gets_no_credentials(
     }
     with serving(module_broker, group, server=options), scripted(collect) as evil:
         metadata = {"address": f"{HOST}:{evil.port}", "transports": "https"}
-        with impostor(module_broker, group, json.dumps({"metadata": metadata}).encode()):
-
-            def work(client: Any) -> None:
-                assert all(client.call("through").json is False for _ in range(30))
-
-            run(module_broker.uri(group, "https"), kind, work, **client_options)
+        with (
+            impostor(module_broker, group, json.dumps({"metadata": metadata}).encode()),
+            new_client(module_broker.uri(group, "https"), **client_options) as client,
+        ):
+            assert all(client.call("through").json is False for _ in range(30))
         assert evil.accepted > 0
     assert not any(b"secret" in data or b"HTTP/1.1" in data for data in received)
 
 
-@KINDS
 def test_the_time_limit_includes_the_first_discovery(
-    module_broker: NatsServer, group: str, kind: str
+    module_broker: NatsServer, group: str, new_client: NewClient
 ) -> None:
-    with impostor(module_broker, group):
+    with (
+        impostor(module_broker, group),
+        new_client(module_broker.uri(group), timeout=0.1) as client,
+        pytest.raises(ucall.TimeoutError) as raised,
+    ):
+        client.call("add", 1, 2)
+    assert not raised.value.may_have_run
 
-        def work(client: Any) -> None:
-            with pytest.raises(ucall.TimeoutError) as raised:
-                client.call("add", 1, 2)
-            assert not raised.value.may_have_run
 
-        run(module_broker.uri(group), kind, work, timeout=0.1)
-
-
-@KINDS
 @pytest.mark.parametrize(
     ("endpoints", "expected"),
     [
@@ -272,14 +269,14 @@ def test_the_time_limit_includes_the_first_discovery(
     ],
 )
 def test_a_function_that_nobody_serves_at_the_moment_is_not_unknown(
-    module_broker: NatsServer, group: str, kind: str, endpoints: str, expected: str
+    module_broker: NatsServer, group: str, new_client: NewClient, endpoints: str, expected: str
 ) -> None:
     """A server's connection for calls may have ended, while that of its registration has not."""
     info = endpoints.format(group=group).encode()
 
-    def work(client: Any) -> None:
-        with pytest.raises((ucall.ConnectionError, ucall.RPCError), match=expected):
-            _ = client.call("add", 1).json
-
-    with impostor(module_broker, group, info, subject=f"$SRV.INFO.{group}"):
-        run(module_broker.uri(group), kind, work)
+    with (
+        impostor(module_broker, group, info, subject=f"$SRV.INFO.{group}"),
+        new_client(module_broker.uri(group)) as client,
+        pytest.raises((ucall.ConnectionError, ucall.RPCError), match=expected),
+    ):
+        _ = client.call("add", 1).json

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from certificates import Authority, Files, authority, client_hello, files
 from serving import Serve
 
 import ucall
 from harness import HOST, Wire, eventually, http, request
-from ucall import aio
 from ucall.client import Client, ClientTLS
 
 __all__ = ["authority", "files"]
@@ -69,15 +69,15 @@ def shown_name(port: int, context: ssl.SSLContext, name: str) -> str:
 
 @pytest.mark.parametrize("scheme", ["https", "tcps"])
 def test_calls_of_our_own_clients(
-    serve: Serve, authority: Authority, files: Files, scheme: str
+    serve: Serve, authority: Authority, files: Files, scheme: str, new_client: NewClient
 ) -> None:
     server = serve(add, echo, later, ssl_certfile=files.certificate, ssl_keyfile=files.key)
     uri = f"{scheme}://localhost:{server.port}"
     large = "x" * 3_000_000
-    with Client(uri, verify=authority.path) as client:
+    with new_client(uri, verify=authority.path) as client:
         assert client.add(1, 2).json == 3
         assert client.echo(large).json == large
-        assert client.later(4).json == 4
+        assert [client.later(number).json for number in range(50)] == list(range(50))
         with client.batch() as batch:
             results = [batch.add(number, 1) for number in range(100)]
         assert [result.json for result in results] == list(range(1, 101))
@@ -91,13 +91,6 @@ def test_calls_of_our_own_clients(
         ClientTLS("udp://localhost")
     with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
         ClientTLS(uri).add(1, 2)
-
-    async def calls() -> None:
-        async with aio.Client(uri, verify=authority.path) as client:
-            replies = await asyncio.gather(*(client.later(number) for number in range(50)))
-            assert [reply.json for reply in replies] == list(range(50))
-
-    asyncio.run(calls())
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -22,7 +23,6 @@ from serving import Serve
 
 import ucall
 from harness import Wire, eventually, http, request
-from ucall import aio
 from ucall._tracing.server import CallSpans
 from ucall.client import Client
 
@@ -128,10 +128,10 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("threads", [None, 2])
 def test_the_spans_of_a_call_are_one_trace(
-    serve_once: Serve, spans: Spans, scheme: str, threads: int | None
+    serve_once: Serve, spans: Spans, scheme: str, threads: int | None, new_client: NewClient
 ) -> None:
     server = serve_once(*CALLED, *STREAMS, trace=True, threads=threads)
-    with Client(f"{scheme}://127.0.0.1:{server.port}", trace=True) as client:
+    with new_client(f"{scheme}://127.0.0.1:{server.port}", trace=True) as client:
         for function in CALLED:
             assert client.call(function.__name__, 7).json == 7
             sent, served = spans.chain("inner")
@@ -152,33 +152,11 @@ def test_the_spans_of_a_call_are_one_trace(
         spans.chain("inner")
 
 
-def test_the_spans_of_an_asyncio_client_are_one_trace(
-    serve_once: Serve, spans: Spans, scheme: str
-) -> None:
-    server = serve_once(plain, task, async_generator, trace=True)
-
-    async def run() -> None:
-        async with aio.Client(f"{scheme}://127.0.0.1:{server.port}", trace=True) as client:
-            assert (await client.task(7)).json == 7
-            spans.chain("inner")
-            assert [item async for item in client.stream.async_generator(2)] == [0, 1]
-            spans.chain("inner", "inner")
-            await client.notify("plain", 1)
-            spans.chain("inner")
-            assert (await client({"method": "plain", "params": [3]})).json == 3
-            spans.chain("inner")
-            async with client.batch() as batch:
-                batch.plain(1)
-            spans.chain("inner")
-
-    asyncio.run(run())
-
-
 def test_each_call_of_a_request_has_its_own_span(
-    serve_once: Serve, spans: Spans, scheme: str
+    serve_once: Serve, spans: Spans, scheme: str, new_client: NewClient
 ) -> None:
     server = serve_once(plain, trace=True)
-    with Client(f"{scheme}://127.0.0.1:{server.port}", trace=True) as client:
+    with new_client(f"{scheme}://127.0.0.1:{server.port}", trace=True) as client:
         with client.batch() as batch:
             batch.plain(1)
             batch.notify("plain", 2)
@@ -192,9 +170,11 @@ def test_each_call_of_a_request_has_its_own_span(
     assert attributes(failed)["rpc.response.status_code"] == "-32601"
 
 
-def test_the_attributes_are_those_of_the_conventions(serve_once: Serve, spans: Spans) -> None:
+def test_the_attributes_are_those_of_the_conventions(
+    serve_once: Serve, spans: Spans, new_client: NewClient
+) -> None:
     server = serve_once(plain, trace=True)
-    with Client(f"http://127.0.0.1:{server.port}", trace=True) as client:
+    with new_client(f"http://127.0.0.1:{server.port}", trace=True) as client:
         client.with_options(id="seven").plain(7)
     sent, served = spans.chain("inner")
     shared = {
@@ -217,18 +197,22 @@ def test_the_attributes_are_those_of_the_conventions(serve_once: Serve, spans: S
     assert sent.status.status_code is served.status.status_code is StatusCode.UNSET
 
 
-def test_the_addresses_over_a_unix_socket(tmp_path: Path, spans: Spans) -> None:
+def test_the_addresses_over_a_unix_socket(
+    tmp_path: Path, spans: Spans, new_client: NewClient
+) -> None:
     path = tmp_path / "s"
     server = ucall.Server(uds=path, trace=True)
     server.add(plain)
-    with server, Client(f"unix://{path}", trace=True) as client:
+    with server, new_client(f"unix://{path}", trace=True) as client:
         client.plain(1)
         for span in spans.chain("inner"):
             found = attributes(span)
             assert (found["server.address"], found["network.transport"]) == (str(path), "unix")
 
 
-def test_errors_are_recorded_with_their_code(serve_once: Serve, spans: Spans) -> None:
+def test_errors_are_recorded_with_their_code(
+    serve_once: Serve, spans: Spans, new_client: NewClient
+) -> None:
     def refuse() -> None:
         raise ucall.RPCError(7, "no")
 
@@ -240,7 +224,7 @@ def test_errors_are_recorded_with_their_code(serve_once: Serve, spans: Spans) ->
 
     server = serve_once(refuse, fail, sleep, trace=True)
     server.add(sleep, "late", timeout_ms=1)
-    with Client(f"http://127.0.0.1:{server.port}", trace=True) as client:
+    with new_client(f"http://127.0.0.1:{server.port}", trace=True) as client:
         for method, code in (("refuse", "7"), ("fail", "-32603"), ("late", "-32001")):
             client.call(method)
             for span in spans.chain():
@@ -250,14 +234,16 @@ def test_errors_are_recorded_with_their_code(serve_once: Serve, spans: Spans) ->
                 assert len(span.events) == (span.kind is SpanKind.SERVER and method == "fail")
 
 
-def test_a_call_that_the_client_leaves_is_cancelled(serve_once: Serve, spans: Spans) -> None:
+def test_a_call_that_the_client_leaves_is_cancelled(
+    serve_once: Serve, spans: Spans, new_client: NewClient
+) -> None:
     async def forever() -> AsyncIterator[int]:
         while True:
             await asyncio.sleep(0)
             yield 1
 
     server = serve_once(forever, trace=True)
-    with Client(f"ws://127.0.0.1:{server.port}", trace=True) as client:
+    with new_client(f"ws://127.0.0.1:{server.port}", trace=True) as client:
         for _ in client.stream.forever():
             break
         sent, served = spans.chain()
@@ -291,9 +277,9 @@ def test_a_thread_that_returns_too_late_has_the_error_of_its_caller(
     assert attributes(left)["rpc.response.status_code"] == "-32800"
 
 
-def test_a_client_records_why_it_got_no_reply(spans: Spans) -> None:
-    client = Client("tcp://127.0.0.1:1", trace=True)
-    for call in (lambda: client.f(), lambda: client.stream.f(), lambda: _send(client)):
+def test_a_client_records_why_it_got_no_reply(spans: Spans, new_client: NewClient) -> None:
+    client = new_client("tcp://127.0.0.1:1", trace=True)
+    for call in (lambda: client.f(), lambda: list(client.stream.f()), lambda: _send(client)):
         with pytest.raises(ucall.ConnectionError):
             call()
         [span] = spans.take(1)
@@ -510,7 +496,7 @@ def test_the_context_has_the_callers_trace(serve_once: Serve) -> None:
 
 
 def test_clients_send_the_trace_in_a_header_or_in_meta(
-    serve_once: Serve, spans: Spans, scheme: str
+    serve_once: Serve, spans: Spans, scheme: str, new_client: NewClient
 ) -> None:
     def headers(ctx: ucall.Context) -> list[object]:
         return [ctx.traceparent, ctx.tracestate, ctx.headers.get("traceparent")]
@@ -519,7 +505,7 @@ def test_clients_send_the_trace_in_a_header_or_in_meta(
     state = trace.TraceState([("vendor", "1")])
     parent = trace.SpanContext(TRACE_ID, 1, True, trace.TraceFlags(1), state)
     with (
-        Client(f"{scheme}://127.0.0.1:{server.port}", trace=True) as client,
+        new_client(f"{scheme}://127.0.0.1:{server.port}", trace=True) as client,
         trace.use_span(trace.NonRecordingSpan(parent)),
     ):
         traceparent, tracestate, header = client.headers().json

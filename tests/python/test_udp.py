@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from certificates import Files, authority, files
 from serving import Serve
 from udp_proxy import UdpProxy
@@ -65,7 +66,7 @@ def wire(serve: Serve) -> Iterator[UdpWire]:
         yield wire
 
 
-def test_functions_of_all_kinds_answer(serve: Serve) -> None:
+def test_functions_of_all_kinds_answer(serve: Serve, new_client: NewClient) -> None:
     server = _udp(serve, sum, later, fail)
     server.add(sum, "threaded", threads=True)
 
@@ -73,7 +74,7 @@ def test_functions_of_all_kinds_answer(serve: Serve) -> None:
     def double(numbers: list[int]) -> list[int]:
         return [2 * number for number in numbers]
 
-    with Client(f"udp://127.0.0.1:{server.udp_port}") as client:
+    with new_client(f"udp://127.0.0.1:{server.udp_port}") as client:
         assert client.sum(1, 2).json == 3
         assert client.later(a=4).json == 4
         assert client.threaded(1, 2).json == 3
@@ -83,6 +84,10 @@ def test_functions_of_all_kinds_answer(serve: Serve) -> None:
         assert (raised.value.code, raised.value.data) == (7, {"x": 1})
         assert client.nothing().error is not None
         client.notify("sum", 1, 2)
+        with pytest.raises(ValueError, match="UDP has no streams"):
+            client.stream.sum(1, 2)
+        with pytest.raises(ValueError, match="UDP has no streams"):
+            client.subscribe()
         eventually(lambda: server.stats()["calls"] == 7)
         with client.batch() as batch:
             responses = [batch.sum(number, 1) for number in range(200)]
@@ -99,14 +104,6 @@ def test_a_client_in_asyncio(serve: Serve) -> None:
             assert [reply.json for reply in replies] == list(range(1, 301))
             replies = await asyncio.gather(*(client.later(number) for number in range(100)))
             assert [reply.json for reply in replies] == list(range(100))
-            async with client.batch() as batch:
-                responses = [batch.sum(number, 2) for number in range(50)]
-            assert [response.json for response in responses] == list(range(2, 52))
-            await client.notify("sum", 1, 2)
-            with pytest.raises(ValueError, match="UDP has no streams"):
-                client.stream.sum(1, 2)
-            with pytest.raises(ValueError, match="UDP has no streams"):
-                client.subscribe()
 
     asyncio.run(run())
 
@@ -159,10 +156,12 @@ def test_a_long_reply_needs_a_cookie_which_clients_get_by_themselves(wire: UdpWi
         assert reply["error"]["code"] == -32006
 
 
-def test_clients_use_cookies_and_fall_back_to_tcp_when_told_to(serve: Serve) -> None:
+def test_clients_use_cookies_and_fall_back_to_tcp_when_told_to(
+    serve: Serve, new_client: NewClient
+) -> None:
     server = _udp(serve, text)
     uri = f"udp://127.0.0.1:{server.udp_port}"
-    with Client(uri) as client:
+    with new_client(uri) as client:
         assert client.text(1000).json == text(1000)
         assert client({"method": "text", "params": [900], "_meta": {"x": 1}}).json == text(900)
         calls = server.stats()["calls"]
@@ -174,39 +173,18 @@ def test_clients_use_cookies_and_fall_back_to_tcp_when_told_to(serve: Serve) -> 
         assert (error.code, error.data["transport"]) == (-32603, "tcp")
         with pytest.raises(ValueError, match="expected at most 65507"):
             client.text("x" * 70_000)
-    with Client(uri, tcp_fallback=True) as client:
+    with new_client(uri, tcp_fallback=True) as client:
         assert client.text(5000).json == text(5000)
 
-    async def run() -> None:
-        async with aio.Client(uri, tcp_fallback=True) as client:
-            assert (await client.text(1000)).json == text(1000)
-            assert (await client.text(5000)).json == text(5000)
 
-    asyncio.run(run())
-
-
-def test_no_reply_is_an_error_in_time() -> None:
+def test_no_reply_is_an_error_in_time(new_client: NewClient) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         uri = f"udp://127.0.0.1:{silent.getsockname()[1]}"
-        with Client(uri, timeout=0.2) as client, pytest.raises(ucall.TimeoutError):
+        with new_client(uri, timeout=0.2) as client, pytest.raises(ucall.TimeoutError):
             client.sum(1, 2)
-
-        async def run() -> None:
-            async with aio.Client(uri, timeout=0.2) as client:
-                with pytest.raises(ucall.TimeoutError):
-                    await client.sum(1, 2)
-
-        asyncio.run(run())
-    with Client(uri, timeout=60) as client, pytest.raises(ucall.ConnectionError):
+    with new_client(uri, timeout=60) as client, pytest.raises(ucall.ConnectionError):
         client.sum(1, 2)
-
-    async def refused() -> None:
-        async with aio.Client(uri, timeout=60) as client:
-            with pytest.raises(ucall.ConnectionError):
-                await client.sum(1, 2)
-
-    asyncio.run(refused())
 
 
 @pytest.mark.parametrize("kind", ["sync", "asyncio"])
@@ -270,7 +248,7 @@ def _in_asyncio(uri: str) -> dict[int, int]:
     return answered
 
 
-def test_a_reply_that_is_late_or_forged_answers_no_other_call() -> None:
+def test_a_reply_that_is_late_or_forged_answers_no_other_call(new_client: NewClient) -> None:
     """A server that answers each call twice, and with replies to others."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
@@ -296,7 +274,7 @@ def test_a_reply_that_is_late_or_forged_answers_no_other_call() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with Client(f"udp://127.0.0.1:{server.getsockname()[1]}") as client:
+        with new_client(f"udp://127.0.0.1:{server.getsockname()[1]}") as client:
             assert [client.sum(1, 2).json for _ in range(10)] == list(range(10))
         thread.join()
 
@@ -424,15 +402,17 @@ def test_authentication_is_for_loopback_alone_unless_forced(serve: Serve) -> Non
     ucall.Server("0.0.0.0", 0, udp=True, auth=auth, udp_auth=True)
 
 
-def test_a_wildcard_server_answers_from_the_address_that_was_asked(serve: Serve) -> None:
+def test_a_wildcard_server_answers_from_the_address_that_was_asked(
+    serve: Serve, new_client: NewClient
+) -> None:
     server = _udp(serve, sum, host="0.0.0.0")
     if sys.platform != "linux":
         pytest.skip("other systems have one loopback address")
-    with Client(f"udp://127.0.0.7:{server.udp_port}", timeout=60) as client:
+    with new_client(f"udp://127.0.0.7:{server.udp_port}", timeout=60) as client:
         assert client.sum(1, 2).json == 3
 
 
-def test_options_that_exclude_each_other(tmp_path: Any) -> None:
+def test_options_that_exclude_each_other(tmp_path: Any, new_client: NewClient) -> None:
     for options, expected in (
         ({"udp": True, "uds": str(tmp_path / "a")}, "Unix socket"),
         ({"udp_auth": True}, "no effect without udp"),
@@ -454,11 +434,11 @@ def test_options_that_exclude_each_other(tmp_path: Any) -> None:
         ({"headers": {"a": "b"}}, "headers"),
     ):
         with pytest.raises(ValueError, match=expected):
-            Client("udp://127.0.0.1", **arguments)  # type: ignore[arg-type]
+            new_client("udp://127.0.0.1", **arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tcp_fallback"):
-        Client("127.0.0.1", tcp_fallback=True)
+        new_client("127.0.0.1", tcp_fallback=True)
     with pytest.raises(ValueError, match="ids of their own"):
-        Client("udp://127.0.0.1").with_options(id=1)
+        new_client("udp://127.0.0.1").with_options(id=1)
 
 
 def test_datagrams_are_refused_beside_tls(files: Files) -> None:
@@ -476,12 +456,12 @@ def test_the_command_calls_over_udp(serve: Serve) -> None:
     assert server.stats()["datagrams"]["received"] == 1
 
 
-def test_a_server_starts_again_on_its_port(serve: Serve) -> None:
+def test_a_server_starts_again_on_its_port(serve: Serve, new_client: NewClient) -> None:
     server = _udp(serve, sum)
     port = server.udp_port
     server.stop()
     server.start()
-    with Client(f"udp://127.0.0.1:{port}") as client:
+    with new_client(f"udp://127.0.0.1:{port}") as client:
         assert client.sum(1, 2).json == 3
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from programs import require
 from serving import Serve
 
@@ -23,7 +24,6 @@ from harness import eventually
 from ucall import _core, aio
 from ucall._client.aio_udp_endpoint import Endpoint
 from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window, parse_reply
-from ucall.client import Client
 
 BATCHES = """
 import asyncio, sys
@@ -42,9 +42,6 @@ async def run():
 
 asyncio.run(run())
 """
-
-
-KINDS = pytest.mark.parametrize("kind", ["sync", "asyncio"])
 
 
 def sum(a: int, b: int) -> int:
@@ -262,150 +259,132 @@ def test_each_call_in_progress_learns_that_no_server_listens() -> None:
     asyncio.run(run())
 
 
-def test_long_replies_of_a_batch_come_over_tcp_when_told_to(serve_once: Serve) -> None:
+def test_long_replies_of_a_batch_come_over_tcp_when_told_to(
+    serve_once: Serve, new_client: NewClient
+) -> None:
     server = serve_once(text, udp=True)
     uri, lengths = f"udp://127.0.0.1:{server.udp_port}", [1, 5000, 2, *[6000] * WINDOW]
-    with Client(uri, tcp_fallback=True) as client, client.batch() as batch:
+    with new_client(uri, tcp_fallback=True) as client, client.batch() as batch:
         responses = [batch.text(length) for length in lengths]
     assert [len(response.json) for response in responses] == lengths
     # Each of the others ran for UDP, and again for TCP, in two batches.
     assert server.stats()["calls"] == 2 * len(lengths) - 2
-    with Client(uri) as client, client.batch() as batch:
+    with new_client(uri) as client, client.batch() as batch:
         response = batch.text(5000)
     assert response.error is not None and response.error.data["transport"] == "tcp"
 
-    async def run() -> None:
-        async with aio.Client(uri, tcp_fallback=True) as client, client.batch() as batch:
-            responses = [batch.text(length) for length in lengths]
-        assert [len(response.json) for response in responses] == lengths
-
-    asyncio.run(run())
-
 
 @pytest.mark.parametrize("options", [{"verify": False}, {"verify": "a.pem"}, {"cert": "a.pem"}])
-def test_options_of_tls_are_refused(options: dict[str, Any]) -> None:
-    for client in (Client, aio.Client):
-        with pytest.raises(ValueError, match="verify and cert: UDP has no TLS"):
-            client("udp://127.0.0.1", **options)
+def test_options_of_tls_are_refused(options: dict[str, Any], new_client: NewClient) -> None:
+    with pytest.raises(ValueError, match="verify and cert: UDP has no TLS"):
+        new_client("udp://127.0.0.1", **options)
 
 
-def test_a_notification_is_no_longer_than_a_datagram(serve_once: Serve) -> None:
+def test_a_notification_is_no_longer_than_a_datagram(
+    serve_once: Serve, new_client: NewClient
+) -> None:
     uri = f"udp://127.0.0.1:{serve_once(text, udp=True).udp_port}"
-    with Client(uri) as client, pytest.raises(ValueError, match="expected at most 65507"):
+    with new_client(uri) as client, pytest.raises(ValueError, match="expected at most 65507"):
         client.notify("text", "x" * 70_000)
 
-    async def run() -> None:
-        async with aio.Client(uri) as client:
-            with pytest.raises(ValueError, match="expected at most 65507"):
-                await client.notify("text", "x" * 70_000)
 
-    asyncio.run(run())
-
-
-@KINDS
-def test_a_call_that_was_sent_may_have_run(kind: str, pauses: None) -> None:
+def test_a_call_that_was_sent_may_have_run(new_client: NewClient, pauses: None) -> None:
     with _ending() as (port, methods), pytest.raises(ucall.ConnectionError) as caught:
-        _sum(kind, f"udp://127.0.0.1:{port}")
+        _call(new_client, f"udp://127.0.0.1:{port}", "sum", 1, 2)
     assert [*methods.values()] == ["sum"]
     assert caught.value.may_have_run
 
 
-@KINDS
-def test_a_call_that_fails_over_tcp_has_run_over_udp(serve_once: Serve, kind: str) -> None:
+def test_a_call_that_fails_over_tcp_has_run_over_udp(
+    serve_once: Serve, new_client: NewClient
+) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
         serve_once(text, udp_port=port)
         with pytest.raises(ucall.ConnectionError, match="cannot connect") as caught:
-            _call(kind, f"udp://127.0.0.1:{port}", "text", 5000, tcp_fallback=True)
+            _call(new_client, f"udp://127.0.0.1:{port}", "text", 5000, tcp_fallback=True)
     assert caught.value.may_have_run
 
 
-@KINDS
 def test_a_call_is_sent_to_one_address_of_a_name(
-    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, new_client: NewClient
 ) -> None:
     server = serve_once(sum, udp=True)
     with _ending(answered=1) as (port, methods):
         uri = _name(monkeypatch, port, server.udp_port)
         with pytest.raises(ucall.ConnectionError):
-            _sum(kind, uri)
+            _call(new_client, uri, "sum", 1, 2)
     assert [*methods.values()] == ["$/probe", "sum"]
     assert server.stats()["datagrams"]["received"] == 0
 
 
-@KINDS
 def test_a_name_has_addresses_at_which_no_server_listens(
-    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str, pauses: None
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, new_client: NewClient, pauses: None
 ) -> None:
     server = serve_once(sum, udp=True)
     with _ending() as (port, methods):
         # The server has ended when its first address refuses a copy, so the second refuses at once.
-        assert _sum(kind, _name(monkeypatch, port, port, server.udp_port)) == 3
+        assert _call(new_client, _name(monkeypatch, port, port, server.udp_port), "sum", 1, 2) == 3
     assert [*methods.values()] == ["$/probe"]
     assert server.stats()["datagrams"]["received"] == 1
 
 
-@KINDS
 def test_an_address_that_does_not_answer_leaves_time_for_the_next(
-    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, new_client: NewClient
 ) -> None:
     server = serve_once(sum, udp=True)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         uri = _name(monkeypatch, silent.getsockname()[1], server.udp_port)
-        assert _call(kind, uri, "sum", 1, 2, timeout=4) == 3
+        assert _call(new_client, uri, "sum", 1, 2, timeout=4) == 3
 
 
-@KINDS
 def test_a_notification_goes_to_the_address_with_a_server(
-    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, kind: str, pauses: None
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, new_client: NewClient, pauses: None
 ) -> None:
     server = serve_once(sum, udp=True)
-    with _ending() as (port, methods):
-        _notify(kind, _name(monkeypatch, port, server.udp_port))
+    with (
+        _ending() as (port, methods),
+        new_client(_name(monkeypatch, port, server.udp_port)) as client,
+    ):
+        client.notify("sum", 1, 2)
     assert [*methods.values()] == ["$/probe"]
     assert eventually(lambda: server.stats()["calls"] == 1)
 
 
-@KINDS
 def test_a_notification_to_an_unknown_host_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, kind: str
+    monkeypatch: pytest.MonkeyPatch, new_client: NewClient
 ) -> None:
     def resolve(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(ucall.ConnectionError, match="cannot connect") as caught:
-        _notify(kind, "udp://server.test")
+        new_client("udp://server.test").notify("sum", 1, 2)
     assert not caught.value.may_have_run
 
 
 def test_an_address_is_chosen_again_when_its_server_has_ended(
-    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, pauses: None
+    serve_once: Serve, monkeypatch: pytest.MonkeyPatch, pauses: None, new_client: NewClient
 ) -> None:
     server = serve_once(sum, udp=True)
-
-    async def run() -> None:
-        with _ending(answered=1) as (port, _):
-            async with aio.Client(_name(monkeypatch, port)) as client:
-                assert (await client.sum(1, 2)).json == "done"
-                with pytest.raises(ucall.ConnectionError):
-                    await client.sum(1, 2)
-                _name(monkeypatch, server.udp_port)
-                assert (await client.sum(1, 2)).json == 3
-
-    asyncio.run(run())
+    with _ending(answered=1) as (port, _), new_client(_name(monkeypatch, port)) as client:
+        assert client.sum(1, 2).json == "done"
+        with pytest.raises(ucall.ConnectionError):
+            client.sum(1, 2)
+        _name(monkeypatch, server.udp_port)
+        assert client.sum(1, 2).json == 3
 
 
-def test_options_limit_the_time_of_one_call(serve_once: Serve) -> None:
+def test_options_limit_the_time_of_one_call(serve_once: Serve, new_client: NewClient) -> None:
     server = serve_once(sum, udp=True)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         uri = f"udp://127.0.0.1:{silent.getsockname()[1]}"
-        with Client(uri) as client, pytest.raises(ucall.TimeoutError, match=r"0\.1 s"):
+        with new_client(uri) as client, pytest.raises(ucall.TimeoutError, match=r"0\.1 s"):
             client.with_options(timeout=0.1).sum(1, 2)
-    with Client(f"udp://127.0.0.1:{server.udp_port}") as client:
+    with new_client(f"udp://127.0.0.1:{server.udp_port}") as client:
         assert client.with_options(timeout=60).sum(1, 2).json == 3
 
 
@@ -472,30 +451,7 @@ def _ending(answered: int = 0) -> Iterator[tuple[int, dict[object, str]]]:
         thread.join()
 
 
-def _notify(kind: str, uri: str) -> None:
-    if kind == "sync":
-        with Client(uri) as client:
-            return client.notify("sum", 1, 2)
-
-    async def run() -> None:
-        async with aio.Client(uri) as client:
-            await client.notify("sum", 1, 2)
-
-    asyncio.run(run())
-
-
-def _sum(kind: str, uri: str) -> object:
-    return _call(kind, uri, "sum", 1, 2)
-
-
-def _call(kind: str, uri: str, method: str, *args: object, **options: Any) -> object:
-    """The result of a call by a synchronous client, or in asyncio."""
-    if kind == "sync":
-        with Client(uri, **options) as client:
-            return client.call(method, *args).json
-
-    async def run() -> object:
-        async with aio.Client(uri, **options) as client:
-            return (await client.call(method, *args)).json
-
-    return asyncio.run(run())
+def _call(new_client: NewClient, uri: str, method: str, *args: object, **options: Any) -> object:
+    """The result of a call of a new client."""
+    with new_client(uri, **options) as client:
+        return client.call(method, *args).json

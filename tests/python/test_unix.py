@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import os
@@ -19,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from programs import require
 
 import ucall
 from harness import eventually, http, refuses_descriptors, request
-from ucall import aio
-from ucall.client import Client
 from wire import Wire
 
 Serve = Callable[..., ucall.Server]
@@ -209,30 +207,23 @@ def test_any_host_is_accepted_but_foreign_origins_are_not(serve: Serve, path: Pa
 
 
 @pytest.mark.parametrize("scheme", ["unix", "tcp+unix"])
-def test_clients(serve: Serve, path: Path, scheme: str) -> None:
+def test_clients(serve: Serve, path: Path, scheme: str, new_client: NewClient) -> None:
     serve(add, uds=path)
     uri = f"{scheme}://{path}"
-    with Client(uri) as client:
+    with new_client(uri) as client:
         assert [client.add(number, 1).json for number in range(3)] == [1, 2, 3]
         assert repr(client).endswith(f" of {uri}>")
 
-    async def call() -> Any:
-        async with aio.Client(uri) as client:
-            replies = await asyncio.gather(*(client.add(number, 1) for number in range(5)))
-            return [reply.json for reply in replies]
 
-    assert asyncio.run(call()) == [1, 2, 3, 4, 5]
-
-
-def test_a_client_names_a_missing_socket(path: Path) -> None:
-    with Client(f"unix://{path}") as client, pytest.raises(ucall.ConnectionError) as raised:
+def test_a_client_names_a_missing_socket(path: Path, new_client: NewClient) -> None:
+    with new_client(f"unix://{path}") as client, pytest.raises(ucall.ConnectionError) as raised:
         client.add(1, 1)
     assert str(raised.value) == f"cannot connect to {path}: No such file or directory"
     for wrong in ("unix://relative", "unix://", "tcp+unix://host/path"):
         with pytest.raises(ValueError):
-            Client(wrong)
+            new_client(wrong)
     with pytest.raises(ValueError):
-        Client(f"unix://{path}", port=1)
+        new_client(f"unix://{path}", port=1)
 
 
 def test_the_command_line(serve_once: Serve, path: Path) -> None:

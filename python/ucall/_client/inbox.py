@@ -214,7 +214,7 @@ class Router:
 
     def _deliver_reply(self, reply: Reply) -> None:
         parts = reply.split() if reply.is_batch else [reply]
-        found = (self._inboxes.get(_hashable(part.id)) for part in parts if part.id is not None)
+        found = (self._inboxes.get(part.id) for part in parts if _is_sent(part.id))
         inbox = next((inbox for inbox in found if inbox is not None), None)
         if inbox is None and reply.is_error and reply.id is None:
             inbox = self._only_inbox()
@@ -229,6 +229,7 @@ class Router:
         return inboxes.pop() if len(inboxes) == 1 else None
 
 
-def _hashable(id: object) -> object:
-    """The id, or None for one that this client never sends: a list or a dict has no hash."""
-    return id if isinstance(id, int | float | str) else None
+def _is_sent(id: object) -> bool:
+    """Whether a client may send this id. A list or a dict has no hash; null is that of a request
+    which the program wrote."""
+    return id is None or isinstance(id, int | float | str)
