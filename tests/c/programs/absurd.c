@@ -1,49 +1,35 @@
 /* Procedures that pass invalid lengths and texts to the library. */
 #include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
-static ucall_server_t server;
 /* The library's error for the last reply by `reply` or `later`. */
 static char why[256];
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
-
-static bool is(ucall_str_t text, size_t length, char const *what) {
-    return strlen(what) == length && !memcmp(text, what, length);
-}
 
 /* A negative length, as a size_t. -1 is UCALL_NUL_TERMINATED. */
 static size_t const negative = (size_t)-2;
 
 static void reply_absurdly(ucall_call_t call, ucall_str_t how, size_t length) {
-    if (is(how, length, "content")) ucall_call_reply_content(call, "17", negative);
-    if (is(how, length, "content, half")) ucall_call_reply_content(call, "17", negative / 2 + 1);
-    if (is(how, length, "content, NULL")) ucall_call_reply_content(call, NULL, 3);
-    if (is(how, length, "content, NULL, all")) ucall_call_reply_content(call, NULL, negative);
-    if (is(how, length, "content, bytes")) ucall_call_reply_content(call, "\"\xff\"", 3);
-    if (is(how, length, "content, NUL")) ucall_call_reply_content(call, "1\0", 2);
-    if (is(how, length, "content, cut")) ucall_call_reply_content(call, "{\"a\":1}", 6);
-    if (is(how, length, "content, empty")) ucall_call_reply_content(call, "", 0);
-    if (is(how, length, "content, none")) ucall_call_reply_content(call, "17", 0);
-    if (is(how, length, "content, blank")) ucall_call_reply_content(call, " \n", 2);
-    if (is(how, length, "content, all")) ucall_call_reply_content(call, "17", (size_t)-1);
-    if (is(how, length, "str, none")) ucall_call_reply_str(call, "x", 0);
-    if (is(how, length, "error, none")) ucall_call_reply_error(call, 7, "x", 0);
-    if (is(how, length, "str")) ucall_call_reply_str(call, "x", negative);
-    if (is(how, length, "str, NULL")) ucall_call_reply_str(call, NULL, negative);
-    if (is(how, length, "str, bytes")) ucall_call_reply_str(call, "\xc3", 1);
-    if (is(how, length, "f64")) ucall_call_reply_f64(call, -INFINITY);
-    if (is(how, length, "error")) ucall_call_reply_error(call, 7, "x", negative);
-    if (is(how, length, "error, NULL")) ucall_call_reply_error(call, 7, NULL, negative);
-    if (is(how, length, "twice")) {
+    if (text_is(how, length, "content")) ucall_call_reply_content(call, "17", negative);
+    if (text_is(how, length, "content, half")) ucall_call_reply_content(call, "17", negative / 2 + 1);
+    if (text_is(how, length, "content, NULL")) ucall_call_reply_content(call, NULL, 3);
+    if (text_is(how, length, "content, NULL, all")) ucall_call_reply_content(call, NULL, negative);
+    if (text_is(how, length, "content, bytes")) ucall_call_reply_content(call, "\"\xff\"", 3);
+    if (text_is(how, length, "content, NUL")) ucall_call_reply_content(call, "1\0", 2);
+    if (text_is(how, length, "content, cut")) ucall_call_reply_content(call, "{\"a\":1}", 6);
+    if (text_is(how, length, "content, empty")) ucall_call_reply_content(call, "", 0);
+    if (text_is(how, length, "content, none")) ucall_call_reply_content(call, "17", 0);
+    if (text_is(how, length, "content, blank")) ucall_call_reply_content(call, " \n", 2);
+    if (text_is(how, length, "content, all")) ucall_call_reply_content(call, "17", (size_t)-1);
+    if (text_is(how, length, "str, none")) ucall_call_reply_str(call, "x", 0);
+    if (text_is(how, length, "error, none")) ucall_call_reply_error(call, 7, "x", 0);
+    if (text_is(how, length, "str")) ucall_call_reply_str(call, "x", negative);
+    if (text_is(how, length, "str, NULL")) ucall_call_reply_str(call, NULL, negative);
+    if (text_is(how, length, "str, bytes")) ucall_call_reply_str(call, "\xc3", 1);
+    if (text_is(how, length, "f64")) ucall_call_reply_f64(call, -INFINITY);
+    if (text_is(how, length, "error")) ucall_call_reply_error(call, 7, "x", negative);
+    if (text_is(how, length, "error, NULL")) ucall_call_reply_error(call, 7, NULL, negative);
+    if (text_is(how, length, "twice")) {
         ucall_call_reply_i64(call, 1);
         ucall_call_reply_content(call, "2", negative);
     }
@@ -104,22 +90,10 @@ static void params(ucall_call_t call, ucall_callback_tag_t tag) {
 }
 
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
-    config.pick_port = true;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
-                                                          : UCALL_ENGINE_POSIX;
-    if (!ucall_init(&config, &server) ||
-        !ucall_add_procedure(server, "reply", reply, NULL) ||
-        !ucall_add_procedure(server, "later", later, NULL) ||
-        !ucall_add_procedure(server, "reason", reason, NULL) ||
-        !ucall_add_procedure(server, "params", params, NULL)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    if (!ucall_take_calls(server, 0)) return 1;
-    ucall_free(server);
-    return 0;
+    ucall_config_t config = config_of(argc, argv);
+    procedure_t const procedures[] = {
+        {"reply", reply}, {"later", later}, {"reason", reason}, {"params", params},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    return serve(&config);
 }

@@ -1,26 +1,10 @@
 /* Procedures whose params choose the getter or the reply. */
 #include <fcntl.h>
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ucall/ucall.h>
-
-static ucall_server_t server;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
-
-static bool is(ucall_str_t text, size_t length, char const *what) {
-    return strlen(what) == length && !memcmp(text, what, length);
-}
+#include "serving.h"
 
 /* A reader by name (`name` not NULL) or by position. */
 typedef struct param_key {
@@ -60,15 +44,15 @@ static void reply_param(ucall_call_t call, ucall_str_t how, size_t how_length, p
     double number;
     ucall_str_t text;
     size_t length;
-    if (is(how, how_length, "bool") && read_bool(call, at, &truth))
+    if (text_is(how, how_length, "bool") && read_bool(call, at, &truth))
         ucall_call_reply_bool(call, truth);
-    else if (is(how, how_length, "i64") && read_i64(call, at, &integer))
+    else if (text_is(how, how_length, "i64") && read_i64(call, at, &integer))
         ucall_call_reply_i64(call, integer);
-    else if (is(how, how_length, "f64") && read_f64(call, at, &number))
+    else if (text_is(how, how_length, "f64") && read_f64(call, at, &number))
         ucall_call_reply_f64(call, number);
-    else if (is(how, how_length, "str") && read_str(call, at, &text, &length))
+    else if (text_is(how, how_length, "str") && read_str(call, at, &text, &length))
         ucall_call_reply_str(call, text, length);
-    else if (is(how, how_length, "json") && read_json(call, at, &text, &length))
+    else if (text_is(how, how_length, "json") && read_json(call, at, &text, &length))
         ucall_call_reply_content(call, text, length);
     else
         ucall_call_reply_error(call, 404, "absent", UCALL_NUL_TERMINATED);
@@ -149,15 +133,15 @@ static void fails(ucall_call_t call, ucall_callback_tag_t tag) {
     size_t length;
     (void)tag;
     if (!ucall_param_named_str(call, "how", 0, &how, &length)) return;
-    if (is(how, length, "invalid_params")) ucall_call_reply_error_invalid_params(call);
-    if (is(how, length, "out_of_memory")) ucall_call_reply_error_out_of_memory(call);
-    if (is(how, length, "unknown")) ucall_call_reply_error_unknown(call);
-    if (is(how, length, "own")) ucall_call_reply_error(call, -7, "a \"reason\"\n", 10);
-    if (is(how, length, "silent")) ucall_call_reply_error(call, 7, NULL, 5);
-    if (is(how, length, "latin")) ucall_call_reply_error(call, 7, "\xe9", 1);
-    if (is(how, length, "nan")) ucall_call_reply_f64(call, NAN);
-    if (is(how, length, "bytes")) ucall_call_reply_str(call, "\xff", 1);
-    if (is(how, length, "null")) ucall_call_reply_str(call, NULL, 3);
+    if (text_is(how, length, "invalid_params")) ucall_call_reply_error_invalid_params(call);
+    if (text_is(how, length, "out_of_memory")) ucall_call_reply_error_out_of_memory(call);
+    if (text_is(how, length, "unknown")) ucall_call_reply_error_unknown(call);
+    if (text_is(how, length, "own")) ucall_call_reply_error(call, -7, "a \"reason\"\n", 10);
+    if (text_is(how, length, "silent")) ucall_call_reply_error(call, 7, NULL, 5);
+    if (text_is(how, length, "latin")) ucall_call_reply_error(call, 7, "\xe9", 1);
+    if (text_is(how, length, "nan")) ucall_call_reply_f64(call, NAN);
+    if (text_is(how, length, "bytes")) ucall_call_reply_str(call, "\xff", 1);
+    if (text_is(how, length, "null")) ucall_call_reply_str(call, NULL, 3);
 }
 
 /* Releases a call that was not deferred; the reply is still sent. */
@@ -289,7 +273,7 @@ static struct {
                         {"inherited", inherited}, {"forked", forked},     {"free_server", free_server},
                         {"returned", returned}, {"nulls", nulls}};
 
-static void *serve(void *unused) {
+static void *serve_small(void *unused) {
     (void)unused;
     return ucall_take_calls(server, 0) ? &server : NULL;
 }
@@ -301,39 +285,30 @@ static bool serve_on_a_small_stack(void) {
     void *stopped = NULL;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 128 << 10);
-    if (pthread_create(&thread, &attributes, serve, NULL)) return false;
+    if (pthread_create(&thread, &attributes, serve_small, NULL)) return false;
     pthread_join(thread, &stopped);
     return stopped != NULL;
 }
 
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
+    ucall_config_t config = config_of(argc, argv);
     bool one_by_one = argc > 2 && !strcmp(argv[2], "take_call");
-    config.pick_port = true;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
-                                                          : UCALL_ENGINE_POSIX;
     /* Room for seven that are added. */
-    config.max_procedures = sizeof procedures / sizeof *procedures + 7;
+    config.max_procedures = COUNT(procedures) + 7;
     if (argc > 2 && !strcmp(argv[2], "deep")) config.max_nesting = 1024;
     if (argc > 2 && !strcmp(argv[2], "three")) config.max_lifetime_exchanges = 3;
     if (argc > 2 && !strcmp(argv[2], "old")) config.max_lifetime_ms = 200;
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    for (size_t at = 0; at < sizeof procedures / sizeof *procedures; ++at)
+    if (!ucall_init(&config, &server)) return failed();
+    for (size_t at = 0; at < COUNT(procedures); ++at)
         if (!ucall_add_procedure(server, procedures[at].name, procedures[at].callback, "a tag"))
             return 1;
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
+    announce(&config);
     if (one_by_one) {
         while (ucall_take_call(server, 0)) continue;
     } else if (config.max_nesting == 1024) {
         if (!serve_on_a_small_stack()) return 1;
     } else if (!ucall_take_calls(server, 0)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
+        return failed();
     }
     if (server && *ucall_last_error()) return 1;
     ucall_free(server);

@@ -1,19 +1,9 @@
 /* Procedures that reply with what their call knows. With the word "auth", callers need a key. */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
-static ucall_server_t server;
 static char log_lines[4096];
 static int notifications;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
 
 static void write_text(ucall_writer_t writer, char const *key, bool found, ucall_str_t text,
                        size_t length) {
@@ -140,10 +130,7 @@ static void ask_nothing(void) {
 
 int main(int argc, char **argv) {
     static char log_tag[] = "log", auth_tag[] = "auth";
-    ucall_config_t config = {0};
-    config.pick_port = true;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
-                                                          : UCALL_ENGINE_POSIX;
+    ucall_config_t config = config_of(argc, argv);
     config.logs_callback = on_log;
     config.logs_tag = log_tag;
     static char const *const proxies[] = {"127.0.0.1", "::1"};
@@ -155,22 +142,11 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[2], "auth")) config.auth = authenticate, config.auth_tag = auth_tag;
         if (!strncmp(argv[2], "unix:", 5)) config.hostname = argv[2];
     }
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
+    procedure_t const procedures[] = {
+        {"live", live}, {"later", later}, {"note", note}, {"remove", remove_procedure},
+        {"stats", stats}, {"never", never}, {"log", read_log},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
     ask_nothing();
-    ucall_add_procedure(server, "live", live, NULL);
-    ucall_add_procedure(server, "later", later, NULL);
-    ucall_add_procedure(server, "note", note, NULL);
-    ucall_add_procedure(server, "remove", remove_procedure, NULL);
-    ucall_add_procedure(server, "stats", stats, NULL);
-    ucall_add_procedure(server, "never", never, NULL);
-    ucall_add_procedure(server, "log", read_log, NULL);
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    if (!ucall_take_calls(server, 0)) return 1;
-    ucall_free(server);
-    return 0;
+    return serve(&config);
 }

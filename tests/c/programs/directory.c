@@ -3,19 +3,15 @@
  * directory posix|uring store|unix|tls DIRECTORY.
  */
 
-#include <signal.h>
-#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "sum.h"
+#include "serving.h"
 
 int main(int count, char **words) {
-    ucall_config_t config = {0};
+    ucall_config_t config = config_of(count, words);
     char const *certificates[] = {"own.pem", "between.pem"};
     if (count < 4) return 2;
-    config.engine = is(words[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.pick_port = true;
     if (is(words[2], "unix")) config.hostname = "unix:sum.sock";
     if (is(words[2], "tls")) {
         config.use_ssl = true;
@@ -26,10 +22,8 @@ int main(int count, char **words) {
         config.ssl_client_auth = UCALL_CLIENT_AUTH_OPTIONAL;
     }
     if (!ucall_init(&config, &server) || !ucall_add_procedure(server, "sum", sum, NULL) ||
-        (is(words[2], "store") && !ucall_add_store(server, "kv", "kv", NULL)) || chdir(words[3])) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
+        (is(words[2], "store") && !ucall_add_store(server, "kv", "kv", NULL)) || chdir(words[3]))
+        return failed();
     sigset_t stop;
     sigemptyset(&stop);
     sigaddset(&stop, SIGTERM);
@@ -44,9 +38,5 @@ int main(int count, char **words) {
     }
     signal(SIGTERM, on_signal);
     sigprocmask(SIG_UNBLOCK, &stop, NULL);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    ucall_take_calls(server, 0);
-    ucall_free(server);
-    return 0;
+    return serve(&config);
 }

@@ -1,19 +1,9 @@
 /* A stream whose items a test sends one by one. */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
-static ucall_server_t server;
 static ucall_call_t kept;
 static int rooms;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
 
 static void has_room(ucall_callback_tag_t tag) {
     ++*(int *)tag;
@@ -97,26 +87,14 @@ static void nulls(ucall_call_t call, ucall_callback_tag_t tag) {
 
 /* items [posix|uring] [MAX_STREAM_BYTES] */
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
-    config.pick_port = true;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.max_stream_bytes = argc > 2 ? (size_t)atoi(argv[2]) : 0;
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    ucall_add_procedure(server, "open", open_stream, NULL);
-    ucall_add_procedure(server, "send", send_items, NULL);
-    ucall_add_procedure(server, "room_count", room_count, NULL);
-    ucall_add_procedure(server, "is_cancelled", is_cancelled, NULL);
-    ucall_add_procedure(server, "finish", finish, NULL);
-    ucall_add_procedure(server, "meta", meta, NULL);
-    ucall_add_procedure(server, "nulls", nulls, NULL);
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    bool stopped = ucall_take_calls(server, 0);
-    ucall_free(server);
+    ucall_config_t config = config_of(argc, argv);
+    config.max_stream_bytes = number_in(argc, argv, 2);
+    procedure_t const procedures[] = {
+        {"open", open_stream}, {"send", send_items}, {"room_count", room_count},
+        {"is_cancelled", is_cancelled}, {"finish", finish}, {"meta", meta}, {"nulls", nulls},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    int status = serve(&config);
     if (kept) ucall_call_release(kept);
-    return stopped ? 0 : 1;
+    return status;
 }

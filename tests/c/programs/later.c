@@ -1,22 +1,12 @@
 /* Deferred calls, which reply when a test asks for it, or after the server has been freed. */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
 enum { KEPT_MAX = 100 };
 
-static ucall_server_t server;
 static ucall_call_t kept[KEPT_MAX];
 static int count;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
 
 /* keep(text): defers the call, which later replies with its text. */
 static void keep(ucall_call_t call, ucall_callback_tag_t tag) {
@@ -83,30 +73,18 @@ static void time_left(ucall_call_t call, ucall_callback_tag_t tag) {
 
 /* later [posix|uring] [TIMEOUT_MS] [MAX_DEFERRED] */
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
-    config.pick_port = true;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
-                                                          : UCALL_ENGINE_POSIX;
-    config.timeout_ms = argc > 2 ? (uint64_t)atoi(argv[2]) : 0;
+    ucall_config_t config = config_of(argc, argv);
+    config.timeout_ms = number_in(argc, argv, 2);
     config.max_running_calls = argc > 3 ? (size_t)atoi(argv[3]) : KEPT_MAX;
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    ucall_add_procedure(server, "keep", keep, NULL);
-    ucall_add_procedure(server, "answer_all", answer_all, NULL);
-    ucall_add_procedure(server, "answer_last", answer_last, NULL);
-    ucall_add_procedure(server, "kept", how_many_are_kept, NULL);
-    ucall_add_procedure(server, "cancelled", cancelled, NULL);
-    ucall_add_procedure(server, "time_left", time_left, NULL);
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    bool stopped = ucall_take_calls(server, 0);
-    ucall_free(server);
+    procedure_t const procedures[] = {
+        {"keep", keep}, {"answer_all", answer_all}, {"answer_last", answer_last},
+        {"kept", how_many_are_kept}, {"cancelled", cancelled}, {"time_left", time_left},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    int status = serve(&config);
     /* The server has been freed: all calls are cancelled, and may still be replied to. */
     for (int at = 0; at < count; ++at)
         if (!ucall_call_is_cancelled(kept[at])) return 2;
     while (count) answer(kept[--count]);
-    return stopped ? 0 : 1;
+    return status;
 }

@@ -2,24 +2,14 @@
  * Serves the functions that limits are tried with, and has them set: --engine NAME
  * [--certificate FILE] [--FIELD NUMBER]..., where FIELD is one of ucall_config_t.
  */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
 enum { HELD_MAX = 100 };
 
-static ucall_server_t server;
 static ucall_call_t held[HELD_MAX];
 static int count;
 static int64_t texts;
-
-static void on_signal(int number) {
-    (void)number;
-    ucall_stop(server);
-}
 
 static void echo(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t text;
@@ -105,16 +95,14 @@ static bool set_field(ucall_config_t *config, char const *name, long value) {
 }
 
 int main(int words_count, char **words) {
-    ucall_config_t config;
-    memset(&config, 0, sizeof config);
-    config.pick_port = true;
+    ucall_config_t config = config_of(0, NULL);
     char const *certificate = NULL;
     config.ssl_certificates_paths = &certificate;
     for (int i = 1; i + 1 < words_count; i += 2) {
         char const *value = words[i + 1];
         if (set_field(&config, words[i], atol(value))) continue;
-        if (!strcmp(words[i], "--engine"))
-            config.engine = !strcmp(value, "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
+        if (is(words[i], "--engine"))
+            config.engine = engine_of(value);
         else if (!strcmp(words[i], "--certificate")) {
             certificate = value;
             config.ssl_certificates_count = 1;
@@ -124,21 +112,12 @@ int main(int words_count, char **words) {
             return 1;
         }
     }
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    ucall_add_procedure(server, "echo", echo, NULL);
-    ucall_add_procedure(server, "text", text, NULL);
-    ucall_add_procedure(server, "hold", hold, NULL);
-    ucall_add_procedure(server, "release", release, NULL);
-    ucall_add_procedure(server, "held", how_many_are_held, NULL);
-    ucall_add_procedure(server, "served", served, NULL);
-    signal(SIGTERM, on_signal);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    ucall_take_calls(server, 0);
-    ucall_free(server);
+    procedure_t const procedures[] = {
+        {"echo", echo}, {"text", text}, {"hold", hold}, {"release", release},
+        {"held", how_many_are_held}, {"served", served},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    int status = serve(&config);
     while (count) ucall_call_release(held[--count]);
-    return 0;
+    return status;
 }

@@ -3,19 +3,9 @@
  * that is full ("full"), or to standard error, which nobody reads ("none"): logs posix|uring KIND.
  */
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <ucall/ucall.h>
-
-static ucall_server_t server;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
+#include "serving.h"
 
 static void twice(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
@@ -39,19 +29,13 @@ static int unread_or_full(bool unread) {
 }
 
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
+    ucall_config_t config = config_of(argc, argv);
     if (argc != 3) return 1;
-    config.pick_port = true;
-    config.engine = strcmp(argv[1], "uring") ? UCALL_ENGINE_POSIX : UCALL_ENGINE_URING;
     if (strcmp(argv[2], "none"))
         config.logs_file_descriptor = unread_or_full(!strcmp(argv[2], "unread"));
-    if (!ucall_init(&config, &server) || !ucall_add_procedure(server, "twice", twice, NULL)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
+    procedure_t const procedures[] = {{"twice", twice}};
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    announce(&config);
     if (!strcmp(argv[2], "none")) dup2(unread_or_full(true), 2);
     bool stopped = ucall_take_calls(server, 0);
     signal(SIGTERM, SIG_DFL);

@@ -1,22 +1,11 @@
 /* Serves one thread from poll(2), and replies to deferred calls from another thread. */
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
-static ucall_server_t server;
 static int64_t polls;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
 
 static void wake(int signal_number) {
     int const before = errno;
@@ -81,31 +70,19 @@ static void check_waits(void) {
 }
 
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
-    bool uring = argc > 1 && !strcmp(argv[1], "uring");
-    config.pick_port = true;
-    config.engine = uring ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.timeout_ms = argc > 2 ? (uint64_t)atoi(argv[2]) : 0;
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    ucall_add_procedure(server, "echo", echo, NULL);
-    ucall_add_procedure(server, "thread", thread, NULL);
-    ucall_add_procedure(server, "never", never, NULL);
-    ucall_add_procedure(server, "polls", count, NULL);
-    signal(SIGTERM, stop);
+    ucall_config_t config = config_of(argc, argv);
+    config.timeout_ms = number_in(argc, argv, 2);
+    procedure_t const procedures[] = {
+        {"echo", echo}, {"thread", thread}, {"never", never}, {"polls", count},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
     struct sigaction waking = {0};
     waking.sa_handler = wake;
     sigaction(SIGUSR1, &waking, NULL);
     struct pollfd work = {ucall_poll_fd(server, 0), POLLIN, 0};
-    if (work.fd < 0 || ucall_poll_fd(server, 0) != work.fd) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
+    if (work.fd < 0 || ucall_poll_fd(server, 0) != work.fd) return failed();
     check_waits();
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
+    announce(&config);
     do {
         if (poll(&work, 1, -1) < 0 && errno != EINTR) return 1;
         ++polls;

@@ -1,17 +1,6 @@
 /* Frees handles twice, which a debug build rejects. Replies "freed" from each procedure. */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
-
-static ucall_server_t server;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
+#include "serving.h"
 
 static void check_rejected(char const *function) {
     if (!strstr(ucall_last_error(), function) || !strstr(ucall_last_error(), "twice")) abort();
@@ -37,16 +26,11 @@ static void writer_twice(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_str(call, "freed", 5);
 }
 
-int main(void) {
-    ucall_config_t config;
-    memset(&config, 0, sizeof config);
-    config.pick_port = true;
-    if (!ucall_init(&config, &server)) return 1;
-    ucall_add_procedure(server, "call", call_twice, NULL);
-    ucall_add_procedure(server, "writer", writer_twice, NULL);
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
+int main(int argc, char **argv) {
+    ucall_config_t config = config_of(argc, argv);
+    procedure_t const procedures[] = {{"call", call_twice}, {"writer", writer_twice}};
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    announce(&config);
     if (!ucall_take_calls(server, 0)) return 1;
     signal(SIGTERM, SIG_DFL);
     ucall_free(server);

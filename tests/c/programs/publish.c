@@ -1,19 +1,8 @@
 /* Messages that the server starts, on two threads. */
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
-static ucall_server_t server;
 static ucall_call_t kept;
-
-static void on_signal(int number) {
-    (void)number;
-    ucall_stop(server);
-}
 
 /* The string param, which has no NUL. */
 static char const *text_param(ucall_call_t call, char const *name, char text[static 300]) {
@@ -103,40 +92,19 @@ static void text(ucall_call_t call, ucall_callback_tag_t tag) {
     free(letters);
 }
 
-static void *serve(void *thread) {
-    return ucall_take_calls(server, (uint16_t)(size_t)thread) ? NULL : thread;
-}
-
 /* publish [posix|uring] [MAX_SUBSCRIPTIONS [MAX_TOPIC_BYTES [MAX_WAITING_MESSAGES [..._BYTES]]]] */
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
-    config.pick_port = true;
+    ucall_config_t config = config_of(argc, argv);
     config.serving_threads = 2;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.max_subscriptions = argc > 2 ? (size_t)atoi(argv[2]) : 0;
-    config.max_topic_bytes = argc > 3 ? (size_t)atoi(argv[3]) : 0;
-    config.max_waiting_messages = argc > 4 ? (size_t)atoi(argv[4]) : 0;
-    config.max_waiting_message_bytes = argc > 5 ? (size_t)atoi(argv[5]) : 0;
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    ucall_add_procedure(server, "subscribe", subscribe, NULL);
-    ucall_add_procedure(server, "unsubscribe", unsubscribe, NULL);
-    ucall_add_procedure(server, "publish", publish, NULL);
-    ucall_add_procedure(server, "notify", notify, NULL);
-    ucall_add_procedure(server, "keep", keep, NULL);
-    ucall_add_procedure(server, "finish", finish, NULL);
-    ucall_add_procedure(server, "refused", refused, NULL);
-    ucall_add_procedure(server, "text", text, NULL);
-    signal(SIGTERM, on_signal);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    pthread_t other;
-    if (pthread_create(&other, NULL, serve, (void *)1)) return 1;
-    void *failed = NULL;
-    if (!ucall_take_calls(server, 0)) return 1;
-    pthread_join(other, &failed);
-    ucall_free(server);
-    return failed ? 1 : 0;
+    config.max_subscriptions = number_in(argc, argv, 2);
+    config.max_topic_bytes = number_in(argc, argv, 3);
+    config.max_waiting_messages = number_in(argc, argv, 4);
+    config.max_waiting_message_bytes = number_in(argc, argv, 5);
+    procedure_t const procedures[] = {
+        {"subscribe", subscribe}, {"unsubscribe", unsubscribe}, {"publish", publish},
+        {"notify", notify}, {"keep", keep}, {"finish", finish}, {"refused", refused},
+        {"text", text},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    return serve_on_two_threads(&config);
 }

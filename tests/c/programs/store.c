@@ -1,19 +1,7 @@
 /* Serves the store in the directory of the second argument, on two threads. */
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
-
-static ucall_server_t server;
-
-static void on_signal(int number) {
-    (void)number;
-    ucall_stop(server);
-}
+#include "serving.h"
 
 static void one(ucall_call_t call, ucall_callback_tag_t tag) {
     (void)tag;
@@ -31,12 +19,6 @@ static void inherited(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, count);
 }
 
-static void *serve(void *unused) {
-    (void)unused;
-    ucall_take_calls(server, 1);
-    return NULL;
-}
-
 static int check(bool holds, char const *what) {
     if (!holds) fprintf(stderr, "%s: %s\n", what, ucall_last_error());
     return holds ? 0 : 1;
@@ -44,8 +26,7 @@ static int check(bool holds, char const *what) {
 
 /* Native procedures do not count, also if callbacks have taken their names. */
 static int replaces_procedures(char const *path) {
-    ucall_config_t config = {0};
-    config.pick_port = true;
+    ucall_config_t config = config_of(0, NULL);
     config.max_procedures = 1;
     if (check(ucall_init(&config, &server), "init")) return 1;
     if (check(ucall_add_store(server, "kv", path, NULL), "kv")) return 1;
@@ -60,13 +41,10 @@ static int replaces_procedures(char const *path) {
 }
 
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
+    ucall_config_t config = config_of(argc, argv);
     ucall_store_config_t store = {0};
-    pthread_t thread;
     if (argc < 3) return 2;
     if (replaces_procedures(argv[2])) return 1;
-    config.engine = strcmp(argv[1], "posix") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
-    config.pick_port = true;
     config.serving_threads = 2;
     store.max_value_bytes = 1000;
     if (check(ucall_init(&config, &server), "init")) return 1;
@@ -78,12 +56,5 @@ int main(int argc, char **argv) {
     if (check(!ucall_add_store(server, "kv", NULL, NULL), "no path")) return 1;
     if (check(!ucall_add_store(server, "kv", "/dev/null/kv", NULL), "wrong path")) return 1;
     if (!strstr(ucall_last_error(), "cannot open the store /dev/null/kv: ")) return 1;
-    signal(SIGTERM, on_signal);
-    if (pthread_create(&thread, NULL, serve, NULL)) return 1;
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    ucall_take_calls(server, 0);
-    pthread_join(thread, NULL);
-    ucall_free(server);
-    return 0;
+    return serve_on_two_threads(&config);
 }

@@ -1,26 +1,6 @@
 /* Calls over UDP, on two threads. */
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
-
-static ucall_server_t server;
-
-static void on_signal(int number) {
-    (void)number;
-    ucall_stop(server);
-}
-
-static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
-    int64_t a = 0, b = 0;
-    (void)tag;
-    ucall_param_named_i64(call, "a", 0, &a);
-    ucall_param_named_i64(call, "b", 0, &b);
-    ucall_call_reply_i64(call, a + b);
-}
+#include "serving.h"
 
 /* count(): how often it has run. */
 static void count(ucall_call_t call, ucall_callback_tag_t tag) {
@@ -97,19 +77,13 @@ static bool auth(ucall_request_t request, ucall_callback_tag_t tag, void **found
     return ucall_request_peer(request, &peer) && !strcmp(peer.address, "127.0.0.1");
 }
 
-static void *serve(void *thread) {
-    return ucall_take_calls(server, (uint16_t)(size_t)thread) ? NULL : thread;
-}
-
 /* udp [posix|uring] [without_dedupe|limited|auth|forced_auth]; limited: 3 calls a second of an
  * address; auth: on all addresses, which needs force. The ports of TCP and UDP are the same. */
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
+    ucall_config_t config = config_of(argc, argv);
     char const *how = argc > 2 ? argv[2] : "";
-    config.pick_port = true;
     config.serving_threads = 2;
     config.udp = true;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
     config.udp_without_dedupe = !strcmp(how, "without_dedupe");
     config.max_source_calls_per_s = !strcmp(how, "limited") ? 3 : 0;
     config.udp_auth = !strcmp(how, "forced_auth");
@@ -118,27 +92,11 @@ int main(int argc, char **argv) {
         config.with_peers = true;
         config.hostname = "0.0.0.0";
     }
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
+    procedure_t const procedures[] = {
+        {"sum", sum}, {"count", count}, {"thread", thread}, {"later", later}, {"stream", stream},
+        {"messages", messages}, {"user", user}, {"stats", stats},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
     if (config.udp_port != config.port) return 1;
-    ucall_add_procedure(server, "sum", sum, NULL);
-    ucall_add_procedure(server, "count", count, NULL);
-    ucall_add_procedure(server, "thread", thread, NULL);
-    ucall_add_procedure(server, "later", later, NULL);
-    ucall_add_procedure(server, "stream", stream, NULL);
-    ucall_add_procedure(server, "messages", messages, NULL);
-    ucall_add_procedure(server, "user", user, NULL);
-    ucall_add_procedure(server, "stats", stats, NULL);
-    signal(SIGTERM, on_signal);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    pthread_t other;
-    if (pthread_create(&other, NULL, serve, (void *)1)) return 1;
-    void *failed = NULL;
-    if (!ucall_take_calls(server, 0)) return 1;
-    pthread_join(other, &failed);
-    ucall_free(server);
-    return failed ? 1 : 0;
+    return serve_on_two_threads(&config);
 }

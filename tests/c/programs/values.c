@@ -1,17 +1,6 @@
 /* Procedures that read params of any shape, and write results of any shape. */
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <ucall/ucall.h>
-
-static ucall_server_t server;
-
-static void stop(int signal_number) {
-    (void)signal_number;
-    ucall_stop(server);
-}
+#include "serving.h"
 
 static void write_value(ucall_writer_t writer, ucall_value_t const *value);
 
@@ -191,28 +180,14 @@ static void write_nothing(void) {
 }
 
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
-    config.pick_port = true;
+    ucall_config_t config = config_of(argc, argv);
     config.max_nesting = 1024;
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING
-                                                          : UCALL_ENGINE_POSIX;
     read_nothing();
     write_nothing();
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    ucall_add_procedure(server, "copy", copy, NULL);
-    ucall_add_procedure(server, "later", later, NULL);
-    ucall_add_procedure(server, "types", types, NULL);
-    ucall_add_procedure(server, "u64", u64, NULL);
-    ucall_add_procedure(server, "fail", fail, NULL);
-    ucall_add_procedure(server, "unfinished", unfinished, NULL);
-    ucall_add_procedure(server, "nothing", nothing, NULL);
-    signal(SIGTERM, stop);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
-    if (!ucall_take_calls(server, 0)) return 1;
-    ucall_free(server);
-    return 0;
+    procedure_t const procedures[] = {
+        {"copy", copy}, {"later", later}, {"types", types}, {"u64", u64}, {"fail", fail},
+        {"unfinished", unfinished}, {"nothing", nothing},
+    };
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    return serve(&config);
 }

@@ -1,28 +1,9 @@
 /* Calls over AF_XDP at the interface eth0. */
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
-#include <ucall/ucall.h>
+#include "serving.h"
 
-static ucall_server_t server;
 static __thread int number_of_thread;
-
-static void on_signal(int number) {
-    (void)number;
-    ucall_stop(server);
-}
-
-static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
-    int64_t a = 0, b = 0;
-    (void)tag;
-    ucall_param_named_i64(call, "a", 0, &a);
-    ucall_param_named_i64(call, "b", 0, &b);
-    ucall_call_reply_i64(call, a + b);
-}
 
 /* The number of the thread that answers. */
 static void thread(ucall_call_t call, ucall_callback_tag_t tag) {
@@ -45,37 +26,27 @@ static void polling(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, count);
 }
 
-static void *serve(void *number) {
+static void *serve_numbered(void *number) {
     number_of_thread = (int)(intptr_t)number;
-    if (!ucall_take_calls(server, (uint16_t)number_of_thread))
-        fprintf(stderr, "%s\n", ucall_last_error());
+    if (!ucall_take_calls(server, (uint16_t)number_of_thread)) failed();
     return NULL;
 }
 
 /* xdp [posix|uring] [THREADS] [poll] */
 int main(int argc, char **argv) {
     pthread_t threads[8];
-    ucall_config_t config = {0};
+    ucall_config_t config = config_of(argc, argv);
     config.hostname = "192.0.2.2";
-    config.pick_port = true;
     config.udp = true;
     config.xdp = "eth0";
-    config.engine = argc > 1 && !strcmp(argv[1], "uring") ? UCALL_ENGINE_URING : UCALL_ENGINE_POSIX;
     config.serving_threads = (uint16_t)(argc > 2 ? atoi(argv[2]) : 1);
     config.xdp_busy_poll = argc > 3;
     config.logs_file_descriptor = 2;
-    if (!ucall_init(&config, &server)) {
-        fprintf(stderr, "%s\n", ucall_last_error());
-        return 1;
-    }
-    ucall_add_procedure(server, "sum", sum, NULL);
-    ucall_add_procedure(server, "thread", thread, NULL);
-    ucall_add_procedure(server, "polling", polling, NULL);
-    signal(SIGTERM, on_signal);
-    printf("listening on %d\n", config.port);
-    fflush(stdout);
+    procedure_t const procedures[] = {{"sum", sum}, {"thread", thread}, {"polling", polling}};
+    if (!start(&config, procedures, COUNT(procedures))) return 1;
+    announce(&config);
     for (int number = 0; number < config.serving_threads; number++)
-        pthread_create(&threads[number], NULL, serve, (void *)(intptr_t)number);
+        pthread_create(&threads[number], NULL, serve_numbered, (void *)(intptr_t)number);
     for (int number = 0; number < config.serving_threads; number++)
         pthread_join(threads[number], NULL);
     ucall_free(server);
