@@ -8,20 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from applications import PID
 from node import MODULE, TOKEN, RunNode, Serve, package
 
 import ucall.auth
 
 #: Of the module without comments. Minified it is smaller.
 BYTES_MAX = 6 * 1024
-
-APP = """
-import os, ucall
-server = ucall.Server(port=0)
-@server
-def pid() -> int:
-    return os.getpid()
-"""
 
 
 def test_the_client(run_node: RunNode) -> None:
@@ -36,7 +29,7 @@ def test_with_the_server(run_node: RunNode, serve: Serve) -> None:
 
 
 def test_with_a_worker_that_is_replaced(run_node: RunNode, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(PID)
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "1"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import functools
 import itertools
@@ -14,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,6 +65,20 @@ def started(function: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+def in_asyncio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs a test in an event loop of its own, because pytest has none."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(120):
+                await test(*args, **kwargs)
+
+        asyncio.run(limited())
+
+    return run
 
 
 def let_read(port: int) -> None:

@@ -9,26 +9,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from functions import echo, sum
 from scripted import Peer, Scripted, answering, http_reply, result, scripted
 
 import ucall
-from harness import eventually
+from harness import eventually, in_asyncio
 from ucall.aio import Client
-
-Test = Callable[..., Awaitable[None]]
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
-
-
-def echo(value: Any = None) -> Any:
-    return value
 
 
 def fail(code: int, message: str) -> None:
@@ -53,20 +44,6 @@ class Holding:
 
 
 SCHEMES = ("http", "tcp")
-
-
-def run(test: Test) -> Callable[..., None]:
-    """Runs a test in an event loop of its own, because pytest has none."""
-
-    @functools.wraps(test)
-    def sync(*args: Any, **kwargs: Any) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(120):
-                await test(*args, **kwargs)
-
-        asyncio.run(limited())
-
-    return sync
 
 
 @pytest.fixture
@@ -100,7 +77,7 @@ def test_calls_within_uvloop(server: ucall.Server, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "connections"), [("http", 20), ("tcp", 1), ("ws", 1)])
-@run
+@in_asyncio
 async def test_many_calls_at_once(server: ucall.Server, scheme: str, connections: int) -> None:
     async with connected(server, scheme, max_connections=20) as client:
         for _ in range(3):
@@ -116,7 +93,7 @@ async def test_many_calls_at_once(server: ucall.Server, scheme: str, connections
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@run
+@in_asyncio
 async def test_a_cancelled_call_affects_no_other(
     server: ucall.Server, holding: Holding, scheme: str
 ) -> None:
@@ -138,7 +115,7 @@ async def test_a_cancelled_call_affects_no_other(
             assert (await client.echo(number)).json == number
 
 
-@run
+@in_asyncio
 async def test_a_cancelled_call_over_http_closes_its_connection() -> None:
     has_come = threading.Event()
 
@@ -157,7 +134,7 @@ async def test_a_cancelled_call_over_http_closes_its_connection() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@run
+@in_asyncio
 async def test_a_timed_out_call_affects_no_other(
     server: ucall.Server, holding: Holding, scheme: str
 ) -> None:
@@ -235,7 +212,7 @@ asyncio.run(main())
     assert done.stdout == b"opened\n", done.stderr
 
 
-@run
+@in_asyncio
 async def test_replies_may_be_out_of_order() -> None:
     def backwards(peer: Peer) -> None:
         requests = [json.loads(peer.raw_request()) for _ in range(5)]
@@ -249,7 +226,7 @@ async def test_replies_may_be_out_of_order() -> None:
         await client.close()
 
 
-@run
+@in_asyncio
 async def test_two_calls_of_one_id_over_one_connection() -> None:
     has_come, may_reply = threading.Event(), threading.Event()
 
@@ -273,7 +250,7 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
         await client.close()
 
 
-@run
+@in_asyncio
 async def test_a_broken_connection_fails_its_calls_once() -> None:
     seen = []
 
@@ -291,7 +268,7 @@ async def test_a_broken_connection_fails_its_calls_once() -> None:
         await client.close()
 
 
-@run
+@in_asyncio
 async def test_an_error_without_an_id_fails_the_only_call_or_all() -> None:
     refusal = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"bad"},"id":null}\n'
 
@@ -333,7 +310,7 @@ class SlowServer:
 MANY = 64
 
 
-@run
+@in_asyncio
 async def test_notifications_wait_for_a_server_that_does_not_read() -> None:
     slow, sent = SlowServer(), 0
 
@@ -360,7 +337,7 @@ async def test_notifications_wait_for_a_server_that_does_not_read() -> None:
     assert (sent, slow.received, server.accepted) == (MANY, MANY, 1)
 
 
-@run
+@in_asyncio
 async def test_a_stream_waits_for_a_server_that_does_not_read() -> None:
     slow, sent = SlowServer(), 0
     written: list[int] = []
@@ -388,7 +365,7 @@ async def test_a_stream_waits_for_a_server_that_does_not_read() -> None:
     assert written[0] == written[1] < MANY
 
 
-@run
+@in_asyncio
 async def test_notifications_wait_for_a_server_that_sends_first() -> None:
     """It reads once its items are sent. The client receives them, though its program does not."""
     slow = SlowServer()
@@ -411,7 +388,7 @@ async def test_notifications_wait_for_a_server_that_sends_first() -> None:
     assert slow.received == MANY
 
 
-@run
+@in_asyncio
 async def test_what_waits_to_be_sent_fails_with_its_connection() -> None:
     slow = SlowServer()
 
@@ -430,7 +407,7 @@ async def test_what_waits_to_be_sent_fails_with_its_connection() -> None:
             assert not raised.value.may_have_run
 
 
-@run
+@in_asyncio
 async def test_connections_closed_while_idle_are_replaced() -> None:
     def once(peer: Peer) -> None:
         peer.http_request()
@@ -446,7 +423,7 @@ async def test_connections_closed_while_idle_are_replaced() -> None:
         await client.close()
 
 
-@run
+@in_asyncio
 async def test_calls_past_max_connections_wait() -> None:
     with scripted(answering()) as server:
         client = Client(port=server.port, max_connections=2)
@@ -456,7 +433,7 @@ async def test_calls_past_max_connections_wait() -> None:
         await client.close()
 
 
-@run
+@in_asyncio
 async def test_a_hundred_connections_are_the_default() -> None:
     all_called, may_reply = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from functions import sum
 
 import ucall
 from harness import HOST, Wire, eventually, http, new_interpreter, program, request
@@ -33,10 +34,6 @@ async def add(a: int, b: int) -> int:
 async def pause(seconds: float, value: Any = None) -> Any:
     await asyncio.sleep(seconds)
     return value
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
 
 
 def test_a_function_that_never_waits_is_answered_at_once(serve: Serve) -> None:

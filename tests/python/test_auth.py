@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from functions import whoami
 
 import ucall
 import ucall.auth
@@ -19,10 +20,6 @@ from harness import Wire, http, request
 Serve = Callable[..., ucall.Server]
 CALL = request("whoami", [])
 ALICE = "Authorization: Bearer s3cret"
-
-
-def whoami(ctx: ucall.Context) -> Any:
-    return ctx.user
 
 
 async def whoami_later(ctx: ucall.Context) -> Any:

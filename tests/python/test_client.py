@@ -16,19 +16,12 @@ from typing import Any
 
 import pytest
 from both_clients import NewClient
+from functions import echo, sum
 
 import ucall
 from harness import eventually, started
 from ucall import aio
 from ucall.client import Client
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
-
-
-def echo(value: Any = None) -> Any:
-    return value
 
 
 def fail(code: int, message: str, data: Any = None) -> None:

@@ -12,7 +12,7 @@ from certificates import Authority, Files, authority, files
 from serving import Serve
 
 import ucall
-from harness import HOST, eventually
+from harness import HOST, eventually, in_asyncio
 from ucall import aio
 from ucall.client import Client
 
@@ -86,24 +86,22 @@ def test_streams_and_their_ends(serve: Serve, scheme: str, new_client: NewClient
         assert client.count(1).json == [0]
 
 
-def test_tasks_share_a_client(serve: Serve, scheme: str) -> None:
+@in_asyncio
+async def test_tasks_share_a_client(serve: Serve, scheme: str) -> None:
     functions = Functions()
     server = functions.serve(serve)
 
     async def numbers(client: aio.Client, n: int) -> list[Any]:
         return [number async for number in client.stream.count_async(n)]
 
-    async def run() -> None:
-        async with aio.Client(f"{scheme}://{HOST}:{server.port}") as client:
-            assert await asyncio.gather(*(numbers(client, n) for n in range(50))) == [
-                [*range(n)] for n in range(50)
-            ]
-            task = asyncio.ensure_future(numbers(client, 1 << 40))
-            await asyncio.sleep(0)
-            task.cancel()
-            assert (await client.count(1)).json == [0]
-
-    asyncio.run(run())
+    async with aio.Client(f"{scheme}://{HOST}:{server.port}") as client:
+        assert await asyncio.gather(*(numbers(client, n) for n in range(50))) == [
+            [*range(n)] for n in range(50)
+        ]
+        task = asyncio.ensure_future(numbers(client, 1 << 40))
+        await asyncio.sleep(0)
+        task.cancel()
+        assert (await client.count(1)).json == [0]
 
 
 def test_a_late_or_cancelled_call_is_cancelled_at_the_server(serve: Serve) -> None:

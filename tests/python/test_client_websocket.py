@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from both_clients import NewClient
 from certificates import Authority, Files, authority, files
+from functions import sum
 from scripted import Peer, http_reply, result, scripted
 from serving import Serve
 from websocket_peer import CLOSE, PING, PONG, accept, frame, read_call, read_frame, upgrade
@@ -32,16 +33,8 @@ __all__ = ["authority", "files"]
 TIMEOUT_S = 30.0
 
 
-def sum(a: int, b: int) -> int:
-    return a + b
-
-
 def same(value: Any) -> Any:
     return value
-
-
-def whoami(ctx: ucall.Context) -> Any:
-    return ctx.user
 
 
 Call = Callable[..., Any]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from functions import sum
 
 import ucall
 from harness import Wire, eventually, http, request
@@ -26,10 +27,6 @@ async def pause(seconds: float) -> str:
 def block(seconds: float) -> str:
     time.sleep(seconds)
     return "slept"
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
 
 
 def _error(reply: bytes) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from functions import sum
 from programs import require
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics
@@ -69,10 +70,6 @@ def value(found: Samples, name: str, **labels: str) -> float:
 
 def calls(found: Samples, method: str, code: str = "") -> float:
     return value(found, f"{DURATION}_count", rpc_method=method, error_type=code)
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
 
 
 def refuse() -> None:

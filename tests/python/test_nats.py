@@ -23,7 +23,7 @@ from brokers import (
 from certificates import Authority, Files, authority, files
 
 import ucall
-from harness import HOST, eventually
+from harness import HOST, eventually, in_asyncio
 from ucall._nats.subjects import parse_brokers, subject_of
 from ucall.client import Client
 
@@ -419,18 +419,16 @@ def test_a_drain_first_takes_the_server_off_the_list(broker: NatsServer) -> None
         stop.result()
 
 
-def test_the_program_s_own_loop_serves(broker: NatsServer) -> None:
-    async def main() -> None:
-        server = served()
-        task = asyncio.ensure_future(server.serve(broker=broker.url, group="models"))
-        assert await asyncio.to_thread(registered, broker)
-        reply = await asyncio.to_thread(request, broker, "models.math.add", b"[1]")
-        assert reply.data == b"2"
-        server.stop()
-        await task
-        assert await asyncio.to_thread(instances, broker) == []
-
-    asyncio.run(main())
+@in_asyncio
+async def test_the_program_s_own_loop_serves(broker: NatsServer) -> None:
+    server = served()
+    task = asyncio.ensure_future(server.serve(broker=broker.url, group="models"))
+    assert await asyncio.to_thread(registered, broker)
+    reply = await asyncio.to_thread(request, broker, "models.math.add", b"[1]")
+    assert reply.data == b"2"
+    server.stop()
+    await task
+    assert await asyncio.to_thread(instances, broker) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from applications import PID
 from brokers import NatsServer, instances, registered, request
 
 from harness import eventually
@@ -24,14 +25,8 @@ def broker() -> Iterator[NatsServer]:
         yield started
 
 
-APP = """
-import os, sys, ucall
-server = ucall.Server(port=0)
-
-@server
-def pid() -> int:
-    return os.getpid()
-
+APP = f"""
+{PID}
 @server
 def imported() -> list[str]:
     return [name for name in sys.modules if name.split(".")[0] == "nats"]

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from functions import add
 from relaying import address, echo, read_call, relay, reply, silent, unavailable
 from scripted import Peer, Script, scripted
 from serving import Serve
@@ -19,10 +20,6 @@ import ucall
 from harness import Wire, eventually, free_port, http, request
 
 __all__ = ["relay"]
-
-
-def add(a: int, b: int) -> int:
-    return a + b
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])

@@ -10,23 +10,21 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from applications import HOLDS_THE_LOCK, PID
 from relaying import address, echo
 from scripted import Peer, scripted
 from test_workers import supervised
 
 from harness import Wire, eventually, http, program, request, send_line
 
-HOLDS_THE_LOCK = """
-import ctypes, sys, ucall
-keys = ucall.auth.bearer({"s3cret": "alice"})
+RELAYS = f"""
+import sys, ucall
+keys = ucall.auth.bearer({{"s3cret": "alice"}})
 server = ucall.Server(port=0, auth=keys if sys.argv[2] else None)
 server.relay("up.*", to=sys.argv[1])
 server.start()
 print(server.port)
-sys.stdin.readline()
-# A function of a PyDLL keeps the interpreter's lock: nothing runs Python until a line arrives.
-ctypes.PyDLL(None).write(1, b"held\\n", 5)
-ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
+{HOLDS_THE_LOCK}
 """
 
 
@@ -36,7 +34,7 @@ def test_a_relayed_call_needs_no_interpreter_lock(has_keys: bool) -> None:
     header = "Authorization: Bearer s3cret"
     with (
         scripted(echo) as upstream,
-        program(HOLDS_THE_LOCK, address(upstream), "x" * has_keys) as process,
+        program(RELAYS, address(upstream), "x" * has_keys) as process,
     ):
         port = int(process.stdout.readline())
         send_line(process)
@@ -96,13 +94,9 @@ def test_a_shortage_of_descriptors_opens_no_circuit(engine: str) -> None:
                 assert f'ucall_upstream_circuits{{{label},state="closed"}} 1' in text.splitlines()
 
 
-WORKERS = """
-import os, sys, ucall
-server = ucall.Server(port=0, metrics=True)
+WORKERS = f"""
+{PID.replace("port=0", "port=0, metrics=True")}
 server.relay("up.*", to=os.environ["UPSTREAM"], max_failures=2)
-@server
-def pid() -> int:
-    return os.getpid()
 """
 
 
@@ -114,12 +108,10 @@ def test_metrics_add_up_the_upstreams_of_all_workers(
 
     with scripted(dying) as upstream:
         monkeypatch.setenv("UPSTREAM", address(upstream))
-        with supervised(tmp_path, "--workers", "2", source=WORKERS) as app:
-            app.wait_for(2)
-            wires: dict[int, Wire] = {}
-            while len(wires) < 2:
-                wire = Wire(app.port)
-                wires.setdefault(wire.result("pid"), wire)
+        with (
+            supervised(tmp_path, "--workers", "2", source=WORKERS) as app,
+            app.wires(2) as wires,
+        ):
 
             def metric(name: str) -> list[int]:
                 text = urlopen(f"http://127.0.0.1:{app.port}/metrics").read().decode()
@@ -142,5 +134,5 @@ def test_metrics_add_up_the_upstreams_of_all_workers(
             assert eventually(one_is_new)
             assert metric("ucall_upstream_failures_total") == [4]
             for wire in wires.values():
-                wire.socket.close()
+                wire.close()
             app.stop()

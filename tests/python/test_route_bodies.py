@@ -9,16 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+from functions import sum
 from routing import WAYS, http_client
 from serving import Serve
 
 import ucall
 from harness import HOST, Wire, eventually, http, request
 from ucall import HttpRequest, HttpResponse
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
 
 
 def _numbers(way: str, ended: list[str], gates: list[threading.Event]) -> Any:

@@ -16,6 +16,7 @@ import h11
 import httpx
 import pytest
 import trustme
+from functions import sum
 from routing import WAYS, http_client
 from serving import Serve
 
@@ -25,10 +26,6 @@ from harness import HOST, Wire, eventually, http, request
 from ucall import HttpRequest, HttpResponse
 
 GET = f"GET %s HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
 
 
 def _get(path: str) -> bytes:

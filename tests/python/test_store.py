@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 import pytest
+from applications import HOLDS_THE_LOCK, PID
 from serving import Serve
 from test_workers import supervised
 
@@ -401,26 +402,21 @@ def test_authentication_precedes_a_native_call(serve: Serve, tmp_path: Path) -> 
         assert json.loads(wire.line())["error"]["code"] == -32004
 
 
-HOLDS_THE_LOCK = """
-import ctypes, os, sys, threading, ucall
+SERVES_A_STORE = f"""
+import sys, ucall
 server = ucall.Server(port=0)
 server.store("kv", sys.argv[1])
-@server
-def plain() -> int:
-    return 1
+server.add(lambda: 1, "plain")
 server.start()
 print(server.port)
-sys.stdin.readline()
-# A function of a PyDLL keeps the interpreter's lock: nothing runs Python until a line arrives.
-ctypes.PyDLL(None).write(1, b"held\\n", 5)
-ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
+{HOLDS_THE_LOCK}
 print("released")
 sys.stdin.readline()
 """
 
 
 def test_a_native_call_needs_no_interpreter_lock(tmp_path: Path) -> None:
-    with program(HOLDS_THE_LOCK, str(tmp_path / "kv")) as process:
+    with program(SERVES_A_STORE, str(tmp_path / "kv")) as process:
         port = int(process.stdout.readline())
         with Wire(port) as wire, Wire(port) as other:
             assert wire.result("plain") == 1
@@ -438,24 +434,12 @@ def test_a_native_call_needs_no_interpreter_lock(tmp_path: Path) -> None:
             assert wire.result("plain") == 1
 
 
-WORKERS = """
-import os, sys, ucall
-server = ucall.Server(port=0)
-server.store("kv", os.environ["STORE"])
-@server
-def pid() -> int:
-    return os.getpid()
-"""
+WORKERS = PID + 'server.store("kv", os.environ["STORE"])\n'
 
 
 def test_worker_processes_share_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE", str(tmp_path / "kv"))
-    with supervised(tmp_path, "--workers", "3", source=WORKERS) as app:
-        app.wait_for(3)
-        wires: dict[int, Wire] = {}
-        while len(wires) < 3:
-            wire = Wire(app.port)
-            wires.setdefault(wire.result("pid"), wire)
+    with supervised(tmp_path, "--workers", "3", source=WORKERS) as app, app.wires(3) as wires:
         sums: list[int] = []
 
         def count(wire: Wire) -> None:
@@ -474,7 +458,7 @@ def test_worker_processes_share_a_store(tmp_path: Path, monkeypatch: pytest.Monk
             for other in wires.values():
                 assert other.result("kv.get", ["a"]) == {"version": version, "value": number}
         for wire in wires.values():
-            wire.socket.close()
+            wire.close()
         app.stop()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import forking
 import programs
 import pytest
+from applications import STORE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,21 +26,12 @@ import ucall
 from harness import Wire, eventually, free_port, program, send_line, waits_for_a_lock
 from ucall import cli
 
-SERVES = """
-import sys, ucall
-server = ucall.Server(port=0)
-server.store("kv", sys.argv[1])
-server.start()
-print(server.port)
-sys.stdin.readline()
-"""
-
 
 @contextmanager
 def serving(path: Path, count: int) -> Iterator[list[tuple[Any, int]]]:
     """Processes that serve one store, and their ports."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(program(SERVES, str(path))) for _ in range(count)]
+        processes = [stack.enter_context(program(STORE, str(path))) for _ in range(count)]
         yield [(process, int(process.stdout.readline())) for process in processes]
 
 
@@ -78,7 +70,7 @@ def test_a_file_at_its_size_limit_refuses_writes_and_keeps_what_it_has(tmp_path:
     """Without root, the system's limit of file sizes is a full disk."""
     limited = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
     with ExitStack() as stack:
-        process = stack.enter_context(program(limited + SERVES, str(tmp_path / "kv")))
+        process = stack.enter_context(program(limited + STORE, str(tmp_path / "kv")))
         wire = stack.enter_context(Wire(int(process.stdout.readline())))
         versions = {}
         while "result" in (reply := wire.call("kv.put", [f"{len(versions):04}", "x" * 5_000])):

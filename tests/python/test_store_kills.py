@@ -24,6 +24,7 @@ from typing import Any
 
 import forking
 import pytest
+from applications import STORE
 from linearizability import Call, State, unexplained
 from test_workers import supervised
 
@@ -34,15 +35,6 @@ ROUNDS = int(os.environ.get("UCALL_STORE_ROUNDS", "5"))
 CLIENTS = 12
 KEYS = ["count:0", "count:1", "text:0", "text:1", "pair"]
 PAIR = ["pair:a", "pair:b"]
-
-SERVES = """
-import sys, ucall
-server = ucall.Server(port=0)
-server.store("kv", sys.argv[1])
-server.start()
-print(server.port)
-sys.stdin.readline()
-"""
 
 APP = """
 import ucall
@@ -213,7 +205,7 @@ def children(pid: int) -> list[int]:
 def servers(path: Path) -> Iterator[Served]:
     """Three servers that share the store."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(program(SERVES, str(path))) for _ in range(3)]
+        processes = [stack.enter_context(program(STORE, str(path))) for _ in range(3)]
         ports = [int(process.stdout.readline()) for process in processes]
         pids = [process.pid for process in processes]
         yield Served(ports, lambda: pids)

@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import applications
 import pytest
 from test_store_kills import number_of, whole
 
@@ -32,15 +33,6 @@ STORE, COPY, DIRECTORY = range(1, 4)
 HEAD = struct.Struct("=QQQQ")
 SECTOR = 512
 CLIENTS = 6
-
-SERVES = """
-import sys, ucall
-server = ucall.Server(port=0)
-server.store("kv", ucall.store.open(sys.argv[1], durability=sys.argv[2]))
-server.start()
-print(server.port)
-sys.stdin.readline()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +86,7 @@ def killed_under_load(path: Path, journal: Path, durability: str, clients: int) 
     answers = Answers(journal)
     with (
         ThreadPoolExecutor(CLIENTS) as threads,
-        new_interpreter(SERVES, str(path), durability) as server,
+        new_interpreter(applications.STORE, str(path), durability) as server,
     ):
         port = int(server.stdout.readline())
         running = [threads.submit(answers.put, Wire(port), client) for client in range(clients)]
@@ -235,7 +227,7 @@ KEEPS: list[Callable[[], bool]] = [
 def served(path: Path) -> Iterator[Wire]:
     """A connection to a server of a store."""
     with (
-        new_interpreter(SERVES, str(path), "commit") as server,
+        new_interpreter(applications.STORE, str(path), "commit") as server,
         Wire(int(server.stdout.readline())) as wire,
     ):
         yield wire
@@ -282,7 +274,7 @@ def test_after_a_commit_that_failed_at_its_end_the_process_is_to_start_again(
 
 def test_the_names_of_a_new_store_are_on_the_disk(journaled: Path, tmp_path: Path) -> None:
     path = tmp_path / "new/app/kv"
-    with new_interpreter(SERVES, str(path), "commit") as server:
+    with new_interpreter(applications.STORE, str(path), "commit") as server:
         server.stdout.readline()
         found = list(records(journaled.read_bytes(), DIRECTORY))
     synced = [name.decode() for kind, _, name in found if kind == SYNC]

@@ -15,6 +15,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from applications import STORE
 from serving import Serve
 from streaming import cancel_request
 from test_store import WORKERS, operations
@@ -330,19 +331,8 @@ def test_watchers_of_all_workers_see_the_writes_of_all(
     assert not [*(tmp_path / "kv").glob("watch.*")]
 
 
-STOPPED = """
-import sys, ucall
-server = ucall.Server(port=0)
-server.store("kv", sys.argv[1])
-server.start()
-print(server.port, flush=True)
-sys.stdin.readline()
-server.stop()
-"""
-
-
 def test_watchers_end_with_their_server(tmp_path: Path) -> None:
-    with program(STOPPED, str(tmp_path / "kv")) as process:
+    with program(STORE, str(tmp_path / "kv")) as process:
         with Watch(int(process.stdout.readline())) as watch:
             send_line(process)
             while "id" not in (message := watch.message()):

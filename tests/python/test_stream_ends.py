@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from functions import add
 from serving import Serve
 from streaming import KINDS, SINGLE_KINDS, Source, cancel_request, stream_request
 from websockets.exceptions import ConnectionClosed
@@ -24,10 +25,6 @@ from harness import HOST, Wire, eventually, http, request
 MANY = 2_000
 THREADS = 100
 CONNECTIONS = 10
-
-
-def add(a: int, b: int) -> int:
-    return a + b
 
 
 async def tasks() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import decimal
 import importlib
@@ -22,6 +21,7 @@ from test_cli_described import run
 from test_stub import check_types, checks_types, load
 
 import ucall
+from harness import in_asyncio
 from ucall import aio
 from ucall.client import Client
 
@@ -121,21 +121,19 @@ def _check_binary(typed: Any) -> None:
         assert came["at"] == now and came["values"].tolist() == [0, 1, 2] and came["raw"] == b"\xff"
 
 
-def test_calls_from_asyncio(module: ModuleType, server: ucall.Server) -> None:
-    async def run() -> None:
-        async with aio.Client(port=server.port) as client:
-            typed = module.AsyncClient(client)
-            assert await typed.sum(1) == 4
-            assert await typed.math.div(1, 4) == 0.25
-            assert await typed.joined("a", "b") == "ab"
-            assert await typed.reverse(b"ab") == b"ba"
-            assert [word async for word in typed.words("one two")] == ["one", "two"]
-            start = datetime.date(2026, 1, 31)
-            assert [day async for day in typed.days(start, 1)] == [start]
-            user = {"name": "Ada", "age": 36, "born": start}
-            assert (await typed.user(user))["born"] == start
-
-    asyncio.run(run())
+@in_asyncio
+async def test_calls_from_asyncio(module: ModuleType, server: ucall.Server) -> None:
+    async with aio.Client(port=server.port) as client:
+        typed = module.AsyncClient(client)
+        assert await typed.sum(1) == 4
+        assert await typed.math.div(1, 4) == 0.25
+        assert await typed.joined("a", "b") == "ab"
+        assert await typed.reverse(b"ab") == b"ba"
+        assert [word async for word in typed.words("one two")] == ["one", "two"]
+        start = datetime.date(2026, 1, 31)
+        assert [day async for day in typed.days(start, 1)] == [start]
+        user = {"name": "Ada", "age": 36, "born": start}
+        assert (await typed.user(user))["born"] == start
 
 
 def test_leaving_a_stream_ends_it(module: ModuleType, server: ucall.Server) -> None:

@@ -6,14 +6,13 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from test_workers import Supervised
+from test_workers import Supervised, supervising
 
 from harness import Wire, eventually
 from ucall import _systemd
@@ -97,25 +96,11 @@ def managed(
     folder: Path, manager: Manager, *command: str, watchdog_s: float | None = None
 ) -> Iterator[Supervised]:
     (folder / "app.py").write_text(APP)
-    environment = os.environ | {"NOTIFY_SOCKET": manager.address}
+    environment = {"NOTIFY_SOCKET": manager.address}
     if watchdog_s is not None:
         environment["WATCHDOG_USEC"] = str(int(watchdog_s * 1e6))
-    log = folder / "log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-            text=True,
-        )
-    try:
-        yield Supervised(process, log)
-    finally:
-        process.kill()
-        process.wait()
+    with supervising(folder, *command, **environment) as it:
+        yield it
 
 
 def _port(message: str) -> int:

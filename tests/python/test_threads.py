@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from functions import sum
 
 import ucall
 from harness import Wire, eventually, request
@@ -20,10 +21,6 @@ Serve = Callable[..., ucall.Server]
 def block(seconds: float, value: Any = None) -> Any:
     time.sleep(seconds)
     return value
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
 
 
 def test_a_blocking_function_delays_no_other_call(serve: Serve) -> None:

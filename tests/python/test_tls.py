@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from both_clients import NewClient
 from certificates import Authority, Files, authority, client_hello, files
+from functions import add, echo
 from serving import Serve
 
 import ucall
@@ -29,14 +30,6 @@ from harness import HOST, Wire, eventually, http, request
 from ucall.client import Client, ClientTLS
 
 __all__ = ["authority", "files"]
-
-
-def add(a: int, b: int) -> int:
-    return a + b
-
-
-def echo(value: Any) -> Any:
-    return value
 
 
 async def later(value: Any) -> Any:

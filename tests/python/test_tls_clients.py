@@ -10,6 +10,7 @@ import httpx
 import pytest
 import requests
 from certificates import Authority, Files, authority, files
+from functions import add
 from programs import require
 from serving import Serve
 
@@ -19,10 +20,6 @@ from harness import request
 __all__ = ["authority", "files"]
 
 GO_CLIENT = Path(__file__).parents[2] / ".bench" / "tls_client"
-
-
-def add(a: int, b: int) -> int:
-    return a + b
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 from both_clients import NewClient
 from certificates import Files, authority, files
+from functions import sum, text
 from serving import Serve
 from udp_proxy import UdpProxy
 
 import ucall
-from harness import eventually
+from harness import eventually, in_asyncio
 from ucall import aio
 from ucall._client.datagrams import Cookie, RoundTrips, Window, parse_reply
 from ucall.client import Client
@@ -35,10 +36,6 @@ __all__ = ["authority", "files"]
 CALLS = int(os.environ.get("UDP_CALLS", "1000"))
 
 
-def sum(a: int, b: int) -> int:
-    return a + b
-
-
 async def later(a: int) -> int:
     await asyncio.sleep(0.01)
     return a
@@ -46,10 +43,6 @@ async def later(a: int) -> int:
 
 def fail() -> None:
     raise ucall.RPCError(7, "no", {"x": 1})
-
-
-def text(length: int) -> str:
-    return "x" * length
 
 
 def _udp(serve: Serve, *functions: Any, **options: Any) -> ucall.Server:
@@ -95,17 +88,14 @@ def test_functions_of_all_kinds_answer(serve: Serve, new_client: NewClient) -> N
         assert [response.json for response in responses] == list(range(1, 201))
 
 
-def test_a_client_in_asyncio(serve: Serve) -> None:
+@in_asyncio
+async def test_a_client_in_asyncio(serve: Serve) -> None:
     server = _udp(serve, sum, later, fail)
-
-    async def run() -> None:
-        async with aio.Client(f"udp://127.0.0.1:{server.udp_port}") as client:
-            replies = await asyncio.gather(*(client.sum(number, 1) for number in range(300)))
-            assert [reply.json for reply in replies] == list(range(1, 301))
-            replies = await asyncio.gather(*(client.later(number) for number in range(100)))
-            assert [reply.json for reply in replies] == list(range(100))
-
-    asyncio.run(run())
+    async with aio.Client(f"udp://127.0.0.1:{server.udp_port}") as client:
+        replies = await asyncio.gather(*(client.sum(number, 1) for number in range(300)))
+        assert [reply.json for reply in replies] == list(range(1, 301))
+        replies = await asyncio.gather(*(client.later(number) for number in range(100)))
+        assert [reply.json for reply in replies] == list(range(100))
 
 
 def test_a_repeat_gets_the_reply_and_does_not_run(serve: Serve) -> None:

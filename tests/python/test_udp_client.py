@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 from both_clients import NewClient
+from functions import sum, text
 from programs import require
 from serving import Serve
 
 import ucall
-from harness import eventually
+from harness import eventually, in_asyncio
 from ucall import _core, aio
 from ucall._client.aio_udp_endpoint import Endpoint
 from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window, parse_reply
@@ -42,14 +43,6 @@ async def run():
 
 asyncio.run(run())
 """
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
-
-
-def text(length: int) -> str:
-    return "x" * length
 
 
 def _window(
@@ -179,49 +172,45 @@ def test_datagrams_are_received_many_at_once() -> None:
         _core.receive_datagrams(-1, 1, 0)
 
 
-def test_datagrams_wait_in_asyncio_while_the_system_has_no_room() -> None:
-    async def run() -> None:
+@in_asyncio
+async def test_datagrams_wait_in_asyncio_while_the_system_has_no_room() -> None:
+    loop = asyncio.get_running_loop()
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for made in (one, other):
+        made.setblocking(False)
+    endpoint = Endpoint(loop, one, _window(), 10_000)
+    datagrams = [b"%d" % number for number in range(1000)]
+    endpoint.send(datagrams[:999])
+    endpoint.send(datagrams[999:])
+    assert [await loop.sock_recv(other, 100) for _ in datagrams] == datagrams
+    endpoint.close()
+    other.close()
+
+
+@in_asyncio
+async def test_a_client_in_asyncio_has_one_window_for_all_calls() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.setblocking(False)
         loop = asyncio.get_running_loop()
-        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        for made in (one, other):
-            made.setblocking(False)
-        endpoint = Endpoint(loop, one, _window(), 10_000)
-        datagrams = [b"%d" % number for number in range(1000)]
-        endpoint.send(datagrams[:999])
-        endpoint.send(datagrams[999:])
-        assert [await loop.sock_recv(other, 100) for _ in datagrams] == datagrams
-        endpoint.close()
-        other.close()
-
-    asyncio.run(run())
-
-
-def test_a_client_in_asyncio_has_one_window_for_all_calls() -> None:
-    async def run() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-            server.bind(("127.0.0.1", 0))
-            server.setblocking(False)
-            loop = asyncio.get_running_loop()
-            async with aio.Client(f"udp://127.0.0.1:{server.getsockname()[1]}") as client:
-                first = asyncio.ensure_future(client.first())
-                data, place = await loop.sock_recvfrom(server, 65_536)
-                server.sendto(_answer(data), place)
-                await first
-                batches = [client.batch() for _ in range(2)]
-                responses = [batch.later() for batch in batches for _ in range(WINDOW)]
-                tasks = [asyncio.ensure_future(batch.send()) for batch in batches]
-                tasks += [asyncio.ensure_future(client.later()) for _ in range(5)]
-                await asyncio.sleep(0)
-                requests = _received(server)
-                assert len(requests) == WINDOW
-                for request in requests:
-                    server.sendto(_answer(request), place)
-                answering = asyncio.ensure_future(_answer_all(server, place))
-                await asyncio.gather(*tasks)
-                answering.cancel()
-                assert all(response.json == "done" for response in responses)
-
-    asyncio.run(run())
+        async with aio.Client(f"udp://127.0.0.1:{server.getsockname()[1]}") as client:
+            first = asyncio.ensure_future(client.first())
+            data, place = await loop.sock_recvfrom(server, 65_536)
+            server.sendto(_answer(data), place)
+            await first
+            batches = [client.batch() for _ in range(2)]
+            responses = [batch.later() for batch in batches for _ in range(WINDOW)]
+            tasks = [asyncio.ensure_future(batch.send()) for batch in batches]
+            tasks += [asyncio.ensure_future(client.later()) for _ in range(5)]
+            await asyncio.sleep(0)
+            requests = _received(server)
+            assert len(requests) == WINDOW
+            for request in requests:
+                server.sendto(_answer(request), place)
+            answering = asyncio.ensure_future(_answer_all(server, place))
+            await asyncio.gather(*tasks)
+            answering.cancel()
+            assert all(response.json == "done" for response in responses)
 
 
 def _answer(request: bytes) -> bytes:
@@ -245,18 +234,15 @@ def _received(made: socket.socket) -> list[bytes]:
             return found
 
 
-def test_each_call_in_progress_learns_that_no_server_listens() -> None:
+@in_asyncio
+async def test_each_call_in_progress_learns_that_no_server_listens() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-
-    async def run() -> None:
-        async with aio.Client(f"udp://127.0.0.1:{port}", timeout=60) as client:
-            calls = [client.sum(number, 1) for number in range(3)]
-            failed = await asyncio.gather(*calls, return_exceptions=True)
-            assert [type(error) for error in failed] == [ucall.ConnectionError] * 3
-
-    asyncio.run(run())
+    async with aio.Client(f"udp://127.0.0.1:{port}", timeout=60) as client:
+        calls = [client.sum(number, 1) for number in range(3)]
+        failed = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(error) for error in failed] == [ucall.ConnectionError] * 3
 
 
 def test_long_replies_of_a_batch_come_over_tcp_when_told_to(
@@ -388,23 +374,21 @@ def test_options_limit_the_time_of_one_call(serve_once: Serve, new_client: NewCl
         assert client.with_options(timeout=60).sum(1, 2).json == 3
 
 
-def test_options_limit_the_time_of_a_call_that_waits_for_an_address(
+@in_asyncio
+async def test_options_limit_the_time_of_a_call_that_waits_for_an_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-            silent.bind(("127.0.0.1", 0))
-            silent.setblocking(False)
-            port = silent.getsockname()[1]
-            async with aio.Client(_name(monkeypatch, port, port)) as client:
-                first = asyncio.ensure_future(client.sum(1, 2))
-                assert await asyncio.get_running_loop().sock_recv(silent, 65_536)
-                with pytest.raises(ucall.TimeoutError, match=r"0\.1 s") as caught:
-                    await client.with_options(timeout=0.1).sum(1, 2)
-                assert not caught.value.may_have_run
-                first.cancel()
-
-    asyncio.run(run())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.setblocking(False)
+        port = silent.getsockname()[1]
+        async with aio.Client(_name(monkeypatch, port, port)) as client:
+            first = asyncio.ensure_future(client.sum(1, 2))
+            assert await asyncio.get_running_loop().sock_recv(silent, 65_536)
+            with pytest.raises(ucall.TimeoutError, match=r"0\.1 s") as caught:
+                await client.with_options(timeout=0.1).sum(1, 2)
+            assert not caught.value.may_have_run
+            first.cancel()
 
 
 @pytest.fixture(name="pauses")

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from applications import PID
 from both_clients import NewClient
+from functions import add
 from programs import require
 
 import ucall
@@ -26,10 +28,6 @@ from harness import eventually, http, refuses_descriptors, request
 from wire import Wire
 
 Serve = Callable[..., ucall.Server]
-
-
-def add(a: int, b: int) -> int:
-    return a + b
 
 
 def peer(ctx: ucall.Context) -> Any:
@@ -239,18 +237,9 @@ def test_curl(serve: Serve, path: Path) -> None:
     assert json.loads(shown.stdout)["result"] == 42
 
 
-APP = """
-import os, ucall
-server = ucall.Server(port=0)
-@server
-def pid() -> int:
-    return os.getpid()
-"""
-
-
 @contextmanager
 def _serving(folder: Path, path: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "app.py").write_text(APP)
+    (folder / "app.py").write_text(PID)
     command = [sys.executable, "-m", "ucall", "app:server", "--uds", str(path), *arguments]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
     try:

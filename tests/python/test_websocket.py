@@ -16,6 +16,7 @@ from typing import Any
 import programs
 import pytest
 import trustme
+from functions import echo, sum, whoami
 from proxies import nginx
 from serving import Serve
 from websockets.asyncio.client import ClientConnection as AsyncConnection
@@ -26,21 +27,9 @@ from websockets.typing import Subprotocol
 
 import ucall
 import ucall.auth
-from harness import HOST, eventually, free_port, program, request
+from harness import HOST, eventually, free_port, in_asyncio, program, request
 
 JSONRPC = Subprotocol("jsonrpc")
-
-
-def sum(a: int, b: int) -> int:
-    return a + b
-
-
-def echo(value: Any) -> Any:
-    return value
-
-
-def whoami(ctx: ucall.Context) -> Any:
-    return ctx.user
 
 
 def _result(socket: ClientConnection, method: str, params: Any) -> Any:
@@ -172,22 +161,19 @@ def test_callers_are_authenticated_at_the_upgrade(serve: Serve, way: str) -> Non
     assert refused.value.response.status_code == 401
 
 
-def test_under_tls(serve: Serve, tmp_path: Path) -> None:
+@in_asyncio
+async def test_under_tls(serve: Serve, tmp_path: Path) -> None:
     authority, path = trustme.CA(), tmp_path / "server.pem"
     authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(path)
     context = ssl.create_default_context()
     authority.configure_trust(context)
     server = serve(sum, echo, ssl_certfile=path)
     text = "x" * 300_000
-
-    async def main() -> None:
-        # `websockets.sync` reads and writes in two threads, which `ssl` bears since 3.13.1 only.
-        async with connect_async(f"wss://{HOST}:{server.port}", ssl=context) as socket:
-            for method, params, result in (("sum", [2, 3], 5), ("echo", [text], text)):
-                await socket.send(request(method, params).decode())
-                assert json.loads(await socket.recv())["result"] == result
-
-    asyncio.run(main())
+    # `websockets.sync` reads and writes in two threads, which `ssl` bears since 3.13.1 only.
+    async with connect_async(f"wss://{HOST}:{server.port}", ssl=context) as socket:
+        for method, params, result in (("sum", [2, 3], 5), ("echo", [text], text)):
+            await socket.send(request(method, params).decode())
+            assert json.loads(await socket.recv())["result"] == result
 
 
 def test_over_a_unix_socket(engine: str, tmp_path: Path) -> None:

@@ -11,21 +11,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from applications import PID
 
 from harness import Wire, eventually, http, request
 from ucall import _supervisor
 
-APP = """
-import asyncio, os, sys, time, ucall
-server = ucall.Server(port=0)
-@server
-def pid() -> int:
-    return os.getpid()
+APP = f"""
+{PID}
+import asyncio, time
 @server
 def sum(a: int, b: int) -> int:
     return a + b
@@ -66,6 +64,17 @@ class Supervised:
         with Wire(self.port) as wire:
             return wire.result(method, params)
 
+    @contextmanager
+    def wires(self, count: int) -> Iterator[dict[int, Wire]]:
+        """A connection to each of this many workers, by its process id."""
+        self.wait_for(count)
+        with ExitStack() as stack:
+            found: dict[int, Wire] = {}
+            while len(found) < count:
+                wire = stack.enter_context(Wire(self.port))
+                found.setdefault(wire.result("pid"), wire)
+            yield found
+
     def stop(self, within_s: float = 60) -> None:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(within_s) == 0, self.text()
@@ -79,13 +88,14 @@ def supervised(folder: Path, *flags: str, source: str = APP) -> Iterator[Supervi
 
 
 @contextmanager
-def supervising(folder: Path, *arguments: str) -> Iterator[Supervised]:
-    """Python with these arguments, in a folder."""
+def supervising(folder: Path, *arguments: str, **environment: str) -> Iterator[Supervised]:
+    """Python with these arguments and variables, in a folder."""
     log = folder / "log"
     with log.open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=folder,
+            env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
@@ -454,12 +464,8 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
         it.stop()
 
 
-SCRIPT = """
-import os, ucall
-server = ucall.Server(port=0)
-@server
-def pid() -> int:
-    return os.getpid()
+SCRIPT = f"""
+{PID}
 import logging
 logging.basicConfig(level="INFO")
 server.run(workers=2)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from pairs import Pairs, free_location
 
+from harness import in_asyncio
 from ucall import queue as nq
 
 Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
@@ -171,16 +172,13 @@ def test_a_future_keeps_its_state_under_its_lock(pair: Pair) -> None:
     assert future._state == "FINISHED"
 
 
-def test_futures_are_awaited_by_asyncio(pair: Pair) -> None:
+@in_asyncio
+async def test_futures_are_awaited_by_asyncio(pair: Pair) -> None:
     server, client = pair(ack="taken")
-
-    async def main() -> None:
-        futures = [asyncio.wrap_future(client.put(number)) for number in range(100)]
-        for _ in futures:
-            await asyncio.to_thread(server.get, timeout=WAIT_S)
-        await asyncio.wait_for(asyncio.gather(*futures), WAIT_S)
-
-    asyncio.run(main())
+    futures = [asyncio.wrap_future(client.put(number)) for number in range(100)]
+    for _ in futures:
+        await asyncio.to_thread(server.get, timeout=WAIT_S)
+    await asyncio.wait_for(asyncio.gather(*futures), WAIT_S)
 
 
 def test_ack_taken_waits_for_get(pair: Pair) -> None:

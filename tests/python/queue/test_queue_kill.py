@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -110,28 +111,41 @@ def location_for(protocol: str, folder: Path, broker: SharedBroker) -> nq.Networ
     return free_location()
 
 
+@pytest.mark.parametrize("killed", ["server", "client"])
 @pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
 @pytest.mark.slow
-def test_a_killed_server(
+def test_one_that_is_killed_and_its_successor(
     protocol: str,
+    killed: str,
     start: Start,
     tmp_path: Path,
     authority: Authority,
     shared_broker: SharedBroker,
 ) -> None:
     ours, theirs = files_for(protocol, authority)
+    if killed == "client":
+        ours, theirs = theirs, ours
     protocol = protocol.partition("+")[0]
     for ack in ("taken", "received"):
         where = location_for(protocol, tmp_path, shared_broker)
-        server_id = uuid.uuid4()
-        first = start(protocol, "server", *where, 2, server_id, *ours)
-        client = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, options(where, ack, theirs))
-        futures = [client.put(numbered(protocol, number)) for number in range(4)]
+        id, begin = uuid.uuid4(), functools.partial(start, protocol, killed, *where)
+        given = options(where, ack, theirs)
+        to: list[uuid.UUID] = []
+        if killed == "server":
+            first = begin(2, id, *ours)
+            alive = nq.new(nq.Protocol(protocol), nq.Purpose.CLIENT, given)
+        else:
+            alive = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, given)
+            first = begin(2, id, *ours)
+            assert alive.get(timeout=WAIT_S).peer == id
+            # It will be disconnected, and its queue stays.
+            to.append(id)
+        futures = [alive.put(numbered(protocol, number)) for number in range(4)]
         assert lines(first) == ["0 False", "1 False"]
         futures[1 if ack == "taken" else 3].result(WAIT_S)
         kill(first)
-        futures.append(client.put(numbered(protocol, 4)))
-        second = start(protocol, "server", *where, 3 if ack == "taken" else 1, server_id, *ours)
+        futures.append(alive.put(numbered(protocol, 4), *to))
+        second = begin(3 if ack == "taken" else 1, id, *ours)
         # The last one may have gone to the dead, too: nobody can tell.
         received = [line.split() for line in lines(second)]
         assert [data for data, _ in received] == (["2", "3", "4"] if ack == "taken" else ["4"])
@@ -139,41 +153,7 @@ def test_a_killed_server(
         for future in futures:
             future.result(WAIT_S)
         kill(second)
-        client.close(0)
-
-
-@pytest.mark.parametrize("protocol", [*STREAMS, "shm", "mqtt", "grpc", "nats"])
-@pytest.mark.slow
-def test_a_killed_client(
-    protocol: str,
-    start: Start,
-    tmp_path: Path,
-    authority: Authority,
-    shared_broker: SharedBroker,
-) -> None:
-    ours, theirs = files_for(protocol, authority)
-    protocol = protocol.partition("+")[0]
-    for ack in ("taken", "received"):
-        where = location_for(protocol, tmp_path, shared_broker)
-        client_id = uuid.uuid4()
-        server = nq.new(nq.Protocol(protocol), nq.Purpose.SERVER, options(where, ack, ours))
-        first = start(protocol, "client", *where, 2, client_id, *theirs)
-        assert server.get(timeout=WAIT_S).peer == client_id
-        futures = [server.put(numbered(protocol, number)) for number in range(4)]
-        assert lines(first) == ["0 False", "1 False"]
-        futures[1 if ack == "taken" else 3].result(WAIT_S)
-        kill(first)
-        # It is disconnected, and its queue stays.
-        futures.append(server.put(numbered(protocol, 4), client_id))
-        second = start(protocol, "client", *where, 3 if ack == "taken" else 1, client_id, *theirs)
-        # The last one may have gone to the dead, too: nobody can tell.
-        received = [line.split() for line in lines(second)]
-        assert [data for data, _ in received] == (["2", "3", "4"] if ack == "taken" else ["4"])
-        assert all(redelivered == "True" for _, redelivered in received[:-1])
-        for future in futures:
-            future.result(WAIT_S)
-        kill(second)
-        server.close(0)
+        alive.close(0)
 
 
 @pytest.mark.parametrize("killed", ["server", "client"])

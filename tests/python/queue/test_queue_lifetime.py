@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from pairs import Pairs, free_location
 
-from harness import eventually
+from harness import eventually, in_asyncio
 from ucall import queue as nq
 from ucall.aio import queue as anq
 
@@ -275,33 +275,31 @@ def test_a_future_callback_added_late_is_called(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
-def test_a_cancelled_get_loses_no_message(pairs: Pairs) -> None:
-    async def main() -> None:
-        async with anq.Communicator(pairs.server()) as server:
-            client = pairs.client(server._queue)
-            client.put(0)
-            assert (await server.get(timeout=WAIT_S)).data == 0
-            received: list[int] = []
-            choices = random.Random(7)
-            sent = 0
-            while sent < 300:
-                getting = asyncio.create_task(server.get())
+@in_asyncio
+async def test_a_cancelled_get_loses_no_message(pairs: Pairs) -> None:
+    async with anq.Communicator(pairs.server()) as server:
+        client = pairs.client(server._queue)
+        client.put(0)
+        assert (await server.get(timeout=WAIT_S)).data == 0
+        received: list[int] = []
+        choices = random.Random(7)
+        sent = 0
+        while sent < 300:
+            getting = asyncio.create_task(server.get())
+            await asyncio.sleep(0)
+            sent += 1
+            await asyncio.wrap_future(client.put(sent))
+            # Before, as, or after it comes.
+            for _ in range(choices.randrange(4)):
                 await asyncio.sleep(0)
-                sent += 1
-                await asyncio.wrap_future(client.put(sent))
-                # Before, as, or after it comes.
-                for _ in range(choices.randrange(4)):
-                    await asyncio.sleep(0)
-                getting.cancel()
-                try:
-                    received.append((await getting).data)
-                except asyncio.CancelledError:
-                    received.append((await server.get(timeout=WAIT_S)).data)
-            assert received == list(range(1, 301))
-            with pytest.raises(TimeoutError):
-                await server.get(timeout=0)
-
-    asyncio.run(main())
+            getting.cancel()
+            try:
+                received.append((await getting).data)
+            except asyncio.CancelledError:
+                received.append((await server.get(timeout=WAIT_S)).data)
+        assert received == list(range(1, 301))
+        with pytest.raises(TimeoutError):
+            await server.get(timeout=0)
 
 
 # A server or a client that forks; the child continues without the queue.

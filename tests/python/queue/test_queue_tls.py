@@ -28,6 +28,7 @@ from handshakes import client_hello, resident_bytes
 from pairs import Pairs, free_location, sockets
 from proxy import Proxy
 
+from harness import in_asyncio
 from ucall import queue as nq
 from ucall.aio import queue as anq
 
@@ -556,19 +557,16 @@ def test_the_system_store_is_trusted_without_an_authority(
             assert_works(server, client)
 
 
-def test_asyncio_queues(authority: Authority) -> None:
+@in_asyncio
+async def test_asyncio_queues(authority: Authority) -> None:
     files = authority.sign("localhost", "127.0.0.1")
     options = nq.CommunicatorOptions(netloc=nq.NetworkLocation(port=0), security=shown(files))
-
-    async def main() -> None:
-        async with anq.new(purpose=nq.Purpose.SERVER, options=options) as server:
-            netloc = nq.NetworkLocation(*server.address)  # type: ignore[misc]
-            there = nq.CommunicatorOptions(netloc=netloc, security=trusting(authority))
-            async with anq.new(options=there) as client:
-                await asyncio.wait_for(client.put("in"), WAIT_S)
-                assert (await asyncio.wait_for(server.get(), WAIT_S)).data == "in"
-
-    asyncio.run(main())
+    async with anq.new(purpose=nq.Purpose.SERVER, options=options) as server:
+        netloc = nq.NetworkLocation(*server.address)  # type: ignore[misc]
+        there = nq.CommunicatorOptions(netloc=netloc, security=trusting(authority))
+        async with anq.new(options=there) as client:
+            await asyncio.wait_for(client.put("in"), WAIT_S)
+            assert (await asyncio.wait_for(server.get(), WAIT_S)).data == "in"
 
 
 def test_tls_on_both_engines(engine: str, authority: Authority) -> None:
