@@ -9,6 +9,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ import forking
 import pytest
 import trustme
 from both_clients import NewClient
+from certificates import Authority, Files, authority, files
 from scripted import Peer, http_reply, result, scripted
 
 import ucall
+
+__all__ = ["authority", "files"]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -57,27 +61,14 @@ class Server(http.server.ThreadingHTTPServer):
         pass
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def trusted(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tls") / "authority.pem"
-    authority.cert_pem.write_to_path(path)
-    return path
-
-
-@pytest.fixture
-def context(authority: trustme.CA) -> ssl.SSLContext:
+def serving_context(files: Files) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    context.load_cert_chain(files.both)
     return context
 
 
-@pytest.fixture
-def server(context: ssl.SSLContext) -> Iterator[Server]:
+@contextmanager
+def serving(context: ssl.SSLContext) -> Iterator[Server]:
     with Server(context) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
@@ -87,14 +78,33 @@ def server(context: ssl.SSLContext) -> Iterator[Server]:
 
 
 @pytest.fixture
-def mine(authority: trustme.CA, tmp_path: Path) -> tuple[Path, Path, Path]:
-    """A client's certificate: with its key in one file, and each alone."""
-    issued = authority.issue_cert("client")
-    both, cert, key = (tmp_path / name for name in ("both.pem", "cert.pem", "key.pem"))
-    issued.private_key_and_cert_chain_pem.write_to_path(both)
-    issued.cert_chain_pems[0].write_to_path(cert)
-    issued.private_key_pem.write_to_path(key)
-    return both, cert, key
+def context(files: Files) -> ssl.SSLContext:
+    return serving_context(files)
+
+
+@pytest.fixture
+def server(context: ssl.SSLContext) -> Iterator[Server]:
+    with serving(context) as server:
+        yield server
+
+
+@pytest.fixture
+def demanding(context: ssl.SSLContext, authority: Authority, server: Server) -> Server:
+    """The server, which now demands a certificate of its clients."""
+    context.load_verify_locations(authority.path)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return server
+
+
+@pytest.fixture
+def trusted(authority: Authority) -> Path:
+    return authority.path
+
+
+@pytest.fixture(scope="session")
+def mine(authority: Authority) -> Files:
+    """A client's certificate."""
+    return authority.sign("client")
 
 
 def uri(server: Server, host: str = "127.0.0.1") -> str:
@@ -124,37 +134,19 @@ def test_untrusted_servers_are_refused(
         new_client(uri(server), verify=other).echo(1)
 
 
-def test_another_name_is_refused(
-    authority: trustme.CA, trusted: Path, new_client: NewClient
-) -> None:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("example.com").configure_cert(context)
-    with Server(context) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            with pytest.raises(ucall.ConnectionError, match="certificate"):
-                new_client(uri(server), verify=trusted).echo(1)
-        finally:
-            server.shutdown()
-            thread.join()
+def test_another_name_is_refused(authority: Authority, new_client: NewClient) -> None:
+    context = serving_context(authority.sign("example.com"))
+    with serving(context) as server, pytest.raises(ucall.ConnectionError, match="certificate"):
+        new_client(uri(server), verify=authority.path).echo(1)
 
 
 def test_a_clients_certificate(
-    authority: trustme.CA,
-    trusted: Path,
-    mine: tuple[Path, Path, Path],
-    context: ssl.SSLContext,
-    server: Server,
-    new_client: NewClient,
+    demanding: Server, trusted: Path, mine: Files, new_client: NewClient
 ) -> None:
-    authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_REQUIRED
-    both, cert, key = mine
-    assert new_client(uri(server), verify=trusted, cert=both).echo(1).json == [1]
-    assert new_client(uri(server), verify=trusted, cert=(cert, key)).echo(1).json == [1]
+    for cert in (mine.both, (mine.certificate, mine.key)):
+        assert new_client(uri(demanding), verify=trusted, cert=cert).echo(1).json == [1]
     with pytest.raises(ucall.ConnectionError):
-        new_client(uri(server), verify=trusted).echo(1)
+        new_client(uri(demanding), verify=trusted).echo(1)
 
 
 def test_a_connection_closed_while_idle_is_replaced(
@@ -200,19 +192,11 @@ def test_the_command_line(server: Server, trusted: Path, tmp_path: Path) -> None
         assert "certificate verify failed" in line
 
 
-def test_the_command_line_with_a_certificate(
-    authority: trustme.CA,
-    trusted: Path,
-    mine: tuple[Path, Path, Path],
-    context: ssl.SSLContext,
-    server: Server,
-) -> None:
-    authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_REQUIRED
-    both, cert, key = mine
-    assert command(server, "--cacert", trusted, "--cert", both)[:2] == (0, "[1]\n")
-    assert command(server, "-k", "--cert", cert, "--key", key)[:2] == (0, "[1]\n")
-    status, out, line = command(server, "--cacert", trusted)
+def test_the_command_line_with_a_certificate(demanding: Server, trusted: Path, mine: Files) -> None:
+    apart = ["--cert", mine.certificate, "--key", mine.key]
+    assert command(demanding, "--cacert", trusted, "--cert", mine.both)[:2] == (0, "[1]\n")
+    assert command(demanding, "-k", *apart)[:2] == (0, "[1]\n")
+    status, out, line = command(demanding, "--cacert", trusted)
     assert (status, out, line.count("\n")) == (3, "", 1)
 
 

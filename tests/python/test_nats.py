@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,24 @@ def seen() -> Seen:
     return Seen()
 
 
+@contextmanager
+def serving(
+    broker: NatsServer, seen: Seen | None = None, advertise: str | None = None, **options: Any
+) -> Iterator[ucall.Server]:
+    """A server that the broker knows, with these options."""
+    server = served(seen, **options)
+    server.start(broker=broker.url, group="models", advertise=advertise)
+    try:
+        assert registered(broker)
+        yield server
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def server(broker: NatsServer, seen: Seen) -> Iterator[ucall.Server]:
-    server = served(seen)
-    server.start(broker=broker.url, group="models")
-    assert registered(broker)
-    yield server
-    server.stop()
+    with serving(broker, seen) as server:
+        yield server
 
 
 def error_of(reply: Any) -> tuple[str, str, Any]:
@@ -214,10 +226,7 @@ def test_statistics_count_calls_and_errors(broker: NatsServer, server: ucall.Ser
 
 
 def test_calls_keep_their_headers_for_auth(broker: NatsServer) -> None:
-    server = served(auth=ucall.auth.bearer({"secret": "ann"}))
-    server.start(broker=broker.url, group="models")
-    assert registered(broker)
-    try:
+    with serving(broker, auth=ucall.auth.bearer({"secret": "ann"})):
         code, _, error = error_of(request(broker, "models.context"))
         assert code == "-32004" and error["code"] == -32004
         headers = {"Authorization": "Bearer secret", "X-Tenant": "t1", "ucall-broker": "forged"}
@@ -225,8 +234,6 @@ def test_calls_keep_their_headers_for_auth(broker: NatsServer) -> None:
         assert json.loads(reply.data) == ["ann", "t1", "nats"]
         code, _, _ = error_of(request(broker, "models.context", b"", {"Authorization": "Bearer x"}))
         assert code == "-32004"
-    finally:
-        server.stop()
 
 
 def test_headers_of_the_connection_are_not_passed_on(
@@ -239,15 +246,10 @@ def test_headers_of_the_connection_are_not_passed_on(
 
 
 def test_a_caller_cannot_forge_its_address(broker: NatsServer) -> None:
-    server = served(trusted_proxies=["127.0.0.1"])
-    server.start(broker=broker.url, group="models")
-    try:
-        assert registered(broker)
+    with serving(broker, trusted_proxies=["127.0.0.1"]):
         for forged in ({"X-Forwarded-For": "9.9.9.9"}, {"forwarded": "for=9.9.9.9"}):
             reply = request(broker, "models.peer", b"", forged)
             assert reply.headers is None and reply.data == b'"None"'
-    finally:
-        server.stop()
 
 
 def test_statistics_describe_the_server_once(
@@ -306,9 +308,6 @@ def test_calls_above_the_limit_are_refused(
     broker: NatsServer, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:
     monkeypatch.setattr("ucall._nats.calls._RUNNING_MAX", 1)
-    server = served(seen)
-    server.start(broker=broker.url, group="models")
-    assert registered(broker)
 
     async def call_twice(connection: Any) -> None:
         first = asyncio.ensure_future(
@@ -319,19 +318,14 @@ def test_calls_above_the_limit_are_refused(
         assert code == "-32003" and error["data"] == {"retry_after_ms": 1000}
         first.cancel()
 
-    try:
+    with serving(broker, seen):
         connected(broker.url, call_twice)
-    finally:
-        server.stop()
 
 
 def test_messages_above_the_limit_of_bytes_are_refused(
     broker: NatsServer, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:
     monkeypatch.setattr("ucall._nats.calls._RUNNING_BYTES_MAX", 100)
-    server = served(seen)
-    server.start(broker=broker.url, group="models")
-    assert registered(broker)
 
     async def call(connection: Any) -> None:
         headers = {"Ucall-Call-Id": "waiting"}
@@ -346,25 +340,18 @@ def test_messages_above_the_limit_of_bytes_are_refused(
         await connection.publish("models.$cancel", b"waiting")
         assert (await connection.request("models.math.add", payload, timeout=60)).data == b"2"
 
-    try:
+    with serving(broker, seen):
         connected(broker.url, call)
-    finally:
-        server.stop()
 
 
 def test_a_payload_above_the_server_s_limit_is_not_read(broker: NatsServer, seen: Seen) -> None:
-    server = served(seen, max_body_bytes=1_000)
-    server.start(broker=broker.url, group="models")
-    try:
-        assert registered(broker)
+    with serving(broker, seen, max_body_bytes=1_000):
         at_limit = json.dumps(["x" * 996]).encode()
         assert len(at_limit) == 1_000
         assert request(broker, "models.note", at_limit).data == b"null"
         code, _, error = error_of(request(broker, "models.note", at_limit + b" "))
         assert code == "-32600" and "at most 1000 bytes (max_body_bytes)" in error["data"]
         assert len(seen.noted) == 1
-    finally:
-        server.stop()
 
 
 def test_a_server_serves_without_its_broker_and_registers_when_it_comes(seen: Seen) -> None:
@@ -441,66 +428,41 @@ async def test_the_program_s_own_loop_serves(broker: NatsServer) -> None:
     ],
 )
 def test_the_advertised_address(broker: NatsServer, advertise: str, expected: str | None) -> None:
-    server = served()
-    server.start(broker=broker.url, group="models", advertise=advertise)
-    try:
-        assert registered(broker)
+    with serving(broker, advertise=advertise) as server:
         [info] = instances(broker)
         expected = expected and expected.format(port=server.port)
         assert info["metadata"].get("address") == expected
-    finally:
-        server.stop()
 
 
 def test_a_server_on_all_addresses_advertises_the_one_towards_the_broker(
     broker: NatsServer,
 ) -> None:
-    server = served(host="0.0.0.0")
-    server.start(broker=broker.url, group="models")
-    try:
-        assert registered(broker)
+    with serving(broker, host="0.0.0.0") as server:
         assert instances(broker)[0]["metadata"]["address"] == f"127.0.0.1:{server.port}"
         assert request(broker, "models.math.add", b"[1]").data == b"2"
-    finally:
-        server.stop()
 
 
 def test_a_unix_socket_is_called_through_the_broker_only(
     broker: NatsServer, tmp_path: Path
 ) -> None:
-    server = served(uds=tmp_path / "socket")
-    server.start(broker=broker.url, group="models")
-    try:
-        assert registered(broker)
+    with serving(broker, uds=tmp_path / "socket"):
         assert "address" not in instances(broker)[0]["metadata"]
         assert request(broker, "models.math.add", b"[1]").data == b"2"
-    finally:
-        server.stop()
 
 
 def test_a_server_under_tls(broker: NatsServer, authority: Authority, files: Files) -> None:
-    server = served(ssl_certfile=files.certificate, ssl_keyfile=files.key)
-    server.start(broker=broker.url, group="models")
-    try:
-        assert registered(broker)
+    with serving(broker, ssl_certfile=files.certificate, ssl_keyfile=files.key):
         assert instances(broker)[0]["metadata"]["transports"] == "https,wss,tcps"
         assert request(broker, "models.math.add", b"[1]").data == b"2"
-    finally:
-        server.stop()
 
 
 def test_functions_for_clients_with_a_certificate_are_not_called_through_the_broker(
     broker: NatsServer, authority: Authority, files: Files
 ) -> None:
     options = {"ssl_ca_certs": authority.path, "ssl_client_auth": "required"}
-    server = served(ssl_certfile=files.certificate, ssl_keyfile=files.key, **options)
-    server.start(broker=broker.url, group="models")
-    try:
-        assert registered(broker)
+    with serving(broker, ssl_certfile=files.certificate, ssl_keyfile=files.key, **options):
         [info] = instances(broker)
         assert info["endpoints"] == [] and info["metadata"]["address"]
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize(

@@ -57,18 +57,27 @@ server.run()
 """
 
 
-def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
+@contextmanager
+def running(path: Path, script: str, engine: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    path /= "script.py"
+    path.write_text(script)
     process = subprocess.Popen(
         [sys.executable, "-u", str(path), engine],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
-        with Wire(int(process.stdout.readline())) as wire:
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
+    with running(tmp_path, SCRIPT, engine) as (process, port):
+        with Wire(port) as wire:
             wire.send(b"".join(request("square", [n], id=n) for n in range(20)))
             replies = [json.loads(wire.line()) for _ in range(20)]
             assert all(reply["result"][0] == reply["id"] ** 2 for reply in replies)
@@ -85,9 +94,6 @@ def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 STUCK = """
@@ -139,24 +145,6 @@ def fork_and_spawn():
 print(server.port)
 server.run()
 """
-
-
-@contextmanager
-def running(path: Path, script: str, engine: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    path /= "script.py"
-    path.write_text(script)
-    process = subprocess.Popen(
-        [sys.executable, "-u", str(path), engine],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process, int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def is_alive(pid: int) -> bool:

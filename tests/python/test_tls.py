@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import re
 import shutil
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from applications import PID
 from both_clients import NewClient
 from certificates import Authority, Files, authority, client_hello, files
 from functions import add, echo
 from serving import Serve
+from test_workers import supervising
 
 import ucall
 from harness import HOST, Wire, eventually, http, request
@@ -357,37 +355,25 @@ def test_sessions_are_resumed(
     assert resumed(server.port, context, session)[0]
 
 
-WORKERS = """
-import os, sys, ucall
-server = ucall.Server(port=0, ssl_certfile=sys.argv[1])
-server.add(os.getpid, "pid")
-server.add(lambda a, b: a + b, "add")
-"""
+WORKERS = PID.replace("(port=0)", "(port=0, ssl_certfile=os.environ['CERT'])")
 
 
 def test_workers_resume_each_others_sessions(
     authority: Authority, files: Files, tmp_path: Path
 ) -> None:
-    (tmp_path / "served.py").write_text(WORKERS.replace("sys.argv[1]", "os.environ['CERT']"))
-    environment = os.environ | {"CERT": str(files.both), "UCALL_WORKERS": "2"}
-    command = [sys.executable, "-m", "ucall", "served:server", "--port", "0"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        port = announced(process)
+    (tmp_path / "served.py").write_text(WORKERS)
+    environment = {"CERT": str(files.both), "UCALL_WORKERS": "2"}
+    command = ["-m", "ucall", "served:server", "--port", "0"]
+    with supervising(tmp_path, *command, **environment) as it:
         context = authority.context()
         pids: set[int] = set()
-        _, session = eventually_resumed(port, context, pids)
+        _, session = eventually_resumed(it.port, context, pids)
         for _ in range(40):
-            with wrapped(port, context, session=session) as wire:
+            with wrapped(it.port, context, session=session) as wire:
                 secure: Any = wire.socket
                 assert secure.session_reused
                 pids.add(wire.result("pid"))
         assert len(pids) == 2
-    finally:
-        process.terminate()
-        process.communicate()
 
 
 def eventually_resumed(port: int, context: ssl.SSLContext, pids: set[int]) -> tuple[bool, Any]:
@@ -395,19 +381,6 @@ def eventually_resumed(port: int, context: ssl.SSLContext, pids: set[int]) -> tu
         pids.add(wire.result("pid"))
         secure: Any = wire.socket
         return secure.session_reused, secure.session
-
-
-def announced(process: subprocess.Popen[str]) -> int:
-    """The port that a program announces, under TLS."""
-    assert process.stderr is not None
-    said = ""
-    for line in process.stderr:
-        said += line
-        if "Traceback" in line or "ready" in line or "engine:" in line:
-            break
-    found = re.search(r"listening on https://127\.0\.0\.1:(\d+)", said)
-    assert found, said
-    return int(found[1])
 
 
 @pytest.mark.parametrize("by", ["flags", "environment"])
@@ -423,22 +396,14 @@ def test_the_command_line(authority: Authority, files: Files, tmp_path: Path, by
         "ssl-client-auth": "optional",
         "port": "0",
     }
-    flags, environment = [], dict(os.environ)
+    flags, environment = [], {}
     for name, value in options.items():
         if by == "flags":
             flags += [f"--{name}", value]
         else:
             environment["UCALL_" + name.upper().replace("-", "_")] = value
-    command = [sys.executable, "-m", "ucall", "served:server", *flags]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        port = announced(process)
-        assert ClientTLS("localhost", port, verify=authority.path).add(1, 2).json == 3
-    finally:
-        process.terminate()
-        process.communicate()
+    with supervising(tmp_path, "-m", "ucall", "served:server", *flags, **environment) as it:
+        assert ClientTLS("localhost", it.port, verify=authority.path).add(1, 2).json == 3
 
 
 def test_connections_end_with_close_notify(

@@ -17,10 +17,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from applications import PID
 from both_clients import NewClient
 from certificates import Files, authority, files
 from functions import sum, text
 from serving import Serve
+from test_workers import supervised
 from udp_proxy import UdpProxy
 
 import ucall
@@ -456,16 +458,9 @@ def test_a_server_starts_again_on_its_port(serve: Serve, new_client: NewClient) 
 
 
 def test_workers_share_the_port_and_the_key_of_cookies(tmp_path: Any) -> None:
-    program = tmp_path / "served.py"
-    program.write_text(
-        "import os\nimport ucall\n\nserver = ucall.Server(udp=True)\n\n\n"
-        "@server\ndef pid() -> int:\n    return os.getpid()\n\n\n"
-        "@server\ndef text(length: int) -> str:\n    return 'x' * length\n"
-    )
-    command = [sys.executable, "-m", "ucall", "served:server", "--port", "0", "--workers", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    try:
-        port = _port_of(process)
+    source = PID.replace("(port=0)", "(udp=True)") + 'server.add(lambda n: "x" * n, "text")\n'
+    with supervised(tmp_path, "--workers", "2", source=source) as app:
+        port = app.port
         pids, cookie = set(), ""
 
         def has_both() -> bool:
@@ -483,16 +478,3 @@ def test_workers_share_the_port_and_the_key_of_cookies(tmp_path: Any) -> None:
             with UdpWire(port) as wire:
                 reply = wire.exchange(_request("text", [900], id, _meta={"cookie": cookie}))
                 assert reply["result"] == text(900)
-    finally:
-        process.terminate()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
-
-
-def _port_of(process: subprocess.Popen[str]) -> int:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "://127.0.0.1:" in line:
-            return int(line.rpartition("://127.0.0.1:")[2].split(",")[0].split()[0])
-    raise AssertionError("the server has not started")

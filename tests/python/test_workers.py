@@ -47,7 +47,7 @@ class Supervised:
         self.process = process
         self.log = log
         assert eventually(lambda: "listening on" in self.text()), self.text()
-        self.port = int(re.findall(r"listening on http://127.0.0.1:(\d+)", self.text())[0])
+        [self.port] = map(int, re.findall(r"listening on https?://\S+?:(\d+)", self.text())[:1])
 
     def text(self) -> str:
         return self.log.read_text()
