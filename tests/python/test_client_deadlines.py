@@ -12,11 +12,12 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
+from both_clients import NewClient
 from scripted import result
 from timing import Clock
 
 import ucall
-from ucall import _core, aio
+from ucall import _core
 from ucall._client import pool, sockets, tls_socket
 from ucall._client.address import Address
 from ucall._client.aio_udp_endpoint import Endpoint
@@ -29,7 +30,6 @@ from ucall._client.sockets import Deadline, not_sent
 from ucall._client.udp import AsyncUdpPool, UdpPool
 from ucall.client import Client
 
-KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
 SERVERS = [f"tcp://127.0.0.{number}:1" for number in (1, 2, 3)]
 LIMIT_S = 10.0
 
@@ -84,7 +84,7 @@ class AsyncServers(Servers):
 
 
 def call(
-    kind: str,
+    new_client: NewClient,
     uris: Any,
     clock: Clock,
     took_s: float,
@@ -92,23 +92,12 @@ def call(
     **options: Any,
 ) -> tuple[Exception, list[tuple[str, float | None]]]:
     """How a call of a client fails, and its attempts."""
-    if kind == "threads":
-        servers = Servers(clock, took_s, error)
-        with Client(uris, timeout=LIMIT_S, **options) as client:
-            _use(client, servers)
-            with pytest.raises(OSError) as caught:
-                client.call("get")
-        return caught.value, servers.attempts
-    servers = AsyncServers(clock, took_s, error)
-
-    async def run() -> Exception:
-        async with aio.Client(uris, timeout=LIMIT_S, **options) as client:
-            _use(client, servers)
-            with pytest.raises(OSError) as caught:
-                await client.call("get")
-            return caught.value
-
-    return asyncio.run(run()), servers.attempts
+    servers = (Servers if new_client is Client else AsyncServers)(clock, took_s, error)
+    with new_client(uris, timeout=LIMIT_S, **options) as client:
+        _use(client, servers)
+        with pytest.raises(OSError) as caught:
+            client.call("get")
+    return caught.value, servers.attempts
 
 
 def _use(client: Any, servers: Servers) -> None:
@@ -118,35 +107,33 @@ def _use(client: Any, servers: Servers) -> None:
         member.pool = servers
 
 
-@KINDS
 @pytest.mark.parametrize("hedge", [False, True])
-def test_each_attempt_gets_the_time_that_is_left(clock: Clock, kind: str, hedge: bool) -> None:
-    raised, attempts = call(kind, SERVERS, clock, 3.0, hedge=hedge)
+def test_each_attempt_gets_the_time_that_is_left(
+    clock: Clock, new_client: NewClient, hedge: bool
+) -> None:
+    raised, attempts = call(new_client, SERVERS, clock, 3.0, hedge=hedge)
     assert isinstance(raised, ucall.ConnectionError)
     # A pause of 0.1 s is before the next round. Another one would begin after the end.
     assert attempts == [("get", pytest.approx(left)) for left in (10, 7, 4, 0.9)]
 
 
-@KINDS
-def test_no_attempt_follows_a_pause_past_the_end(clock: Clock, kind: str) -> None:
-    raised, attempts = call(kind, SERVERS, clock, 3.32)
+def test_no_attempt_follows_a_pause_past_the_end(clock: Clock, new_client: NewClient) -> None:
+    raised, attempts = call(new_client, SERVERS, clock, 3.32)
     assert len(attempts) == 3
     assert isinstance(raised, ucall.ConnectionError), "the failure is that of the last attempt"
 
 
-@KINDS
 @pytest.mark.parametrize(("took_s", "left_s"), [(2.0, 1.0), (9.5, 0.5)])
 def test_a_discovery_takes_a_second_and_no_more_than_is_left(
-    clock: Clock, kind: str, took_s: float, left_s: float
+    clock: Clock, new_client: NewClient, took_s: float, left_s: float
 ) -> None:
-    _, attempts = call(kind, SERVERS, clock, took_s, ucall.ConnectionError("cut"))
+    _, attempts = call(new_client, SERVERS, clock, took_s, ucall.ConnectionError("cut"))
     assert attempts[0] == ("get", LIMIT_S)
     assert attempts[1] == ("rpc.discover", pytest.approx(left_s))
 
 
-@KINDS
 def test_a_name_is_resolved_within_the_time_of_the_call(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, kind: str
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, new_client: NewClient
 ) -> None:
     durations = [4.0]  # It is resolved again beside the call, as the first server fails.
     found = [(socket.AF_INET, 1, 6, "", (f"127.0.0.{number}", 1)) for number in (1, 2)]
@@ -156,7 +143,7 @@ def test_a_name_is_resolved_within_the_time_of_the_call(
         return found
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    _, attempts = call(kind, "dns+tcp://server.test:1", clock, 2.0)
+    _, attempts = call(new_client, "dns+tcp://server.test:1", clock, 2.0)
     assert attempts[:2] == [("get", pytest.approx(6)), ("get", pytest.approx(4))]
 
 
@@ -441,10 +428,9 @@ class AsyncTcp(Tcp):
         return super().exchange(request, ids, timeout)
 
 
-@KINDS
 @pytest.mark.parametrize("is_batch", [False, True])
 def test_a_call_is_repeated_over_tcp_in_the_time_that_udp_has_left(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, kind: str, is_batch: bool
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, new_client: NewClient, is_batch: bool
 ) -> None:
     def exchange(_: object, calls: list[Any], *rest: object) -> list[_core.Reply]:
         clock.pass_by(4)
@@ -455,33 +441,16 @@ def test_a_call_is_repeated_over_tcp_in_the_time_that_udp_has_left(
 
     monkeypatch.setattr(UdpPool, "_exchange", exchange)
     monkeypatch.setattr(AsyncUdpPool, "_exchange", exchange_later)
-    tcp = Tcp(is_batch) if kind == "threads" else AsyncTcp(is_batch)
+    tcp = (Tcp if new_client is Client else AsyncTcp)(is_batch)
     options: dict[str, Any] = {"timeout": LIMIT_S, "tcp_fallback": True}
-
-    def run() -> None:
-        with Client("udp://127.0.0.1:1", **options) as client:
-            client._pool._make_tcp = lambda: tcp
-            if not is_batch:
-                assert client.call("get").json == 1
-                return
+    with new_client("udp://127.0.0.1:1", **options) as client:
+        client._pool._make_tcp = lambda: tcp
+        if is_batch:
             with client.batch() as batch:
                 found = batch.call("get")
-            assert found.json == 1
-
-    async def run_later() -> None:
-        async with aio.Client("udp://127.0.0.1:1", **options) as client:
-            client._pool._make_tcp = lambda: tcp
-            if not is_batch:
-                assert (await client.call("get")).json == 1
-                return
-            async with client.batch() as batch:
-                found = batch.call("get")
-            assert found.json == 1
-
-    if kind == "threads":
-        run()
-    else:
-        asyncio.run(run_later())
+        else:
+            found = client.call("get")
+        assert found.json == 1
     assert tcp.limits == [6]
 
 
