@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
 from programs import find, reason
@@ -20,6 +20,12 @@ def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
+def _ip_batch(lines: list[str], *options: str) -> None:
+    """Commands of `ip` in one process."""
+    command = ["ip", *options, "-batch", "-"]
+    subprocess.run(command, check=True, capture_output=True, input="\n".join(lines), text=True)
+
+
 class Network:
     """Two namespaces and the Ethernet between them."""
 
@@ -27,22 +33,24 @@ class Network:
         self.server, self.client = (f"ucall-{os.getpid()}{name}-{side}" for side in "sc")
 
     def connect(self, mtu: int, queue_count: int) -> None:
-        for name in (self.server, self.client):
-            _ip("netns", "add", name)
-        queues = ["numrxqueues", str(queue_count), "numtxqueues", str(queue_count)]
-        peer = ["peer", "name", "eth0", "netns", self.client, *queues]
-        _ip("link", "add", "eth0", "netns", self.server, *queues, "type", "veth", *peer)
+        queues = f"numrxqueues {queue_count} numtxqueues {queue_count}"
+        peer = f"peer name eth0 netns {self.client} {queues}"
+        link = f"link add eth0 netns {self.server} {queues} type veth {peer}"
+        _ip_batch([f"netns add {self.server}", f"netns add {self.client}", link])
         for name, number in ((self.client, 1), (self.server, 2)):
-            inside = ["-n", name]
-            _ip(*inside, "link", "set", "lo", "up")
-            _ip(*inside, "link", "set", "eth0", "mtu", str(mtu))
-            _ip(*inside, "address", "add", f"192.0.2.{number}/24", "dev", "eth0")
-            _ip(*inside, "address", "add", f"2001:db8::{number}/64", "dev", "eth0", "nodad")
-            _ip(*inside, "link", "set", "eth0", "up")
+            lines = [
+                "link set lo up",
+                f"link set eth0 mtu {mtu}",
+                f"address add 192.0.2.{number}/24 dev eth0",
+                f"address add 2001:db8::{number}/64 dev eth0 nodad",
+                "link set eth0 up",
+            ]
+            _ip_batch(lines, "-n", name)
 
     def remove(self) -> None:
-        for name in (self.server, self.client):
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+        lines = [f"netns delete {name}" for name in (self.server, self.client)]
+        with suppress(subprocess.CalledProcessError):
+            _ip_batch(lines, "-force")
 
     def has_program(self) -> bool:
         shown = subprocess.run(
