@@ -98,6 +98,7 @@ impl PyStore {
             value_bytes_max: max_value_bytes,
             watch_bytes_max: max_watch_bytes,
             durability,
+            ..StoreOptions::default()
         };
         Ok(Self { store: Arc::new(Store::new(path, options)) })
     }

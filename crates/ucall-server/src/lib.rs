@@ -63,5 +63,6 @@ pub use publisher::{Publisher, SubscribeError};
 pub use routes::RouteAccess;
 pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
+pub use ucall_engine::EngineClock;
 pub use ucall_proto::{CookieKey, Drain, MemoryBudget, NatsObserver, NatsOptions, Reservation};
 pub use worker::{Turn, Worker};

@@ -8,7 +8,6 @@ use std::str;
 
 use ucall_proto::json::validate;
 
-use crate::database::now_ms;
 use crate::entry::StoredValue;
 use crate::error::StoreError;
 use crate::operation::Operation;
@@ -33,7 +32,8 @@ impl OpenStore {
     /// # Errors
     /// The system's, and that of a damaged entry.
     pub fn dump(&self, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), StoreError> {
-        let (snapshot, now, mut lines) = (self.database.snapshot()?, now_ms(), Vec::new());
+        let (snapshot, now, mut lines) =
+            (self.database.snapshot()?, self.database.now_ms(), Vec::new());
         for entry in self.database.entries.iter(&snapshot)? {
             let (key, stored) = entry?;
             let damaged = || {
@@ -90,7 +90,7 @@ impl OpenStore {
     /// # Errors
     /// The system's.
     pub fn check(&self) -> Result<CheckReport, StoreError> {
-        let (snapshot, now) = (self.database.snapshot()?, now_ms());
+        let (snapshot, now) = (self.database.snapshot()?, self.database.now_ms());
         let (mut report, mut expiring) = (CheckReport::default(), 0);
         for entry in self.database.entries.iter(&snapshot)? {
             let (key, stored) = entry?;

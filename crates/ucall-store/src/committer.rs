@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::database::{Database, corrupt, now_ms};
+use crate::database::{Database, corrupt};
 use crate::error::StoreError;
 use crate::operation::{Operation, Outcome};
 
@@ -114,7 +114,7 @@ impl Shared {
     fn next_expiry(&self) -> Option<Duration> {
         let is_watched = self.database.watchers.count() > 0;
         let expires_at = is_watched.then(|| self.database.next_expiry()).transpose();
-        let millis = expires_at.ok()???.saturating_sub(now_ms());
+        let millis = expires_at.ok()???.saturating_sub(self.database.now_ms());
         Some(Duration::from_millis(millis))
     }
 
@@ -238,6 +238,8 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::mpsc;
 
+    use ucall_server::EngineClock;
+
     use super::*;
     use crate::entry::Value;
     use crate::operation::Expiry;
@@ -267,26 +269,19 @@ mod tests {
         receiver.recv().expect("an outcome").pop().expect("one")
     }
 
-    /// Fills the file with entries that expire at this time; `false` if that came first.
-    fn fill(committer: &Committer, bytes: usize, until_ms: u64) -> bool {
-        for key in 0_u32.. {
-            let expiry = Expiry::AtMs(until_ms + u64::from(key % 100));
-            match put(committer, &key.to_be_bytes(), bytes, expiry) {
-                Ok(_) if now_ms() >= until_ms => return false,
-                Ok(_) => {}
-                Err(error) => {
-                    assert_eq!(error.to_string(), "the store has grown to max_bytes");
-                    return true;
-                }
-            }
-        }
-        false
+    /// Fills the file with entries that expire after this time and up to 100 ms more.
+    fn fill(committer: &Committer, bytes: usize, after_ms: u64) {
+        let full = (0_u32..).find_map(|key| {
+            let expiry = Expiry::AfterMs(after_ms + u64::from(key % 100));
+            put(committer, &key.to_be_bytes(), bytes, expiry).err()
+        });
+        assert_eq!(full.expect("a full file").to_string(), "the store has grown to max_bytes");
     }
 
-    fn small_store(bytes_max: usize) -> (tempfile::TempDir, Committer) {
+    fn small_store(bytes_max: usize, clock: EngineClock) -> (tempfile::TempDir, Committer) {
         let directory = tempfile::TempDir::new().expect("a directory");
         let durability = Durability::None;
-        let options = StoreOptions { durability, bytes_max, ..StoreOptions::default() };
+        let options = StoreOptions { durability, bytes_max, clock, ..StoreOptions::default() };
         let database = Database::open(directory.path(), &options).expect("a store");
         let committer = Committer::start(Arc::new(database), MAINTENANCE_INTERVAL);
         (directory, committer.expect("a thread"))
@@ -296,7 +291,8 @@ mod tests {
     fn a_deleted_value_makes_room_in_a_full_file() {
         // The longer ones do not fit into the room that only deletions have.
         for (bytes_max, bytes) in [(1 << 20, 300 << 10), (10 << 20, 3 << 20)] {
-            let ((_directory, committer), never) = (small_store(bytes_max), Expiry::Never);
+            let (_directory, committer) = small_store(bytes_max, EngineClock::default());
+            let never = Expiry::Never;
             let full = (0_u8..4).find_map(|key| put(&committer, &[key], bytes, never).err());
             assert_eq!(full.expect("a full file").to_string(), "the store has grown to max_bytes");
             for key in 0_u8..3 {
@@ -310,15 +306,12 @@ mod tests {
     #[test]
     fn a_full_file_has_room_when_its_entries_have_expired() {
         for bytes in [500, 1_000, 10_000] {
-            let (_directory, committer) = small_store(1 << 20);
-            let mut until_ms = now_ms();
-            let mut durations = (10..).map(|exponent| 1 << exponent);
-            while !fill(&committer, bytes, until_ms) {
-                until_ms = now_ms() + durations.next().unwrap_or(u64::MAX);
-            }
-            while now_ms() < until_ms + 100 {
-                thread::sleep(Duration::from_millis(10));
-            }
+            let clock = EngineClock::stopped();
+            let (_directory, committer) = small_store(1 << 20, clock.clone());
+            fill(&committer, bytes, 1_000);
+            let refused = put(&committer, b"one more", bytes, Expiry::Never);
+            refused.expect_err("none has expired");
+            clock.advance(Duration::from_millis(1_100));
             for key in 0..100_000 / bytes as u32 {
                 let key = key.to_le_bytes();
                 put(&committer, &key, bytes, Expiry::Never).expect("there is room");

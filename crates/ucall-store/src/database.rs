@@ -15,11 +15,12 @@ use std::ops::Bound;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 use rustix::io::{FdFlags, fcntl_setfd};
+use ucall_server::EngineClock;
 
 use crate::change::{Change, Event};
 use crate::entry::{StoredValue, Value, encode};
@@ -51,6 +52,7 @@ pub(crate) struct Database {
     /// The bytes that `changes` may have.
     watch_bytes_max: u64,
     pub(crate) watchers: Watchers,
+    clock: EngineClock,
 }
 
 impl Database {
@@ -85,6 +87,7 @@ impl Database {
             used_bytes_max,
             watch_bytes_max,
             watchers,
+            clock: options.clock.clone(),
         };
         database.clear_stale_readers()?;
         Ok(database)
@@ -93,6 +96,11 @@ impl Database {
     /// Frees the slots of processes that have died in a read.
     pub(crate) fn clear_stale_readers(&self) -> Result<(), StoreError> {
         Ok(self.env.clear_stale_readers().map(drop)?)
+    }
+
+    /// Milliseconds since 1970. Processes share the times at which entries expire.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.unix_time().as_millis() as u64
     }
 
     /// The newest state.
@@ -199,7 +207,7 @@ impl Database {
         if log.is_used() {
             log.remove(&self.watchers.ended());
         }
-        Ok(Writer { database: self, transaction, version, log, now: now_ms(), _guard: guard })
+        Ok(Writer { database: self, transaction, version, log, now: self.now_ms(), _guard: guard })
     }
 
     /// Waits until the disk has all that was committed.
@@ -517,11 +525,6 @@ fn expiry_key(expires_at: u64, version: u64) -> [u8; 16] {
 
 pub(crate) fn corrupt() -> StoreError {
     StoreError::Failed("the file is damaged, or another program has written to it".to_owned())
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The options of a store.
 
+use ucall_server::EngineClock;
+
 /// The size of the map is a multiple of the page size of any system.
 const MAP_STEP: usize = 64 << 10;
 /// What a full file has for the copies of pages that a deletion changes.
@@ -27,6 +29,8 @@ pub struct StoreOptions {
     pub watch_bytes_max: usize,
     /// When a write is answered.
     pub durability: Durability,
+    /// The clock by which entries expire.
+    pub clock: EngineClock,
 }
 
 impl Default for StoreOptions {
@@ -36,6 +40,7 @@ impl Default for StoreOptions {
             value_bytes_max: 16 << 20,
             watch_bytes_max: 64 << 20,
             durability: Durability::Commit,
+            clock: EngineClock::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use ucall_server::{
     NativeProcedure, Token,
 };
 
-use crate::database::{Snapshot, now_ms};
+use crate::database::Snapshot;
 use crate::descriptions::describe;
 use crate::error::StoreError;
 use crate::operation::{Operation, Outcome, check_key};
@@ -151,7 +151,7 @@ impl StoreHandler {
         let key = params::get(params)?;
         check_key("key", &key)?;
         let (store, snapshot) = self.read()?;
-        match store.database.get(snapshot, &key, now_ms())? {
+        match store.database.get(snapshot, &key, store.database.now_ms())? {
             Some(entry) => reply::write_entry(reply.result(), &entry),
             None => reply.result().extend_from_slice(b"null"),
         }

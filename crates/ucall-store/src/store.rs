@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 
 use crate::committer::{Committer, MAINTENANCE_INTERVAL, ReplySink, Written};
 use crate::compaction::compact;
-use crate::database::{Database, Snapshot, corrupt, now_ms};
+use crate::database::{Database, Snapshot, corrupt};
 use crate::entry::{StoredValue, Value};
 use crate::error::StoreError;
 use crate::operation::{Operation, check_key};
@@ -200,7 +200,7 @@ impl OpenStore {
     pub fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError> {
         check_key("key", key)?;
         let snapshot = self.database.snapshot()?;
-        Ok(self.database.get(&snapshot, key, now_ms())?.map(Entry::from))
+        Ok(self.database.get(&snapshot, key, self.database.now_ms())?.map(Entry::from))
     }
 
     /// The next entries in the order of their keys.
@@ -226,7 +226,7 @@ impl OpenStore {
             let max = Scan::LIMIT_MAX;
             return Err(StoreError::invalid(format!("limit: expected 1 to {max}")));
         }
-        let (now, bounds) = (now_ms(), scan.bounds());
+        let (now, bounds) = (self.database.now_ms(), scan.bounds());
         if is_empty(bounds) {
             return Ok(None);
         }

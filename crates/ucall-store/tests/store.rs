@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use ucall_server::EngineClock;
 use ucall_store::{
     Entry, Expiry, OpenStore, Operation, Outcome, Scan, Store, StoreError, StoreOptions, Value,
 };
@@ -140,8 +141,10 @@ fn a_batch_runs_whole_or_not_at_all() {
 
 #[test]
 fn a_key_that_has_expired_is_absent() {
-    let directory = TempDir::new().unwrap();
-    let store = open(&directory);
+    let (directory, clock) = (TempDir::new().unwrap(), EngineClock::stopped());
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
+    let store = open_with(directory.path(), options).unwrap();
+    let pass = || clock.advance(Duration::from_millis(1));
     store.write(put_for("short", 1)).unwrap();
     store.write(put_for("again", 1)).unwrap();
     store.write(put_for("again", 1_000_000)).unwrap();
@@ -149,15 +152,16 @@ fn a_key_that_has_expired_is_absent() {
     store.write(put("stays", "1")).unwrap();
     store.write(put_for("counted", 1_000_000)).unwrap();
     store.write(increment("counted", 1)).unwrap();
-    thread::sleep(Duration::from_millis(2));
+    assert!(store.get(b"short").unwrap().is_some());
+    pass();
     assert_eq!(store.get(b"short").unwrap(), None);
     assert_eq!(keys(&store, &scan()), ["again", "counted", "stays"]);
     assert_eq!(store.write(Operation::Delete { key: "short".into() }), Ok(Outcome::Deleted(false)));
     store.write(put_for("short", 1)).unwrap();
-    thread::sleep(Duration::from_millis(2));
+    pass();
     assert_eq!(store.write(increment("short", 4)), Ok(Outcome::Number(4)));
     assert_eq!(store.write(cas("stays", 0, "1")), Ok(Outcome::OtherVersion));
-    thread::sleep(Duration::from_millis(2));
+    pass();
     store.write(put("last", "1")).unwrap();
     assert_eq!(keys(&store, &scan()), ["again", "counted", "last", "short", "stays"]);
 }
