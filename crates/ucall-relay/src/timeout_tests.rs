@@ -17,9 +17,11 @@ impl RelayHarness {
     /// Takes turns, each at the time at which it is due, until something holds; returns how long
     /// that took.
     fn turn_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) -> Duration {
-        let began = self.now;
+        let (began, mut turns) = (self.now, 0);
         self.end_turn();
         while !holds(self) {
+            turns += 1;
+            assert!(turns < 10_000, "waited in vain");
             self.now = self.now.max(self.deadline().expect("nothing more will happen"));
             self.end_turn();
         }

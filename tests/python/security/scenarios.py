@@ -13,8 +13,6 @@ from cases import CALL, Case, Scenario, chunked, codes_in, post
 from harness import Wire, eventually, http, let_rest, request
 from target import OPTIONS, Target
 
-PAUSE_S = 0.1
-
 
 def _read_replies(wire: Wire) -> str:
     """All replies until the server closes."""
@@ -45,46 +43,6 @@ def _stopping_after(data: bytes) -> Scenario:
             return _read_replies(wire)
 
     return scenario
-
-
-def _trickling(data: bytes) -> Scenario:
-    """Sends one byte after another until the server closes."""
-
-    def scenario(target: Target) -> str:
-        with target.wire() as wire:
-            wire.send(data[:-40])
-            for position in range(len(data) - 40, len(data)):
-                time.sleep(PAUSE_S)
-                try:
-                    wire.send(data[position : position + 1])
-                except OSError:
-                    break
-                if _has_come(wire):
-                    break
-            return _read_replies(wire)
-
-    return scenario
-
-
-def _has_come(wire: Wire) -> bool:
-    wire.socket.settimeout(0.001)
-    try:
-        return not wire.more() or True
-    except TimeoutError:
-        return False
-    finally:
-        wire.socket.settimeout(60)
-
-
-def _slowly(target: Target) -> str:
-    """A body at 2 KiB a second, which is slow and still within the limit."""
-    data = http(CALL + b" " * 4096)
-    with target.wire() as wire, suppress(OSError):
-        for start in range(0, len(data), 512):
-            wire.send(data[start : start + 512])
-            time.sleep(0.25)
-        return next_summary(wire)
-    return "closed"
 
 
 def _until(expected: str, scenario: Scenario) -> Scenario:
@@ -120,14 +78,7 @@ def timed() -> list[Case]:
     large = http(b" " * 1_000_000)
     scenarios: list[tuple[str, str, Scenario]] = [
         ("half a head, then nothing", "408, closed", _stopping_after(head[:60])),
-        ("a head, a byte at a time", "408, closed", _until("408, closed", _trickling(head))),
         ("half a body, then nothing", "408, closed", _stopping_after(head + CALL[:10])),
-        (
-            "a body, a byte at a time",
-            "408, closed",
-            _until("408, closed", _trickling(http(CALL + b" " * 100))),
-        ),
-        ("a body at 2 KiB a second", "200", _until("200", _slowly)),
         ("half a megabyte of a body", "408, closed", _stopping_after(large[:500_000])),
         ("half a chunk, then nothing", "408, closed", _stopping_after(chunked(b"9\r\n{"))),
         ("half a document, then nothing", "-32700, closed", _stopping_after(CALL[:20])),

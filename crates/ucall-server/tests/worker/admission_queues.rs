@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -154,18 +155,28 @@ impl TlsPeer {
 
 /// A worker under TLS, and what its clients need.
 pub fn tls_harness() -> (Harness, Arc<ClientConfig>) {
-    let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let CertifiedKey { cert, signing_key } = made;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("identity.pem");
-    std::fs::write(&file, cert.pem() + &signing_key.serialize_pem()).unwrap();
-    let identity = IdentityFiles { certificates: vec![file.clone()], private_key: None };
+    let client = write_identity(&file);
+    (tls_harness_of(&file), client)
+}
+
+/// Writes a new certificate with its key. Returns what clients need to trust it.
+pub fn write_identity(file: &Path) -> Arc<ClientConfig> {
+    let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let CertifiedKey { cert, signing_key } = made;
+    let (new, pem) = (file.with_extension("new"), cert.pem());
+    std::fs::write(&new, pem.clone() + &signing_key.serialize_pem()).unwrap();
+    std::fs::rename(new, file).unwrap();
+    let trust = Trust::Authorities(pem.as_bytes());
+    ClientSettings { trust, identity: None, alpn: &[] }.build().unwrap()
+}
+
+pub fn tls_harness_of(file: &Path) -> Harness {
+    let identity = IdentityFiles { certificates: vec![file.to_owned()], private_key: None };
     let files = TlsFiles { identities: vec![identity], ..TlsFiles::default() };
     let tls = Arc::new(Tls::load(files, TicketSecret::new([7; 32])).unwrap());
-    let pem = cert.pem();
-    let trust = Trust::Authorities(pem.as_bytes());
-    let client = ClientSettings { trust, identity: None, alpn: &[] }.build().unwrap();
-    (Harness::with(|config| config.tls = Some(tls)), client)
+    Harness::with(|config| config.tls = Some(tls))
 }
 
 #[test]

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ucall_engine::fake::{FakePeer, SendMode};
+use ucall_proto::tls::ClientConfig;
 use ucall_server::{AccessLog, Drain, LogFormat, Message, WorkerConfig};
 
-use crate::admission_queues::{TlsPeer, tls_harness};
+use crate::admission_queues::{TlsPeer, tls_harness, tls_harness_of, write_identity};
 use crate::harness::{Harness, call, post, reply, text};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -111,6 +112,35 @@ fn a_body_that_trickles_is_refused_below_a_kilobyte_a_second() {
         assert_eq!(harness.now() - began, seconds * SECOND, "{kilobytes} KiB");
         assert!(text(&peer).contains(" 408 "));
     }
+}
+
+#[test]
+fn a_head_that_trickles_is_refused_after_ten_seconds() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
+    peer.write(b"POST / HTTP/1.1\r\nX: ");
+    harness.turn();
+    let began = harness.now();
+    while !peer.has_ended() {
+        harness.advance(SECOND);
+        peer.write(b"x");
+        harness.turn();
+    }
+    assert_eq!(harness.now() - began, 10 * SECOND);
+    assert!(text(&peer).contains(" 408 "));
+}
+
+#[test]
+fn a_body_at_two_kilobytes_a_second_is_received() {
+    let request = post(&call("echo", &format!("[\"{}\"]", "y".repeat(200_000)), "1"));
+    let mut harness = Harness::new();
+    let peer = harness.connect();
+    for piece in request.as_bytes().chunks(2 << 10) {
+        peer.write(piece);
+        harness.turns(2);
+        harness.advance(SECOND);
+    }
+    assert!(text(&peer).contains("yyyy"));
 }
 
 #[test]
@@ -221,6 +251,42 @@ fn a_tls_handshake_has_ten_seconds() {
     whole.exchange();
     assert_eq!(String::from_utf8_lossy(&whole.received), reply("1", "[]"));
     assert_eq!(closed_after(&mut harness, &whole.peer), 75 * SECOND);
+}
+
+#[test]
+fn a_new_certificate_is_used_after_the_next_sweep() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("identity.pem");
+    let old = write_identity(&file);
+    let mut harness = tls_harness_of(&file);
+    let is_served = |harness: &mut Harness, client: &Arc<ClientConfig>| {
+        let mut peer = TlsPeer::begin(harness, client.clone());
+        for _ in 0..6 {
+            harness.turn();
+            peer.exchange();
+        }
+        assert!(!peer.tls.is_handshaking());
+    };
+    is_served(&mut harness, &old);
+    let new = write_identity(&file);
+    harness.advance(SECOND - MS);
+    is_served(&mut harness, &old);
+    harness.advance(MS);
+    is_served(&mut harness, &new);
+}
+
+#[test]
+fn a_call_that_arrives_in_a_long_wait_has_all_its_time() {
+    let mut harness = Harness::new();
+    let peer = harness.connect();
+    let request = call("later", "[]", "1").replace("}", r#","_meta":{"timeout_ms":500}}"#);
+    peer.write(request.as_bytes());
+    let network = harness.network.clone();
+    let wait = move || network.advance(10 * SECOND);
+    harness.worker.handler_mut().after_wait = Some(Box::new(wait));
+    harness.turn();
+    assert_eq!(harness.turn_until(|_| peer.sends() > 0), 500 * MS);
+    assert!(text(&peer).contains("-32001"));
 }
 
 #[test]
