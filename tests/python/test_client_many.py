@@ -297,8 +297,8 @@ def test_a_time_limit_that_the_program_sets_is_sent_without_headers(new_client: 
                 call(new_client, uris, "count", 1, **limit)
     assert all("_meta" not in it for it in seen[:-3])
     limits = [it["_meta"]["timeout_ms"] for it in seen[-3:]]
-    # It was tried three times, with pauses of 0.1 and 0.3 s.
-    assert limits[0] == 5000 and 4000 < limits[2] < limits[1] - 250 < 4700
+    # It was tried three times, with pauses of up to 0.1 and 0.3 s, of which half may be left out.
+    assert limits[0] == 5000 and 4000 < limits[2] < limits[1] - 140 < 4850
 
 
 @pytest.mark.parametrize("scheme", ["tcp://", "ws://"])

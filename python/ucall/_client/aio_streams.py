@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 from ucall import _core
 from ucall._client.aio_connection import EventConnection, SharedConnection
 from ucall._client.aio_pool import HttpPool, SharedPool
-from ucall._client.backoff import backoff
+from ucall._client.backoff import Backoff
 from ucall._client.inbox import Inbox, Message
 from ucall._client.response import Response
 from ucall._client.sockets import closed_error, timeout_error
@@ -201,6 +201,7 @@ class Subscription:
     ) -> None:
         self._pool = pool
         self._on_connect = on_connect
+        self._backoff = Backoff()
         self._inbox = Inbox()
         self._connection: SharedConnection | None = None
         self._waiting: asyncio.Timeout | None = None
@@ -216,7 +217,6 @@ class Subscription:
             StopAsyncIteration: The subscription or its client was closed.
             ucall.ConnectionError: The connection has ended, and the client does not reconnect.
         """
-        pauses = backoff()
         while self._inbox in self._pool.subscriptions:
             if self._inbox.items:
                 message = self._inbox.take()
@@ -233,7 +233,7 @@ class Subscription:
                     break
                 if not self._pool.reconnect:
                     raise
-                await self._pool.pause(next(pauses))
+                await self._pool.pause(self._backoff.next())
             finally:
                 self._waiting = None
         raise StopAsyncIteration
@@ -268,7 +268,10 @@ class Subscription:
             if self._on_connect is not None:
                 await self._on_connect()
             self._connection = connection
+            self._backoff.opened()
         await connection.wait(self._inbox)
+        if connection.error is not None and not self._inbox.is_ready:
+            raise connection.error
 
 
 def _end_wait(wait: asyncio.Timeout | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
+from random import uniform
+from time import monotonic
 
-__all__ = ["backoff"]
+__all__ = ["Backoff", "backoff"]
 
 _FIRST_S = 0.1
 _LAST_S = 10.0
@@ -16,5 +17,31 @@ def backoff() -> Iterator[float]:
     random part of up to half is left out, so that clients do not return all at once."""
     seconds = _FIRST_S
     while True:
-        yield seconds * random.uniform(0.5, 1)
+        yield seconds * uniform(0.5, 1)
         seconds = min(seconds * 2, _LAST_S)
+
+
+class Backoff:
+    """The pauses after the connections of a subscription.
+
+    They are those of `backoff`, which begin anew only after a connection that has lasted longer
+    than its pause would: a server that closes each connection, whatever it has sent before, gets
+    few.
+    """
+
+    def __init__(self) -> None:
+        self._pauses = backoff()
+        self._opened_at: float | None = None
+
+    def opened(self) -> None:
+        """A connection was opened."""
+        self._opened_at = monotonic()
+
+    def next(self) -> float:
+        """Seconds to wait after the connection that has ended, or was not opened."""
+        pause = next(self._pauses)
+        if self._opened_at is not None and monotonic() - self._opened_at > pause:
+            self._pauses = backoff()
+            pause = next(self._pauses)
+        self._opened_at = None
+        return pause

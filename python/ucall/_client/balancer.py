@@ -213,8 +213,12 @@ class Balancer(Generic[PoolT]):
         """A member does not accept connections, has ended one with calls, or drains."""
         if member.is_up or member.is_probing:
             member.pause_s = min(max(member.pause_s * 2, _PAUSE_FIRST_S), _PAUSE_LAST_S)
-            self._rest(member, now, member.pause_s * (0.5 + self._random() / 2))
+            self._rest(member, now, self.jittered(member.pause_s))
         self._resolve_soon()
+
+    def jittered(self, seconds: float) -> float:
+        """A pause without a random part of up to half, so that clients do not return at once."""
+        return seconds * (0.5 + self._random() / 2)
 
     def overload(self, member: Member[PoolT], now: float, seconds: float) -> None:
         """A member has asked for a pause."""

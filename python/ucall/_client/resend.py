@@ -14,10 +14,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ucall._client.balancer import Balancer, Member
+from ucall._openrpc.budget import DESCRIPTION_BYTES_MAX
 from ucall.errors import ConnectionError, HTTPError, TimeoutError
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class Attempts(Generic[PoolT]):
         member = self._balancer.pick(now, self._tried, self._key)
         if member is not None and member.is_overloaded:
             member = None
-        return member, pause if member else 0.0
+        return member, self._balancer.jittered(pause) if member else 0.0
 
     def _judge_failure(
         self, member: Member[PoolT], error: TimeoutError | ConnectionError, now: float
@@ -135,7 +137,8 @@ class Attempts(Generic[PoolT]):
 
 
 class Idempotence:
-    """The functions that are declared idempotent, by ``rpc.discover``."""
+    """The functions that are declared idempotent, by ``rpc.discover``. A description that is too
+    long declares none."""
 
     def __init__(self) -> None:
         self._methods: frozenset[str] = frozenset()
@@ -147,7 +150,10 @@ class Idempotence:
 
     def learn(self, reply: Reply, now: float) -> None:
         """Takes the reply to ``rpc.discover``. Servers without it have no idempotent functions."""
-        document = None if reply.is_error else reply.result()
+        document = None
+        if not reply.is_error and len(reply.text) <= DESCRIPTION_BYTES_MAX:
+            with suppress(ValueError):  # Such as a number of too many digits.
+                document = reply.result()
         methods = document.get("methods") if isinstance(document, dict) else None
         found = [it for it in methods or () if isinstance(it, dict) and it.get("x-idempotent")]
         self._methods = frozenset(it["name"] for it in found if isinstance(it.get("name"), str))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ucall import _core
-from ucall._client.backoff import backoff
+from ucall._client.backoff import Backoff
 from ucall._client.inbox import Inbox
 from ucall._client.response import Response
 from ucall._client.sockets import Deadline, closed_error, timeout_error
@@ -202,6 +202,7 @@ class Subscription:
     def __init__(self, channel: Channel, on_connect: Callable[[], object] | None) -> None:
         self._channel = channel
         self._on_connect = on_connect
+        self._backoff = Backoff()
         self._inbox = inbox = Inbox()
         self._ended = ended = threading.Event()
         # It refers to no `self`, which would not be collected when the program drops it.
@@ -219,7 +220,6 @@ class Subscription:
             StopIteration: The subscription or its client was closed.
             ucall.ConnectionError: The connection has ended, and the client does not reconnect.
         """
-        pauses = backoff()
         while True:
             if self._inbox not in self._channel.subscriptions:
                 raise StopIteration
@@ -232,7 +232,7 @@ class Subscription:
             except ConnectionError:
                 if not self._channel.reconnect and not self._ended.is_set():
                     raise
-                self._ended.wait(next(pauses))
+                self._ended.wait(self._backoff.next())
 
     def close(self) -> None:
         """Ends the subscription, also for a thread that waits. The server may go on sending, to
@@ -263,4 +263,7 @@ class Subscription:
                 self._on_connect()
             link.make_wakeable()
             self._link = link
+            self._backoff.opened()
         link.wait(self._inbox, Deadline(None))
+        if link.error is not None and not self._inbox.is_ready:
+            raise link.error
