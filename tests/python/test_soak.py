@@ -7,18 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from serving import NO_URING
 
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.timeout(800)
-def test_seconds_of_mixed_traffic_stay_flat() -> None:
+def test_seconds_of_mixed_traffic_stay_flat(engine: str) -> None:
     # A slow machine may need longer to warm up; a leak also shows in the longest run.
     for minutes in ("0.07", "0.3", "1"):
-        command = [sys.executable, "-m", "soak", "--minutes", minutes, "--engine", "posix"]
-        command += [] if NO_URING else ["--engine", "uring"]
+        command = [sys.executable, "-m", "soak", "--minutes", minutes, "--engine", engine]
         done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=250)
         if "memory grew" not in done.stderr:
             break
