@@ -318,7 +318,8 @@ def test_calls_above_the_limit_are_refused(
         assert code == "-32003" and error["data"] == {"retry_after_ms": 1000}
         first.cancel()
 
-    with serving(broker, seen):
+    # The first call would hold up the end for its ten seconds.
+    with serving(broker, seen, drain_timeout_s=0.1):
         connected(broker.url, call_twice)
 
 
