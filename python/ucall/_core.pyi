@@ -265,6 +265,16 @@ class HttpRequest:
     def peer(self) -> tuple[str, int] | Process | None:
         """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
     @property
+    def transport(self) -> Literal["http", "websocket", "tcp", "udp", "nats"]:
+        """What the call has come by: ``"http"``, ``"websocket"``, ``"tcp"`` (the raw protocol, also
+        over a Unix socket), ``"udp"`` or ``"nats"``. No request can claim another one.
+        """
+    @property
+    def broker(self) -> Literal["nats"] | None:
+        """The kind of the broker that the caller is connected to, ``"nats"``; None if the caller is
+        connected to this server.
+        """
+    @property
     def user(self) -> Any:
         """The user that the server's ``auth`` returned; None without ``auth``."""
 
@@ -301,6 +311,16 @@ class Context:
         """The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
         gid of the process that connected. With ``trusted_proxies`` the client of a proxy, with port
         0 if the proxy does not name it. None where the system or the proxy does not report it.
+        """
+    @property
+    def transport(self) -> Literal["http", "websocket", "tcp", "udp", "nats"]:
+        """What the call has come by: ``"http"``, ``"websocket"``, ``"tcp"`` (the raw protocol, also
+        over a Unix socket), ``"udp"`` or ``"nats"``. No request can claim another one.
+        """
+    @property
+    def broker(self) -> Literal["nats"] | None:
+        """The kind of the broker that the caller is connected to, ``"nats"``; None if the caller is
+        connected to this server.
         """
     @property
     def user(self) -> Any:

@@ -147,7 +147,7 @@ def test_a_line_has_the_fields_of_a_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name"), [("http", "http"), ("tcp", "raw"), ("ws", "websocket")]
+    ("scheme", "name"), [("http", "http"), ("tcp", "tcp"), ("ws", "websocket")]
 )
 def test_each_call_of_every_kind_has_a_line(tmp_path: Path, scheme: str, name: str) -> None:
     with serving(tmp_path, access_log="json") as (process, port):
@@ -209,9 +209,9 @@ def test_lines_of_text_are_escaped(tmp_path: Path) -> None:
         good, bad = (process.stdout.readline().decode() for _ in range(2))
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
     assert re.fullmatch(
-        rf"{stamp} 127\.0\.0\.1:\d+ raw sum id=1 ok \d+\.\d{{3}}ms in=6 out=1\n", good
+        rf"{stamp} 127\.0\.0\.1:\d+ tcp sum id=1 ok \d+\.\d{{3}}ms in=6 out=1\n", good
     )
-    assert r' raw "x\u000a\u001b[31m id=1 ok" id=1 -32601 ' in bad
+    assert r' tcp "x\u000a\u001b[31m id=1 ok" id=1 -32601 ' in bad
 
 
 def test_a_share_of_all_calls_is_logged(tmp_path: Path) -> None:

@@ -11,11 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from certificates import Authority, Files, authority, files
 from functions import whoami
 
 import ucall
 import ucall.auth
-from harness import Wire, http, request
+from harness import HOST, Wire, http, request
+from ucall.client import Client
+
+__all__ = ["authority", "files"]
 
 Serve = Callable[..., ucall.Server]
 CALL = request("whoami", [])
@@ -167,7 +171,7 @@ def test_unauthorized_raw_connections_are_refused_at_the_first_byte(serve: Serve
         assert wire.rest() == b""
 
 
-@pytest.mark.parametrize("nobody", [None, False, PermissionError("not you")])
+@pytest.mark.parametrize("nobody", [None, False, NotImplemented, PermissionError("not you")])
 def test_refusals_by_value_and_exception(serve: Serve, nobody: Any) -> None:
     def auth(ctx: ucall.Context) -> Any:
         if isinstance(nobody, Exception):
@@ -194,6 +198,51 @@ def test_a_false_comparison_of_arrays_is_a_refusal(serve: Serve) -> None:
 def test_any_other_result_is_the_user(serve: Serve, somebody: Any) -> None:
     with Wire(serve(whoami, auth=lambda ctx: somebody).port) as wire:
         assert wire.result("whoami") == somebody
+
+
+@pytest.mark.parametrize(("somebody", "lines"), [(0, 1), ("", 1), ("eve", 0), (True, 0)])
+def test_a_falsy_user_is_logged_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture, somebody: Any, lines: int
+) -> None:
+    server = serve(whoami, auth=lambda ctx: somebody)
+    with Wire(server.port) as wire:
+        for _ in range(3):
+            wire.send(http(CALL))
+            assert _result(wire) == somebody
+    warned = [it for it in caplog.records if "falsy value" in it.getMessage()]
+    assert len(warned) == lines
+    assert all(type(somebody).__name__ in it.getMessage() for it in warned)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "transport"), [("http", "http"), ("tcp", "tcp"), ("ws", "websocket")]
+)
+@pytest.mark.parametrize("tls", [False, True])
+def test_no_request_can_claim_another_transport(
+    serve: Serve, authority: Authority, files: Files, scheme: str, transport: str, tls: bool
+) -> None:
+    origins: list[Any] = []
+
+    def origin(ctx: ucall.Context) -> list[Any]:
+        return [ctx.transport, ctx.broker, ctx.headers.get("ucall-broker")]
+
+    async def later(ctx: ucall.Context) -> list[Any]:
+        return origin(ctx)
+
+    def auth(ctx: ucall.Context) -> bool:
+        origins.append(origin(ctx))
+        return True
+
+    given: dict[str, Any] = {"ssl_certfile": files.both} if tls else {}
+    server = serve(origin, later, auth=auth, trusted_proxies=[HOST], **given)
+    # What the clients of a broker had, behind a proxy that does not know its client.
+    forged = {"ucall-BROKER": "nats", "Forwarded": "for=unknown"}
+    headers = {} if scheme == "tcp" else forged
+    url = f"{scheme}{'s' if tls else ''}://{HOST}:{server.port}"
+    with Client(url, headers=headers, verify=authority.path) as client:
+        for method in ("origin", "later"):
+            assert getattr(client, method)().json == [transport, None, None]
+    assert origins and all(it == [transport, None, None] for it in origins)
 
 
 def test_a_failing_auth_function_rejects_all_calls(

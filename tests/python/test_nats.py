@@ -68,6 +68,10 @@ def served(seen: Seen | None = None, **options: Any) -> ucall.Server:
         return [ctx.user, ctx.headers.get("x-tenant"), ctx.headers.get("ucall-broker")]
 
     @server
+    def origin(ctx: ucall.Context) -> list[str | None]:
+        return [ctx.transport, ctx.broker]
+
+    @server
     def peer(ctx: ucall.Context) -> str:
         return str(ctx.peer)
 
@@ -231,7 +235,9 @@ def test_calls_keep_their_headers_for_auth(broker: NatsServer) -> None:
         assert code == "-32004" and error["code"] == -32004
         headers = {"Authorization": "Bearer secret", "X-Tenant": "t1", "ucall-broker": "forged"}
         reply = request(broker, "models.context", b"", headers)
-        assert json.loads(reply.data) == ["ann", "t1", "nats"]
+        assert json.loads(reply.data) == ["ann", "t1", None]
+        reply = request(broker, "models.origin", b"", headers)
+        assert json.loads(reply.data) == ["nats", "nats"]
         code, _, _ = error_of(request(broker, "models.context", b"", {"Authorization": "Bearer x"}))
         assert code == "-32004"
 

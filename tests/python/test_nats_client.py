@@ -61,7 +61,7 @@ def serving(broker: NatsServer, group: str, count: int = 1, **options: Any) -> I
 
         @server(idempotent=True)
         def through(ctx: ucall.Context) -> bool:
-            return ctx.headers.get("ucall-broker") is not None
+            return ctx.broker is not None
 
         @server
         def fail() -> None:
@@ -305,7 +305,7 @@ def _second(broker: NatsServer, group: str) -> Iterator[None]:
 
     @server(idempotent=True)
     def through(ctx: ucall.Context) -> bool:
-        return ctx.headers.get("ucall-broker") is not None
+        return ctx.broker is not None
 
     server.start(broker=broker.url, group=group)
     assert registered(broker, 2, group)

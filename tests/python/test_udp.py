@@ -90,6 +90,14 @@ def test_functions_of_all_kinds_answer(serve: Serve, new_client: NewClient) -> N
         assert [response.json for response in responses] == list(range(1, 201))
 
 
+def test_the_transport_is_known(serve: Serve) -> None:
+    def origin(ctx: ucall.Context) -> list[str | None]:
+        return [ctx.transport, ctx.broker]
+
+    with UdpWire(_udp(serve, origin).udp_port) as wire:
+        assert wire.exchange(_request("origin"))["result"] == ["udp", None]
+
+
 @in_asyncio
 async def test_a_client_in_asyncio(serve: Serve) -> None:
     server = _udp(serve, sum, later, fail)

@@ -9,7 +9,7 @@ use ucall_engine::Peer;
 use ucall_proto::http1::Head;
 use ucall_proto::json::{self, JsonError, Text};
 use ucall_proto::{Call as Request, CallOutcome, Limits, Meta, Reply, RpcError};
-use ucall_server::{Caller, Deadline, Overflow, Reservation};
+use ucall_server::{Caller, Deadline, Overflow, Reservation, Transport};
 
 use crate::auth::User;
 use crate::boundary::{ErrorCode, clear_last_error, set_last_error};
@@ -436,6 +436,6 @@ fn live_channel(
     handler: &CallbackHandler,
 ) -> Option<Channel> {
     let (publisher, connection) = (handler.publisher.clone()?, caller.connection);
-    let takes_messages = request.head.is_none() && !caller.is_datagram;
+    let takes_messages = request.head.is_none() && caller.transport != Transport::Udp;
     Some(Channel { publisher, connection, takes_messages })
 }

@@ -18,8 +18,9 @@ use crate::handler::Interpreter;
 use crate::keys::is_unauthorized;
 
 impl Interpreter {
-    /// Calls the program's function. `None`, `False` and `PermissionError` reject the request. Any
-    /// other exception, and an awaitable or iterator, reject it too and go to the log.
+    /// Calls the program's function. `None`, `False`, `NotImplemented` and `PermissionError` reject
+    /// the request. Any other exception, and an awaitable or iterator, reject it too and go to the
+    /// log.
     #[cold]
     pub(crate) fn authenticate(
         &mut self,
@@ -39,7 +40,10 @@ impl Interpreter {
             .and_then(|user| reject_awaitable(py, user));
         match request_context {
             Ok(user) if is_unauthorized(py, &user) => Err(AuthenticationError::Unauthorized),
-            Ok(user) => Ok(Arc::new(DropAttached::new(user))),
+            Ok(user) => {
+                self.warn_of_falsy_user(py, &user);
+                Ok(Arc::new(DropAttached::new(user)))
+            }
             Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
                 Err(AuthenticationError::Unauthorized)
             }
@@ -49,6 +53,23 @@ impl Interpreter {
                 Err(AuthenticationError::Failed)
             }
         }
+    }
+
+    /// Logs, once, that the function has accepted a caller by a falsy value, such as 0 or "": it
+    /// may have meant to reject the request.
+    fn warn_of_falsy_user(&mut self, py: Python<'_>, user: &Py<PyAny>) {
+        if self.has_warned_of_falsy_user || user.is_truthy(py).unwrap_or(true) {
+            return;
+        }
+        self.has_warned_of_falsy_user = true;
+        let class = user.bind(py).get_type();
+        let name = class.name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+        let line = format!(
+            "auth has accepted a caller by a falsy value of type {name}: \
+             only None and False reject a request"
+        );
+        let logged = self.report.warning(py, &line);
+        self.note_interrupt(logged);
     }
 
     /// What the program's function returned for the current request.

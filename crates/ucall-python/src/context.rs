@@ -11,7 +11,7 @@ use ucall_proto::http1::{Head, Headers};
 use ucall_proto::json::Reader;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{Call, Meta};
-use ucall_server::{Caller, Deadline};
+use ucall_server::{Caller, Deadline, Transport};
 
 use crate::convert::{Convert, Input};
 use crate::session::{Channel, Connection, no_channel};
@@ -24,6 +24,7 @@ pub(crate) struct Context {
     /// The text of the id; `None` for a notification.
     id: Option<Vec<u8>>,
     peer: Option<Peer>,
+    transport: Transport,
     user: Option<Py<PyAny>>,
     /// The block of header lines as received; `None` over raw TCP and WebSocket.
     headers: Option<Vec<u8>>,
@@ -71,6 +72,7 @@ impl Context {
             method: PyString::new(py, "").unbind(),
             id: None,
             peer: caller.peer,
+            transport: caller.transport(head),
             user: None,
             headers: head.map(|head| head.header_block().to_vec()),
             meta: None,
@@ -156,6 +158,20 @@ impl Context {
             }
             _ => None,
         })
+    }
+
+    /// What the call has come by: ``"http"``, ``"websocket"``, ``"tcp"`` (the raw protocol, also
+    /// over a Unix socket), ``"udp"`` or ``"nats"``. No request can claim another one.
+    #[getter]
+    fn transport(&self) -> &'static str {
+        self.transport.name()
+    }
+
+    /// The kind of the broker that the caller is connected to, ``"nats"``; None if the caller is
+    /// connected to this server.
+    #[getter]
+    fn broker(&self) -> Option<&'static str> {
+        self.transport.broker()
     }
 
     /// The user that the server's ``auth`` returned; None without ``auth``.

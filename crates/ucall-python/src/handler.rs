@@ -65,6 +65,8 @@ pub(crate) struct Interpreter {
     pub(crate) callbacks: Callbacks,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
+    /// Whether the log says that `auth` has returned a falsy value for a user.
+    pub(crate) has_warned_of_falsy_user: bool,
     /// The keys that callers are checked against without Python, if `auth` is by keys.
     keys: Option<Arc<KeyTable>>,
     /// The user that `auth` returned for the current request.
@@ -126,6 +128,7 @@ impl Interpreter {
             callbacks: Callbacks::default(),
             keys: auth.as_ref().and_then(|auth| Keys::table_of(auth.bind(py))),
             auth,
+            has_warned_of_falsy_user: false,
             identity: None,
             variables: variables::copy_current(py)?.unbind(),
             scratch: Vec::new(),

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyNotImplemented};
 use ucall_proto::http1::Head;
 use ucall_proto::{AuthenticationError, CallerIdentity, KeySet};
 
@@ -23,7 +24,7 @@ pub(crate) struct Keys {
 pub(crate) struct KeyTable {
     header: String,
     keys: KeySet,
-    /// Of each key. `None` and `False` are no users.
+    /// Of each key. `None` if it is no user.
     users: Vec<Option<Arc<DropAttached<Py<PyAny>>>>>,
 }
 
@@ -82,12 +83,13 @@ impl KeyTable {
     }
 }
 
-/// Whether an `auth` that has returned this rejects the request: `None` and `False`, also NumPy's,
-/// which a comparison of arrays returns.
+/// Whether an `auth` that has returned this rejects the request: `None`, `NotImplemented`, which
+/// Python counts as true, and `False`, also NumPy's, which a comparison of arrays returns.
 pub(crate) fn is_unauthorized(py: Python<'_>, user: &Py<PyAny>) -> bool {
     let user = user.bind(py);
-    let is_false = user.is(pyo3::types::PyBool::new(py, false));
-    user.is_none() || is_false || is_bool_of_numpy(user) && !user.is_truthy().unwrap_or(false)
+    let is_false = user.is(PyBool::new(py, false));
+    let is_unknown = user.is_none() || user.is(PyNotImplemented::get(py));
+    is_unknown || is_false || is_bool_of_numpy(user) && !user.is_truthy().unwrap_or(false)
 }
 
 /// By the name of its type, which NumPy 2 has changed: NumPy may not be installed.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ucall_engine::Id;
 use ucall_proto::Connection;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Transport};
 use crate::item_queues::ItemQueues;
 use crate::outgoing::Outgoing;
 
@@ -41,7 +41,7 @@ impl Entry {
     fn new(id: Id, proto: Connection, now: Instant) -> Self {
         Self {
             proto,
-            caller: Caller { connection: id, peer: None, is_datagram: false },
+            caller: Caller { connection: id, peer: None, transport: Transport::Tcp },
             outgoing: Outgoing::new(now),
             items: None,
             filled: 0,

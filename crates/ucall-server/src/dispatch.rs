@@ -15,8 +15,7 @@ use ucall_proto::{
     Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
 };
 
-use crate::access_log::Transport;
-use crate::caller::{CallId, Caller};
+use crate::caller::{CallId, Caller, Transport};
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
 use crate::deferred_calls::RunLimit;
@@ -297,15 +296,11 @@ impl<H: Handler> WorkerContext<H> {
         run: impl FnOnce(&mut Environment<'_, Dispatch<'_, H>>) -> T,
     ) -> T {
         let mut caller = *caller;
-        let mut diversion = self.diversion.as_deref_mut();
-        if let Some(diversion) = &mut diversion {
-            diversion.transport = Transport::Udp;
-        }
         let mut service = Dispatch {
             procedures: &mut self.procedures,
             handler: &mut self.handler,
             caller: &mut caller,
-            diversion,
+            diversion: self.diversion.as_deref_mut(),
             calls: &mut self.calls,
             process: self.process,
         };
@@ -329,15 +324,11 @@ impl<H: Handler> WorkerContext<H> {
         entry: &mut Entry,
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
-        let mut diversion = self.diversion.as_deref_mut();
-        if let Some(diversion) = &mut diversion {
-            diversion.set_transport(&entry.proto);
-        }
         let mut service = Dispatch {
             procedures: &mut self.procedures,
             handler: &mut self.handler,
             caller: &mut entry.caller,
-            diversion,
+            diversion: self.diversion.as_deref_mut(),
             calls: &mut self.calls,
             process: self.process,
         };
@@ -436,8 +427,9 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         admitted
     }
 
-    fn upgraded(&mut self, head: &Head<'_>) {
+    fn upgrading(&mut self, head: &Head<'_>) {
         self.set_client(Some(head));
+        self.caller.transport = Transport::WebSocket;
     }
 
     fn route_methods(&self, path: &[u8]) -> Methods {

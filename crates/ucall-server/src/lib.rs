@@ -40,7 +40,7 @@ mod worker;
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, sockets_allowed};
 pub use broker_socket::BrokerSocket;
-pub use caller::{CallId, Caller};
+pub use caller::{CallId, Caller, Transport};
 pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
 pub use deadline::Deadline;

@@ -260,7 +260,7 @@ mod tests {
         Call as Request, CallOutcome, Connection, Drain, Environment, Limits, LoadState, Reply,
         Scratch, Service,
     };
-    use ucall_server::{Caller, Handler};
+    use ucall_server::{Caller, Handler, Transport};
 
     use super::*;
     use crate::callback::Callback;
@@ -276,7 +276,7 @@ mod tests {
     impl Service for Only {
         fn call(&mut self, call: &Request<'_>, reply: &mut Reply<'_>) -> CallOutcome {
             let connection = Id { index: 0, generation: 0 };
-            let caller = Caller { connection, peer: None, is_datagram: false };
+            let caller = Caller { connection, peer: None, transport: Transport::Tcp };
             self.handler.call(&self.callback, call, &caller, reply)
         }
     }

@@ -161,6 +161,7 @@ impl PlainConnection {
                 return Some(Step::Incomplete);
             }
             Ok(Some(upgrade)) => {
+                environment.service.upgrading(head);
                 let identity = self.authenticate_upgrade(&upgrade, head, environment);
                 identity.inspect(|_| upgrade.write_reply(out))
             }
@@ -168,7 +169,6 @@ impl PlainConnection {
         };
         Some(match identity {
             Ok(identity) => {
-                environment.service.upgraded(head);
                 self.protocol = Protocol::WebSocket(WebSocket::new(identity));
                 Step::Consumed(head.len())
             }

@@ -211,7 +211,7 @@ impl<'a> Head<'a> {
         self.parsed.headers.of(self.text)
     }
 
-    /// The headers in the order of their arrival.
+    /// The headers in the order of their arrival, without [`RESERVED_HEADER`].
     #[must_use]
     pub fn headers(&self) -> Headers<'a> {
         Headers { block: self.header_block() }
@@ -243,6 +243,10 @@ fn after_authority(target: &[u8]) -> &[u8] {
     rest.get(end..).unwrap_or_default()
 }
 
+/// Programs have found calls of a broker by this header, which any client may send. No request has
+/// it.
+const RESERVED_HEADER: &[u8] = b"Ucall-Broker";
+
 /// The headers of a [`Head`]: pairs of the name as it was sent and the value without surrounding
 /// white space.
 #[derive(Clone, Debug)]
@@ -262,9 +266,13 @@ impl<'a> Iterator for Headers<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (line, rest) = self.block.split_at_checked(memchr(b'\n', self.block)? + 1)?;
-        self.block = rest;
-        let (name, value) = line.split_at_checked(memchr(b':', line)?)?;
-        Some((name, trim(value.strip_prefix(b":")?.strip_suffix(b"\r\n")?)))
+        loop {
+            let (line, rest) = self.block.split_at_checked(memchr(b'\n', self.block)? + 1)?;
+            self.block = rest;
+            let (name, value) = line.split_at_checked(memchr(b':', line)?)?;
+            if !name.eq_ignore_ascii_case(RESERVED_HEADER) {
+                return Some((name, trim(value.strip_prefix(b":")?.strip_suffix(b"\r\n")?)));
+            }
+        }
     }
 }

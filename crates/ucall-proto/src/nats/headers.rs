@@ -25,8 +25,8 @@ const DROPPED: [&[u8]; 18] = [
     b"upgrade",
     b"x-forwarded-for",
 ];
-/// Names that begin with these are NATS's own, or the server's.
-const DROPPED_PREFIXES: [&[u8]; 2] = [b"nats-", b"ucall-broker"];
+/// Names that begin with this are NATS's own.
+const DROPPED_PREFIX: &[u8] = b"nats-";
 
 /// Writes the head of the request that the headers of a message stand for. Returns the value of
 /// `call_id`; `None` without that header.
@@ -39,7 +39,7 @@ pub(crate) fn write_head<'a>(
     out: &mut Vec<u8>,
 ) -> Result<Option<&'a [u8]>, ()> {
     out.clear();
-    out.extend_from_slice(b"POST / HTTP/1.1\r\nHost: localhost\r\nUcall-Broker: nats\r\n");
+    out.extend_from_slice(b"POST / HTTP/1.1\r\nHost: localhost\r\n");
     let mut found = None;
     if !headers.is_empty() {
         let lines = headers.strip_suffix(b"\r\n\r\n").ok_or(())?;
@@ -63,11 +63,9 @@ pub(crate) fn write_head<'a>(
 }
 
 fn is_dropped(name: &[u8]) -> bool {
-    let begins_with = |prefix: &&[u8]| {
-        name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-    };
-    DROPPED.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
-        || DROPPED_PREFIXES.iter().any(begins_with)
+    let start = name.get(..DROPPED_PREFIX.len()).unwrap_or_default();
+    start.eq_ignore_ascii_case(DROPPED_PREFIX)
+        || DROPPED.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
 }
 
 #[cfg(test)]
@@ -83,8 +81,8 @@ mod tests {
         write_head(headers.as_bytes(), ID, &mut head)?;
         let parsed = parse_head(&head, &HeadLimits::default()).map_err(|_| ())?.ok_or(())?;
         assert_eq!(parsed.len(), head.len());
-        assert_eq!(parsed.header("ucall-broker"), Some(&b"nats"[..]));
-        let lines = parsed.headers().skip(2).map(|(name, value)| {
+        assert_eq!(parsed.header("ucall-broker"), None);
+        let lines = parsed.headers().skip(1).map(|(name, value)| {
             format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
         });
         Ok(lines.collect::<Vec<_>>().join("|"))

@@ -115,8 +115,9 @@ pub trait Service {
         Err(AuthenticationError::Failed)
     }
 
-    /// The connection becomes a WebSocket by the request with this head.
-    fn upgraded(&mut self, head: &Head<'_>) {
+    /// The request with this head asks to make the connection a WebSocket, and will be
+    /// authenticated.
+    fn upgrading(&mut self, head: &Head<'_>) {
         let _ = head;
     }
 

@@ -12,7 +12,7 @@ use ucall_proto::Call;
 use ucall_proto::http1::civil_date;
 use ucall_proto::json::Reader;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Transport};
 
 /// The characters of a caller's text that are shown.
 const SHOWN_MAX: usize = 128;
@@ -24,30 +24,6 @@ pub enum LogFormat {
     Text,
     /// A JSON object on each line.
     Json,
-}
-
-/// What a call came by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Transport {
-    /// HTTP.
-    Http,
-    /// WebSocket.
-    WebSocket,
-    /// JSON documents without framing.
-    Raw,
-    /// A document in a datagram.
-    Udp,
-}
-
-impl Transport {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::WebSocket => "websocket",
-            Self::Raw => "raw",
-            Self::Udp => "udp",
-        }
-    }
 }
 
 /// The fields that are known when a call begins.

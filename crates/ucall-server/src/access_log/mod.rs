@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use ucall_engine::EngineClock;
 use ucall_proto::{Call, RpcError};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Transport};
 use crate::counters::Counters;
 use line::CallFields;
-pub use line::{LogFormat, Transport};
+pub use line::LogFormat;
 use queue::LineQueue;
 
 /// The log of one server.

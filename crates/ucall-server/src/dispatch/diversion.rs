@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ucall_engine::{EngineClock, Peer};
 use ucall_proto::http1::{ForwardedClient, Head, TrustedProxies};
-use ucall_proto::{Call, CallOutcome, Connection, MessageFraming, Reply, RpcError};
+use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 
 use super::{Dispatch, find_escaped};
-use crate::access_log::{AccessLog, LoggedCall, Transport};
+use crate::access_log::{AccessLog, LoggedCall};
 use crate::config::WorkerConfig;
 use crate::handler::{Handler, HealthState};
 
@@ -26,8 +26,6 @@ pub(super) struct Diversion {
     clock: EngineClock,
     log: Option<Arc<AccessLog>>,
     proxies: Option<Arc<TrustedProxies>>,
-    /// What calls without a head come by, on the connection of this step.
-    pub(super) transport: Transport,
     /// The line of the call that runs.
     pub(super) logged: Option<LoggedCall>,
     /// The other end of the connection, while a call of a proxy's client runs.
@@ -51,19 +49,10 @@ impl Diversion {
                 clock: clock.clone(),
                 log,
                 proxies,
-                transport: Transport::Raw,
                 logged: None,
                 socket_peer: None,
             })
         })
-    }
-
-    #[cold]
-    pub(super) fn set_transport(&mut self, connection: &Connection) {
-        self.transport = match connection.message_framing() {
-            Some(MessageFraming::Frame) => Transport::WebSocket,
-            _ => Transport::Raw,
-        };
     }
 }
 
@@ -106,7 +95,7 @@ impl<H: Handler> Dispatch<'_, H> {
         let socket_peer = self.set_client(call.head);
         let diversion = self.diversion.as_deref_mut()?;
         diversion.socket_peer = socket_peer;
-        let transport = if call.head.is_some() { Transport::Http } else { diversion.transport };
+        let transport = self.caller.transport(call.head);
         diversion.logged = diversion.log.as_ref().and_then(|log| {
             let user = || self.handler.identity_name();
             log.begin(call, self.caller, transport, &diversion.clock, user)

@@ -8,6 +8,7 @@ use ucall_proto::Connection;
 
 use super::ConnectionDriver;
 use crate::broker_socket::BrokerSocket;
+use crate::caller::Transport;
 use crate::handler::Handler;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
@@ -32,6 +33,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if let Some(entry) = self.connections.find(id) {
             // A caller's address is not known: that of the broker says nothing of it.
             entry.caller.peer = Some(Peer::Unknown);
+            entry.caller.transport = Transport::Nats;
         }
         self.brokers.push((id, guard));
         self.step(id, |connection, environment, out| {

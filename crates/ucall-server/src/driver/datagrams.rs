@@ -8,7 +8,7 @@ use ucall_engine::{Engine, Id, Peer};
 use ucall_proto::RpcError;
 
 use super::ConnectionDriver;
-use crate::caller::{CallId, Caller};
+use crate::caller::{CallId, Caller, Transport};
 use crate::config::XdpConfig;
 use crate::datagrams::DatagramServer;
 use crate::handler::Handler;
@@ -67,7 +67,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             };
             taken += 1;
             let peer = Some(Peer::Address(path.peer));
-            let caller = Caller { connection: socket, peer, is_datagram: true };
+            let caller = Caller { connection: socket, peer, transport: Transport::Udp };
             let is_rejecting = self.context.is_rejecting();
             let reply = self.context.with_datagram(&caller, |environment| {
                 server.handle(bytes, path, unix_time_s, is_rejecting, environment)

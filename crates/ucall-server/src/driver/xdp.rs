@@ -13,7 +13,7 @@ use ucall_engine::xdp::Xdp;
 use ucall_engine::{Engine, Id, Peer, Readiness};
 
 use super::ConnectionDriver;
-use crate::caller::Caller;
+use crate::caller::{Caller, Transport};
 use crate::handler::Handler;
 
 const READABLE: Readiness = Readiness { readable: true, writable: false };
@@ -140,7 +140,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             taken += 1;
             let path = datagram.path();
             let peer = Some(Peer::Address(path.peer));
-            let caller = Caller { connection: socket, peer, is_datagram: true };
+            let caller = Caller { connection: socket, peer, transport: Transport::Udp };
             let is_rejecting = self.context.is_rejecting();
             let bytes = queue.bytes(&datagram);
             let reply = self.context.with_datagram(&caller, |environment| {

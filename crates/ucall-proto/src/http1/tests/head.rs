@@ -88,6 +88,15 @@ fn gives_headers_as_they_came() {
     assert_eq!(valid(b"GET / HTTP/1.0\r\n\r\n").headers().count(), 0);
 }
 
+#[test]
+fn the_header_of_brokers_is_dropped() {
+    let input = with("a: 1\r\nUcall-Broker: nats\r\nUCALL-BROKER:\r\nucall-brokers: 2");
+    let head = valid(&input);
+    assert_eq!(head.header("Ucall-Broker"), None);
+    let names: Vec<_> = head.headers().map(|(name, _)| text(name)).collect();
+    assert_eq!(names, ["Host", "a", "ucall-brokers"]);
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
