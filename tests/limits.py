@@ -127,8 +127,11 @@ class LimitedServer:
             return json.loads(line[1])["result"]
 
 
-def call(method: str, id: object = 1, **params: Any) -> bytes:
-    named = {"jsonrpc": "2.0", "method": method, "params": params, "id": id}
+def call(method: str, call_id: object = 1, **params: Any) -> bytes:
+    """A call; a notification with the id ``...``."""
+    named = {"jsonrpc": "2.0", "method": method, "params": params, "id": call_id}
+    if call_id is ...:
+        del named["id"]
     return json.dumps(named, separators=(",", ":")).encode()
 
 
@@ -214,7 +217,7 @@ def _nested(depth: int) -> bytes:
 
 def _batch(count: int) -> bytes:
     # The reply is one array, which has no error of its own.
-    return b"[" + b",".join([call("served", id=None)] * count) + b"]"
+    return b"[" + b",".join([call("served", None)] * count) + b"]"
 
 
 def _text(length: int) -> bytes:
@@ -222,7 +225,7 @@ def _text(length: int) -> bytes:
 
 
 def _id(length: int) -> bytes:
-    return call("served", id="x" * (length - 2))
+    return call("served", "x" * (length - 2))
 
 
 def _meta(length: int) -> bytes:
@@ -241,6 +244,25 @@ def _pipeline(server: LimitedServer, limit: int) -> None:
         assert _eventually(lambda: server.result("held") == 1)
         server.result("release")
         assert wire.summary() == "ok"
+
+
+def _connection_calls(server: LimitedServer, limit: int) -> None:
+    """Of the calls past the limit, one waits; a request to cancel behind it gets through."""
+    with server.wires(2) as [wire, upgraded]:
+        upgraded.upgrade()
+        for other, framed, next_word in (
+            (wire, lambda text: text, wire.summary),
+            (upgraded, message, upgraded.frame),
+        ):
+            other.send(b"".join(framed(call("hold", id)) for id in range(limit + 1)))
+            assert _eventually(lambda: server.result("held") == limit)
+            time.sleep(0.05)
+            assert server.result("held") == limit
+            other.send(framed(call("$/cancelRequest", ..., id=0)))
+            assert next_word() == "-32800"
+            assert _eventually(lambda: server.result("held") == limit + 1)
+            server.result("release")
+            assert [next_word() for _ in range(limit)] == ["ok"] * limit
 
 
 def _running(server: LimitedServer, limit: int) -> None:
@@ -427,6 +449,7 @@ LIMITS = [
     ),
     Limit("max_unanswered_pings", "max_unanswered_pings", 2, _pings, 1.0),
     Limit("max_pipeline", "max_pipeline", 4, _pipeline),
+    Limit("max_connection_calls", "max_connection_calls", 4, _connection_calls),
     Limit("max_output_bytes", "max_output_bytes", 100_000, _output),
     Limit("max_held_bytes", "max_held_bytes", 200_000, _held),
     Limit("max_running_calls", "max_running_calls", 3, _running),

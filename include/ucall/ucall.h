@@ -302,6 +302,9 @@ typedef struct ucall_config_t {
     size_t max_waiting_messages;
     /* The same in bytes. Default: 1 MiB. One message more may wait, however long. */
     size_t max_waiting_message_bytes;
+    /* Calls of one connection that run, streams and calls of batches among them. Default: 128. Past
+     * it, further requests wait unread; those that cancel such a call do not. */
+    size_t max_connection_calls;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */

@@ -84,6 +84,8 @@ class Server(Decorators):
         max_image_pixels: Width times height of a received image. Past it, -32602.
         max_held_image_pixels: The same of all received images that still exist. Past it, -32003.
         max_pipeline: Waiting requests of one connection. Past it, reading pauses.
+        max_connection_calls: Calls of one connection that run, streams and calls of batches among
+            them. Past it, further requests wait unread; those that cancel such a call do not.
         max_output_bytes: Waiting replies of one connection. Past it, reading pauses.
         max_held_bytes: Incomplete requests, params of deferred calls and waiting replies of a
             worker. Past it, reading pauses; new requests get 503, or -32003.
@@ -191,6 +193,7 @@ class Server(Decorators):
         max_image_pixels: int = 67_108_864,
         max_held_image_pixels: int = 268_435_456,
         max_pipeline: int = 128,
+        max_connection_calls: int = 128,
         max_output_bytes: int = 1_048_576,
         max_held_bytes: int = 1_073_741_824,
         max_discarded_bytes: int = 262_144,

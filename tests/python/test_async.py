@@ -80,7 +80,7 @@ def test_batches_and_notifications(serve: Serve) -> None:
 
 
 def test_a_thousand_sleepers_at_once(serve: Serve) -> None:
-    server = serve(pause, sum, max_pipeline=2000)
+    server = serve(pause, sum, max_pipeline=2000, max_connection_calls=2000)
     with Wire(server.port) as wire, Wire(server.port) as other:
         start = time.monotonic()
         wire.send(b"".join(request("pause", [0.3, n], id=n) for n in range(1000)))

@@ -121,6 +121,7 @@ pub struct Config {
     pub trusted_proxies_count: usize,
     pub max_waiting_messages: usize,
     pub max_waiting_message_bytes: usize,
+    pub max_connection_calls: usize,
 }
 
 impl Config {
@@ -241,6 +242,7 @@ impl Config {
             (&mut self.max_reply_bytes, &mut limits.reply_bytes_max),
             (&mut self.max_id_bytes, &mut limits.id_bytes_max),
             (&mut self.max_pipeline, &mut limits.pipeline_max),
+            (&mut self.max_connection_calls, &mut limits.connection_calls_max),
             (&mut self.max_output_bytes, &mut limits.output_bytes_max),
             (&mut self.max_held_bytes, &mut limits.held_bytes_max),
             (&mut self.max_chunk_overhead_bytes, &mut limits.chunk_overhead_bytes_max),

@@ -26,8 +26,8 @@ pub use connection::datagrams::{
     DatagramCalls, DatagramDocument, DatagramOutcome, refuse_datagram, write_datagram_error,
 };
 pub use connection::{
-    Connection, ConnectionProtocol, DRAIN, Drain, Environment, LoadState, MemoryBudget,
-    MessageFraming, NatsObserver, NatsOptions, NextAction, Reservation, Scratch,
+    CANCEL_REQUEST, Connection, ConnectionProtocol, DRAIN, Drain, Environment, LoadState,
+    MemoryBudget, MessageFraming, NatsObserver, NatsOptions, NextAction, Reservation, Scratch,
 };
 pub use cookie::CookieKey;
 pub use keys::KeySet;

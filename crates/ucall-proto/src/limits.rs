@@ -39,6 +39,9 @@ pub struct Limits {
     pub unanswered_pings_max: usize,
     /// Requests of one connection that wait for their replies.
     pub pipeline_max: usize,
+    /// Calls of one connection that run, streams and calls of batches among them. Further requests
+    /// wait, except for those that cancel one of the calls.
+    pub connection_calls_max: usize,
     /// Bytes waiting to be sent on one connection, above the current reply.
     pub output_bytes_max: usize,
     /// Bytes of requests that are not whole, of params of calls that are answered later and of
@@ -93,6 +96,7 @@ impl Default for Limits {
             message_frames_max: 1_024,
             unanswered_pings_max: 2,
             pipeline_max: 128,
+            connection_calls_max: 128,
             output_bytes_max: 1 << 20,
             held_bytes_max: 1 << 30,
             exchanges_max: None,

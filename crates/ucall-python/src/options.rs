@@ -48,7 +48,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 38] {
+) -> [(&'static str, LimitField<'a>); 39] {
     let limits = &mut config.limits;
     let datagrams = &mut config.datagrams;
     [
@@ -80,6 +80,7 @@ fn limit_fields<'a>(
         ("max_waiting_messages", LimitField::Count(&mut limits.waiting_messages_max)),
         ("max_waiting_message_bytes", LimitField::Count(&mut limits.waiting_message_bytes_max)),
         ("max_pipeline", LimitField::Count(&mut limits.pipeline_max)),
+        ("max_connection_calls", LimitField::Count(&mut limits.connection_calls_max)),
         ("max_output_bytes", LimitField::Count(&mut limits.output_bytes_max)),
         ("max_held_bytes", LimitField::Count(&mut limits.held_bytes_max)),
         ("max_discarded_bytes", LimitField::Count(&mut limits.discarded_bytes_max)),

@@ -11,8 +11,8 @@ use ucall_proto::http1::{Head, Methods, ReplyWriter};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Connection, Drain,
-    Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
+    AuthenticationError, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallerIdentity, Connection,
+    Drain, Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
 };
 
 use crate::caller::{CallId, Caller, Transport};
@@ -25,9 +25,6 @@ use crate::native::{NativeHandlers, NativeLimits};
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess};
 use diversion::{Diversion, Rejection, rejection_error};
-
-/// The notification that asks to cancel a call. The Language Server Protocol has this name.
-const CANCEL_REQUEST: &[u8] = b"$/cancelRequest";
 
 /// The state that all connections of a worker share.
 pub(crate) struct WorkerContext<H: Handler> {

@@ -79,6 +79,7 @@ static bool set_field(ucall_config_t *config, char const *name, long value) {
     FIELD(max_id_bytes, size_t);
     FIELD(max_meta_bytes, size_t);
     FIELD(max_pipeline, size_t);
+    FIELD(max_connection_calls, size_t);
     FIELD(max_output_bytes, size_t);
     FIELD(max_held_bytes, size_t);
     FIELD(max_running_calls, size_t);

@@ -48,7 +48,9 @@ def functions() -> list[Callable[..., Any]]:
     def release() -> int:
         released = len(waiting)
         while waiting:
-            waiting.pop().set_result(None)
+            future = waiting.pop()
+            if not future.done():
+                future.set_result(None)
         return released
 
     def held() -> int:

@@ -328,7 +328,7 @@ fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
 
 /// Notes the id that a `$/cancelRequest` names. Of equal keys the last one counts.
 #[cold]
-fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
+pub(super) fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
     let Some(params @ [b'{', ..]) = params else { return };
     let mut reader = Reader::new(params);
     reader.enter();

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use crate::Limits;
 use crate::rpc::{CallNumber, ROUTE_ID, Reply, ReplyLimit, RpcError};
 
 /// One request that waits for deferred calls, or for an exchange before it.
@@ -165,6 +166,15 @@ impl ExchangeReply {
         Some((index, self.parts().get(index)?.item()?))
     }
 
+    /// The calls that wait for their outcomes.
+    fn waiting_calls(&self) -> usize {
+        match self {
+            ExchangeReply::Framed(_) => 0,
+            ExchangeReply::Single(part) => usize::from(part.item().is_some()),
+            ExchangeReply::Batch(batch) => batch.waiting,
+        }
+    }
+
     /// The item of the first call with this id that waits.
     fn item_of(&mut self, wanted: &[u8]) -> Option<u32> {
         match self {
@@ -229,19 +239,19 @@ impl<F> Exchange<F> {
         Some(first_part + item.checked_sub(first_item)? as usize)
     }
 
-    /// Writes the reply to an item if it is waited for; returns by how much that adds to
-    /// [`ExchangeReply::held_bytes`].
+    /// Writes the reply to an item; returns by how much that adds to
+    /// [`ExchangeReply::held_bytes`], or `None` if it is not waited for.
     fn complete(
         &mut self,
         item: u32,
         outcome: Result<&[u8], &RpcError>,
         bytes_max: usize,
-    ) -> usize {
-        let Some(index) = self.part_index(item) else { return 0 };
+    ) -> Option<usize> {
+        let index = self.part_index(item)?;
         let held_bytes = self.answer.held_bytes();
         let limit = self.answer.part_limit(bytes_max);
-        let Some(part) = self.answer.parts_mut().get_mut(index) else { return 0 };
-        let ReplyPart::Waiting { id, .. } = part else { return 0 };
+        let part = self.answer.parts_mut().get_mut(index)?;
+        let ReplyPart::Waiting { id, .. } = part else { return None };
         let mut out = Vec::new();
         write_outcome(&mut out, id, outcome, &limit);
         *part = ReplyPart::Written(out);
@@ -250,7 +260,7 @@ impl<F> Exchange<F> {
             batch.bytes += separated_len;
             batch.waiting -= 1;
         }
-        self.answer.held_bytes() - held_bytes
+        Some(self.answer.held_bytes() - held_bytes)
     }
 }
 
@@ -262,18 +272,21 @@ pub(super) struct Exchanges<F> {
     held_bytes: usize,
     /// Those that are streams.
     streams: usize,
+    /// The calls that wait for their outcomes, those of batches among them.
+    calls: usize,
     cancelled: bool,
 }
 
 impl<F> Exchanges<F> {
     pub(super) const fn new() -> Self {
-        Self { waiting: VecDeque::new(), held_bytes: 0, streams: 0, cancelled: false }
+        Self { waiting: VecDeque::new(), held_bytes: 0, streams: 0, calls: 0, cancelled: false }
     }
 
-    /// Requests that count against `pipeline_max`. Streams do not: while they go on, requests to
-    /// cancel them must be read. The limit on running calls bounds their number.
-    pub(super) fn pipelined(&self) -> usize {
-        self.waiting.len() - self.streams
+    /// Whether as many calls or requests wait as may. Streams count as calls alone: each is a
+    /// request whose items do not wait for other requests.
+    pub(super) fn are_at_max(&self, limits: &Limits) -> bool {
+        self.calls >= limits.connection_calls_max
+            || self.waiting.len() - self.streams >= limits.pipeline_max
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -284,7 +297,7 @@ impl<F> Exchanges<F> {
     pub(super) fn cancel(&mut self) {
         self.cancelled |= !self.waiting.is_empty();
         self.waiting.clear();
-        (self.held_bytes, self.streams) = (0, 0);
+        (self.held_bytes, self.streams, self.calls) = (0, 0, 0);
     }
 
     /// Bytes of replies that wait for others.
@@ -300,6 +313,7 @@ impl<F> Exchanges<F> {
     pub(super) fn push(&mut self, request: u64, framing: F, answer: ExchangeReply) {
         self.held_bytes += answer.held_bytes();
         self.streams += usize::from(answer.is_stream());
+        self.calls += answer.waiting_calls();
         self.waiting.push_back(Exchange::new(request, framing, answer));
     }
 
@@ -310,9 +324,11 @@ impl<F> Exchanges<F> {
         outcome: Result<&[u8], &RpcError>,
         bytes_max: usize,
     ) {
-        if let Some(exchange) = self.find(number.request) {
-            let held = exchange.complete(number.item, outcome, bytes_max);
+        if let Some(exchange) = self.find(number.request)
+            && let Some(held) = exchange.complete(number.item, outcome, bytes_max)
+        {
             self.held_bytes += held;
+            self.calls -= 1;
         }
     }
 

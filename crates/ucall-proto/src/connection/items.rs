@@ -1,4 +1,4 @@
-//! Frames the items of streams, and cancels calls whose callers ask for that.
+//! Frames the items of streams.
 //!
 //! | protocol | an item is | the reply after the last |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use super::{Environment, PlainConnection, Protocol};
-use crate::rpc::{CallNumber, RpcError, Service, item_len, write_item};
+use crate::rpc::{CallNumber, item_len, write_item};
 use crate::websocket::{Opcode, write_head};
 
 impl PlainConnection {
@@ -58,23 +58,5 @@ impl PlainConnection {
         if let Some(framing) = self.exchanges.first_framing() {
             framing.write_comment(environment.replies, environment.now, out);
         }
-    }
-
-    /// Answers the calls that the last document has asked to cancel. Ids of calls that do not wait
-    /// are ignored: their replies may be on the way.
-    #[cold]
-    pub(super) fn cancel_requested<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        let error = RpcError::new(RpcError::REQUEST_CANCELLED, "Request cancelled");
-        for id in std::mem::take(&mut environment.scratch.cancel_requests) {
-            if let Some(number) = self.exchanges.number_of(&id) {
-                environment.service.cancel(number);
-                self.exchanges.complete(number, Err(&error), environment.limits.reply_bytes_max);
-            }
-        }
-        self.flush_exchanges(environment, out);
     }
 }

@@ -19,6 +19,7 @@
 mod authentication;
 mod budget;
 mod calls;
+mod cancellation;
 pub(crate) mod datagrams;
 mod deadline;
 mod drain;
@@ -44,8 +45,10 @@ use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::json::Member;
 use crate::rpc::{CallNumber, RpcError, Service};
-use crate::tls::{TlsSession, starts_tls_record};
+use crate::tls::TlsSession;
 pub use budget::{MemoryBudget, Reservation};
+pub use cancellation::CANCEL_REQUEST;
+use cancellation::CancelSearch;
 use deadline::{WaitState, body_time};
 pub use drain::DRAIN;
 use exchange::Exchanges;
@@ -176,7 +179,10 @@ pub struct PlainConnection {
     close_state: CloseState,
     discarded_bytes_max: usize,
     eof_received: bool,
+    /// Requests wait in the input.
     paused: bool,
+    /// The search of these for requests to cancel.
+    search: Option<Box<CancelSearch>>,
     /// The peer has subscribed to messages of the server.
     awaits_messages: bool,
     /// A large body should be received directly into a target.
@@ -213,6 +219,7 @@ impl PlainConnection {
             discarded_bytes_max: limits.discarded_bytes_max,
             eof_received: false,
             paused: false,
+            search: None,
             awaits_messages: false,
             wants_target: false,
             is_filling: false,
@@ -242,7 +249,7 @@ impl PlainConnection {
             let used = self.process(bytes, environment, out);
             if used < bytes.len() && self.close_state == CloseState::Open {
                 self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
-                if self.is_websocket() && self.close_state == CloseState::Open {
+                if (self.is_websocket() || self.paused) && self.close_state == CloseState::Open {
                     self.process_input(environment, out);
                 }
             }
@@ -349,7 +356,7 @@ impl PlainConnection {
     #[inline]
     pub fn next_action(&self) -> NextAction {
         match self.close_state {
-            CloseState::Open if self.paused || self.is_waiting_for_memory => NextAction::Pause,
+            CloseState::Open if self.paused || self.is_waiting_for_memory => self.waiting_action(),
             CloseState::Open if self.wants_target => NextAction::Fill,
             CloseState::Open => NextAction::Receive,
             CloseState::DiscardingInput { .. } if !self.exchanges.is_empty() => NextAction::Receive,
@@ -402,6 +409,7 @@ impl PlainConnection {
             self.close_state = CloseState::DiscardingInput { discarded: 0 };
         }
         self.paused = false;
+        self.search = None;
         self.input = Vec::new();
         if let Protocol::Http(http) = &mut self.protocol {
             http.discard_body();
@@ -414,6 +422,17 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        while let Some(used) = self.process_once(environment, out)
+            && self.search_cancellations(used, environment, out)
+        {}
+    }
+
+    /// Runs the requests in the input. Returns how many bytes these were if others wait.
+    fn process_once<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
         let mut input = mem::take(&mut self.input);
         let mut used = 0;
         if !self.is_websocket() {
@@ -424,10 +443,13 @@ impl PlainConnection {
             used += self.process_frames(frames, environment, out);
         }
         if used == input.len() || self.close_state != CloseState::Open {
-            return environment.scratch.input.put(input);
+            self.search = None;
+            environment.scratch.input.put(input);
+            return None;
         }
         input.drain(..used);
         self.input = input;
+        self.paused.then_some(used)
     }
 
     /// Stores the rest of the input. Without memory for it, replies that the client may retry.
@@ -486,13 +508,6 @@ impl PlainConnection {
         used
     }
 
-    /// Whether as much waits already as one connection may make wait.
-    #[inline(always)]
-    fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
-        (self.exchanges.pipelined() >= environment.limits.pipeline_max && !self.is_nats())
-            || out.len() + environment.queued_bytes > environment.limits.output_bytes_max
-    }
-
     /// Runs the request that `rest` starts with, if it is complete and may run now.
     #[inline(always)]
     fn step<S: Service>(
@@ -544,23 +559,6 @@ impl PlainConnection {
         self.announce_drain(environment.drain, out);
         // The HTTP parser handles empty lines before a request (RFC 9112, 2.2).
         Step::Consumed(if self.is_raw() { space } else { 0 })
-    }
-
-    /// Replies that the protocol is unknown. TLS clients display an HTTP reply, but report any
-    /// other as broken TLS.
-    #[cold]
-    fn refuse_unknown<S: Service>(
-        &mut self,
-        bytes: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        if starts_tls_record(bytes) && self.session.is_none() {
-            self.refuse_http(&HttpError::TlsOnPlaintext, Method::Other, environment, out);
-        } else {
-            raw::refuse_unknown(environment.limits, out);
-            self.discard_input();
-        }
     }
 
     #[inline]

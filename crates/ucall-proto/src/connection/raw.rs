@@ -4,9 +4,11 @@ use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::http_framing::HttpFraming;
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
+use crate::http1::{HttpError, Method};
 use crate::json::JsonError;
 use crate::json::stream::DocumentStream;
 use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
+use crate::tls::starts_tls_record;
 
 /// The state of the current document, while it is incomplete.
 #[derive(Debug, Default)]
@@ -22,9 +24,33 @@ struct PartialDocument {
     scanned: usize,
 }
 
+impl Raw {
+    /// Whether the current document is incomplete.
+    pub(super) fn is_partial(&self) -> bool {
+        self.partial.is_some()
+    }
+}
+
 impl PlainConnection {
     pub(super) fn is_raw(&self) -> bool {
         matches!(self.protocol, Protocol::Raw(_))
+    }
+
+    /// Replies that the protocol is unknown. TLS clients display an HTTP reply, but report any
+    /// other as broken TLS.
+    #[cold]
+    pub(super) fn refuse_unknown<S: Service>(
+        &mut self,
+        bytes: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if starts_tls_record(bytes) && self.session.is_none() {
+            self.refuse_http(&HttpError::TlsOnPlaintext, Method::Other, environment, out);
+        } else {
+            refuse_unknown(environment.limits, out);
+            self.discard_input();
+        }
     }
 
     /// Runs the document that `rest` starts with.

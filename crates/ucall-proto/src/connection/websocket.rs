@@ -129,6 +129,9 @@ impl PlainConnection {
         let used = self.process_frames(bytes, environment, out);
         if used < bytes.len() && self.close_state == CloseState::Open {
             self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
+            if self.paused && self.close_state == CloseState::Open {
+                self.process_input(environment, out);
+            }
         }
         self.update_wait_state(environment);
     }
@@ -232,6 +235,16 @@ impl PlainConnection {
             self.paused = true;
             return Step::Incomplete;
         }
+        self.run_frame(rest, environment, out)
+    }
+
+    /// Handles the frame that `rest` starts with, if it is complete.
+    pub(super) fn run_frame<S: Service>(
+        &mut self,
+        rest: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return Step::Incomplete };
         if rest.len() < socket.bytes_needed {
             return Step::Incomplete;

@@ -21,7 +21,8 @@ pub use error::WebSocketError;
 pub use head::Opcode;
 pub use mask::unmask;
 pub use reader::{
-    CloseFrame, Event, MessageKind, MessageLimits, MessageReader, Progress, validate_text,
+    CloseFrame, Event, MessageKind, MessageLimits, MessageReader, PeekedFrame, Progress,
+    peek_frame, validate_text,
 };
 pub use upgrade::Upgrade;
 pub use writer::{

@@ -104,6 +104,41 @@ pub enum Progress<'a> {
     },
 }
 
+/// A frame of a client that waits to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeekedFrame {
+    /// A Ping, Pong or Close frame, which may come between others.
+    Control,
+    /// A whole text message.
+    Text(Vec<u8>),
+    /// A longer one, or another.
+    Other,
+}
+
+/// The length of the frame that `input` starts with, and what it is, with texts of up to
+/// `text_bytes_max`; `None` if it is incomplete. The input stays masked.
+///
+/// # Errors
+/// [`WebSocketError`] if it is no frame.
+pub fn peek_frame(
+    input: &[u8],
+    text_bytes_max: usize,
+) -> Result<Option<(usize, PeekedFrame)>, WebSocketError> {
+    let Some(head) = FrameHead::parse::<true>(input)? else { return Ok(None) };
+    let len = head.len.saturating_add(head.payload_len);
+    let Some(payload) = input.get(head.len..len) else { return Ok(None) };
+    let frame = match head.opcode {
+        Opcode::Close | Opcode::Ping | Opcode::Pong => PeekedFrame::Control,
+        Opcode::Text if head.is_final && payload.len() <= text_bytes_max => {
+            let mut text = payload.to_vec();
+            unmask(&mut text, head.key);
+            PeekedFrame::Text(text)
+        }
+        _ => PeekedFrame::Other,
+    };
+    Ok(Some((len, frame)))
+}
+
 /// Reads the frames of one peer.
 #[derive(Debug, Default)]
 pub struct MessageReader {

@@ -7,7 +7,7 @@ use ucall_proto::{CallNumber, Limits, NextAction, RpcError};
 use crate::harness::{Driver, answer, bodies, later, post, sum, sum_reply};
 use crate::websocket::{frames, message};
 
-fn stream(id: u32, token: &str) -> String {
+pub fn stream(id: u32, token: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","method":"stream","id":{id},"_meta":{{"progressToken":{token}}}}}"#
     )
@@ -19,15 +19,15 @@ fn item(token: &str, value: &str) -> String {
     )
 }
 
-fn reply(id: u32, result: &str) -> String {
+pub fn reply(id: u32, result: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
 }
 
-fn cancel(id: &str) -> String {
+pub fn cancel(id: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{id}}}}}"#)
 }
 
-fn cancelled(id: &str) -> String {
+pub fn cancelled(id: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32800,"message":"Request cancelled"}}}}"#
     )
@@ -66,7 +66,7 @@ impl Driver {
         self.item(number, value)
     }
 
-    fn end_last(&mut self, result: &str) {
+    pub fn end_last(&mut self, result: &str) {
         let number = *self.service.deferred.last().expect("a stream");
         self.complete(number, Ok(result.as_bytes()));
     }
@@ -256,7 +256,7 @@ fn streams_do_not_count_as_requests_that_wait() {
     assert_eq!(driver.connection.next_action(), NextAction::Receive);
     driver.receive(later(8).as_bytes());
     assert_eq!(driver.service.deferred.len(), 7, "the third plain call waits");
-    assert_eq!(driver.connection.next_action(), NextAction::Pause);
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
     driver.end_last("1");
     assert_eq!(driver.service.deferred.len(), 8);
     assert_eq!(driver.sent(), reply(7, "1") + "\n");

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod call_limit;
 mod closing;
 mod deferred;
 mod drain;

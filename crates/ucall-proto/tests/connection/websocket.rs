@@ -15,8 +15,8 @@ use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
 const TEXT: u8 = 0x81;
 const BINARY: u8 = 0x82;
-const CLOSE: u8 = 0x88;
-const PING: u8 = 0x89;
+pub const CLOSE: u8 = 0x88;
+pub const PING: u8 = 0x89;
 const PONG: u8 = 0x8A;
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -392,7 +392,7 @@ fn a_peer_that_waits_for_a_reply_is_pinged_and_one_that_cannot_be_read_is_not() 
     limits.pipeline_max = 1;
     let mut driver = Driver::with_limits(limits).upgraded();
     driver.receive(&[message(later(1)), message(sum(2))].concat());
-    assert_eq!(driver.connection.next_action(), NextAction::Pause);
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
     driver.advance_time(100 * MINUTE);
     assert!(driver.out.is_empty());
     let exchange = driver.service.deferred[0];

@@ -1,0 +1,276 @@
+//! Cancels calls whose callers ask for that, also while further requests wait.
+//!
+//! At [`Limits::connection_calls_max`] and [`Limits::pipeline_max`] requests wait in the input
+//! until a call ends. A stream may never end, so the input is searched for requests to cancel a
+//! call that runs; they go ahead of the others. A request to cancel one that waits itself stays
+//! behind it, until that one runs.
+//!
+//! | at a limit | then |
+//! |---|---|
+//! | a document or frame that asks to cancel a running call | runs, and leaves the input |
+//! | a Ping, Pong or Close frame | the same |
+//! | another | waits |
+//! | more than [`SEARCHED_BYTES_MAX`] of input | reading pauses |
+//!
+//! The time is proportional to the input: only requests that have begun pay for a second search.
+
+use memchr::memmem;
+
+use super::calls::note_cancel_request;
+use super::{CloseState, Environment, NextAction, PlainConnection, Protocol, Step};
+use crate::Limits;
+use crate::json::FirstMembers;
+use crate::json::stream::DocumentStream;
+use crate::rpc::{Content, RpcError, Service, scan_document};
+use crate::websocket::{PeekedFrame, peek_frame};
+
+/// The notification that asks to cancel a call. The Language Server Protocol has this name.
+pub const CANCEL_REQUEST: &[u8] = b"$/cancelRequest";
+
+/// Input of requests that wait, in which reading goes on: as much as a turn reads.
+const SEARCHED_BYTES_MAX: usize = 64 << 10;
+
+/// The bytes of a request to cancel besides its id, at most.
+const CANCEL_REQUEST_BYTES_MAX: usize = 256;
+
+/// Input that is searched again for each request that has begun, if one of those before it asked to
+/// cancel a call that did not run then.
+const SEARCHED_AGAIN_BYTES: usize = 1 << 10;
+
+/// How far the input of a connection that waits is searched.
+#[derive(Debug, Default)]
+pub(super) struct CancelSearch {
+    /// The bytes of whole documents or frames.
+    searched: usize,
+    /// The document after them, and how much of it was scanned.
+    partial: DocumentStream,
+    scanned: usize,
+    /// What follows is no JSON, or no frame. It is refused when its turn comes.
+    is_over: bool,
+    /// Whether a document asks to cancel a call that does not run yet.
+    has_early: bool,
+    /// Bytes that may be searched again for it.
+    again_bytes: usize,
+    /// Whether more input helps.
+    seeks_more: bool,
+}
+
+impl CancelSearch {
+    /// `used` bytes have left the start of the input.
+    fn advance(&mut self, used: usize) {
+        let Some(searched) = self.searched.checked_sub(used) else {
+            *self = Self::default();
+            return;
+        };
+        self.searched = searched;
+        self.again_bytes += if used > 0 { SEARCHED_AGAIN_BYTES } else { 0 };
+        if self.has_early && self.again_bytes >= searched {
+            *self = Self::default();
+        }
+    }
+
+    /// The end of the document that `rest` starts with, white space before it included.
+    fn document_end(&mut self, rest: &[u8], nesting_max: usize) -> Option<usize> {
+        let new = rest.get(self.scanned..).unwrap_or_default();
+        match self.partial.scan(new, nesting_max) {
+            Ok(Some(end)) => {
+                let end = self.scanned + end;
+                (self.partial, self.scanned) = (DocumentStream::default(), 0);
+                return Some(end);
+            }
+            Ok(None) => self.scanned = rest.len(),
+            Err(_) => self.is_over = true,
+        }
+        None
+    }
+}
+
+/// What a search has found.
+enum Found {
+    /// The bytes of something that goes ahead.
+    Urgent(usize),
+    /// The bytes of something that waits.
+    Other(usize),
+    Nothing,
+}
+
+impl PlainConnection {
+    /// Whether as much waits already as one connection may make wait.
+    #[inline(always)]
+    pub(super) fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
+        (!self.exchanges.is_empty() && self.waits_for_calls(environment.limits))
+            || self.is_output_full(environment, out)
+    }
+
+    /// Whether requests wait until a call ends.
+    fn waits_for_calls(&self, limits: &Limits) -> bool {
+        self.exchanges.are_at_max(limits) && !self.is_nats()
+    }
+
+    #[inline(always)]
+    fn is_output_full<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
+        out.len() + environment.queued_bytes > environment.limits.output_bytes_max
+    }
+
+    /// What a connection wants whose requests wait.
+    #[cold]
+    pub(super) fn waiting_action(&self) -> NextAction {
+        let seeks = self.paused && self.search.as_ref().is_some_and(|search| search.seeks_more);
+        if seeks && !self.is_waiting_for_memory { NextAction::Receive } else { NextAction::Pause }
+    }
+
+    /// Runs the requests to cancel a call among those that wait. Returns whether there were any:
+    /// others may run now. `used` bytes have left the start of the input since the last search.
+    #[cold]
+    pub(super) fn search_cancellations<S: Service>(
+        &mut self,
+        used: usize,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let is_between_messages = match &self.protocol {
+            Protocol::Raw(raw) => !raw.is_partial(),
+            Protocol::WebSocket(socket) => socket.bytes_needed() == 0,
+            _ => return false,
+        };
+        let mut search = self.search.take().unwrap_or_default();
+        search.advance(used);
+        let waits_for_calls = self.waits_for_calls(environment.limits);
+        let may_search = waits_for_calls && is_between_messages && !search.is_over;
+        let mut has_run = false;
+        if may_search && !self.is_output_full(environment, out) {
+            has_run = self.search_input(&mut search, environment, out);
+        }
+        search.seeks_more = may_search && !search.is_over && self.input.len() < SEARCHED_BYTES_MAX;
+        self.search = Some(search);
+        has_run
+    }
+
+    fn search_input<S: Service>(
+        &mut self,
+        search: &mut CancelSearch,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let mut input = std::mem::take(&mut self.input);
+        let (mut read, mut kept) = (search.searched, search.searched);
+        while self.close_state == CloseState::Open {
+            let rest = input.get_mut(read..).unwrap_or_default();
+            match self.find_urgent(rest, search, environment) {
+                Found::Urgent(len) => {
+                    self.run_urgent(rest.get_mut(..len).unwrap_or_default(), environment, out);
+                    read += len;
+                }
+                Found::Other(len) => {
+                    if read > kept {
+                        input.copy_within(read..read + len, kept);
+                    }
+                    (read, kept) = (read + len, kept + len);
+                }
+                Found::Nothing => break,
+            }
+        }
+        search.searched = kept;
+        let has_run = read > kept;
+        if self.close_state == CloseState::Open {
+            input.drain(kept..read);
+            self.input = input;
+        }
+        has_run
+    }
+
+    fn find_urgent<S: Service>(
+        &mut self,
+        rest: &[u8],
+        search: &mut CancelSearch,
+        environment: &mut Environment<'_, S>,
+    ) -> Found {
+        if !self.is_websocket() {
+            let Some(len) = search.document_end(rest, environment.limits.nesting_max) else {
+                return Found::Nothing;
+            };
+            let document = rest.get(..len).unwrap_or_default();
+            let is_urgent = self.cancels_running(document, search, environment);
+            return if is_urgent { Found::Urgent(len) } else { Found::Other(len) };
+        }
+        match peek_frame(rest, environment.limits.id_bytes_max + CANCEL_REQUEST_BYTES_MAX) {
+            Ok(None) => Found::Nothing,
+            Ok(Some((len, PeekedFrame::Control))) => Found::Urgent(len),
+            Ok(Some((len, PeekedFrame::Text(text))))
+                if self.cancels_running(&text, search, environment) =>
+            {
+                Found::Urgent(len)
+            }
+            Ok(Some((len, _))) => Found::Other(len),
+            Err(_) => {
+                search.is_over = true;
+                Found::Nothing
+            }
+        }
+    }
+
+    /// Whether a document asks to cancel a call that runs.
+    fn cancels_running<S: Service>(
+        &mut self,
+        document: &[u8],
+        search: &mut CancelSearch,
+        environment: &mut Environment<'_, S>,
+    ) -> bool {
+        let limits = environment.limits;
+        if document.len() > limits.id_bytes_max + CANCEL_REQUEST_BYTES_MAX
+            || memmem::find(document, CANCEL_REQUEST).is_none()
+        {
+            return false;
+        }
+        let mut members = Vec::new();
+        let document = document.trim_ascii_start();
+        let parsed = scan_document(document, limits, &mut FirstMembers::new(&mut members, 0));
+        let Ok(Content::Single(request)) = parsed.map(|parsed| parsed.content) else {
+            return false;
+        };
+        if request.id.is_some() || request.method.raw() != CANCEL_REQUEST {
+            return false;
+        }
+        let mut ids = Vec::new();
+        note_cancel_request(request.params, &mut ids);
+        let runs = ids.iter().any(|id| self.exchanges.number_of(id).is_some());
+        search.has_early |= !runs;
+        runs
+    }
+
+    fn run_urgent<S: Service>(
+        &mut self,
+        bytes: &mut [u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.is_websocket() {
+            self.run_frame(bytes, environment, out);
+            return;
+        }
+        let mut used = 0;
+        while let Some(rest @ [_, ..]) = bytes.get(used..)
+            && let Step::Consumed(count) = self.step_raw(rest, environment, out)
+        {
+            used += count;
+        }
+    }
+
+    /// Answers the calls that the last document has asked to cancel. Ids of calls that do not wait
+    /// are ignored: their replies may be on the way.
+    #[cold]
+    pub(super) fn cancel_requested<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let error = RpcError::new(RpcError::REQUEST_CANCELLED, "Request cancelled");
+        for id in std::mem::take(&mut environment.scratch.cancel_requests) {
+            if let Some(number) = self.exchanges.number_of(&id) {
+                environment.service.cancel(number);
+                self.exchanges.complete(number, Err(&error), environment.limits.reply_bytes_max);
+            }
+        }
+        self.flush_exchanges(environment, out);
+    }
+}
