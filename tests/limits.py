@@ -128,11 +128,8 @@ class LimitedServer:
 
 
 def call(method: str, call_id: object = 1, **params: Any) -> bytes:
-    """A call; a notification with the id ``...``."""
     named = {"jsonrpc": "2.0", "method": method, "params": params, "id": call_id}
-    if call_id is ...:
-        del named["id"]
-    return json.dumps(named, separators=(",", ":")).encode()
+    return json.dumps(named, separators=(",", ":")).replace(',"id":"none"', "").encode()
 
 
 def post(body: bytes, *headers: str) -> bytes:
@@ -247,22 +244,13 @@ def _pipeline(server: LimitedServer, limit: int) -> None:
 
 
 def _connection_calls(server: LimitedServer, limit: int) -> None:
-    """Of the calls past the limit, one waits; a request to cancel behind it gets through."""
-    with server.wires(2) as [wire, upgraded]:
-        upgraded.upgrade()
-        for other, framed, next_word in (
-            (wire, lambda text: text, wire.summary),
-            (upgraded, message, upgraded.frame),
-        ):
-            other.send(b"".join(framed(call("hold", id)) for id in range(limit + 1)))
-            assert _eventually(lambda: server.result("held") == limit)
-            time.sleep(0.05)
-            assert server.result("held") == limit
-            other.send(framed(call("$/cancelRequest", ..., id=0)))
-            assert next_word() == "-32800"
-            assert _eventually(lambda: server.result("held") == limit + 1)
-            server.result("release")
-            assert [next_word() for _ in range(limit)] == ["ok"] * limit
+    with server.wires(1) as [wire]:
+        wire.send(b"".join(call("hold", call_id) for call_id in range(limit + 1)))
+        assert _eventually(lambda: server.result("held") == limit)
+        assert wire.ask(call("$/cancelRequest", "none", id=0)) == "-32800"
+        assert _eventually(lambda: server.result("held") == limit + 1)
+        server.result("release")
+        assert [wire.summary() for _ in range(limit)] == ["ok"] * limit
 
 
 def _running(server: LimitedServer, limit: int) -> None:
@@ -309,6 +297,18 @@ def _connections(server: LimitedServer, limit: int) -> None:
             assert new_wire.ask(call("served")) == "ok"
             assert wires[0].summary() == "closed"
             assert {wire.ask(call("served")) for wire in wires[1:]} == {"ok"}
+
+
+def _connections_of_a_peer(server: LimitedServer, limit: int) -> None:
+    def is_served() -> bool:
+        with contextlib.suppress(ConnectionError, ssl.SSLError), server.wires(1) as [wire]:
+            return wire.ask(call("served")) == "ok"
+        return False
+
+    with server.wires(limit) as wires:
+        assert [wire.ask(call("served")) for wire in wires] == ["ok"] * limit
+        assert not is_served()
+    assert _eventually(is_served)
 
 
 def _messages(form: Callable[[int], bytes]) -> Check:
@@ -454,6 +454,7 @@ LIMITS = [
     Limit("max_held_bytes", "max_held_bytes", 200_000, _held),
     Limit("max_running_calls", "max_running_calls", 3, _running),
     Limit("max_connections", "max_connections", 4, _connections),
+    Limit("max_connections_per_peer", "max_connections_per_peer", 4, _connections_of_a_peer),
     Limit("max_discarded_bytes", "max_discarded_bytes", 2_000, _discarded),
 ]
 

@@ -305,6 +305,9 @@ typedef struct ucall_config_t {
     /* Calls of one connection that run, streams and calls of batches among them. Default: 128. Past
      * it, further requests wait unread; those that cancel such a call do not. */
     size_t max_connection_calls;
+    /* Connections to one thread of one address of IPv4, or of 64 bits of one of IPv6. Default: no
+     * limit. Past it, further ones are closed. Proxies and load balancers are one address. */
+    size_t max_connections_per_peer;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */

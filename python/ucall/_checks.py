@@ -50,6 +50,11 @@ def positive(name: str, value: int) -> int:
     return value
 
 
+def limit(name: str, value: int | None) -> int | None:
+    """A limit that has no default."""
+    return None if value is None else positive(name, value)
+
+
 def unbounded(max_cycles: int, max_seconds: float) -> None:
     """Rejects the bounds of a run with workers: one that reached its bound would be restarted."""
     for name, bound in (("max_cycles", max_cycles), ("max_seconds", max_seconds)):

@@ -96,6 +96,7 @@ class Server:
         xdp: tuple[str, bool] | None,
         dedupe: bool,
         source_rate_max: int | None,
+        peer_connections_max: int | None,
         cookie_secret: bytes | None,
     ) -> Server: ...
     def configure(

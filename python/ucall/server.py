@@ -66,7 +66,8 @@ class Server(Decorators):
         auth: Called with the `ucall.Context` of each HTTP request, upgrade to WebSocket and raw TCP
             connection. Returns the `Context.user`; `None`, `False` and `PermissionError` refuse
             with 401 or -32004. See docs/security.md.
-        max_connections: Open connections. Past it, a new one replaces the longest idle one.
+        max_connections: Open connections. Past it, a new one replaces a quiet one, idle ones first.
+        max_connections_per_peer: The same of one address, or of 64 bits of IPv6. Past it, closed.
         max_head_bytes: Request line and headers. Past it, 431.
         max_headers: Headers of one request. Past it, 431.
         max_body_bytes: Body of a request, a raw document, or a WebSocket message. Past it, 413.
@@ -84,8 +85,7 @@ class Server(Decorators):
         max_image_pixels: Width times height of a received image. Past it, -32602.
         max_held_image_pixels: The same of all received images that still exist. Past it, -32003.
         max_pipeline: Waiting requests of one connection. Past it, reading pauses.
-        max_connection_calls: Calls of one connection that run, streams and calls of batches among
-            them. Past it, further requests wait unread; those that cancel such a call do not.
+        max_connection_calls: Calls and streams of one connection that run. Past it, others wait.
         max_output_bytes: Waiting replies of one connection. Past it, reading pauses.
         max_held_bytes: Incomplete requests, params of deferred calls and waiting replies of a
             worker. Past it, reading pauses; new requests get 503, or -32003.
@@ -129,29 +129,24 @@ class Server(Decorators):
         description: What the program does.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
-        access_log: Writes a line for each call to the standard output, as ``"text"`` or ``"json"``.
-            See docs/observability.md.
+        access_log: Writes a line for each call to the output: ``"text"`` or ``"json"``.
         access_log_sample: The share of calls that have a line, from 0 to 1.
         trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
         udp: Answers calls in UDP datagrams, too, on the same port: see docs/udp.md. Not with TLS.
         udp_port: Another port for them; 0 picks a free one: see the attribute ``udp_port``.
-        udp_auth: Lets ``auth`` serve datagrams from other machines, whose addresses are not
-            validated and whose bytes are not encrypted.
+        udp_auth: Lets ``auth`` serve datagrams from other machines, whose addresses may be forged.
         xdp: A network interface, such as ``"eth0"``, whose datagrams are received over AF_XDP: see
             docs/xdp.md. Needs capabilities, and a queue for each worker process. Or ``unix:`` and
             the path of the socket of ``ucall-xdp-setup``, for a server without capabilities.
-        xdp_busy_poll: Polls the queues while datagrams arrive, rather than wait for interrupts. It
-            delays other work by up to a millisecond.
-        dedupe: Answers a datagram that is sent again with the reply that it had, and does not run
-            its calls again.
+        xdp_busy_poll: Polls the queues while datagrams arrive, and delays other work by up to 1 ms.
+        dedupe: Answers a datagram that is sent again by its reply, and runs its calls once.
         max_datagram_bytes: A reply in a datagram. Past it, an error that says to use TCP.
         max_dedupe_bytes: Memory of a worker for such replies. Past it, -32003.
         dedupe_s: Seconds that a reply is kept after the last copy of its request, at least 5.
         max_source_calls: Concurrent deferred calls of one address over UDP. Past it, its datagrams
             are dropped, and get -32006 without a cookie.
-        max_source_calls_per_s: Calls a second of one address over UDP. Past it, its datagrams are
-            dropped, and get -32006 without a cookie. No limit by default, because many clients may
-            share an address.
+        max_source_calls_per_s: Calls a second of one address over UDP. Past it, the same. No limit
+            by default, because many clients may share an address.
 
     Raises:
         ImportError: ``trace`` without ``opentelemetry-api``.
@@ -177,6 +172,7 @@ class Server(Decorators):
         trusted_proxies: Iterable[str] = (),
         auth: Auth | None = None,
         max_connections: int = 16_384,
+        max_connections_per_peer: int | None = None,
         max_head_bytes: int = 16_384,
         max_headers: int = 100,
         max_body_bytes: int = 16_777_216,
@@ -273,9 +269,10 @@ class Server(Decorators):
             udp=(settings := _checks.udp(udp, udp_port, udp_auth)),
             xdp=_checks.xdp(xdp, xdp_busy_poll, settings is not None),
             dedupe=dedupe,
-            source_rate_max=None
-            if max_source_calls_per_s is None
-            else _checks.positive("max_source_calls_per_s", max_source_calls_per_s),
+            source_rate_max=_checks.limit("max_source_calls_per_s", max_source_calls_per_s),
+            peer_connections_max=_checks.limit(
+                "max_connections_per_peer", max_connections_per_peer
+            ),
             cookie_secret=_process_role.tickets,
         )
         self._uds_mode = uds_mode

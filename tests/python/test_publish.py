@@ -503,7 +503,7 @@ def test_auth_may_use_the_session(serve_once: Serve) -> None:
 
 
 def test_a_subscriber_is_not_idle(serve: Serve, over: str) -> None:
-    server = serve(subscribe, unsubscribe, max_connections=1, idle_timeout_s=0.05)
+    server = serve(subscribe, unsubscribe, idle_timeout_s=0.05)
     with Client(over, server.port) as subscriber:
         assert subscriber.call("subscribe", "t")
         for _ in range(2):

@@ -122,6 +122,7 @@ pub struct Config {
     pub max_waiting_messages: usize,
     pub max_waiting_message_bytes: usize,
     pub max_connection_calls: usize,
+    pub max_connections_per_peer: usize,
 }
 
 impl Config {
@@ -358,6 +359,7 @@ impl Config {
         config.tls = unsafe { self.tls()? };
         let share = self.max_connections.div_ceil(self.serving_threads.into());
         config.connections_max = share;
+        config.peer_connections_max = Some(self.max_connections_per_peer).filter(|max| *max > 0);
         config.sockets_max = sockets_allowed().div_ceil(self.serving_threads.into());
         config.subscriptions_max = self.max_subscriptions.min(COUNT_MAX);
         config.topic_bytes_max = self.max_topic_bytes.min(COUNT_MAX);

@@ -26,8 +26,9 @@ pub use connection::datagrams::{
     DatagramCalls, DatagramDocument, DatagramOutcome, refuse_datagram, write_datagram_error,
 };
 pub use connection::{
-    CANCEL_REQUEST, Connection, ConnectionProtocol, DRAIN, Drain, Environment, LoadState,
-    MemoryBudget, MessageFraming, NatsObserver, NatsOptions, NextAction, Reservation, Scratch,
+    CANCEL_REQUEST, Connection, ConnectionProtocol, DRAIN, Drain, Environment, EvictionClass,
+    LoadState, MemoryBudget, MessageFraming, NatsObserver, NatsOptions, NextAction, Reservation,
+    Scratch,
 };
 pub use cookie::CookieKey;
 pub use keys::KeySet;

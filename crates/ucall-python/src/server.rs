@@ -57,7 +57,7 @@ impl Server {
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins,
         trusted_proxies, auth, challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp,
-        dedupe, source_rate_max, cookie_secret
+        dedupe, source_rate_max, peer_connections_max, cookie_secret
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -82,6 +82,7 @@ impl Server {
         xdp: Option<(String, bool)>,
         dedupe: bool,
         source_rate_max: Option<u32>,
+        peer_connections_max: Option<u32>,
         cookie_secret: Option<[u8; CookieKey::SECRET_BYTES]>,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -103,6 +104,7 @@ impl Server {
         let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
         config.datagrams.dedupe = dedupe;
         config.datagrams.source_rate_max = source_rate_max;
+        config.peer_connections_max = peer_connections_max.map(|max| max as usize);
         config.datagrams.xdp = xdp.map(|(interface, polls)| XdpConfig::new(interface, polls));
         config.datagrams.cookie_key = cookie_secret.as_ref().map(CookieKey::new);
         state.udp = udp.map(|(port, allows_auth)| Udp::new(port, allows_auth));

@@ -20,8 +20,11 @@ pub struct WorkerConfig {
     pub access: AccessRules,
     /// TLS on all connections.
     pub tls: Option<Arc<Tls>>,
-    /// Connections at once. Past it, the longest idle one is closed for a newcomer.
+    /// Connections at once. Past it, one that is quiet is closed for a newcomer.
     pub connections_max: usize,
+    /// Connections of one address of IPv4 or network of 64 bits of IPv6. Past it, new ones are
+    /// closed. `None`: no limit.
+    pub peer_connections_max: Option<usize>,
     /// Connections and sockets of native procedures at once, below the limit on descriptors. Past
     /// it, native procedures connect no more.
     pub sockets_max: usize,
@@ -60,6 +63,7 @@ impl WorkerConfig {
             access,
             tls: None,
             connections_max: Self::CONNECTIONS_MAX,
+            peer_connections_max: None,
             sockets_max: usize::MAX,
             challenge: None,
             subscriptions_max: Self::SUBSCRIPTIONS_MAX,

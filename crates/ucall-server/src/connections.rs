@@ -1,18 +1,17 @@
 //! The connections of one worker, found by the engine's small indices.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use ucall_engine::Id;
-use ucall_proto::Connection;
+use ucall_engine::{Id, Peer};
+use ucall_proto::{Connection, EvictionClass};
 
 use crate::caller::{Caller, Transport};
+use crate::eviction::{Candidate, EvictionOrder};
 use crate::item_queues::ItemQueues;
+use crate::network::PeerNetwork;
 use crate::outgoing::Outgoing;
-
-/// How many of the longest idle connections are cached.
-const IDLE_CACHED_MAX: usize = 256;
 
 /// Bytes that a turn reads of one connection. The rest waits for the next turn, so that a peer that
 /// pipelines delays no other. An engine may report many buffers of one connection.
@@ -32,6 +31,10 @@ pub(crate) struct Entry {
     is_paused: bool,
     /// Whether our side of the stream is shut down.
     is_shut_down: bool,
+    /// The network of the peer, once it was looked up.
+    network: Option<Option<PeerNetwork>>,
+    /// The network that the connection counts for.
+    counted: Option<PeerNetwork>,
     /// The last turn that received bytes, and how many.
     turn: u64,
     turn_bytes: usize,
@@ -47,6 +50,8 @@ impl Entry {
             filled: 0,
             is_paused: false,
             is_shut_down: false,
+            network: None,
+            counted: None,
             turn: 0,
             turn_bytes: 0,
         }
@@ -93,9 +98,17 @@ impl Entry {
         mem::replace(&mut self.filled, filled) != filled
     }
 
-    /// Since when the connection has been idle; `None` while it is not.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
-        self.proto.idle_since().filter(|_| self.outgoing.bytes() == 0)
+    /// When the connection gives way to a new one, and since when it has been quiet; `None` if it
+    /// does not.
+    pub(crate) fn evictable_since(&self) -> Option<(EvictionClass, Instant)> {
+        self.proto.evictable_since().filter(|_| self.outgoing.bytes() == 0)
+    }
+
+    /// The network of the peer, which is looked up once.
+    fn network(&mut self, peer_of: &mut dyn FnMut(Id) -> Option<Peer>) -> Option<PeerNetwork> {
+        let Caller { connection, peer, .. } = self.caller;
+        let network = || PeerNetwork::of(peer.or_else(|| peer_of(connection)));
+        *self.network.get_or_insert_with(network)
     }
 
     /// Since when the connection has been quiet: idle, or an open WebSocket without a call.
@@ -109,9 +122,9 @@ impl Entry {
 pub(crate) struct Connections {
     entries: Vec<Option<Entry>>,
     len: usize,
-    /// The connections that had been idle for longest at the last scan, and since when; the longest
-    /// idle is the last.
-    idle: Vec<(Instant, Id)>,
+    eviction: EvictionOrder,
+    /// How many each network has, of those that are counted.
+    by_network: HashMap<PeerNetwork, usize>,
 }
 
 impl Connections {
@@ -146,9 +159,17 @@ impl Connections {
         }
     }
 
+    /// Has the connection count for its network until it is removed.
+    pub(crate) fn set_counted(&mut self, id: Id, network: Option<PeerNetwork>) {
+        if let Some(entry) = self.find(id) {
+            entry.counted = network;
+        }
+    }
+
     pub(crate) fn remove(&mut self, id: Id) -> Option<Entry> {
-        self.find(id)?;
+        let counted = self.find(id)?.counted;
         self.len -= 1;
+        self.uncount_network(counted);
         self.entries.get_mut(id.index as usize)?.take()
     }
 
@@ -167,38 +188,65 @@ impl Connections {
         self.entries.iter().flatten()
     }
 
-    /// The longest idle connection of those that were idle before `bound`.
-    ///
-    /// A scan of all connections for each new one would let a flood of new connections slow the
-    /// others down. So one scan caches many of the longest idle connections: as long as one of them
-    /// is still idle, no other can have been idle for longer.
-    pub(crate) fn longest_idle(&mut self, bound: Instant) -> Option<Id> {
-        self.next_idle().or_else(|| {
-            self.find_idle(bound);
-            self.next_idle()
+    /// The connection that gives way next, of those that were quiet before `bound`. See
+    /// [`eviction`](crate::eviction).
+    pub(crate) fn next_evicted(
+        &mut self,
+        bound: Instant,
+        peer_of: &mut dyn FnMut(Id) -> Option<Peer>,
+    ) -> Option<Id> {
+        self.next_found(bound).or_else(|| {
+            self.scan(bound, peer_of);
+            self.next_found(bound)
         })
     }
 
-    fn next_idle(&mut self) -> Option<Id> {
-        while let Some((since, id)) = self.idle.pop() {
-            let found = self.find(id).and_then(|entry| entry.idle_since());
-            if found == Some(since) {
-                return Some(id);
+    fn next_found(&mut self, bound: Instant) -> Option<Id> {
+        while let Some((class, candidate)) = self.eviction.next(bound) {
+            let quiet = self.find(candidate.id).and_then(|entry| entry.evictable_since());
+            if quiet == Some((class, candidate.since)) {
+                return Some(candidate.id);
             }
         }
         None
     }
 
-    fn find_idle(&mut self, bound: Instant) {
-        let mut idle = mem::take(&mut self.idle);
-        let found = self.iter().filter_map(|entry| Some((entry.idle_since()?, entry.id())));
-        idle.extend(found.filter(|(since, _)| *since < bound));
-        if idle.len() > IDLE_CACHED_MAX {
-            idle.select_nth_unstable_by_key(IDLE_CACHED_MAX, |(since, _)| *since);
-            idle.truncate(IDLE_CACHED_MAX);
+    fn scan(&mut self, bound: Instant, peer_of: &mut dyn FnMut(Id) -> Option<Peer>) {
+        let quiet = |entry: &Entry| entry.evictable_since().filter(|(_, since)| *since < bound);
+        let Some(class) = self.iter().filter_map(|entry| Some(quiet(entry)?.0)).min() else {
+            return;
+        };
+        let mut candidates = Vec::new();
+        for entry in self.entries.iter_mut().flatten() {
+            if let Some((_, since)) = quiet(entry).filter(|(found, _)| *found == class) {
+                let (id, network) = (entry.id(), entry.network(peer_of));
+                candidates.push(Candidate { id, network, since });
+            }
         }
-        idle.sort_unstable_by_key(|(since, _)| Reverse(*since));
-        self.idle = idle;
+        self.eviction.set(class, bound, candidates);
+    }
+
+    /// Counts a connection towards the limit of its network; `false` if that has `max` already.
+    pub(crate) fn count_network(&mut self, network: Option<PeerNetwork>, max: usize) -> bool {
+        let Some(network) = network else { return true };
+        let count = self.by_network.entry(network).or_default();
+        if *count >= max {
+            return false;
+        }
+        *count += 1;
+        true
+    }
+
+    /// Takes back what [`Connections::count_network`] has counted.
+    pub(crate) fn uncount_network(&mut self, network: Option<PeerNetwork>) {
+        if let Some(network) = network
+            && let Some(count) = self.by_network.get_mut(&network)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_network.remove(&network);
+            }
+        }
     }
 }
 
@@ -223,7 +271,7 @@ mod tests {
         let mut connections = connections(&[3, 1, 2, 9], now);
         let bound = now + Duration::from_secs(5);
         let mut order = Vec::new();
-        while let Some(id) = connections.longest_idle(bound) {
+        while let Some(id) = connections.next_evicted(bound, &mut |_| None) {
             connections.remove(id);
             order.push(id.index);
         }

@@ -19,6 +19,8 @@ pub(crate) struct Listeners {
     error: Option<io::Error>,
     /// Whether a failure was logged since the last sweep.
     is_failure_logged: bool,
+    /// The same of a network with too many connections.
+    is_full_network_logged: bool,
 }
 
 impl Listeners {
@@ -107,9 +109,14 @@ impl Listeners {
         stays_paused || !mem::replace(&mut self.is_failure_logged, true)
     }
 
-    /// Allows one more line, when a sweep begins.
+    /// Whether to log that a network has too many connections: once a sweep.
+    pub(crate) fn should_log_full_network(&mut self) -> bool {
+        !mem::replace(&mut self.is_full_network_logged, true)
+    }
+
+    /// Allows one more line of each, when a sweep begins.
     pub(crate) fn allow_log(&mut self) {
-        self.is_failure_logged = false;
+        (self.is_failure_logged, self.is_full_network_logged) = (false, false);
     }
 }
 

@@ -116,7 +116,7 @@ static void defaults_are_written_back(void) {
     CHECK(config.max_headers == 100 && config.max_body_bytes == 16 << 20);
     CHECK(config.max_nesting == 128 && config.max_reply_bytes == 64 << 20);
     CHECK(config.max_id_bytes == 1024 && config.max_pipeline == 128);
-    CHECK(config.max_connection_calls == 128);
+    CHECK(config.max_connection_calls == 128 && config.max_connections_per_peer == 0);
     CHECK(config.max_output_bytes == 1 << 20 && config.max_running_calls == 10000);
     CHECK(config.max_held_bytes == 1 << 30 && config.max_chunk_overhead_bytes == 16 << 10);
     CHECK(config.max_discarded_bytes == 256 << 10 && config.discard_timeout_ms == 1000);

@@ -67,6 +67,7 @@ static bool set_field(ucall_config_t *config, char const *name, long value) {
     if (!strcmp(name, "--" #known)) return config->known = (type)value, true
     FIELD(max_batch_calls, size_t);
     FIELD(max_connections, size_t);
+    FIELD(max_connections_per_peer, size_t);
     FIELD(max_head_bytes, size_t);
     FIELD(max_headers, size_t);
     FIELD(max_body_bytes, size_t);

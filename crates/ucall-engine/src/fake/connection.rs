@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ucall_buffer::{Payload, Target};
 
@@ -23,6 +24,7 @@ pub enum SendMode {
 
 pub(super) struct Connection {
     pub(super) socket: Option<Id>,
+    pub(super) host: IpAddr,
     pub(super) inbox: VecDeque<Inbound>,
     pub(super) sent: Vec<u8>,
     pub(super) sends: usize,
@@ -65,6 +67,7 @@ impl Connection {
     pub(super) fn new(socket: Option<Id>, send_mode: SendMode) -> Self {
         Self {
             socket,
+            host: Ipv4Addr::LOCALHOST.into(),
             inbox: VecDeque::new(),
             sent: Vec::new(),
             sends: 0,

@@ -1,7 +1,7 @@
 //! The test's end of the fake engine.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,16 @@ impl Network {
         found.backlog.push_back(connection);
         drop(state);
         FakePeer { state: self.state.clone(), connection }
+    }
+
+    /// As [`Network::connect`], from another address than 127.0.0.1.
+    ///
+    /// # Panics
+    /// If there is no listener.
+    pub fn connect_from(&self, host: IpAddr) -> FakePeer {
+        let peer = self.connect();
+        self.state().connections[peer.connection].host = host;
+        peer
     }
 
     /// The far end of a socket that was adopted (or accepted) and is still open.

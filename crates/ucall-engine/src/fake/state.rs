@@ -137,7 +137,8 @@ impl FakeState {
     /// Every connection has a port of its own.
     pub(super) fn address_of(&self, socket: Id) -> io::Result<SocketAddr> {
         let index = self.connection_index(socket).ok_or(io::ErrorKind::NotConnected)?;
-        Ok((Ipv4Addr::LOCALHOST, 10_000 + (index % 50_000) as u16).into())
+        let host = self.connections.get(index).map_or(Ipv4Addr::LOCALHOST.into(), |it| it.host);
+        Ok((host, 10_000 + (index % 50_000) as u16).into())
     }
 
     fn paused_mut(&mut self, id: Id) -> Option<&mut bool> {

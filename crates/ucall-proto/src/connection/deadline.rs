@@ -20,6 +20,17 @@ pub(super) enum WaitState {
     End,
 }
 
+/// What a quiet connection is open for. The first ones give way to new connections first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum EvictionClass {
+    /// A request that may follow.
+    Idle,
+    /// The same, or a message of the server.
+    WebSocket,
+    /// Messages of the server, to which the peer has subscribed.
+    Subscriber,
+}
+
 impl PlainConnection {
     /// Updates the state that the connection waits in. Only a sweep computes the deadline from it.
     #[inline(always)]
@@ -64,9 +75,16 @@ impl PlainConnection {
         }
     }
 
-    /// Since when the connection has had no request under way; `None` while it has.
-    pub fn idle_since(&self) -> Option<Instant> {
-        self.quiet_since().filter(|_| !self.is_websocket() && !self.awaits_messages)
+    /// When a quiet connection gives way to a new one, and since when it has been quiet; `None`
+    /// while it has a request or a call under way. A connection to a broker never does.
+    pub fn evictable_since(&self) -> Option<(EvictionClass, Instant)> {
+        let class = match self.protocol {
+            Protocol::Nats(_) => return None,
+            _ if self.awaits_messages => EvictionClass::Subscriber,
+            Protocol::WebSocket(_) => EvictionClass::WebSocket,
+            _ => EvictionClass::Idle,
+        };
+        Some((class, self.quiet_since()?))
     }
 
     /// Sets whether the peer waits for messages of the server, so that it is not idle without a

@@ -49,6 +49,7 @@ use crate::tls::TlsSession;
 pub use budget::{MemoryBudget, Reservation};
 pub use cancellation::CANCEL_REQUEST;
 use cancellation::CancelSearch;
+pub use deadline::EvictionClass;
 use deadline::{WaitState, body_time};
 pub use drain::DRAIN;
 use exchange::Exchanges;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ucall_proto::{Limits, NextAction};
+use ucall_proto::{EvictionClass, Limits, NextAction};
 
 use crate::harness::{Driver, later, post, sum};
 
@@ -15,7 +15,7 @@ fn an_idle_connection_is_closed_and_a_used_one_is_not() {
         driver.advance_time(74 * SECOND);
         driver.receive(post(&sum(id)).as_bytes());
         assert_eq!(driver.connection.next_action(), NextAction::Receive);
-        assert_eq!(driver.connection.idle_since(), Some(driver.now));
+        assert_eq!(driver.connection.evictable_since(), Some((EvictionClass::Idle, driver.now)));
     }
     driver.advance_time(75 * SECOND);
     assert_eq!(driver.connection.next_action(), NextAction::Close);
@@ -133,7 +133,7 @@ fn no_deadline_applies_while_a_call_runs() {
     let mut driver = Driver::new();
     driver.receive(post(&later(1)).as_bytes());
     assert_eq!(driver.connection.deadline(&driver.limits), None);
-    assert_eq!(driver.connection.idle_since(), None);
+    assert_eq!(driver.connection.evictable_since(), None);
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
     assert_eq!(driver.connection.deadline(&driver.limits), Some(driver.now + 75 * SECOND));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ucall_proto::{CallNumber, Limits, NextAction, RpcError};
+use ucall_proto::{CallNumber, EvictionClass, Limits, NextAction, RpcError};
 
 use crate::harness::{Driver, answer, bodies, later, post, sum, sum_reply};
 use crate::websocket::{frames, message};
@@ -329,7 +329,8 @@ fn a_peer_that_waits_for_messages_is_not_idle() {
     let mut driver = Driver::new();
     driver.receive(sum(1).as_bytes());
     driver.connection.set_awaits_messages(true);
-    assert!(driver.connection.idle_since().is_none());
+    let class = |driver: &Driver| driver.connection.evictable_since().map(|(class, _)| class);
+    assert_eq!(class(&driver), Some(EvictionClass::Subscriber));
     assert!(driver.connection.quiet_since().is_some());
     driver.advance_time(Limits::default().idle_timeout * 2);
     assert_eq!(driver.connection.next_action(), NextAction::Receive);

@@ -232,7 +232,7 @@ fn a_silent_broker_is_pinged_and_left() {
     let (mut driver, _) = broker();
     let interval = driver.limits.ping_interval;
     driver.advance_time(interval * 9 / 10);
-    assert_eq!((driver.sent().as_str(), driver.connection.idle_since()), ("", None));
+    assert_eq!((driver.sent().as_str(), driver.connection.evictable_since()), ("", None));
     driver.advance_time(interval / 5);
     assert_eq!(driver.sent(), "PING\r\n");
     driver.receive(b"PONG\r\n");

@@ -178,7 +178,7 @@ fn a_stalled_handshake_is_closed_without_output() {
         pair.driver.receive(&hello[..sent]);
         pair.driver.advance_time(timeout - instant);
         assert_eq!(pair.driver.connection.next_action(), NextAction::Receive);
-        assert!(pair.driver.connection.idle_since().is_some());
+        assert!(pair.driver.connection.evictable_since().is_some());
         pair.driver.advance_time(instant);
         assert_eq!(pair.driver.connection.next_action(), NextAction::Close);
         assert!(pair.driver.out.is_empty());

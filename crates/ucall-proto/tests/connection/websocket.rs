@@ -7,8 +7,8 @@ use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::websocket::unmask;
 use ucall_proto::{
-    AuthenticationError, Call, CallOutcome, CallerIdentity, Drain, Limits, LoadState,
-    MessageFraming, NextAction, Reply, Service,
+    AuthenticationError, Call, CallOutcome, CallerIdentity, Drain, EvictionClass, Limits,
+    LoadState, MessageFraming, NextAction, Reply, Service,
 };
 
 use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
@@ -320,7 +320,8 @@ fn a_drain_ends_with_code_1001_after_the_replies() {
 #[test]
 fn a_connection_that_closes_at_once_says_so() {
     let mut driver = socket();
-    assert_eq!(driver.connection.idle_since(), None, "a WebSocket is not evicted");
+    let expected = Some((EvictionClass::WebSocket, driver.now));
+    assert_eq!(driver.connection.evictable_since(), expected);
     assert_eq!(driver.connection.quiet_since(), Some(driver.now));
     let mut out = Vec::new();
     driver.connection.close_notify(&mut out);

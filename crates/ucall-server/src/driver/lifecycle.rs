@@ -4,11 +4,12 @@
 //! |---|---|
 //! | that has failed, or whose output is all sent | `close`, at once |
 //! | without a call, in a drain or at the end | `close_idle`, with the last frame or record |
-//! | idle for longest, past the limit | `evict_idle`, which calls `close_idle` |
+//! | that gives way to a new one, past the limit | `evict`, which calls `close_idle` |
 //! | whose request was refused | `discard_input`, until its peer closes or a deadline passes |
 //!
-//! Past the limit on connections the longest idle connection makes room for a new one. It is known
-//! after a turn has read all bytes that have arrived, so the end of the turn evicts.
+//! Past the limit on connections a quiet one makes room for a new one, as
+//! [`eviction`](crate::eviction) says. It is known after a turn has read all bytes that have
+//! arrived, so the end of the turn evicts.
 
 use std::io;
 use std::time::Instant;
@@ -20,6 +21,7 @@ use crate::admission::AdmissionQueues;
 use crate::connections::Entry;
 use crate::drain::QUIET_TIME;
 use crate::handler::Handler;
+use crate::network::PeerNetwork;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Starts to accept connections at `listener`.
@@ -48,16 +50,42 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Adds a connection that the engine has accepted.
     #[inline(never)]
     pub(crate) fn accept(&mut self, id: Id) {
+        let network = match self.context.config().peer_connections_max {
+            None => None,
+            Some(max) => {
+                let network = PeerNetwork::of(self.engine.peer(id).ok());
+                if !self.connections.count_network(network, max) {
+                    self.log_full_network(network, max);
+                    return self.engine.close(id);
+                }
+                network
+            }
+        };
         let Some(connection) = self.context.new_connection() else {
+            self.connections.uncount_network(network);
             return self.engine.close(id);
         };
         self.connections.insert(id, connection, self.context.now());
+        self.connections.set_counted(id, network);
         self.stats.accepted += 1;
         self.stats.connections = self.connections.len() as u64;
     }
 
-    /// Ends a turn that has accepted connections, or has failed to: evicts idle connections past
-    /// the limit (see [`ConnectionDriver::evict_idle`]), and pauses accepting if they are too few.
+    /// Logs, once a sweep, that a network has as many connections as it may.
+    #[cold]
+    fn log_full_network(&mut self, network: Option<PeerNetwork>, max: usize) {
+        if let Some(network) = network
+            && self.listeners.should_log_full_network()
+        {
+            let line = format!(
+                "{network} has {max} connections (max_connections_per_peer): closes further ones"
+            );
+            self.context.handler().warn(&line);
+        }
+    }
+
+    /// Ends a turn that has accepted connections, or has failed to: evicts connections past the
+    /// limit (see [`ConnectionDriver::evict`]), and pauses accepting if too few give way.
     #[inline(always)]
     pub(crate) fn end_accepting(
         &mut self,
@@ -65,7 +93,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         idle_before: Option<Instant>,
     ) {
         if admission.has_accepted() && self.is_over_connections_max() {
-            self.evict_idle(admission, idle_before);
+            self.evict(admission, idle_before);
             if self.is_over_connections_max() {
                 self.listeners.pause(&mut self.engine);
             }
@@ -73,11 +101,11 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if self.listeners.has_failed()
             && let Some(error) = self.listeners.take_failure()
         {
-            self.replace_longest_idle(&error, idle_before);
+            self.replace_quiet(&error, idle_before);
         }
     }
 
-    /// Begins a sweep. Resumes accepting if there is room, or idle connections make room.
+    /// Begins a sweep. Resumes accepting if there is room, or connections give way.
     pub(crate) fn begin_sweep(
         &mut self,
         admission: &mut AdmissionQueues,
@@ -92,13 +120,13 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
         self.bind_xdp();
         if self.listeners.is_paused() {
-            self.evict_idle(admission, idle_before);
+            self.evict(admission, idle_before);
             self.resume_accepting();
         }
     }
 
     /// Whether more connections are open than the limit allows. Those past it are served, too, if
-    /// no idle connection could make room.
+    /// no connection gave way.
     fn is_over_connections_max(&self) -> bool {
         self.connections.len() > self.context.connections_max()
     }
@@ -109,33 +137,35 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// Closes connections down to the limit: first those whose peers have left, then the longest
-    /// idle of those that were idle before `idle_before`. The request of a later one may have
+    /// Closes connections down to the limit: first those whose peers have left, then those that
+    /// give way of those that were quiet before `idle_before`. The request of a later one may have
     /// arrived without being read yet.
     #[inline(never)]
-    fn evict_idle(&mut self, admission: &mut AdmissionQueues, idle_before: Option<Instant>) {
+    fn evict(&mut self, admission: &mut AdmissionQueues, idle_before: Option<Instant>) {
         while self.is_over_connections_max() {
             if let Some(hangup) = admission.next_hangup_over_limit() {
                 self.hang_up(hangup);
-            } else if !self.evict_longest_idle(idle_before) {
+            } else if !self.evict_next(idle_before) {
                 return;
             }
         }
     }
 
-    fn evict_longest_idle(&mut self, idle_before: Option<Instant>) -> bool {
-        let idle = idle_before.and_then(|idle_before| self.connections.longest_idle(idle_before));
-        if let Some(id) = idle {
+    fn evict_next(&mut self, idle_before: Option<Instant>) -> bool {
+        let engine = &mut self.engine;
+        let mut peer_of = |id| engine.peer(id).ok();
+        let quiet = idle_before.and_then(|it| self.connections.next_evicted(it, &mut peer_of));
+        if let Some(id) = quiet {
             self.close_idle(id);
         }
-        idle.is_some()
+        quiet.is_some()
     }
 
-    /// After a failure to accept, evicts the longest idle connection for the new one. If none is
-    /// idle, new connections wait.
+    /// After a failure to accept, evicts a connection for the new one. If none gives way, new
+    /// connections wait.
     #[inline(never)]
-    fn replace_longest_idle(&mut self, error: &io::Error, idle_before: Option<Instant>) {
-        let has_evicted = self.evict_longest_idle(idle_before);
+    fn replace_quiet(&mut self, error: &io::Error, idle_before: Option<Instant>) {
+        let has_evicted = self.evict_next(idle_before);
         if self.listeners.should_log_failure(!has_evicted) {
             let line = format!("cannot accept a connection: {error}; will retry");
             self.context.handler().warn(&line);

@@ -5,6 +5,7 @@
 mod admission_queues;
 mod datagram_limits;
 mod datagrams;
+mod eviction;
 mod faults;
 mod harness;
 mod memory;
