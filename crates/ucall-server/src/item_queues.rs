@@ -7,9 +7,9 @@
 //! connection.
 //!
 //! The messages of all topics share one limit, so a client that subscribes to many holds no more
-//! memory. Past it the largest queue loses.
+//! memory. Past it the largest queue loses, which two ordered sets find: by number and by bytes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -57,7 +57,11 @@ pub(crate) struct ItemQueues {
     stream_bytes: usize,
     message_bytes: usize,
     messages: usize,
-    paused: Vec<CallNumber>,
+    /// The messages of each subscription with some, and its number.
+    by_messages: BTreeSet<(usize, u64)>,
+    /// The same by their bytes.
+    by_bytes: BTreeSet<(usize, u64)>,
+    paused: BTreeSet<CallNumber>,
     /// The items of streams. Messages are shared with other connections, and reserve themselves.
     reserved: Reservation,
 }
@@ -103,7 +107,7 @@ impl ItemQueues {
     ) -> Result<u64, Overflowed> {
         let own = ItemSource::Messages(number);
         let mut dropped = 0;
-        while let Some((source, its_overflow)) = self.overflowing(own, limits) {
+        while let Some((source, its_overflow)) = self.overflowing(number, limits) {
             let is_own = source == own;
             dropped += 1;
             match if is_own { overflow } else { its_overflow } {
@@ -118,17 +122,36 @@ impl ItemQueues {
     }
 
     /// The queue of messages that has to lose one before another is appended.
-    fn overflowing(&self, own: ItemSource, limits: &Limits) -> Option<(ItemSource, Overflow)> {
+    fn overflowing(&self, own: u64, limits: &Limits) -> Option<(ItemSource, Overflow)> {
         let is_long = self.message_bytes >= limits.waiting_message_bytes_max;
         if !is_long && self.messages < limits.waiting_messages_max {
             return None;
         }
-        let size = |queue: &Queue| if is_long { queue.bytes } else { queue.items.len() };
-        self.queues
-            .iter()
-            .filter(|(source, _)| matches!(source, ItemSource::Messages(_)))
-            .max_by_key(|(source, queue)| (size(queue), **source == own))
-            .map(|(source, queue)| (*source, queue.overflow))
+        let by_size = if is_long { &self.by_bytes } else { &self.by_messages };
+        let (largest, number) = *by_size.last()?;
+        let number = if by_size.contains(&(largest, own)) { own } else { number };
+        let source = ItemSource::Messages(number);
+        Some((source, self.queues.get(&source)?.overflow))
+    }
+
+    /// Changes the queue of a source, and its places in the sets.
+    fn change<T>(&mut self, source: ItemSource, work: impl FnOnce(&mut Queue) -> T) -> T {
+        let queue = self.queues.entry(source).or_default();
+        let before = (queue.items.len(), queue.bytes);
+        let outcome = work(queue);
+        let after = (queue.items.len(), queue.bytes);
+        if let ItemSource::Messages(number) = source {
+            self.by_messages.remove(&(before.0, number));
+            self.by_bytes.remove(&(before.1, number));
+            if after.0 > 0 {
+                self.by_messages.insert((after.0, number));
+                self.by_bytes.insert((after.1, number));
+            }
+        }
+        if after.0 == 0 {
+            self.queues.remove(&source);
+        }
+        outcome
     }
 
     /// Takes the item that has waited for longest.
@@ -149,25 +172,17 @@ impl ItemQueues {
 
     /// Records that a stream has paused; `true` if it had not.
     pub(crate) fn pause(&mut self, call: CallNumber) -> bool {
-        let is_new = !self.paused.contains(&call);
-        if is_new {
-            self.paused.push(call);
-        }
-        is_new
+        self.paused.insert(call)
     }
 
     /// Takes the streams that have paused.
     pub(crate) fn take_paused(&mut self) -> Vec<CallNumber> {
-        std::mem::take(&mut self.paused)
+        std::mem::take(&mut self.paused).into_iter().collect()
     }
 
     fn push(&mut self, source: ItemSource, item: Bytes, overflow: Overflow) {
-        let queue = self.queues.entry(source).or_default();
-        if queue.items.is_empty() {
-            self.firsts.insert(self.arrivals, source);
-        }
-        queue.bytes += item.len();
-        queue.overflow = overflow;
+        let arrival = self.arrivals;
+        self.arrivals += 1;
         match source {
             ItemSource::Call(_) => self.stream_bytes += item.len(),
             ItemSource::Messages(_) => {
@@ -175,38 +190,45 @@ impl ItemQueues {
                 self.message_bytes += item.len();
             }
         }
-        queue.items.push_back((self.arrivals, item));
-        self.arrivals += 1;
+        let is_first = self.change(source, |queue| {
+            queue.bytes += item.len();
+            queue.overflow = overflow;
+            queue.items.push_back((arrival, item));
+            queue.items.len() == 1
+        });
+        if is_first {
+            self.firsts.insert(arrival, source);
+        }
     }
 
     fn pop_first(&mut self, source: ItemSource) -> Option<Bytes> {
-        let queue = self.queues.get_mut(&source)?;
-        let (arrival, item) = queue.items.pop_front()?;
+        let (arrival, item, next) = self.change(source, |queue| {
+            let (arrival, item) = queue.items.pop_front()?;
+            queue.bytes -= item.len();
+            Some((arrival, item, queue.items.front().map(|(next, _)| *next)))
+        })?;
         self.firsts.remove(&arrival);
-        if let Some((next, _)) = queue.items.front() {
-            self.firsts.insert(*next, source);
+        if let Some(next) = next {
+            self.firsts.insert(next, source);
         }
-        self.removed(source, item.len());
+        self.count_removed(source, item.len());
         Some(item)
     }
 
     fn pop_last(&mut self, source: ItemSource) -> Option<Bytes> {
-        let queue = self.queues.get_mut(&source)?;
-        let (arrival, item) = queue.items.pop_back()?;
-        if queue.items.is_empty() {
+        let (arrival, item, is_last) = self.change(source, |queue| {
+            let (arrival, item) = queue.items.pop_back()?;
+            queue.bytes -= item.len();
+            Some((arrival, item, queue.items.is_empty()))
+        })?;
+        if is_last {
             self.firsts.remove(&arrival);
         }
-        self.removed(source, item.len());
+        self.count_removed(source, item.len());
         Some(item)
     }
 
-    fn removed(&mut self, source: ItemSource, bytes: usize) {
-        if let Some(queue) = self.queues.get_mut(&source) {
-            queue.bytes -= bytes;
-            if queue.items.is_empty() {
-                self.queues.remove(&source);
-            }
-        }
+    fn count_removed(&mut self, source: ItemSource, bytes: usize) {
         match source {
             ItemSource::Call(_) => self.stream_bytes -= bytes,
             ItemSource::Messages(_) => {
@@ -243,6 +265,7 @@ mod tests {
         let texts: Vec<_> =
             items.map(|(_, item)| String::from_utf8_lossy(&item).into_owned()).collect();
         assert!(queues.is_unused() && queues.firsts.is_empty());
+        assert!(queues.by_messages.is_empty() && queues.by_bytes.is_empty());
         assert_eq!((queues.messages, queues.message_bytes, queues.stream_bytes), (0, 0, 0));
         texts.join(" ")
     }

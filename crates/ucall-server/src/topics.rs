@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use ucall_engine::Id;
 
 use crate::overflow::Overflow;
@@ -24,7 +24,7 @@ pub(crate) struct Subscription {
 pub(crate) struct Topics {
     subscribers: HashMap<Arc<str>, HashMap<Id, Subscription>>,
     /// The topics of each attached connection.
-    attached: HashMap<Id, Vec<Arc<str>>>,
+    attached: HashMap<Id, HashSet<Arc<str>>>,
     /// Subscriptions so far.
     numbers: u64,
     len: usize,
@@ -73,7 +73,7 @@ impl Topics {
             Some((name, _)) => name.clone(),
             None => Arc::from(topic),
         };
-        topics.push(name.clone());
+        topics.insert(name.clone());
         self.numbers += 1;
         self.len += 1;
         let subscription = Subscription { connection, number: self.numbers, overflow };
@@ -86,7 +86,7 @@ impl Topics {
         if self.remove_subscriber(connection, topic)
             && let Some(topics) = self.attached.get_mut(&connection)
         {
-            topics.retain(|other| **other != *topic);
+            topics.remove(topic);
         }
     }
 

@@ -269,8 +269,8 @@ impl PlainConnection {
             if let Some(number) = self.exchanges.number_of(&id) {
                 environment.service.cancel(number);
                 self.exchanges.complete(number, Err(&error), environment.limits.reply_bytes_max);
+                self.flush_completed(number, environment, out);
             }
         }
-        self.flush_exchanges(environment, out);
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! The calls of a batch may finish in any order. A scan over all parts for each outcome would take
 //! quadratic time, so from the first deferred call on each item of a batch has its own part, found
-//! by the item's number, and the batch lists the parts that wait.
+//! by the item's number. For the same reason the first request to cancel a call makes an index of
+//! all calls by their ids, which is kept until no call waits.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::mem;
 
 use crate::Limits;
 use crate::rpc::{CallNumber, ROUTE_ID, Reply, ReplyLimit, RpcError};
@@ -39,8 +41,8 @@ pub(super) struct BatchReply {
     parts: Vec<ReplyPart>,
     /// How many of them wait.
     waiting: usize,
-    /// The indices of those, ascending, and of some that are written since.
-    deferred: Vec<usize>,
+    /// The index of the first part that was deferred.
+    first_deferred: Option<usize>,
     /// Of the written parts, with a separator for each.
     bytes: usize,
 }
@@ -48,7 +50,7 @@ pub(super) struct BatchReply {
 impl BatchReply {
     pub(super) fn push(&mut self, part: ReplyPart) {
         if part.item().is_some() {
-            self.deferred.push(self.parts.len());
+            self.first_deferred.get_or_insert(self.parts.len());
             self.waiting += 1;
         }
         self.bytes += part.separated_len();
@@ -58,16 +60,6 @@ impl BatchReply {
     /// The limit for the next part that is written, if `whole` is that of the reply.
     pub(super) fn part_limit(&self, whole: &ReplyLimit) -> ReplyLimit {
         whole.for_part(self.bytes)
-    }
-
-    /// The item of the first call with this id that waits. Looks at no more written parts than at
-    /// parts that wait.
-    fn item_of(&mut self, wanted: &[u8]) -> Option<u32> {
-        let Self { parts, waiting, deferred, .. } = self;
-        if deferred.len() > 2 * *waiting {
-            deferred.retain(|index| parts.get(*index).is_some_and(|part| part.item().is_some()));
-        }
-        deferred.iter().find_map(|index| parts.get(*index)?.item_of(wanted))
     }
 }
 
@@ -89,14 +81,6 @@ impl ReplyPart {
         match self {
             ReplyPart::Written(_) => None,
             ReplyPart::Waiting { item, .. } => Some(*item),
-        }
-    }
-
-    /// The item of the call that the part waits for, if the call has this id.
-    fn item_of(&self, wanted: &[u8]) -> Option<u32> {
-        match self {
-            ReplyPart::Waiting { item, id, .. } if id == wanted => Some(*item),
-            _ => None,
         }
     }
 
@@ -160,7 +144,7 @@ impl ExchangeReply {
     /// The index and the item of the first part that was deferred.
     fn first_deferred(&self) -> Option<(usize, u32)> {
         let index = match self {
-            ExchangeReply::Batch(batch) => *batch.deferred.first()?,
+            ExchangeReply::Batch(batch) => batch.first_deferred?,
             _ => 0,
         };
         Some((index, self.parts().get(index)?.item()?))
@@ -172,15 +156,6 @@ impl ExchangeReply {
             ExchangeReply::Framed(_) => 0,
             ExchangeReply::Single(part) => usize::from(part.item().is_some()),
             ExchangeReply::Batch(batch) => batch.waiting,
-        }
-    }
-
-    /// The item of the first call with this id that waits.
-    fn item_of(&mut self, wanted: &[u8]) -> Option<u32> {
-        match self {
-            ExchangeReply::Framed(_) => None,
-            ExchangeReply::Single(part) => part.item_of(wanted),
-            ExchangeReply::Batch(batch) => batch.item_of(wanted),
         }
     }
 
@@ -239,14 +214,23 @@ impl<F> Exchange<F> {
         Some(first_part + item.checked_sub(first_item)? as usize)
     }
 
+    /// The ids of the calls that wait, with their numbers.
+    fn waiting_ids(&self) -> impl Iterator<Item = (&Vec<u8>, CallNumber)> {
+        let request = self.request;
+        self.answer.parts().iter().filter_map(move |part| match part {
+            ReplyPart::Written(_) => None,
+            ReplyPart::Waiting { item, id, .. } => Some((id, CallNumber { request, item: *item })),
+        })
+    }
+
     /// Writes the reply to an item; returns by how much that adds to
-    /// [`ExchangeReply::held_bytes`], or `None` if it is not waited for.
+    /// [`ExchangeReply::held_bytes`], and the id of the call; `None` if it is not waited for.
     fn complete(
         &mut self,
         item: u32,
         outcome: Result<&[u8], &RpcError>,
         bytes_max: usize,
-    ) -> Option<usize> {
+    ) -> Option<(usize, Vec<u8>)> {
         let index = self.part_index(item)?;
         let held_bytes = self.answer.held_bytes();
         let limit = self.answer.part_limit(bytes_max);
@@ -254,15 +238,19 @@ impl<F> Exchange<F> {
         let ReplyPart::Waiting { id, .. } = part else { return None };
         let mut out = Vec::new();
         write_outcome(&mut out, id, outcome, &limit);
+        let id = mem::take(id);
         *part = ReplyPart::Written(out);
         let separated_len = part.separated_len();
         if let ExchangeReply::Batch(batch) = &mut self.answer {
             batch.bytes += separated_len;
             batch.waiting -= 1;
         }
-        Some(self.answer.held_bytes() - held_bytes)
+        Some((self.answer.held_bytes() - held_bytes, id))
     }
 }
+
+/// The calls that wait, by their ids. Several may have the same one.
+type IdIndex = HashMap<Vec<u8>, BTreeSet<CallNumber>>;
 
 /// The requests of a connection that wait.
 #[derive(Debug)]
@@ -274,12 +262,21 @@ pub(super) struct Exchanges<F> {
     streams: usize,
     /// The calls that wait for their outcomes, those of batches among them.
     calls: usize,
+    /// The calls by their ids, since one of them was to be cancelled.
+    ids: Option<Box<IdIndex>>,
     cancelled: bool,
 }
 
 impl<F> Exchanges<F> {
     pub(super) const fn new() -> Self {
-        Self { waiting: VecDeque::new(), held_bytes: 0, streams: 0, calls: 0, cancelled: false }
+        Self {
+            waiting: VecDeque::new(),
+            held_bytes: 0,
+            streams: 0,
+            calls: 0,
+            ids: None,
+            cancelled: false,
+        }
     }
 
     /// Whether as many calls or requests wait as may. Streams count as calls alone: each is a
@@ -297,6 +294,7 @@ impl<F> Exchanges<F> {
     pub(super) fn cancel(&mut self) {
         self.cancelled |= !self.waiting.is_empty();
         self.waiting.clear();
+        self.ids = None;
         (self.held_bytes, self.streams, self.calls) = (0, 0, 0);
     }
 
@@ -314,7 +312,11 @@ impl<F> Exchanges<F> {
         self.held_bytes += answer.held_bytes();
         self.streams += usize::from(answer.is_stream());
         self.calls += answer.waiting_calls();
-        self.waiting.push_back(Exchange::new(request, framing, answer));
+        let exchange = Exchange::new(request, framing, answer);
+        if let Some(ids) = &mut self.ids {
+            add_ids(ids, &exchange);
+        }
+        self.waiting.push_back(exchange);
     }
 
     /// Stores the outcome of a deferred call; drops it if the call was cancelled.
@@ -325,10 +327,11 @@ impl<F> Exchanges<F> {
         bytes_max: usize,
     ) {
         if let Some(exchange) = self.find(number.request)
-            && let Some(held) = exchange.complete(number.item, outcome, bytes_max)
+            && let Some((held, id)) = exchange.complete(number.item, outcome, bytes_max)
         {
             self.held_bytes += held;
             self.calls -= 1;
+            self.remove_id(&id, number);
         }
     }
 
@@ -364,10 +367,27 @@ impl<F> Exchanges<F> {
 
     /// The oldest call with this id that waits for its outcome.
     pub(super) fn number_of(&mut self, wanted: &[u8]) -> Option<CallNumber> {
-        self.waiting.iter_mut().find_map(|exchange| {
-            let item = exchange.answer.item_of(wanted)?;
-            Some(CallNumber { request: exchange.request, item })
-        })
+        if self.calls == 0 {
+            return None;
+        }
+        let ids = self.ids.get_or_insert_with(|| {
+            let mut ids = Box::<IdIndex>::default();
+            self.waiting.iter().for_each(|exchange| add_ids(&mut ids, exchange));
+            ids
+        });
+        ids.get(wanted)?.first().copied()
+    }
+
+    fn remove_id(&mut self, id: &[u8], number: CallNumber) {
+        let Some(ids) = &mut self.ids else { return };
+        if self.calls == 0 {
+            self.ids = None;
+        } else if let Some(numbers) = ids.get_mut(id) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                ids.remove(id);
+            }
+        }
     }
 
     /// Takes the first request if its reply is whole.
@@ -376,12 +396,6 @@ impl<F> Exchanges<F> {
             return None;
         }
         self.take(0)
-    }
-
-    /// Removes the first request whose reply is complete, whatever its position.
-    pub(super) fn pop_any_whole(&mut self) -> Option<(F, ExchangeReply)> {
-        let index = self.waiting.iter().position(Exchange::is_whole)?;
-        self.take(index)
     }
 
     /// Takes this request if its reply is whole.
@@ -395,5 +409,11 @@ impl<F> Exchanges<F> {
         self.streams -= usize::from(is_stream);
         self.held_bytes -= answer.held_bytes();
         Some((framing, answer))
+    }
+}
+
+fn add_ids<F>(ids: &mut IdIndex, exchange: &Exchange<F>) {
+    for (id, number) in exchange.waiting_ids() {
+        ids.entry(id.clone()).or_default().insert(number);
     }
 }

@@ -1,4 +1,4 @@
-//! Frames the items of streams.
+//! Frames the items of streams, and the replies that were deferred.
 //!
 //! | protocol | an item is | the reply after the last |
 //! |---|---|---|
@@ -58,5 +58,26 @@ impl PlainConnection {
         if let Some(framing) = self.exchanges.first_framing() {
             framing.write_comment(environment.replies, environment.now, out);
         }
+    }
+
+    /// Moves replies to the output that are whole after this call: in order, or its own.
+    pub(super) fn flush_completed<S>(
+        &mut self,
+        number: CallNumber,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if matches!(self.protocol, Protocol::Http(_)) {
+            return self.flush_in_order(environment, out);
+        }
+        if let Some((_, answer)) = self.exchanges.pop_whole(number.request) {
+            if self.is_websocket() {
+                self.write_message(&answer, out);
+            } else {
+                answer.write(out);
+                out.push(b'\n');
+            }
+        }
+        self.end_after_replies(out);
     }
 }

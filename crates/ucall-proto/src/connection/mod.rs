@@ -308,7 +308,7 @@ impl PlainConnection {
     ) {
         self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
         self.complete_nats_call(number, out);
-        self.flush_exchanges(environment, out);
+        self.flush_completed(number, environment, out);
         self.resume(environment, out);
     }
 
@@ -578,21 +578,5 @@ impl PlainConnection {
     fn next_request(&mut self) -> u64 {
         self.requests += 1;
         self.requests
-    }
-
-    /// Moves replies that have become whole to the output: in order, or as they finish.
-    fn flush_exchanges<S>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        if matches!(self.protocol, Protocol::Http(_)) {
-            return self.flush_in_order(environment, out);
-        }
-        while let Some((_, answer)) = self.exchanges.pop_any_whole() {
-            if self.is_websocket() {
-                self.write_message(&answer, out);
-            } else {
-                answer.write(out);
-                out.push(b'\n');
-            }
-        }
-        self.end_after_replies(out);
     }
 }

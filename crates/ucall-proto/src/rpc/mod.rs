@@ -52,7 +52,7 @@ pub struct Call<'a> {
 }
 
 /// The number of a call on its connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CallNumber {
     /// Counts the requests of the connection.
     pub request: u64,

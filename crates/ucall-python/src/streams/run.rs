@@ -40,6 +40,8 @@ struct RunState {
     calls: Vec<StreamCall>,
     /// Calls that have not ended.
     open: usize,
+    /// Calls whose items wait.
+    full: usize,
     /// Waits for room.
     waiter: Option<Waiter>,
     /// The task that runs the generator.
@@ -88,7 +90,7 @@ impl StreamRun {
     ) -> Self {
         let calls: Vec<_> = calls.map(|(token, target)| StreamCall::new(token, target)).collect();
         let (open, waited_at) = (calls.len(), Clock::COARSE.now());
-        let state = RunState { calls, open, waiter: None, task: None, waited_at };
+        let state = RunState { calls, open, full: 0, waiter: None, task: None, waited_at };
         Self { procedure, context, is_batch, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -218,7 +220,7 @@ impl StreamRun {
     /// Moves the items that wait to `taken`, which is empty. Returns what waited for that.
     pub(crate) fn take_items(&self, position: usize, taken: &mut Items) -> Option<Waiter> {
         let mut state = self.state();
-        mem::swap(&mut state.calls.get_mut(position)?.waiting, taken);
+        state.change(position, |call| mem::swap(&mut call.waiting, taken))?;
         state.waited_at = Clock::COARSE.now();
         self.wake(&mut state)
     }
@@ -226,7 +228,7 @@ impl StreamRun {
     /// Pauses or resumes a call whose caller reads slowly. Returns what waited for that.
     pub(crate) fn set_paused(&self, position: usize, is_paused: bool) -> Option<Waiter> {
         let mut state = self.state();
-        state.calls.get_mut(position)?.is_paused = is_paused;
+        state.change(position, |call| call.is_paused = is_paused)?;
         self.wake(&mut state)
     }
 
@@ -243,11 +245,13 @@ impl StreamRun {
     /// Ends a call without a reply. Returns what goes on or has to end because of that.
     pub(crate) fn close_call(&self, position: usize) -> Leftover {
         let mut state = self.state();
-        let Some(call) = state.calls.get_mut(position).filter(|call| !call.has_ended) else {
+        if state.calls.get(position).is_none_or(|call| call.has_ended) {
             return Leftover::default();
-        };
-        call.has_ended = true;
-        let list = mem::take(&mut call.list);
+        }
+        let list = state.change(position, |call| {
+            call.has_ended = true;
+            mem::take(&mut call.list)
+        });
         state.open -= 1;
         let task = if state.open == 0 { state.task.take() } else { None };
         let waiter = self.wake(&mut state);
@@ -338,7 +342,9 @@ impl StreamRun {
     /// Calls `work` with a call, unless it has ended.
     #[inline]
     fn with_call<T>(&self, position: usize, work: impl FnOnce(&mut StreamCall) -> T) -> Option<T> {
-        self.state().calls.get_mut(position).filter(|call| !call.has_ended).map(work)
+        let mut state = self.state();
+        state.calls.get(position).filter(|call| !call.has_ended)?;
+        state.change(position, work)
     }
 
     #[inline]
@@ -359,6 +365,17 @@ impl RunState {
     /// Whether any caller's items wait.
     #[inline]
     fn is_full(&self) -> bool {
-        self.calls.iter().any(StreamCall::is_full)
+        self.full > 0
+    }
+
+    /// Changes a call. All changes go through here, which counts those that are full: a scan of all
+    /// calls for each item would take quadratic time.
+    #[inline]
+    fn change<T>(&mut self, position: usize, work: impl FnOnce(&mut StreamCall) -> T) -> Option<T> {
+        let call = self.calls.get_mut(position)?;
+        let was_full = call.is_full();
+        let outcome = work(call);
+        self.full = self.full + usize::from(call.is_full()) - usize::from(was_full);
+        Some(outcome)
     }
 }
