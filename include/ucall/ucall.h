@@ -736,7 +736,8 @@ typedef enum ucall_overflow_t {
 /*
  * Subscribes the connection of a call to a topic, until `ucall_call_unsubscribe` or its end. It may
  * be called again, and then replaces the overflow, a `ucall_overflow_t`. Returns false over HTTP
- * and UDP, above `max_subscriptions` or `max_topic_bytes`, and for a topic that is not UTF-8.
+ * and UDP, above `max_subscriptions` or `max_topic_bytes`, when all subscriptions hold half of
+ * `max_held_bytes`, and for a topic that is not UTF-8.
  */
 bool ucall_call_subscribe(ucall_call_t call, ucall_str_t topic, uint32_t overflow);
 

@@ -151,6 +151,9 @@ fn refused(py: Python<'_>, error: SubscribeError) -> PyResult<PyErr> {
             data.set_item("max_subscriptions", max)?;
             class.call1((RpcError::OVERLOADED, "Overloaded", data))?
         }
+        SubscribeError::OutOfMemory => {
+            class.call1((RpcError::OVERLOADED, "Overloaded", error.to_string()))?
+        }
         _ => class.call1((RpcError::INVALID_PARAMS, "Invalid params", error.to_string()))?,
     };
     Ok(PyErr::from_value(raised))

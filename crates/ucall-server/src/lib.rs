@@ -61,10 +61,11 @@ pub use native::{
 };
 pub use overflow::Overflow;
 pub use procedures::Procedures;
-pub use publisher::{Publisher, SubscribeError};
+pub use publisher::Publisher;
 pub use routes::RouteAccess;
 pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
+pub use topics::SubscribeError;
 pub use ucall_engine::EngineClock;
 pub use ucall_proto::{CookieKey, Drain, MemoryBudget, NatsObserver, NatsOptions, Reservation};
 pub use worker::{Turn, Worker};

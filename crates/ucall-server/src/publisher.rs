@@ -16,7 +16,7 @@ use crate::counters::{Counters, DatagramCounts};
 use crate::mailbox::Mailbox;
 use crate::overflow::Overflow;
 use crate::server_message::ServerMessage;
-use crate::topics::{Subscription, Topics};
+use crate::topics::{SubscribeError, Subscription, Topics, TopicsConfig};
 
 /// Bytes of messages that wait for their worker, which may be busy in a function.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
@@ -40,8 +40,6 @@ pub(crate) enum Push {
 #[derive(Debug)]
 pub struct Publisher {
     mailbox: Mailbox,
-    subscriptions_max: usize,
-    topic_bytes_max: usize,
     topics: Mutex<Topics>,
     /// Whether a connection is attached. Read without the lock.
     has_attached: AtomicBool,
@@ -59,39 +57,12 @@ struct Queue {
     bytes: usize,
 }
 
-/// Why a subscription is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum SubscribeError {
-    /// The connection has this many subscriptions.
-    TooManySubscriptions(usize),
-    /// The name of a topic may have this many bytes.
-    TopicTooLong(usize),
-}
-
-impl std::fmt::Display for SubscribeError {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::TooManySubscriptions(max) => {
-                write!(out, "max_subscriptions: the connection has {max} subscriptions already")
-            }
-            Self::TopicTooLong(max) => {
-                write!(out, "max_topic_bytes: expected a topic of at most {max} bytes")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SubscribeError {}
-
 /// For any thread.
 impl Publisher {
-    pub(crate) fn new(mailbox: Mailbox, subscriptions_max: usize, topic_bytes_max: usize) -> Self {
+    pub(crate) fn new(mailbox: Mailbox, topics: TopicsConfig) -> Self {
         Self {
             mailbox,
-            subscriptions_max,
-            topic_bytes_max,
-            topics: Mutex::default(),
+            topics: Mutex::new(Topics::new(topics)),
             has_attached: AtomicBool::new(false),
             queue: Mutex::default(),
             is_nonempty: AtomicBool::new(false),
@@ -123,16 +94,10 @@ impl Publisher {
         topic: &str,
         overflow: Overflow,
     ) -> Result<(), SubscribeError> {
-        if topic.len() > self.topic_bytes_max {
-            return Err(SubscribeError::TopicTooLong(self.topic_bytes_max));
-        }
         if let Some(sockets) = lock(&self.sockets).take() {
             self.relay(sockets);
         }
-        let max = self.subscriptions_max;
-        let is_subscribed =
-            self.change(connection, |topics| topics.subscribe(connection, topic, overflow, max));
-        is_subscribed.then_some(()).ok_or(SubscribeError::TooManySubscriptions(max))
+        self.change(connection, |topics| topics.subscribe(connection, topic, overflow))
     }
 
     /// Ends the subscription of a connection to a topic, if it has one.

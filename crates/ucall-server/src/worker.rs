@@ -26,6 +26,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::maintenance::Sweep;
 use crate::procedures::Procedures;
 use crate::publisher::Publisher;
+use crate::topics::TopicsConfig;
 
 const READABLE: Readiness = Readiness { readable: true, writable: false };
 
@@ -79,8 +80,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let waker = engine.waker();
         // A wake fails if the worker is gone, or about to poll by itself.
         let mailbox = Mailbox::new(move || drop(waker.wake()));
-        let (subscriptions_max, topic_max) = (config.subscriptions_max, config.topic_bytes_max);
-        let publisher = Arc::new(Publisher::new(mailbox.clone(), subscriptions_max, topic_max));
+        let topics = TopicsConfig {
+            subscriptions_max: config.subscriptions_max,
+            topic_bytes_max: config.topic_bytes_max,
+            held_bytes_max: config.limits.held_bytes_max / 2,
+            budget: handler.memory_budget(),
+        };
+        let publisher = Arc::new(Publisher::new(mailbox.clone(), topics));
         handler.set_mailbox(mailbox.clone());
         handler.set_publisher(publisher.clone());
         let context = WorkerContext::new(handler, procedures, config, clock.clone());

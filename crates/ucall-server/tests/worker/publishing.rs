@@ -265,24 +265,26 @@ fn messages_that_wait_are_sent_before_the_connection_ends() {
 #[test]
 fn a_message_that_waits_for_many_is_reserved_once() {
     let mut harness = Harness::new();
-    let peers: Vec<_> =
-        (0..3).map(|_| subscriber(&mut harness, "news", Overflow::DropOldest)).collect();
     let budget = harness.worker.handler_mut().calls.budget().clone();
+    // With the bytes of the subscriptions so far.
+    let (peers, held): (Vec<_>, Vec<_>) = (0..3)
+        .map(|_| (subscriber(&mut harness, "news", Overflow::DropOldest), budget.bytes()))
+        .unzip();
     for peer in &peers {
         peer.set_send_mode(SendMode::Stalled);
     }
     let publisher = harness.worker.publisher();
     publisher.publish(message("news", "[1]"));
     harness.turns(2);
-    assert_eq!(budget.bytes(), 0, "it is being sent");
+    assert_eq!(budget.bytes(), held[2], "it is being sent");
     let long = message("news", &format!("[\"{}\"]", "x".repeat(1_000)));
     publisher.publish(long.clone());
     harness.turns(2);
-    assert_eq!(budget.bytes(), long.bytes().len());
+    assert_eq!(budget.bytes(), held[2] + long.bytes().len());
     peers[0].reset();
     peers[1].reset();
     harness.turns(2);
-    assert_eq!(budget.bytes(), long.bytes().len());
+    assert_eq!(budget.bytes(), held[0] + long.bytes().len());
     peers[2].reset();
     harness.turns(2);
     assert_eq!(budget.bytes(), 0);
@@ -300,12 +302,14 @@ fn a_client_of_many_topics_holds_no_more_than_one_of_a_single_topic() {
     }
     harness.turns(2);
     let budget = harness.worker.handler_mut().calls.budget().clone();
+    let subscriptions = budget.bytes();
     peer.set_send_mode(SendMode::Stalled);
     let params = format!("[\"{}\"]", "x".repeat(10_000));
     for topic in topics.iter().cycle().take(2 * 1_024) {
         publisher.publish(message(topic, &params));
         harness.turn();
-        assert!(budget.bytes() <= (1 << 20) + 3 * params.len(), "{}", budget.bytes());
+        let held = budget.bytes() - subscriptions;
+        assert!(held <= (1 << 20) + 3 * params.len(), "{held}");
     }
     assert!(harness.stats().dropped_messages > 1_900);
 }
@@ -350,4 +354,23 @@ fn subscriptions_have_limits() {
     assert_eq!(subscribe("1234"), Ok(()));
     assert_eq!(subscribe("1234"), Ok(()));
     assert_eq!(subscribe("x"), Err(SubscribeError::TooManySubscriptions(1)));
+}
+
+#[test]
+fn subscriptions_hold_at_most_half_of_the_memory() {
+    let mut harness = Harness::with(|config| config.limits.held_bytes_max = 8_000);
+    let (peer, other) = (client(&mut harness), client(&mut harness));
+    let publisher = harness.worker.publisher();
+    let subscribe = |peer, topic: &str| publisher.subscribe(id(peer), topic, Overflow::DropOldest);
+    let subscribed = ["a", "b", "c", "d"].map(|topic| subscribe(&peer, topic));
+    let expected = [Ok(()), Ok(()), Ok(()), Err(SubscribeError::OutOfMemory)];
+    assert_eq!(subscribed, expected);
+    assert_eq!(subscribe(&other, "a"), Err(SubscribeError::OutOfMemory));
+    // All others are served all the while.
+    other.write(call("echo", "[2]", "2").as_bytes());
+    harness.turn();
+    assert_eq!(text(&other), reply("2", "[2]"));
+    peer.reset();
+    harness.turns(2);
+    assert_eq!(subscribe(&other, "a"), Ok(()));
 }
