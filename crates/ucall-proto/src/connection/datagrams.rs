@@ -11,7 +11,7 @@ use super::exchange::Exchanges;
 use super::{Environment, Scratch};
 use crate::Limits;
 use crate::json::{Reader, Text};
-use crate::rpc::{CallNumber, Content, Request, RpcError, Service, write_error_reply};
+use crate::rpc::{CallNumber, Content, Meta, Request, RpcError, Service, write_error_reply};
 
 /// The valid requests of a datagram.
 #[derive(Clone, Debug)]
@@ -98,6 +98,13 @@ impl<'a> DatagramDocument<'a> {
     /// Whether a request asks for the items of a stream, which datagrams do not carry.
     pub fn takes_items(&self) -> bool {
         self.requests().iter().any(|it| it.meta.is_some_and(|it| it.progress_token().is_some()))
+    }
+
+    /// Whether the `_meta` of a request sets limits of its own, which may cause errors.
+    pub fn has_own_limits(&self) -> bool {
+        let has_limits =
+            |meta: Meta<'_>| [&b"timeout_ms"[..], b"hops"].iter().any(|it| meta.find(it).is_some());
+        self.requests().iter().any(|request| request.meta.is_some_and(has_limits))
     }
 
     /// Feeds all that decides whether another datagram is a repeat of this one: ids, methods and

@@ -4,7 +4,9 @@
 //!
 //! 1. It is dropped and counted unless it holds valid requests ([`DatagramDocument`]).
 //! 2. A cookie in it proves the address of its sender ([`CookieKey`]).
-//! 3. A repeat gets the reply of the first copy ([`ReplyCache`]), also past all limits.
+//! 3. A repeat gets the reply of the first copy ([`ReplyCache`]), also past all limits. Its `_meta`
+//!    may be another one, so an error that the `_meta` of the first copy has caused is not kept: a
+//!    forged copy must not decide the reply to the real one.
 //! 4. A new one is refused past the limits of its [`Source`]. A sender without a cookie learns that
 //!    it needs one, because those that forge its address may have used up what it had.
 //! 5. Its calls run, or begin: then [`DatagramServer::complete`] takes their outcomes.
@@ -63,6 +65,7 @@ struct PendingReply {
     /// The first id in the datagram.
     id: Vec<u8>,
     key: Option<RequestKey>,
+    has_own_limits: bool,
     /// The calls in it that want a reply. They count until the last of them has ended.
     calls: usize,
 }
@@ -245,12 +248,22 @@ impl DatagramServer {
             DatagramOutcome::Deferred(number) => {
                 let (sender, id, calls) = (sender.clone(), id.to_vec(), document.calls());
                 *self.calls_by_source.entry(sender.source()).or_insert(0) += calls;
-                self.pending.insert(number, PendingReply { sender, id, key, calls });
+                let has_own_limits = document.has_own_limits();
+                let pending = PendingReply { sender, id, key, has_own_limits, calls };
+                self.pending.insert(number, pending);
                 return;
             }
         }
-        if let Some(key) = key {
-            self.cache.finish(key, &self.reply, environment.now);
+        self.keep(key, document.has_own_limits(), environment.now);
+    }
+
+    /// Keeps the reply for repeats of its request, unless limits in the `_meta` of this copy have
+    /// caused it.
+    fn keep(&mut self, key: Option<RequestKey>, has_own_limits: bool, now: Instant) {
+        match key {
+            None => {}
+            Some(key) if has_own_limits && is_limited(&self.reply) => self.cache.forget(key, now),
+            Some(key) => self.cache.finish(key, &self.reply, now),
         }
     }
 
@@ -268,7 +281,8 @@ impl DatagramServer {
         if !self.calls.complete(number, outcome, limits, &mut self.reply) {
             return None;
         }
-        let PendingReply { sender, id, key, calls } = self.pending.remove(&number.request)?;
+        let PendingReply { sender, id, key, has_own_limits, calls } =
+            self.pending.remove(&number.request)?;
         let source = sender.source();
         if let Some(running) = self.calls_by_source.get_mut(&source) {
             *running -= calls;
@@ -277,9 +291,7 @@ impl DatagramServer {
             }
         }
         self.limit_length(&id);
-        if let Some(key) = key {
-            self.cache.finish(key, &self.reply, now);
-        }
+        self.keep(key, has_own_limits, now);
         self.limit_amplification(Some(&id), &sender, unix_time_s);
         (!self.reply.is_empty()).then_some((&self.reply, sender.path))
     }
@@ -354,6 +366,14 @@ impl DatagramServer {
         error.data = Some(format!(r#"{{"cookie":"{cookie}"}}"#).into_bytes());
         error
     }
+}
+
+/// Whether a reply has an error that a `timeout_ms` or `hops` of the request may have caused.
+fn is_limited(reply: &[u8]) -> bool {
+    [RpcError::DEADLINE_PASSED, RpcError::UPSTREAM_UNAVAILABLE].iter().any(|code| {
+        let error = format!(r#""error":{{"code":{code},"#);
+        reply.windows(error.len()).any(|window| window == error.as_bytes())
+    })
 }
 
 fn invalid_request() -> RpcError {

@@ -187,6 +187,17 @@ impl ReplyCache {
         self.count(source, reply.len() as isize - reply_bytes_max as isize);
     }
 
+    /// Answers no repeat of a request that was new: the next copy is new, too. The memory of the
+    /// entry is released when it expires.
+    pub(crate) fn forget(&mut self, key: RequestKey, now: Instant) {
+        self.finish(key, b"", now);
+        let place = |number: u64| (number - self.removed) as usize;
+        let is_it = |number: &u64| self.entries.get(place(*number)).is_some_and(|it| it.key == key);
+        if let Ok(found) = self.index.find_entry(key.hash, is_it) {
+            found.remove();
+        }
+    }
+
     /// Removes expired entries.
     pub(crate) fn expire(&mut self, now: Instant) {
         if self.is_empty() {
@@ -267,6 +278,22 @@ mod tests {
         // A second reply does not replace the first.
         cache.finish(key(1, 1), b"other", now);
         assert_eq!(cache.find(&key(1, 1), now), Found::Replied(b"reply"));
+    }
+
+    #[test]
+    fn a_request_that_is_forgotten_is_new_and_its_entry_expires() {
+        let (mut cache, now) = (cache(100_000), Instant::now());
+        for reply in [&b""[..], b"reply"] {
+            assert!(cache.begin(key(1, 1), true, now));
+            match reply {
+                b"" => cache.forget(key(1, 1), now),
+                _ => cache.finish(key(1, 1), reply, now),
+            }
+        }
+        assert_eq!(cache.find(&key(1, 1), now), Found::Replied(b"reply"));
+        assert_eq!(cache.bytes, 2 * ENTRY_BYTES + 5);
+        (1..=3).for_each(|times| cache.expire(now + LIFETIME * 2 * times));
+        assert_eq!((cache.bytes, cache.index.len(), cache.entries.len()), (0, 0, 0));
     }
 
     #[test]

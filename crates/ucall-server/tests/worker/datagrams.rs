@@ -372,3 +372,26 @@ fn a_sweep_drops_replies_that_no_client_asks_for_any_more() {
     assert_eq!(udp.send(1, &text), [result("1", "[1]")]);
     assert_eq!(udp.harness.stats().calls, 2, "a request that old is a new one");
 }
+
+#[test]
+fn an_error_that_the_meta_of_a_copy_has_caused_is_not_kept() {
+    let mut udp = udp(|_| {});
+    let passed = || RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed");
+    let real = call("later", "[]", "1");
+    let forged = format!(r#"{},"_meta":{{"timeout_ms":1}}}}"#, real.strip_suffix('}').unwrap());
+    assert!(udp.send(1, &forged).is_empty());
+    udp.harness.complete("1", Err(passed()));
+    assert!(udp.replies(1)[0].contains("-32001"));
+    assert!(udp.send(1, &real).is_empty(), "it runs");
+    udp.harness.complete("1", Ok(b"7".to_vec()));
+    let expected = r#"{"jsonrpc":"2.0","id":1,"result":7}"#;
+    assert_eq!(udp.replies(1), [expected]);
+    assert_eq!(udp.send(1, &real), [expected]);
+    assert_eq!(udp.send(1, &forged), [expected], "the reply of the first copy that counts");
+    // The same error by a limit of the server is kept.
+    let other = call("later", "[]", "2");
+    assert!(udp.send(1, &other).is_empty());
+    udp.harness.complete("2", Err(passed()));
+    assert!(udp.replies(1)[0].contains("-32001"));
+    assert!(udp.send(1, &other)[0].contains("-32001"));
+}
