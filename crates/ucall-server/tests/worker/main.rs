@@ -7,6 +7,7 @@ mod datagram_limits;
 mod datagrams;
 mod eviction;
 mod faults;
+mod growth;
 mod harness;
 mod memory;
 mod native;
