@@ -450,7 +450,12 @@ impl PlainConnection {
         }
         input.drain(..used);
         self.input = input;
-        self.paused.then_some(used)
+        // Where a search has come to counts from the start of the input, which moves from now on.
+        if !self.paused {
+            self.search = None;
+            return None;
+        }
+        Some(used)
     }
 
     /// Stores the rest of the input. Without memory for it, replies that the client may retry.
