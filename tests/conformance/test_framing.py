@@ -108,10 +108,10 @@ def ours(peer: LimitedServer, data: bytes) -> tuple[str, bytes | None]:
         wire.socket.shutdown(1)
         found = None
         while not found or found[1] == b"100":
-            found = wire.take(rb"HTTP/1.1 (\d+) .*?\r\n\r\n")
+            found = wire.match(rb"HTTP/1.1 (\d+) .*?\r\n\r\n")
             if not found:
                 return "", None
-        body = wire.take(rb'\{"jsonrpc".*?\}\n?|.*?\n') if found[1] == b"200" else None
+        body = wire.match(rb'\{"jsonrpc".*?\}\n?|.*?\n') if found[1] == b"200" else None
         return found[1].decode(), body[0] if body else None
 
 

@@ -46,6 +46,6 @@ def test_json_text(name: str, peer: LimitedServer) -> None:
 def _echoed(peer: LimitedServer, text: bytes) -> object:
     with peer.wires(1) as [wire]:
         wire.send(call("echo", value=0).replace(b'"value":0', b'"value":' + text))
-        line = wire.take(rb"([^\n]*)\n")
+        line = wire.match(rb"([^\n]*)\n")
         assert line
         return json.loads(line[1])["result"]
