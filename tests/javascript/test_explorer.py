@@ -312,6 +312,17 @@ def test_text_of_a_stream_is_joined(serve: Serve, open_page: OpenPage) -> None:
     expect(outcome(page).get_by_role("status")).to_have_text(re.compile("Done, 3 items"))
 
 
+def test_the_newest_thousand_items_are_shown(serve: Serve, open_page: OpenPage) -> None:
+    words = [f"w{number}" for number in range(1_100)]
+    page = open_page(serve(), "#generate")
+    field(page, "prompt").fill(" ".join(words))
+    field(page, "prompt").press("Control+Enter")
+    expect(outcome(page).get_by_role("status")).to_have_text(re.compile("Done, 1,100 items"))
+    log = page.get_by_role("log", name="Items")
+    expect(log).to_contain_text("100 earlier items are not shown.")
+    assert log.locator("pre").inner_text().split() == words[100:]
+
+
 def test_it_reconnects_after_a_restart(serve: Serve, open_page: OpenPage) -> None:
     server = serve()
     page = open_page(server, "#sum", expected="WebSocket connection|ERR_CONNECTION_REFUSED")

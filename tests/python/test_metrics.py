@@ -222,6 +222,31 @@ def test_connections_are_counted_by_protocol(serve: Serve) -> None:
         assert 0 < value(found, "ucall_turns_total") <= stats["turns"]
 
 
+def test_waits_for_the_interpreter_lock_are_measured(serve_once: Serve) -> None:
+    server, has_ended = serve_once(sum, metrics=True), threading.Event()
+    name = "ucall_gil_wait_seconds_total"
+
+    def hold_the_lock() -> None:
+        while not has_ended.is_set():
+            builtins.sum(range(1000))
+
+    thread = threading.Thread(target=hold_the_lock)
+    with Wire(server.port) as wire:
+        before = value(samples(server.port), name)
+        thread.start()
+
+        def has_grown() -> bool:
+            # Each waits until the other thread has had the lock for its interval of 5 ms.
+            assert [wire.result("sum", [number, 0]) for number in range(8)] == [*range(8)]
+            return value(samples(server.port), name) > before + 0.01
+
+        try:
+            assert eventually(has_grown)
+        finally:
+            has_ended.set()
+            thread.join()
+
+
 def test_counts_go_on_after_a_restart(serve_once: Serve) -> None:
     server = serve_once(sum, metrics=True)
     for starts in (1, 2):

@@ -452,6 +452,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_reason_has_at_most_256_bytes_of_whole_characters() {
+        let written = |reason: &str| {
+            let mut output = Vec::new();
+            write_reason(Kind::Rejected, 1, reason, &mut output);
+            String::from_utf8(output.split_off(HEADER_BYTES)).unwrap()
+        };
+        for reason in ["", "short", &"x".repeat(256)] {
+            assert_eq!(written(reason), reason);
+        }
+        assert_eq!(written(&"x".repeat(257)), "x".repeat(256));
+        assert_eq!(
+            written(&("x".to_owned() + &"é".repeat(200))),
+            "x".to_owned() + &"é".repeat(127)
+        );
+    }
+
+    #[test]
     fn headers_round_trip() {
         for kind in Kind::ALL {
             for encoding in [Encoding::Serialized, Encoding::Bytes, Encoding::Text] {

@@ -101,6 +101,29 @@ fn code(result: Result<Token, RpcError>) -> Option<i64> {
 const OVERLOADED: Option<i64> = Some(RpcError::OVERLOADED);
 
 #[test]
+fn an_idle_connection_is_closed_before_the_upstream_closes_it() {
+    for (scheme, idle) in [("http", 4), ("tcp", 30)] {
+        let mut relay = relay(options(&[&format!("{scheme}://127.0.0.1:1")]));
+        assert_eq!(code(relay.call("up.f", "[]", "{}")), None);
+        connect(&mut relay);
+        let idle = Duration::from_secs(idle);
+        // It is not idle while a call waits for its reply.
+        relay.now += idle - Duration::from_secs(1);
+        relay.end_turn();
+        answer(&mut relay);
+        assert_eq!(results(&mut relay).len(), 1);
+        let closes_at = relay.now + idle;
+        assert!(relay.deadline().is_some_and(|at| at <= closes_at), "{scheme}");
+        relay.now = closes_at - Duration::from_millis(1);
+        relay.end_turn();
+        assert_eq!(relay.sockets().len(), 1, "{scheme}");
+        relay.now = closes_at;
+        relay.end_turn();
+        assert_eq!(relay.sockets().len(), 0, "{scheme}");
+    }
+}
+
+#[test]
 fn a_full_upstream_leaves_calls_to_others() {
     for scheme in ["tcp", "http"] {
         // Of so many the two that a call may go to are often full.

@@ -167,6 +167,24 @@ fn a_key_that_has_expired_is_absent() {
 }
 
 #[test]
+fn a_scan_ends_after_a_mebibyte_of_values() {
+    let directory = TempDir::new().unwrap();
+    let store = open(&directory);
+    let long = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+    store.write(put("a", &long(1 << 19))).unwrap();
+    store.write(put("b", &long(1 << 19))).unwrap();
+    // A mebibyte is before this one.
+    store.write(put("c", "1")).unwrap();
+    store.write(put("d", "1")).unwrap();
+    let page = store.scan(&scan()).unwrap();
+    assert_eq!((page.entries.len(), page.cursor), (3, Some(b"c".to_vec())));
+    let rest = Scan { cursor: Some(b"c".to_vec()), ..scan() };
+    assert_eq!(keys(&store, &rest), ["d"]);
+    store.write(put("b", &long((1 << 19) - 1))).unwrap();
+    assert_eq!(keys(&store, &scan()), ["a", "b", "c", "d"]);
+}
+
+#[test]
 fn a_scan_returns_pages_in_order_within_its_bounds() {
     let directory = TempDir::new().unwrap();
     let store = open(&directory);

@@ -353,6 +353,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_program_takes_the_first_64_addresses() {
+        let mut interface = Interface {
+            name: "eth0".into(),
+            index: 1,
+            hardware: [0; 6],
+            mtu: 1500,
+            queues: 1,
+            addresses: vec![IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])],
+        };
+        interface.addresses.extend((1..=65).map(|number| IpAddr::from([192, 0, 2, number])));
+        let of = |bound: &str| destination(&interface, bound.parse().unwrap());
+        let addresses = of("0.0.0.0:80").unwrap().addresses;
+        assert_eq!(addresses, interface.addresses[1..65]);
+        // A server that is bound to one of the others has that one.
+        assert_eq!(of("192.0.2.65:80").unwrap().addresses, interface.addresses[65..]);
+        assert_eq!(of("[::]:80").unwrap().addresses, interface.addresses[..1]);
+        assert!(of("192.0.2.66:80").is_err());
+    }
+
+    #[test]
     fn missing_capabilities_are_named() {
         let all = 1 << 12 | 1 << 13 | 1 << 39;
         assert!(explain_capabilities(Some(all)).contains("user namespace"));

@@ -28,7 +28,7 @@ const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(Sea
 const QUOTA_BYTES_MAX: u64 = 128 << 20;
 
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
-static QUOTA_BYTES: AtomicU64 = AtomicU64::new(0);
+static QUOTA: Quota = Quota(AtomicU64::new(0));
 
 /// The use of memory after its first message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,26 +212,57 @@ impl Drop for Mapping {
     }
 }
 
+/// The bytes in use of those for slots that are copied out.
+#[derive(Debug)]
+struct Quota(AtomicU64);
+
+impl Quota {
+    fn take(&'static self, bytes: u64) -> Option<QuotaShare> {
+        let share = QuotaShare { quota: self, bytes };
+        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        (before.saturating_add(bytes) <= QUOTA_BYTES_MAX).then_some(share)
+    }
+}
+
 /// A share of the bytes for slots that are copied out.
 #[derive(Debug)]
-pub(super) struct QuotaShare(u64);
+pub(super) struct QuotaShare {
+    quota: &'static Quota,
+    bytes: u64,
+}
 
 impl QuotaShare {
     /// A share of this many bytes, if they are left.
     pub(super) fn take(bytes: u64) -> Option<Self> {
-        let quota_share = Self(bytes);
-        let before = QUOTA_BYTES.fetch_add(bytes, Ordering::Relaxed);
-        (before.saturating_add(bytes) <= QUOTA_BYTES_MAX).then_some(quota_share)
+        QUOTA.take(bytes)
     }
 }
 
 impl Drop for QuotaShare {
     fn drop(&mut self) {
-        QUOTA_BYTES.fetch_sub(self.0, Ordering::Relaxed);
+        self.quota.0.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// Whether less than half of all mappings are in use.
 pub(super) fn has_room() -> bool {
     MAPPINGS.load(Ordering::Relaxed) < MAPPINGS_MAX / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_128_mib_for_slots_that_are_copied_out() {
+        static QUOTA: Quota = Quota(AtomicU64::new(0));
+        let most = QUOTA.take((128 << 20) - 1).unwrap();
+        assert!(QUOTA.take(2).is_none());
+        let last = QUOTA.take(1).unwrap();
+        assert!(QUOTA.take(1).is_none());
+        drop(most);
+        assert!(QUOTA.take(128 << 20).is_none(), "one byte is still in use");
+        drop(last);
+        assert!(QUOTA.take(128 << 20).is_some());
+    }
 }
