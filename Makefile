@@ -49,7 +49,7 @@ BENCH_RUST := $(wildcard bench/load/src/*.rs bench/json/src/*.rs bench/peers/rus
 	$(wildcard bench/peers/rust/src/bin/*.rs)
 
 # Each has the targets of one subject.
-INCLUDED := tests/tests.mk tools/release.mk bench/bench.mk
+INCLUDED := tests/tests.mk tools/nightly.mk tools/release.mk bench/bench.mk
 
 # The description of a target begins with `##` if many people need it, else with `#:`.
 LIST = grep -hE '^[a-z0-9.%-]+:.*$(1) ' $(2) | sed -E 's/:.*$(1) /\t/' | expand -t 20

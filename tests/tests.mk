@@ -8,7 +8,7 @@ conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp
 .PHONY: test-nightly
 test-nightly: export MUTATIONS := 1000000
 test-nightly: test-all test-loom test-fuzz conformance sanitize leaks test-many-servers ## Run all tests that need no network, in some hours
-test-nightly: test-store-kills soak fuzz mutants
+test-nightly: test-store-kills soak fuzz mutants test-mutations
 
 # Three preemptions reach every step of these protocols, and take seconds rather than hours.
 .PHONY: test-loom

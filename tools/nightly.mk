@@ -15,6 +15,6 @@ $(MUTATION)/bin/cargo-mutants:
 
 .PHONY: test-mutations
 test-mutations: setup test-programs $(MUTATION)/cosmic-ray-$(COSMIC_RAY) $(MUTATION)/bin/cargo-mutants
-test-mutations: ## Change the modules that decide everywhere, and fail at what no test sees (ONLY=balancer)
+test-mutations: #: Change the modules that decide everywhere, and fail at what no test sees (ONLY=balancer)
 	PATH="$(abspath $(MUTATION)/bin):$$PATH" $(PY) tools/mutation_test.py --only "$(ONLY)" \
 		--cosmic-ray $(abspath $(MUTATION)/venv/bin/cosmic-ray)
