@@ -116,3 +116,17 @@ fn what_is_no_json_is_refused_when_its_turn_comes() {
     assert!(sent.starts_with(&(reply(1, "1") + "\n" + &sum_reply(2) + "\n")), "{sent}");
     assert!(sent.contains("-32700"), "{sent}");
 }
+
+#[test]
+fn a_search_ends_with_the_wait_of_its_connection() {
+    let mut driver = Driver::with_limits(limits(1));
+    let sums: String = (2..22).map(sum).collect();
+    driver.receive((stream(1, "1") + &sums + "{").as_bytes());
+    driver.end_last("1");
+    let expected: String = (2..22).map(|id| sum_reply(id) + "\n").collect();
+    assert_eq!(driver.sent(), reply(1, "1") + "\n" + &expected);
+    // The document that begins with the brace, and two more.
+    let rest = stream(22, "22") + &later(23) + &cancel("22");
+    driver.receive(&rest.as_bytes()[1..]);
+    assert_eq!((driver.sent(), begun(&driver)), (cancelled("22") + "\n", 3));
+}
