@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from applications import PID
 
@@ -92,7 +93,8 @@ def supervising(folder: Path, *arguments: str, **environment: str) -> Iterator[S
     """Python with these arguments and variables, in a folder."""
     log = folder / "log"
     with log.open("w") as errors:
-        process = subprocess.Popen(
+        start = forking.Python if arguments[0] == "-m" else subprocess.Popen
+        process = start(
             [sys.executable, *arguments],
             cwd=folder,
             env=os.environ | environment,
