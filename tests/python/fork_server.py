@@ -18,6 +18,8 @@ import types
 from contextlib import suppress
 from typing import Any
 
+import forking
+
 import ucall.aio
 import ucall.cli
 import ucall.client
@@ -44,9 +46,10 @@ def serve(requests: socket.socket) -> Request | None:
         _report(statuses)
         if requests not in readable:
             continue
-        data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
-        if not data:
+        length, descriptors, _, _ = socket.recv_fds(requests, forking.LENGTH_BYTES, 4)
+        if not length:
             return None
+        data = requests.recv(int.from_bytes(length), socket.MSG_WAITALL)
         if (child := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -23,6 +23,8 @@ from typing import Any
 
 #: Those of a test are for its own program alone.
 _ENVIRONMENT = dict(os.environ)
+#: A request begins with its length.
+LENGTH_BYTES = 4
 #: The command `ucall`.
 UCALL = [sys.executable, "-m", "ucall.cli"]
 _PROGRAM = Path(__file__).with_name("fork_server.py")
@@ -34,7 +36,7 @@ class _Server:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", str(_PROGRAM), str(theirs.fileno())],
@@ -48,7 +50,9 @@ class _Server:
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """The id of a process with these standard descriptors, and one for its status."""
         with self._lock:
-            socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
+            text = json.dumps(request).encode()
+            socket.send_fds(self._requests, [len(text).to_bytes(LENGTH_BYTES)], descriptors)
+            self._requests.sendall(text)
             answer = self._requests.recv(100)
         assert answer, "the process that forks has ended"
         return int(answer)
