@@ -13,6 +13,10 @@ use crate::item_queues::ItemQueues;
 use crate::network::PeerNetwork;
 use crate::outgoing::Outgoing;
 
+/// For the first bytes of a new connection: an engine may report them turns after it was accepted.
+/// Until then connections that are quiet and no longer new give way before it.
+const FIRST_BYTES_TIME: Duration = Duration::from_millis(100);
+
 /// Bytes that a turn reads of one connection. The rest waits for the next turn, so that a peer that
 /// pipelines delays no other. An engine may report many buffers of one connection.
 const READ_PER_TURN_BYTES: usize = 64 << 10;
@@ -99,9 +103,16 @@ impl Entry {
     }
 
     /// When the connection gives way to a new one, and since when it has been quiet; `None` if it
-    /// does not.
-    pub(crate) fn evictable_since(&self) -> Option<(EvictionClass, Instant)> {
-        self.proto.evictable_since().filter(|_| self.outgoing.bytes() == 0)
+    /// does not, or has not been quiet before `bound`.
+    fn evictable_since(&self, bound: Instant) -> Option<(EvictionClass, Instant)> {
+        let (class, since) = self.proto.evictable_since()?;
+        if self.outgoing.bytes() > 0 || since >= bound {
+            return None;
+        }
+        let is_new = class == EvictionClass::Idle
+            && self.turn == 0
+            && bound.saturating_duration_since(since) < FIRST_BYTES_TIME;
+        Some((if is_new { EvictionClass::New } else { class }, since))
     }
 
     /// The network of the peer, which is looked up once.
@@ -203,7 +214,7 @@ impl Connections {
 
     fn next_found(&mut self, bound: Instant) -> Option<Id> {
         while let Some((class, candidate)) = self.eviction.next(bound) {
-            let quiet = self.find(candidate.id).and_then(|entry| entry.evictable_since());
+            let quiet = self.find(candidate.id).and_then(|entry| entry.evictable_since(bound));
             if quiet == Some((class, candidate.since)) {
                 return Some(candidate.id);
             }
@@ -212,7 +223,7 @@ impl Connections {
     }
 
     fn scan(&mut self, bound: Instant, peer_of: &mut dyn FnMut(Id) -> Option<Peer>) {
-        let quiet = |entry: &Entry| entry.evictable_since().filter(|(_, since)| *since < bound);
+        let quiet = |entry: &Entry| entry.evictable_since(bound);
         let Some(class) = self.iter().filter_map(|entry| Some(quiet(entry)?.0)).min() else {
             return;
         };

@@ -2,7 +2,7 @@
 //!
 //! | first | then |
 //! |---|---|
-//! | idle connections | open WebSockets, then connections that have subscribed |
+//! | idle connections | open WebSockets, then connections that have subscribed, then new ones |
 //! | those of the network with the most of them | those of others |
 //! | that quiet for longest | the others |
 //!

@@ -29,6 +29,9 @@ pub enum EvictionClass {
     WebSocket,
     /// Messages of the server, to which the peer has subscribed.
     Subscriber,
+    /// A first request, which may be on its way: a new connection of which no byte was read. The
+    /// layer above decides how long it is new.
+    New,
 }
 
 impl PlainConnection {

@@ -29,8 +29,10 @@ fn idle_connections_give_way_before_websockets_and_these_before_subscribers() {
     busy.write(call("later", "[]", "1").as_bytes());
     harness.advance(MOMENT);
     let idle = harness.connect();
+    idle.write(call("echo", "[]", "1").as_bytes());
     let kept = [&subscriber, &websocket, &busy, &idle];
     let closed = |kept: [&FakePeer; 4]| kept.map(FakePeer::is_closed);
+    harness.advance(MOMENT);
     harness.advance(MOMENT);
     // Each newcomer has a call under way, so it does not give way.
     let mut newcomers = Vec::new();
@@ -76,6 +78,25 @@ fn the_address_with_the_most_idle_connections_gives_way_first() {
         assert_eq!((closed, oldest.is_closed()), (expected, false));
         others.push(other);
     }
+}
+
+#[test]
+fn new_connections_give_way_last() {
+    let mut harness = Harness::with(|config| config.connections_max = 2);
+    let websocket = harness.connect();
+    websocket.write(UPGRADE.as_bytes());
+    harness.advance(MOMENT);
+    // An engine reports its bytes some turns after it was accepted.
+    let new = harness.connect();
+    harness.advance(MOMENT);
+    let newcomer = harness.network.connect();
+    harness.advance(MOMENT);
+    assert_eq!([&websocket, &new].map(FakePeer::is_closed), [true, false]);
+    // One that stays silent is idle.
+    harness.advance(Duration::from_millis(200));
+    let last = harness.network.connect();
+    harness.advance(MOMENT);
+    assert_eq!([&new, &newcomer, &last].map(FakePeer::is_closed), [true, false, false]);
 }
 
 #[test]
