@@ -61,7 +61,7 @@ impl<'a> Run<'a> {
         let names = ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "http://127.0.0.1:3"];
         let count = 1 + random.below(names.len());
         let first = random.below(names.len() + 1 - count);
-        let resolve = |name: &&str| UpstreamAddress::resolve(name, &UpstreamOptions::default());
+        let resolve = |name: &&str| UpstreamAddress::parse(name, &UpstreamOptions::default());
         let upstreams = names.iter().skip(first).take(count).filter_map(|it| resolve(it).ok());
         let options = RelayOptions {
             methods: vec!["up.*".to_owned()],

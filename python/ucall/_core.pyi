@@ -45,6 +45,7 @@ __all__ = [
     "QueueLink",
     "QueueLog",
     "Receipt",
+    "RelayStatus",
     "Reply",
     "ReplyReader",
     "Request",
@@ -70,6 +71,10 @@ VERSION: Final[str]
 
 #: The cargo features that are compiled in. Names of others raise ImportError.
 FEATURES: Final[tuple[str, ...]]
+
+@final
+class RelayStatus:
+    def problem(self) -> str | None: ...
 
 @final
 class Server:
@@ -228,7 +233,7 @@ def insert_relay(
     hash_param: str | None,
     rename: Sequence[tuple[str, str]],
     params: str,
-) -> None: ...
+) -> RelayStatus: ...
 
 @final
 class XdpProgram:

@@ -290,7 +290,7 @@ class Decorators:
                 Functions of the same names come first.
             to: The servers: ``"tcp://host:port"``, ``"unix:///path"`` or
                 ``"http://host:port/path"``; with TLS ``"tls://…"`` or ``"https://…"``. Hosts are
-                resolved now, and again when connections fail.
+                resolved while the server runs, again and again, and get calls at all addresses.
             headers: Headers of each HTTP request, such as credentials.
             meta: The servers over HTTP are ucall servers, and get ``_meta``, as all others do.
             ssl_ca_certs: The authorities of the servers' certificates; by default the system's.
@@ -313,9 +313,9 @@ class Decorators:
 
         Raises:
             ValueError: An option has a wrong value, or a method belongs to a function.
-            OSError: A host is not known, or a file cannot be read.
+            OSError: A file cannot be read.
         """
-        self._functions.add_relay(
+        status = self._functions.add_relay(
             methods,
             to,
             headers=headers,
@@ -331,6 +331,7 @@ class Decorators:
             rename=rename,
             params=params,
         )
+        self._ready.add_problem(status.problem)
 
     def register_type(
         self, type: type[T], encode: Callable[[T], object], decode: Callable[[Any], T]

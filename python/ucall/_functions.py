@@ -187,7 +187,7 @@ class Functions:
         hash_param: str | None,
         rename: Mapping[str, str] | None,
         params: Mapping[str, Any] | None,
-    ) -> None:
+    ) -> _core.RelayStatus:
         """Registers methods that other servers answer: see `ucall.Server.relay`."""
         names = _checks.methods("methods", methods)
         upstreams = [to] if isinstance(to, str) else list(to)
@@ -199,7 +199,7 @@ class Functions:
         if not is_encrypted and (tls["authority"] or tls["certificate"]):
             option = "ssl_ca_certs" if tls["authority"] else "ssl_certfile"
             raise ValueError(f"{option}: expected an upstream with TLS")
-        _core.insert_relay(
+        status = _core.insert_relay(
             self._core,
             names,
             upstreams,
@@ -229,6 +229,7 @@ class Functions:
                 max_request_bytes,
                 ", ".join(names),
             )
+        return status
 
     def _check_unused(self, names: Iterable[str]) -> None:
         for name in names:

@@ -55,6 +55,7 @@ class ReadyChecks:
     def __init__(self, core: _core.Server, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._checks: list[_Check] = []
+        self._problems: list[Callable[[], str | None]] = []
         self._lock = threading.Lock()
         #: The requests that wait for the checks that run.
         self._waiting: list[Future[bytes]] = []
@@ -71,6 +72,10 @@ class ReadyChecks:
             raise TypeError(f"ready: expected a function, got {type(check).__name__}")
         self._checks.append(_Check(check))
 
+    def add_problem(self, find: Callable[[], str | None]) -> None:
+        """Registers a function of the core, which returns what is wrong without blocking."""
+        self._problems.append(find)
+
     def respond(self, problem: str | None) -> bytes | Future[bytes]:
         """The response of ``/readyz``, or its future.
 
@@ -79,6 +84,8 @@ class ReadyChecks:
         """
         if problem is not None:
             return _not_ready(problem)
+        if problems := [it for it in (find() for find in self._problems) if it is not None]:
+            return _not_ready(*problems)
         return self._run() if self._checks else _IS_READY
 
     def _run(self) -> Future[bytes]:

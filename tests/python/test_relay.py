@@ -456,5 +456,3 @@ def test_wrong_options_are_refused() -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             server.relay(methods, **{"to": upstream, **options})
     server.relay("up.*", to=64 * [upstream])
-    with pytest.raises(OSError, match=r"tcp://no-such-host\.invalid:1: "):
-        server.relay("other.*", to="tcp://no-such-host.invalid:1")

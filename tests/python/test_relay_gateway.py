@@ -265,7 +265,6 @@ def test_metrics_have_the_upstreams(tmp_path: Path, upstream: Scripted) -> None:
         (RELAY + "timeout_ms = 0", "relay[0].timeout_ms: expected"),
         (RELAY + "headers = {A = 1}", "relay[0].headers: expected a table of strings"),
         (RELAY + "headers = {A = '1'}", "relay[0].headers: expected an upstream over HTTP"),
-        ("[[relay]]\nmethods = 'a'\nto = 'tcp://no-such-host.invalid:1'\n", "relay[0]: tcp://no-"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_key(config: str, message: str) -> None:

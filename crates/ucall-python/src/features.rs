@@ -37,7 +37,7 @@ const FEATURES: [Feature; 4] = [
         name: "relay",
         is_enabled: cfg!(feature = "relay"),
         what: "relay",
-        exports: &["insert_relay"],
+        exports: &["RelayStatus", "insert_relay"],
     },
     Feature {
         name: "store",

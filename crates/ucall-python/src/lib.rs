@@ -104,7 +104,7 @@ mod _core {
     };
     #[cfg(feature = "relay")]
     #[pymodule_export]
-    use crate::relay::insert_relay;
+    use crate::relay::{RelayStatus, insert_relay};
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]

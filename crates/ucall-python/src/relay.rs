@@ -13,7 +13,8 @@ use crate::options;
 use crate::server::Server;
 use crate::tls::to_py_error;
 
-/// Relays a server's calls of `methods` to the servers `to`, whose names are resolved now.
+/// Relays a server's calls of `methods` to the servers `to`, whose names are resolved while
+/// it serves.
 #[pyfunction]
 #[pyo3(signature = (
     server, methods, to, *, headers, meta, tls, timeout_ms, max_outstanding,
@@ -22,7 +23,6 @@ use crate::tls::to_py_error;
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn insert_relay(
-    py: Python<'_>,
     server: &Bound<'_, Server>,
     methods: Vec<String>,
     to: Vec<String>,
@@ -38,9 +38,9 @@ pub(crate) fn insert_relay(
     hash_param: Option<String>,
     rename: Vec<(String, String)>,
     params: &str,
-) -> PyResult<()> {
+) -> PyResult<RelayStatus> {
     let server = server.get();
-    let upstreams = upstreams(py, &to, headers, meta, &tls)?;
+    let upstreams = upstreams(&to, headers, meta, &tls)?;
     let timeout = options::timeout(Some(timeout_ms))?;
     let module = Arc::new(RelayModule::new(RelayOptions {
         methods,
@@ -56,13 +56,24 @@ pub(crate) fn insert_relay(
         reply_bytes_max: server.call_limits.reply_bytes_max,
         request_bytes_max: max_request_bytes,
     }));
-    server.procedures.insert_native(module, timeout);
-    Ok(())
+    server.procedures.insert_native(module.clone(), timeout);
+    Ok(RelayStatus(module))
 }
 
-/// Resolves the servers `to`, and reads the files of TLS if one of them needs it.
+/// What health checks ask a relay.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct RelayStatus(Arc<RelayModule>);
+
+#[pymethods]
+impl RelayStatus {
+    /// Why none of the upstreams has an address, if that is so.
+    fn problem(&self) -> Option<String> {
+        self.0.problem()
+    }
+}
+
+/// Parses the servers `to`, and reads the files of TLS if one of them needs it.
 fn upstreams(
-    py: Python<'_>,
     to: &[String],
     headers: Vec<(String, String)>,
     meta: bool,
@@ -77,8 +88,8 @@ fn upstreams(
     let tls = needs_tls.then(|| tls.config(&tls.store(), &[])).transpose();
     let options = UpstreamOptions::new(headers, meta, tls.map_err(to_py_error)?)
         .map_err(|error| PyValueError::new_err(format!("headers: {error}")))?;
-    let resolve = || to.iter().map(|name| UpstreamAddress::resolve(name, &options)).collect();
-    let upstreams: io::Result<Vec<_>> = py.detach(resolve);
+    let upstreams = to.iter().map(|name| UpstreamAddress::parse(name, &options));
+    let upstreams: io::Result<Vec<_>> = upstreams.collect();
     let upstreams = upstreams.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => PyValueError::new_err(format!("to: {error}")),
         _ => error.into(),

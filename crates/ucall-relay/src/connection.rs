@@ -16,7 +16,7 @@ use ucall_server::{NativeContext, NativeOutcome, Token};
 
 use crate::ends::{ConnectionEnd, EndedConnection, GivenUp, LostCall};
 use crate::http::{self, HttpReplyReader, HttpTarget};
-use crate::options::UpstreamAddress;
+use crate::options::{Destination, UpstreamAddress};
 use crate::replies::{NO_CALL, ReplyReader, UpstreamReply, to_one_line};
 use crate::request::{CallContext, end_call, write_cancel, write_meta};
 use crate::secure::Transport;
@@ -352,12 +352,12 @@ impl Connection {
     /// Connects, sends or closes, at the end of a turn. Returns how it has ended, if it has.
     pub(crate) fn advance(
         &mut self,
-        address: &SockAddr,
+        destination: &Destination,
         now: Instant,
         context: &mut dyn NativeContext,
     ) -> Option<EndedConnection> {
         if self.ended.is_none() {
-            self.step(address, now, context);
+            self.step(destination, now, context);
             let held = self.held_bytes();
             let held = if held > MemoryBudget::UNRESERVED_BYTES { held } else { 0 };
             if !context.reserve(&mut self.reserved, held) {
@@ -375,14 +375,15 @@ impl Connection {
         Some(EndedConnection { end, lost })
     }
 
-    fn step(&mut self, address: &SockAddr, now: Instant, context: &mut dyn NativeContext) {
+    fn step(&mut self, destination: &Destination, now: Instant, context: &mut dyn NativeContext) {
         match self.state {
-            ConnectionState::New => match context.connect(address) {
-                Ok(attempt) => {
-                    let until = now + CONNECT_TIMEOUT;
-                    self.state = ConnectionState::Connecting { attempt, until };
+            ConnectionState::New => match destination {
+                Destination::At(address) => self.connect(address, now, context),
+                Destination::Resolving => {}
+                // That is no failure of a server, and the next address has no open circuit.
+                Destination::Unknown(reason) => {
+                    self.ended = Some(ConnectionEnd::Refused(reason.clone()));
                 }
-                Err(error) => self.disconnected(&error),
             },
             ConnectionState::Connecting { until, .. } if until <= now => {
                 let millis = CONNECT_TIMEOUT.as_millis();
@@ -422,6 +423,16 @@ impl Connection {
                 }
             }
             ConnectionState::Connecting { .. } | ConnectionState::Closed => {}
+        }
+    }
+
+    fn connect(&mut self, address: &SockAddr, now: Instant, context: &mut dyn NativeContext) {
+        match context.connect(address) {
+            Ok(attempt) => {
+                let until = now + CONNECT_TIMEOUT;
+                self.state = ConnectionState::Connecting { attempt, until };
+            }
+            Err(error) => self.disconnected(&error),
         }
     }
 

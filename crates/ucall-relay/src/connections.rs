@@ -102,6 +102,18 @@ impl Connections {
         Some(result)
     }
 
+    /// The same for all connections.
+    pub(crate) fn change_all(&mut self, change: impl Fn(&mut Connection)) {
+        for key in 0..self.entries.len() {
+            self.change(key as u32, &change);
+        }
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.len() == self.free_keys.len()
+    }
+
     /// Advances the connections that something has happened to, and those that are due. Removes
     /// those that end, and passes them to `ended`.
     pub(crate) fn advance(

@@ -15,6 +15,7 @@ use ucall_server::{
     CallMetrics, Deadline, DeferredCalls, NativeContext, NativeHandler, NativeOutcome, Token,
 };
 
+use crate::names::NameProblem;
 use crate::options::RelayOptions;
 use crate::procedures::RelayHandler;
 
@@ -24,6 +25,7 @@ pub struct RelayHarness {
     calls: DeferredCalls<(), NativeOutcome>,
     network: FakeNetwork,
     timeout: Duration,
+    problem: Arc<NameProblem>,
     /// The connection that calls come from.
     pub caller: Option<Id>,
     /// The time.
@@ -65,8 +67,10 @@ impl RelayHarness {
     /// sockets.
     pub fn new(options: RelayOptions, held_bytes_max: usize, sockets_max: usize) -> Self {
         let (calls, now) = (DeferredCalls::new(10_000, "max_running_calls"), Instant::now());
-        let timeout = options.timeout;
-        let handler = RelayHandler::new(Arc::new(options), calls.outcomes().clone(), now);
+        let (timeout, options) = (options.timeout, Arc::new(options));
+        let problem = Arc::<NameProblem>::default();
+        let outcomes = calls.outcomes().clone();
+        let handler = RelayHandler::new(options, outcomes, problem.clone(), now);
         let network = FakeNetwork {
             sockets: BTreeMap::new(),
             free: BTreeSet::new(),
@@ -78,7 +82,7 @@ impl RelayHarness {
             advanced: 0,
             sent: Vec::new(),
         };
-        Self { handler, calls, network, timeout, caller: None, now }
+        Self { handler, calls, network, timeout, problem, caller: None, now }
     }
 
     /// Calls `up.NAME` with the text of params and of `_meta`. Returns the token of the call, which
@@ -142,6 +146,20 @@ impl RelayHarness {
             self.calls.outcomes().push(token, NativeOutcome::Reply(Err(deadline.error())));
         }
         self.handler.turn_ended(self.now, &mut self.network);
+    }
+
+    /// Takes turns until the names that are due are resolved.
+    pub fn resolve_names(&mut self) {
+        self.end_turn();
+        while self.handler.is_resolving() {
+            std::thread::yield_now();
+            self.end_turn();
+        }
+    }
+
+    /// What a health check says.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.get()
     }
 
     /// The caller of a call does not want its reply any more.

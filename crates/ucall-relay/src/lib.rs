@@ -7,7 +7,8 @@
 //! | `upstream` | one upstream: the choice of a connection |
 //! | `connections` | the connections to one upstream, by their keys |
 //! | `places` | where calls and sockets are |
-//! | `resolver` | resolves the name of an upstream again |
+//! | `names` | the addresses of names, each an upstream |
+//! | `resolver` | resolves the name of an upstream |
 //! | `connection` | one connection, without its socket |
 //! | `ends` | how connections and calls end |
 //! | `secure` | the TLS of a connection |
@@ -35,6 +36,7 @@ mod errors;
 mod harness;
 mod http;
 mod long_reply;
+mod names;
 mod options;
 mod pick;
 mod places;
@@ -55,7 +57,7 @@ mod tests;
 #[cfg(any(test, feature = "harness"))]
 pub use harness::{FakeSocket, RelayHarness};
 pub use http::HttpReplyReader;
-pub use options::{RelayOptions, UpstreamAddress, UpstreamOptions};
+pub use options::{Lookup, RelayOptions, UpstreamAddress, UpstreamOptions};
 pub use procedures::RelayModule;
 pub use replies::{ReplyReader, UpstreamReply};
 pub use rewrite::Rewrite;

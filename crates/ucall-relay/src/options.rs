@@ -56,6 +56,9 @@ impl RelayOptions {
     }
 }
 
+/// Finds the addresses of a name and a port; it may block.
+pub type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
+
 /// Where one upstream listens, and what it speaks.
 #[derive(Clone, Debug)]
 pub struct UpstreamAddress {
@@ -65,12 +68,24 @@ pub struct UpstreamAddress {
     pub(crate) label: String,
     /// The name and the port, if there is a name to resolve.
     pub(crate) host: Option<String>,
-    /// Tried in turn.
-    pub(crate) addresses: Vec<SockAddr>,
+    /// Where it is, unless that is a name.
+    pub(crate) address: Option<SockAddr>,
+    /// Resolves the name; it may block.
+    pub(crate) lookup: Lookup,
     /// Where calls are posted to over HTTP; `None` if they are sent as they are.
     pub(crate) http: Option<Arc<HttpTarget>>,
     /// `None` without TLS.
     pub(crate) tls: Option<UpstreamTls>,
+}
+
+/// Where an upstream is.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    At(SockAddr),
+    /// Its name is being resolved for the first time, and calls wait.
+    Resolving,
+    /// Its name has no address, for this reason.
+    Unknown(String),
 }
 
 /// How upstreams are called over HTTP and TLS.
@@ -106,26 +121,28 @@ pub(crate) struct UpstreamTls {
 }
 
 impl UpstreamAddress {
-    /// Resolves `tcp://host:port`, `unix:///path` or `http://host:port/path`; `tls` and `https`
-    /// are the same under TLS. May block.
+    /// Parses `tcp://host:port`, `unix:///path` or `http://host:port/path`; `tls` and `https` are
+    /// the same under TLS. A host is resolved later, beside the serving.
     ///
     /// # Errors
-    /// What is wrong with the address or a header; the error of the resolver.
-    pub fn resolve(name: &str, options: &UpstreamOptions) -> io::Result<Self> {
+    /// What is wrong with the address or a header.
+    pub fn parse(name: &str, options: &UpstreamOptions) -> io::Result<Self> {
+        let lookup: Lookup = Self::lookup;
         if let Some(path) = name.strip_prefix("unix://") {
             if !path.starts_with('/') {
                 return Err(unexpected(name));
             }
             let (name, label) = (name.to_owned(), name.to_owned());
-            let addresses = vec![SockAddr::unix(path)?];
-            return Ok(Self { name, label, host: None, addresses, http: None, tls: None });
+            let address = Some(SockAddr::unix(path)?);
+            return Ok(Self { name, label, host: None, address, lookup, http: None, tls: None });
         }
         let url = Url::parse(name).ok_or_else(|| unexpected(name))?;
-        let addresses =
-            Self::resolve_host(&url.host_and_port()).map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidInput => unexpected(name),
-                kind => io::Error::new(kind, format!("{}: {error}", url.label())),
-            })?;
+        let (host, address) = (url.host_and_port(), url.host_and_port().parse::<SocketAddr>().ok());
+        let has_port = host.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
+        let is_ip = url.host().parse::<IpAddr>().is_ok();
+        if !has_port || url.host().is_empty() || is_ip != address.is_some() {
+            return Err(unexpected(name));
+        }
         let http = url.default_port.is_some().then(|| {
             Arc::new(HttpTarget::new(url.authority, url.path, &options.headers, options.takes_meta))
         });
@@ -138,9 +155,9 @@ impl UpstreamAddress {
                 Some(UpstreamTls { config: config.clone(), name: host })
             }
         };
-        let is_name = url.host().parse::<IpAddr>().is_err();
-        let host = is_name.then(|| url.host_and_port());
-        Ok(Self { name: name.to_owned(), label: url.label(), host, addresses, http, tls })
+        let (host, address) = ((!is_ip).then_some(host), address.map(SockAddr::from));
+        let (name, label) = (name.to_owned(), url.label());
+        Ok(Self { name, label, host, address, lookup, http, tls })
     }
 
     /// Whether the address has a scheme with TLS.
@@ -148,14 +165,19 @@ impl UpstreamAddress {
         Url::parse(name).is_some_and(|url| url.is_encrypted())
     }
 
-    /// Resolves `host:port`. May block.
-    pub(crate) fn resolve_host(host: &str) -> io::Result<Vec<SockAddr>> {
-        let mut found: Vec<_> = host.to_socket_addrs()?.collect();
-        found.sort_by_key(SocketAddr::is_ipv6);
+    /// Resolves `host:port` as the system does. May block.
+    pub(crate) fn lookup(host: &str) -> io::Result<Vec<SocketAddr>> {
+        let found: Vec<_> = host.to_socket_addrs()?.collect();
         match found.is_empty() {
-            true => Err(io::Error::new(io::ErrorKind::NotFound, "it has no address")),
-            false => Ok(found.into_iter().map(SockAddr::from).collect()),
+            true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has none")),
+            false => Ok(found),
         }
+    }
+
+    /// The same upstream, whose name another function resolves.
+    #[cfg(any(test, feature = "harness"))]
+    pub fn with_lookup(self, lookup: Lookup) -> Self {
+        Self { lookup, ..self }
     }
 
     /// The address without the path of a URL, for metrics and logs.
@@ -238,8 +260,8 @@ mod tests {
 
     use super::*;
 
-    fn resolve(name: &str) -> io::Result<UpstreamAddress> {
-        UpstreamAddress::resolve(name, &UpstreamOptions::default())
+    fn parse(name: &str) -> io::Result<UpstreamAddress> {
+        UpstreamAddress::parse(name, &UpstreamOptions::default())
     }
 
     fn with_tls() -> UpstreamOptions {
@@ -255,10 +277,10 @@ mod tests {
             ("https://[::1]:2/path", "::1"),
             ("https://localhost", "localhost"),
         ] {
-            let tls = UpstreamAddress::resolve(name, &with_tls()).expect("it is valid").tls;
+            let tls = UpstreamAddress::parse(name, &with_tls()).expect("it is valid").tls;
             assert_eq!(tls.expect("it has TLS").name.to_str(), expected);
             assert!(UpstreamAddress::names_tls(name));
-            resolve(name).expect_err("it needs settings of TLS");
+            parse(name).expect_err("it needs settings of TLS");
         }
         assert!(!UpstreamAddress::names_tls("tcp://127.0.0.1:1"));
     }
@@ -266,8 +288,8 @@ mod tests {
     #[test]
     fn addresses_of_other_forms_are_refused() {
         for name in ["tcp://127.0.0.1:1", "tcp://[::1]:8545", "unix:///run/a.sock"] {
-            let upstream = resolve(name).expect("it is valid");
-            assert_eq!((upstream.label(), upstream.addresses.len()), (name, 1));
+            let upstream = parse(name).expect("it is valid");
+            assert_eq!((upstream.label(), upstream.address.is_some()), (name, true));
             assert!(!upstream.is_http());
         }
         for name in [
@@ -284,8 +306,12 @@ mod tests {
             "http://127.0.0.1/a#b",
             "http://127.0.0.1?a",
             "http://127.0.0.1:x/",
+            "http://[::1/",
+            "tcp://::1:1",
+            "tcp://:1",
+            "tcp://a:65536",
         ] {
-            let error = resolve(name).expect_err("it is invalid");
+            let error = parse(name).expect_err("it is invalid");
             assert!(error.to_string().ends_with(&format!("got {name:?}")), "{error}");
         }
     }
@@ -299,10 +325,10 @@ mod tests {
             ("http://[::1]:82", "http://[::1]:82", "[::1]:82"),
             ("https://127.0.0.1/key", "https://127.0.0.1", "127.0.0.1:443"),
         ] {
-            let upstream = UpstreamAddress::resolve(name, &with_tls()).expect("it is valid");
+            let upstream = UpstreamAddress::parse(name, &with_tls()).expect("it is valid");
             let expected = SockAddr::from(address.parse::<SocketAddr>().expect("an address"));
             assert_eq!((upstream.label(), upstream.is_http()), (label, true));
-            assert_eq!(format!("{:?}", upstream.addresses), format!("{:?}", [expected]));
+            assert_eq!(format!("{:?}", upstream.address), format!("{:?}", Some(expected)));
         }
     }
 }

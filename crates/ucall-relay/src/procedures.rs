@@ -14,6 +14,7 @@ use ucall_server::{
 
 use crate::ends::LostCall;
 use crate::errors::{out_of_resources, too_long, unavailable};
+use crate::names::{NameProblem, Names};
 use crate::options::RelayOptions;
 use crate::pick::{Picker, by_hash, param};
 use crate::places::{Place, Places};
@@ -32,6 +33,7 @@ const CACHED_BYTES_MAX: usize = 64 * 1024;
 pub struct RelayModule {
     options: Arc<RelayOptions>,
     procedures: Vec<NativeProcedure>,
+    problem: Arc<NameProblem>,
 }
 
 impl RelayModule {
@@ -44,7 +46,13 @@ impl RelayModule {
             result: "{}",
             item: None,
         });
-        Self { procedures: procedures.collect(), options: Arc::new(options) }
+        let (procedures, problem) = (procedures.collect(), Arc::default());
+        Self { procedures, options: Arc::new(options), problem }
+    }
+
+    /// Why none of the upstreams has an address, if that is so, for a health check.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.get()
     }
 }
 
@@ -54,13 +62,15 @@ impl NativeModule for RelayModule {
     }
 
     fn handler(&self, outcomes: Arc<NativeOutcomes>, now: Instant) -> Box<dyn NativeHandler> {
-        Box::new(RelayHandler::new(self.options.clone(), outcomes, now))
+        let (options, problem) = (self.options.clone(), self.problem.clone());
+        Box::new(RelayHandler::new(options, outcomes, problem, now))
     }
 }
 
 /// The upstreams of a relay, as one worker uses them.
 pub(crate) struct RelayHandler {
     options: Arc<RelayOptions>,
+    names: Names,
     upstreams: Vec<Upstream>,
     picker: Picker,
     budget: RetryBudget,
@@ -158,6 +168,7 @@ impl NativeHandler for RelayHandler {
 
     fn turn_ended(&mut self, now: Instant, context: &mut dyn NativeContext) {
         (self.now, self.is_due) = (now, false);
+        self.names.poll(&mut self.upstreams, &self.outcomes, now);
         // Each call is passed on a bounded number of times.
         loop {
             let mut lost = Vec::new();
@@ -174,7 +185,10 @@ impl NativeHandler for RelayHandler {
     fn deadline(&self) -> Option<Instant> {
         match self.is_due {
             true => Some(self.now),
-            false => self.upstreams.iter().filter_map(Upstream::deadline).min(),
+            false => {
+                let upstreams = self.upstreams.iter().filter_map(Upstream::deadline);
+                upstreams.chain(self.names.deadline()).min()
+            }
         }
     }
 }
@@ -183,13 +197,13 @@ impl RelayHandler {
     pub(crate) fn new(
         options: Arc<RelayOptions>,
         outcomes: Arc<NativeOutcomes>,
+        problem: Arc<NameProblem>,
         now: Instant,
     ) -> Self {
-        let addresses = options.upstreams.iter().cloned().enumerate();
-        let upstream = |(index, address)| Upstream::new(index, address, options.failures_max, now);
-        let upstreams = addresses.map(upstream);
+        let (names, upstreams) = Names::new(&options, problem, now);
         Self {
-            upstreams: upstreams.collect(),
+            names,
+            upstreams,
             // Workers that pick in the same order would overload the same upstreams.
             picker: Picker::new(u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             budget: RetryBudget::new(),
@@ -202,6 +216,11 @@ impl RelayHandler {
             outcomes,
             options,
         }
+    }
+
+    #[cfg(any(test, feature = "harness"))]
+    pub(crate) fn is_resolving(&self) -> bool {
+        self.names.is_busy()
     }
 
     /// Calls that begin from now on arrived at `now`.
@@ -282,13 +301,14 @@ impl RelayHandler {
     ) -> Result<Picked, RpcError> {
         let (now, upstreams) = (self.now, &mut self.upstreams);
         self.candidates.clear();
-        let is_candidate =
-            |index: &usize| tried & (1 << *index) == 0 && upstreams[*index].admits(now);
-        self.candidates.extend((0..upstreams.len()).filter(is_candidate));
+        let untried = (0..upstreams.len()).filter(|index| tried & (1 << *index) == 0);
+        let admitting = untried.clone().filter(|index| upstreams[*index].admits(now));
+        self.candidates.extend(admitting.clone().filter(|index| !upstreams[*index].is_standby()));
         if self.candidates.is_empty() {
-            let is_probed =
-                |index: &usize| tried & (1 << *index) == 0 && upstreams[*index].admits_another(now);
-            self.candidates.extend((0..upstreams.len()).filter(is_probed));
+            self.candidates.extend(admitting);
+        }
+        if self.candidates.is_empty() {
+            self.candidates.extend(untried.filter(|index| upstreams[*index].admits_another(now)));
         }
         let stays = |index: &usize| !upstreams[*index].is_draining(now);
         if self.candidates.iter().any(stays) {
@@ -301,7 +321,7 @@ impl RelayHandler {
         loop {
             let picked = match value {
                 Some(value) => {
-                    by_hash(&self.candidates, value, |index| &upstreams[index].address().name)
+                    by_hash(&self.candidates, value, |index| upstreams[index].hash_name())
                 }
                 None => {
                     let outstanding = |index: usize| upstreams[index].outstanding();
@@ -337,7 +357,8 @@ impl RelayHandler {
             unavailable(was_sent, &reason)
         };
         // The only upstream may answer on another connection.
-        let is_only = self.upstreams.len() == 1 && !call.is_repeated;
+        let present = self.upstreams.iter().filter(|upstream| upstream.is_present()).count();
+        let is_only = present == 1 && !call.is_repeated;
         let text = text.filter(|_| !is_shortage && self.budget.spend());
         let (tried, takes_items) = (if is_only { 0 } else { call.tried }, call.context.takes_items);
         let picked = text.and_then(|text| {

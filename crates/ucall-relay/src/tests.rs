@@ -1,5 +1,6 @@
 //! Relays without sockets: limits at both sides, shortages, and the choice among upstreams.
 
+mod names;
 mod one_caller;
 
 use std::io;
@@ -17,7 +18,7 @@ use crate::rewrite::Rewrite;
 mod timeouts;
 
 fn options(upstreams: &[&str]) -> RelayOptions {
-    let resolve = |name: &&str| UpstreamAddress::resolve(name, &UpstreamOptions::default());
+    let resolve = |name: &&str| UpstreamAddress::parse(name, &UpstreamOptions::default());
     RelayOptions {
         methods: vec!["up.*".to_owned()],
         upstreams: upstreams.iter().map(resolve).collect::<io::Result<_>>().expect("addresses"),

@@ -86,7 +86,7 @@ fn a_tls_handshake_has_ten_seconds() {
     let settings = ClientSettings { trust: Trust::Anyone, identity: None, alpn: &[] };
     let tls = Some(settings.build().expect("it is valid"));
     let tls = UpstreamOptions::new(Vec::new(), false, tls).expect("there are no headers");
-    let upstream = UpstreamAddress::resolve("tls://127.0.0.1:1", &tls).expect("an address");
+    let upstream = UpstreamAddress::parse("tls://127.0.0.1:1", &tls).expect("an address");
     let mut relay = relay(RelayOptions { upstreams: vec![upstream], ..options(&[]) });
     call(&mut relay, "{}");
     connect(&mut relay);

@@ -1,21 +1,21 @@
 //! One upstream of a relay: its connections, and the choice of one for a call.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::RpcError;
-use ucall_server::{NativeContext, NativeOutcome, Token, UpstreamMetrics};
+use ucall_server::{Circuit, NativeContext, NativeOutcome, Token, UpstreamMetrics};
 
 use crate::breaker::{Breaker, BreakerChange};
 use crate::connection::{Connection, SHARED_BYTES_MAX, calls_max};
 use crate::connections::Connections;
 use crate::ends::{ConnectionEnd, GivenUp, LostCall};
 use crate::errors::overloaded;
-use crate::options::{RelayOptions, UpstreamAddress};
+use crate::options::{Destination, RelayOptions, UpstreamAddress};
 use crate::places::{Place, Places};
 use crate::request::CallContext;
-use crate::resolver::Resolver;
 use crate::shares::Shares;
 use crate::slots::PendingCall;
 
@@ -32,9 +32,18 @@ pub(crate) struct Upstream {
     /// Its place among the upstreams of the relay.
     index: usize,
     address: UpstreamAddress,
-    resolver: Resolver,
-    /// Counts the attempts to connect, which try the addresses in turn.
-    attempts: usize,
+    /// Which name it has, if it has one.
+    name: Option<usize>,
+    destination: Destination,
+    socket_address: Option<SocketAddr>,
+    /// What it is picked by if a param picks: addresses of one name differ.
+    hash_name: String,
+    /// Whether it takes calls only if no other does: its name has addresses of IPv4, too.
+    is_standby: bool,
+    /// Whether its name has this address no more, so that it takes no calls.
+    is_removed: bool,
+    /// Whether it has failed since the last time.
+    has_failed: bool,
     connections: Connections,
     shares: Shares,
     breaker: Breaker,
@@ -63,9 +72,14 @@ impl Upstream {
     ) -> Self {
         Self {
             index,
-            resolver: Resolver::default(),
+            hash_name: address.name.clone(),
             address,
-            attempts: 0,
+            name: None,
+            destination: Destination::Resolving,
+            socket_address: None,
+            is_standby: false,
+            is_removed: false,
+            has_failed: false,
             connections: Connections::default(),
             shares: Shares::default(),
             breaker: Breaker::new(failures_max),
@@ -83,6 +97,82 @@ impl Upstream {
         &self.address
     }
 
+    /// What it is picked by if a param picks.
+    pub(crate) fn hash_name(&self) -> &str {
+        &self.hash_name
+    }
+
+    /// Sets the index of its name, and where it is.
+    pub(crate) fn set_name(&mut self, name: Option<usize>, destination: Destination) {
+        (self.name, self.destination) = (name, destination);
+    }
+
+    pub(crate) fn name(&self) -> Option<usize> {
+        self.name
+    }
+
+    pub(crate) fn destination(&self) -> &Destination {
+        &self.destination
+    }
+
+    /// The address that was found for its name.
+    pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
+        self.socket_address
+    }
+
+    /// Sets the address that was found for its name.
+    pub(crate) fn set_address(&mut self, address: SocketAddr, is_standby: bool) {
+        if matches!(self.destination, Destination::Unknown(_)) {
+            self.warnings.push(format!("relay: {} has an address now", self.address.label));
+        }
+        self.destination = Destination::At(address.into());
+        (self.socket_address, self.is_standby) = (Some(address), is_standby);
+        self.hash_name = format!("{} {address}", self.address.name);
+        self.connections.change_all(|_| ());
+    }
+
+    /// Its name has not been resolved; an address that is known stays.
+    pub(crate) fn set_unknown(&mut self, reason: &str) {
+        if matches!(self.destination, Destination::At(_)) {
+            return;
+        }
+        let reason = format!("it has no address: {reason}");
+        if self.reason != reason {
+            self.warnings.push(format!("relay: {}: {reason}", self.address.label));
+        }
+        self.destination = Destination::Unknown(reason.clone());
+        self.reason = reason;
+        self.connections.change_all(|_| ());
+    }
+
+    /// Its name has this address no more, or has it again.
+    pub(crate) fn set_removed(&mut self, is_removed: bool) {
+        if is_removed && !self.is_removed {
+            self.connections.change_all(Connection::retire);
+        }
+        self.is_removed = is_removed;
+    }
+
+    /// Whether it is removed and has ended its calls.
+    pub(crate) fn is_free(&self) -> bool {
+        self.is_removed && self.connections.is_empty()
+    }
+
+    /// Whether it takes calls.
+    pub(crate) fn is_present(&self) -> bool {
+        !self.is_removed && !matches!(self.destination, Destination::Unknown(_))
+    }
+
+    /// Whether other upstreams of its name come first.
+    pub(crate) fn is_standby(&self) -> bool {
+        self.is_standby
+    }
+
+    /// Whether it has failed since the last time.
+    pub(crate) fn take_has_failed(&mut self) -> bool {
+        std::mem::take(&mut self.has_failed)
+    }
+
     /// Why it has failed last.
     pub(crate) fn reason(&self) -> &str {
         &self.reason
@@ -90,12 +180,12 @@ impl Upstream {
 
     /// Whether the circuit breaker lets a call begin.
     pub(crate) fn admits(&self, now: Instant) -> bool {
-        self.breaker.admits(now)
+        self.is_present() && self.breaker.admits(now)
     }
 
     /// Whether it lets another begin beside a probe, if no other upstream takes the call.
     pub(crate) fn admits_another(&self, now: Instant) -> bool {
-        self.breaker.admits_another(now)
+        self.is_present() && self.breaker.admits_another(now)
     }
 
     /// Whether it has said that it ends, so that calls should go to another.
@@ -273,16 +363,12 @@ impl Upstream {
         sockets: &mut Places,
         lost: &mut Vec<LostCall>,
     ) {
-        if let Some(addresses) = self.resolver.take() {
-            self.address.addresses = addresses;
-        }
-        let addresses = &self.address.addresses;
-        let Some(address) = addresses.get(self.attempts % addresses.len().max(1)) else { return };
+        let destination = &self.destination;
         let (upstream, mut ends) = (self.index, Vec::new());
         self.connections.advance(
             now,
             |connection, it| {
-                let end = it.advance(address, now, context);
+                let end = it.advance(destination, now, context);
                 if let Some(id) = it.id() {
                     sockets.set(id.index as usize, Place { upstream, connection, slot: 0 });
                 }
@@ -297,8 +383,7 @@ impl Upstream {
             match end {
                 ConnectionEnd::Done => {}
                 ConnectionEnd::Failed(reason) => {
-                    self.attempts += 1;
-                    self.resolver.start(&self.address, now);
+                    self.has_failed = true;
                     self.fail(reason, now);
                 }
                 ConnectionEnd::Refused(reason) => {
@@ -318,7 +403,15 @@ impl Upstream {
         if self.metrics.is_none() {
             self.metrics = context.metrics().map(|it| UpstreamMetrics::new(it.clone(), label));
         }
-        let (outstanding, circuit) = (self.outstanding(), self.breaker.circuit());
+        if self.is_free() {
+            self.metrics = None;
+            return;
+        }
+        let circuit = match self.destination {
+            Destination::Unknown(_) => Circuit::Open,
+            _ => self.breaker.circuit(),
+        };
+        let outstanding = self.outstanding();
         let failures = std::mem::take(&mut self.failures);
         if let Some(metrics) = &mut self.metrics {
             metrics.update(outstanding, failures, circuit);
