@@ -287,6 +287,8 @@ def test_a_time_limit_that_the_program_sets_is_sent_without_headers(new_client: 
             request = json.loads(peer.raw_request())
             if request["method"] == "count":  # No probe.
                 seen.append(request)
+            if "id" not in request:  # A cancellation.
+                continue
             body = {"jsonrpc": "2.0", "id": request["id"], **error(-32002)}
             peer.send(json.dumps(body).encode() + b"\n")
 
