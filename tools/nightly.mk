@@ -18,3 +18,8 @@ test-mutations: setup test-programs $(MUTATION)/cosmic-ray-$(COSMIC_RAY) $(MUTAT
 test-mutations: #: Change the modules that decide everywhere, and fail at what no test sees (ONLY=balancer)
 	PATH="$(abspath $(MUTATION)/bin):$$PATH" $(PY) tools/mutation_test.py --only "$(ONLY)" \
 		--cosmic-ray $(abspath $(MUTATION)/venv/bin/cosmic-ray)
+
+SECONDS_EACH ?= 10
+.PHONY: test-fairness
+test-fairness: setup #: Compare the times of callers beside one attacker of each kind with those alone
+	cd tests && $(abspath $(PY)) -m fairness --seconds $(SECONDS_EACH)

@@ -433,7 +433,7 @@ describe("WebSocket", () => {
       client.addEventListener("statechange", () => {
         if (client.state === "open") client.call("sum", { a: 1, b: 2 }).catch(() => {});
       });
-      await eventually(() => delays.length >= 6);
+      await eventually(() => delays.length >= 6 || count > 20);
       client.close();
       assert.deepEqual(delays.slice(0, 6), [75, 150, 300, 600, 750, 750]);
       assert.ok(count <= delays.length + 1, `${count} connections, ${delays.length} delays`);
@@ -451,7 +451,7 @@ describe("WebSocket", () => {
       });
       delays.length = 0;
       const client = connect("ws", { minDelayMs: 100, maxDelayMs: 1000 });
-      await eventually(() => delays.length >= 6);
+      await eventually(() => delays.length >= 6 || count > 20);
       client.close();
       assert.deepEqual(delays.slice(0, 6), [75, 150, 300, 600, 750, 750]);
       assert.ok(count <= delays.length + 1);
