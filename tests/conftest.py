@@ -8,11 +8,16 @@ import programs
 import pytest
 import selection
 from outcomes import Outcomes
-from products import pytest_make_collect_report, pytest_runtest_makereport
+from products import (
+    pytest_ignore_collect,
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+)
 from selection import pytest_collection_modifyitems
 
 __all__ = [
     "pytest_collection_modifyitems",
+    "pytest_ignore_collect",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
 ]

@@ -24,8 +24,10 @@ import ucall.aio
 import ucall.cli
 import ucall.client
 import ucall.posix
-import ucall.queue
-import ucall.uring  # noqa: F401
+import ucall.uring
+
+with suppress(ImportError):  # In a build without queues.
+    import ucall.queue  # noqa: F401
 
 Request = dict[str, Any]
 
