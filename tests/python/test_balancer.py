@@ -91,6 +91,14 @@ def test_a_member_that_fails_rests_and_is_probed_after_growing_pauses() -> None:
     assert member.is_up
 
 
+@pytest.mark.parametrize(("number", "pause_s"), [(0.0, 0.05), (1.0, 0.1)])
+def test_up_to_half_of_a_pause_is_left_out(number: float, pause_s: float) -> None:
+    made = Made(lambda address: "", lambda: number, resolves=False)
+    made.update([Address("host")], 0.0)
+    made.fail(made.members[0], 0.0)
+    assert made.members[0].rests_until == pytest.approx(pause_s)
+
+
 def test_many_calls_that_fail_at_once_are_one_failure() -> None:
     made = balancer(2)
     for _ in range(50):
@@ -106,8 +114,8 @@ def test_a_slow_start() -> None:
     made.probed(member, 1.0, is_alive=True)
     shares = [picked(made, 1.0 + seconds)["host0"] / 1000 for seconds in (0, 5, 9.9)]
     assert shares[0] < 0.06 < shares[1] < 0.2 < shares[2]
-    made.poll_probes(11.1)
-    assert made.pairs is not None and picked(made, 11.1)["host0"] > 200
+    made.poll_probes(11.0)
+    assert made.pairs is not None and picked(made, 11.0)["host0"] > 200
 
 
 def test_a_slow_start_relieves_busy_addresses() -> None:
@@ -132,6 +140,7 @@ def test_a_removed_address_gets_no_calls() -> None:
     made = balancer(3)
     member = made.members[0]
     assert made.update([Address("host1"), Address("host2")], 1.0) == [member]
+    assert not member.is_up
     assert picked(made, 1.0).keys() == {"host1", "host2"}
     made.probed(member, 2.0, is_alive=True)
     made.succeed(member, 2.0)
@@ -173,6 +182,46 @@ def test_a_broker_that_reports_ever_new_members_displaces_none() -> None:
         new = [f"new{now}-{number}" for number in range(10)]
         assert found_by_broker(made, [*new, *known], float(now)) == [*known, "a", "b", "c"]
     assert found_by_broker(made, [*new, *known], 62.0) == [*known, *new[:3]]
+
+
+def test_an_overloaded_member_stays_though_a_broker_reports_it_no_more() -> None:
+    made = balancer(2)
+    one, other = made.members
+    for member in (one, other):
+        member.pause_s = 10.0
+        made.fail(member, 0.0)
+    made.probed(one, 1.0, is_alive=True)
+    made.overload(one, 1.0, 30)
+    # It has only asked for a pause; the other one is down for long.
+    assert made.with_missing([], 1.0) == [one.address]
+
+
+def test_a_call_is_not_sent_again_to_a_server_that_was_tried() -> None:
+    made = balancer(3)
+    assert made.pairs is not None
+    assert picked(made, 0, tried=made.members[:2]).keys() == {"host2"}
+    assert made.pick(0, made.members) is None
+
+
+def test_a_broker_gets_calls_while_no_server_is_up() -> None:
+    made, broker = balancer(2), Member(Address("broker"), "pool")
+    made.fallback = broker
+    assert picked(made, 0).keys() == {"host0", "host1"}
+    for member in made.members:
+        made.fail(member, 0.0)
+    assert picked(made, 0).keys() == {"broker"}
+    assert made.pick(0, [broker]) is None
+    # One that has asked for a pause is not passed over.
+    made.members[0].is_overloaded = True
+    assert picked(made, 0).keys() == {"host1"}
+
+
+def test_members_are_inspected_once_a_second() -> None:
+    made = balancer(2)
+    made.poll_probes(5.0)
+    assert made.next_due == 6.0
+    made.fail(made.members[0], 5.0)
+    assert made.next_due == made.members[0].rests_until
 
 
 def test_without_any_that_is_up_resting_ones_are_tried() -> None:
@@ -276,12 +325,12 @@ def judge(outcome: _core.Reply | Exception) -> tuple[Verdict, Made, Member[str]]
         (error(-32003, {"max_subscriptions": 1024}), Verdict.DONE, True),
         (reply([error(-32002).data(), error(-32003).data()]), Verdict.RESEND, False),
         (ucall.ConnectionError("cut"), Verdict.RESEND_IF_IDEMPOTENT, False),
-        (ucall.HTTPError(502), Verdict.RESEND_IF_IDEMPOTENT, False),
+        (ucall.HTTPError(500), Verdict.RESEND_IF_IDEMPOTENT, False),
         (ucall.HTTPError(503), Verdict.RESEND_IF_IDEMPOTENT, False),
         (not_sent(ucall.HTTPError(503)), Verdict.RESEND, False),
         (error(-32007), Verdict.RESEND_IF_IDEMPOTENT, True),
         (ucall.TimeoutError("late"), Verdict.DONE, True),
-        (ucall.HTTPError(401), Verdict.DONE, True),
+        (ucall.HTTPError(499), Verdict.DONE, True),
         (error(-32603), Verdict.DONE, True),
         (reply([error(-32002).data(), {"id": 1, "result": "-32003"}]), Verdict.DONE, True),
         (ValueError("another call has the id"), Verdict.DONE, True),
@@ -303,6 +352,12 @@ def test_retry_after_is_honoured() -> None:
     assert judge(ucall.HTTPError(503))[2].rests_until == 1
     assert judge(ucall.HTTPError(503, retry_after_s=7))[2].rests_until == 7
     assert judge(ucall.HTTPError(503, retry_after_s=2**64))[2].rests_until == 30
+
+
+def test_a_batch_that_is_refused_counts_as_its_first_call() -> None:
+    overloaded, draining = error(-32003, {"retry_after_ms": 5000}).data(), error(-32002).data()
+    assert judge(reply([overloaded, draining]))[2].rests_until == 5
+    assert judge(reply([draining, overloaded]))[2].rests_until <= 0.1
 
 
 def test_a_server_that_refuses_websockets_may_be_back_soon() -> None:
@@ -342,9 +397,9 @@ def test_a_refused_call_does_not_go_to_another_overloaded_server() -> None:
 
 
 def test_which_replies_mean_that_a_server_takes_calls() -> None:
-    assert is_alive(error(-32601)) and is_alive(ucall.HTTPError(401))
+    assert is_alive(error(-32601)) and is_alive(ucall.HTTPError(499))
     assert not is_alive(error(-32002)) and not is_alive(ucall.ConnectionError("refused"))
-    assert not is_alive(ucall.HTTPError(502)) and not is_alive(ucall.TimeoutError("late"))
+    assert not is_alive(ucall.HTTPError(500)) and not is_alive(ucall.TimeoutError("late"))
     assert is_refused(error(-32007)) and not is_refused(reply({"id": 1, "result": 1}))
 
 

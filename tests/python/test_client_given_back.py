@@ -1,0 +1,282 @@
+"""What clients give back: connections, threads, tasks and calls, when they close or go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from ucall import _core, aio
+from ucall._client.aio_balanced import first_async_result
+from ucall._client.hedge import first_result
+from ucall.client import Client
+
+KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
+SERVERS = ["tcp://127.0.0.1:1", "tcp://127.0.0.2:1"]
+
+
+class Pool:
+    """The connections to one server, which notes what happens to them."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def close(self) -> None:
+        self.events.append("close")
+
+    def close_idle(self) -> None:
+        self.events.append("close_idle")
+
+    def exchange(self, request: _core.Request, ids: Any, timeout: float | None) -> _core.Reply:
+        self.events.append(json.loads(request.document)["method"])
+        reader = _core.ReplyReader(http=False, reply_bytes_max=1000)
+        text = {"jsonrpc": "2.0", "id": next(iter(ids)), "result": 1}
+        [reply] = reader.feed(json.dumps(text).encode() + b"\n")
+        assert isinstance(reply, _core.Reply)
+        return reply
+
+
+class AsyncPool(Pool):
+    """The same in asyncio."""
+
+    async def exchange(  # type: ignore[override]
+        self, request: _core.Request, ids: Any, timeout: float | None
+    ) -> _core.Reply:
+        return super().exchange(request, ids, timeout)
+
+
+def run(kind: str, work: Any, uris: Any, **options: Any) -> None:
+    """Runs a function with a client; one of asyncio within its loop."""
+    if kind == "threads":
+        work(Client(uris, **options))
+        return
+
+    async def main() -> None:
+        result = work(aio.Client(uris, **options))
+        if result is not None:
+            await result
+
+    asyncio.run(main())
+
+
+def close(client: Any) -> None:
+    """Closes a client, also one of asyncio, whose method does not wait."""
+    client._pool.close()
+
+
+@KINDS
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_the_shared_connection_is_closed(kind: str, scheme: str) -> None:
+    made = Pool()
+
+    def work(client: Any) -> None:
+        if kind == "threads":
+            client._pool._channel = made
+        else:
+            made.is_closed, made.ids = False, []  # type: ignore[attr-defined]
+            client._pool._connection = made
+        close(client)
+
+    run(kind, work, f"{scheme}://127.0.0.1:1")
+    assert made.events == ["close"]
+
+
+@KINDS
+def test_what_repeats_calls_over_tcp_is_closed(kind: str) -> None:
+    made = Pool()
+
+    def work(client: Any) -> None:
+        client._pool._tcp = made
+        close(client)
+
+    run(kind, work, "udp://127.0.0.1:1", tcp_fallback=True)
+    assert made.events == ["close"]
+
+
+@KINDS
+def test_the_connections_to_all_servers_and_the_broker_are_closed(kind: str) -> None:
+    made = [Pool(), Pool(), Pool()]
+
+    def work(client: Any) -> None:
+        servers = client._pool._servers
+        for member, pool in zip(servers.balancer.members, made, strict=False):
+            member.pool = pool
+        servers.group = made[2]
+        close(client)
+
+    run(kind, work, SERVERS)
+    assert [it.events for it in made] == [["close"]] * 3
+
+
+def test_the_threads_of_hedged_calls_end() -> None:
+    with Client(SERVERS, hedge=True) as client:
+        hedge = client._pool._hedge
+        before = set(threading.enumerate())
+        assert hedge.run(lambda: 1, 60, lambda: False) == 1
+        [thread] = set(threading.enumerate()) - before
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_probes_in_asyncio_end() -> None:
+    async def main() -> None:
+        client = aio.Client(SERVERS)
+        servers = client._pool._servers
+        began = asyncio.Event()
+
+        async def probe() -> None:
+            began.set()
+            await asyncio.get_running_loop().create_future()
+
+        servers.start(probe())
+        await began.wait()
+        servers.balancer.members[0].is_probing = True
+        [task] = servers._tasks
+        close(client)
+        done, _ = await asyncio.wait({task}, timeout=60)
+        assert done and task.cancelled() and not servers.balancer.members[0].is_probing
+
+    asyncio.run(main())
+
+
+@KINDS
+def test_the_idle_connections_to_removed_addresses_are_closed(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    made: list[Pool] = []
+    numbers = [1, 2]
+
+    def resolve(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{number}", 1)) for number in numbers]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+    def work(client: Any) -> Any:
+        servers = client._pool._servers
+        servers.balancer._make_pool = lambda _: made.append(Pool()) or made[-1]
+        if kind == "threads":
+            servers.resolve()
+            del numbers[0]
+            return servers.resolve()
+
+        async def resolve_twice() -> None:
+            await servers.resolve()
+            del numbers[0]
+            await servers.resolve()
+
+        return resolve_twice()
+
+    run(kind, work, "dns+tcp://server.test:1")
+    assert [it.events for it in made] == [["close_idle"], []]
+
+
+@KINDS
+@pytest.mark.parametrize("is_up", [False, True])
+def test_a_probe_of_a_server_that_was_down_opens_a_connection(kind: str, is_up: bool) -> None:
+    """One that is idle may be to a process that has ended."""
+    made = Pool() if kind == "threads" else AsyncPool()
+
+    def work(client: Any) -> Any:
+        pool = client._pool
+        member = pool._balancer.members[0]
+        member.pool, member.is_up = made, is_up
+        return pool._probe(member)
+
+    run(kind, work, SERVERS)
+    assert made.events == ([] if is_up else ["close_idle"]) + ["$/probe"]
+
+
+@KINDS
+def test_a_call_earns_a_tenth_of_another_attempt(kind: str) -> None:
+    made = Pool() if kind == "threads" else AsyncPool()
+    budgets: list[Any] = []
+
+    def work(client: Any) -> Any:
+        for member in client._pool._balancer.members:
+            member.pool = made
+        budget = client._pool._balancer.budget
+        budgets.append(budget)
+        budget.saved = 0.0
+        return client.call("get")
+
+    run(kind, work, SERVERS)
+    assert budgets[0].saved == pytest.approx(0.1)
+
+
+def test_the_calls_of_an_earlier_loop_do_not_count() -> None:
+    client = aio.Client(SERVERS)
+    servers = client._pool._servers
+
+    async def use() -> None:
+        servers.use_running_loop()
+
+    asyncio.run(use())
+    servers.balancer.members[0].running.append(None)
+    asyncio.run(use())
+    assert servers.balancer.members[0].running == []
+
+
+def test_the_slower_attempt_is_cancelled() -> None:
+    attempts: list[Future[int]] = []
+
+    def begin() -> Future[int]:
+        attempts.append(Future())
+        if len(attempts) == 2:
+            attempts[1].set_result(2)
+        return attempts[-1]
+
+    assert first_result(begin, (0.0,), lambda: True) == 2
+    assert attempts[0].cancelled()
+
+
+def test_the_slower_attempt_is_cancelled_in_asyncio() -> None:
+    async def main() -> None:
+        attempts: list[asyncio.Future[int]] = []
+
+        def begin() -> asyncio.Future[int]:
+            attempts.append(asyncio.get_running_loop().create_future())
+            if len(attempts) == 2:
+                attempts[1].set_result(2)
+            return attempts[-1]
+
+        async def may_hedge() -> bool:
+            return True
+
+        assert await first_async_result(begin, (0.0,), may_hedge) == 2
+        assert attempts[0].cancelled()
+
+    asyncio.run(main())
+
+
+def test_sixteen_sockets_of_udp_are_kept() -> None:
+    with Client("udp://127.0.0.1:1") as client:
+        made = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(17)]
+        for it in made:
+            client._pool._return(it)
+        assert [it.fileno() >= 0 for it in made] == [True] * 16 + [False]
+    assert all(it.fileno() < 0 for it in made)
+
+
+def test_calls_on_a_raw_connection_are_cancelled_when_it_closes() -> None:
+    """The server cannot tell the end of the connection from that of its requests."""
+    sent: list[Any] = []
+
+    class Connection(Pool):
+        ids = (1, 2)
+
+        def cancel(self, request: _core.Request) -> None:
+            sent.append(json.loads(request.document)["params"])
+
+    async def main() -> None:
+        for scheme in ("tcp", "ws"):
+            client: Any = aio.Client(f"{scheme}://127.0.0.1:1")
+            client._pool._connection = Connection()
+            close(client)
+
+    asyncio.run(main())
+    assert sent == [{"id": 1}, {"id": 2}]
