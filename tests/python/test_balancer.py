@@ -216,6 +216,14 @@ def test_a_broker_gets_calls_while_no_server_is_up() -> None:
     assert picked(made, 0).keys() == {"host1"}
 
 
+def test_a_name_is_resolved_once_it_has_an_address_or_a_broker() -> None:
+    made = balancer(0, resolves=True)
+    assert not made.is_resolved
+    made.fallback = Member(Address("broker"), "pool")
+    assert made.is_resolved
+    assert balancer(1, resolves=True).is_resolved
+
+
 def test_members_are_inspected_once_a_second() -> None:
     made = balancer(2)
     made.poll_probes(5.0)
