@@ -323,6 +323,7 @@ def test_documented_defaults_are_the_defaults() -> None:
         "allowed_hosts",
         "allow_origins",
         "trusted_proxies",
+        "max_connections_per_peer",
         "max_image_pixels",
         "max_held_image_pixels",
         "ready_timeout_s",
