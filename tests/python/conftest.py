@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import forking
 import pytest
 from both_clients import new_client
 from serving import NO_URING, Serve
@@ -38,11 +39,14 @@ collect_ignore = [
 gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Freezes pytest's objects, so that a test that collects garbage does not traverse them."""
     gc.enable()
     gc.collect()
     gc.freeze()
+    # Its descriptors are there before a test counts its own.
+    if not session.config.option.collectonly:
+        forking.server()
 
 
 @pytest.fixture(params=["posix", "uring"])

@@ -63,7 +63,8 @@ class _Server:
 
 
 @functools.cache
-def _server() -> _Server:
+def server() -> _Server:
+    """That of this test process, which starts at its first use."""
     return _Server()
 
 
@@ -92,7 +93,7 @@ class Python(subprocess.Popen[Any]):
         inherited = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
         self._status, theirs = socket.socketpair()
         with theirs:
-            self.pid = _server().fork(request, [*inherited, theirs.fileno()])
+            self.pid = server().fork(request, [*inherited, theirs.fileno()])
         self._child_created = True
         names = ["p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"]
         self._close_pipe_fds(*(how[name] for name in names))
