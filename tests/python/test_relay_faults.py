@@ -12,14 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import NO_URING
 
-from harness import Wire, eventually, free_port, program, request
+from harness import HOST, Wire, eventually, free_port, program, request
 
 UPSTREAM = """
 import os, signal, sys
@@ -37,11 +37,25 @@ def run(n: int) -> int:
     return n
 
 
-server.start()
+# Its port is open. A call may end the process before another line.
 print("ready")
+server.start()
 sys.stdin.read()
 """
 CALLS_AT_ONCE = 20
+
+
+def upstream_program(port: str, *arguments: str) -> Any:
+    """An upstream on a port that one before it may have had a moment ago."""
+
+    def is_free() -> bool:
+        # A killed process with io_uring keeps its port for some milliseconds.
+        with suppress(OSError), socket.create_server((HOST, int(port))):
+            return True
+        return False
+
+    assert eventually(is_free)
+    return program(UPSTREAM, port, *arguments)
 
 
 class Load:
@@ -184,10 +198,10 @@ def test_no_call_runs_twice_when_its_upstream_is_killed(
         with under_load(found.port) as running:
             for _ in range(2):
                 # It dies after it has run a call and before it replies.
-                with program(UPSTREAM, upstream, str(log), "250") as process:
+                with upstream_program(upstream, str(log), "250") as process:
                     assert process.stdout.readline() == "ready\n"
                     assert process.wait(60) == -signal.SIGKILL
-            with program(UPSTREAM, upstream, str(log), "-1") as process:
+            with upstream_program(upstream, str(log), "-1") as process:
                 assert process.stdout.readline() == "ready\n"
                 assert has_progress(running)
         check(running, log, {-32005})
@@ -203,7 +217,7 @@ def test_no_call_runs_twice_when_its_upstream_is_killed(
 def test_calls_to_a_frozen_upstream_end_in_time(tmp_path: Path, engine: str, scheme: str) -> None:
     log, upstream = tmp_path / "log", str(free_port())
     with (
-        program(UPSTREAM, upstream, str(log), "-1") as process,
+        upstream_program(upstream, str(log), "-1") as process,
         relay(f"{scheme}://127.0.0.1:{upstream}", engine=engine, timeout_ms=300) as found,
     ):
         assert process.stdout.readline() == "ready\n"
@@ -234,7 +248,7 @@ def test_calls_to_a_frozen_upstream_end_in_time(tmp_path: Path, engine: str, sch
 def test_calls_to_a_slow_upstream_are_answered(tmp_path: Path, engine: str, scheme: str) -> None:
     log, upstream = tmp_path / "log", str(free_port())
     with (
-        program(UPSTREAM, upstream, str(log), "-1") as process,
+        upstream_program(upstream, str(log), "-1") as process,
         relay(f"{scheme}://127.0.0.1:{upstream}", engine=engine) as found,
     ):
         assert process.stdout.readline() == "ready\n"
@@ -262,13 +276,13 @@ def test_idempotent_calls_go_to_the_upstream_that_is_left(
     log, ports = tmp_path / "log", [str(free_port()), str(free_port())]
     to = [f"{scheme}://127.0.0.1:{port}" for port in ports]
     with (
-        program(UPSTREAM, ports[0], str(log), "-1") as stays,
+        upstream_program(ports[0], str(log), "-1") as stays,
         relay(*to, engine=engine, idempotent=["up.*"], max_failures=1) as found,
     ):
         assert stays.stdout.readline() == "ready\n"
         with under_load(found.port) as running:
             for _ in range(2):
-                with program(UPSTREAM, ports[1], str(log), "250") as process:
+                with upstream_program(ports[1], str(log), "250") as process:
                     assert process.stdout.readline() == "ready\n"
                     assert process.wait(60) == -signal.SIGKILL
             assert has_progress(running)
