@@ -83,8 +83,10 @@ impl Names {
         now: Instant,
     ) {
         for index in 0..self.names.len() {
-            let has_failed = upstreams.iter_mut().filter(|it| it.name() == Some(index));
-            let has_failed = has_failed.fold(false, |any, it| it.take_has_failed() || any);
+            let mut has_failed = false;
+            for upstream in upstreams.iter_mut().filter(|it| it.name() == Some(index)) {
+                has_failed |= upstream.take_has_failed();
+            }
             let Some(Name { resolver, .. }) = self.names.get_mut(index) else { continue };
             if has_failed {
                 resolver.refresh();
