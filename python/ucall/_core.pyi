@@ -271,16 +271,6 @@ class HttpRequest:
     def peer(self) -> tuple[str, int] | Process | None:
         """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
     @property
-    def transport(self) -> Literal["http", "websocket", "tcp", "udp", "nats"]:
-        """What the call has come by: ``"http"``, ``"websocket"``, ``"tcp"`` (the raw protocol, also
-        over a Unix socket), ``"udp"`` or ``"nats"``. No request can claim another one.
-        """
-    @property
-    def broker(self) -> Literal["nats"] | None:
-        """The kind of the broker that the caller is connected to, ``"nats"``; None if the caller is
-        connected to this server.
-        """
-    @property
     def user(self) -> Any:
         """The user that the server's ``auth`` returned; None without ``auth``."""
 
