@@ -25,7 +25,8 @@ def forked():
 def auth(ctx):
     return forked() and "somebody" if how == "auth" else "anybody"
 
-server = engine.Server(port=0, auth=auth if how == "auth" else None, slow_call_s=60)
+options = {"slow_call_s": 60, "drain_timeout_s": 3000}
+server = engine.Server(port=0, auth=auth if how == "auth" else None, **options)
 
 @server(name="def")
 def plain(value):

@@ -69,7 +69,7 @@ DAEMON = """
 import asyncio, logging
 logging.getLogger("ucall").setLevel("ERROR")
 importlib.import_module("ucall.server")._STOP_TIMEOUT_S = 0.05
-server = engine.Server(port=0)
+server = engine.Server(port=0, drain_timeout_s=3000)
 
 @server
 def block(seconds: float):
@@ -98,7 +98,7 @@ def test_a_server_in_a_daemon_thread_stops(engine: str, method: str) -> None:
 
 
 BACKGROUND = """
-server = engine.Server(port=0, slow_call_s=60)
+server = engine.Server(port=0, slow_call_s=60, drain_timeout_s=3000)
 
 @server(threads=True)
 def block(seconds: float):

@@ -59,6 +59,9 @@ class Pairs:
         """Options, which may include connection options by name."""
         own = {field.name for field in dataclasses.fields(nq.CommunicatorOptions)}
         connection = {name: given.pop(name) for name in list(given) if name not in own}
+        # Longer than a test waits: otherwise the end of a session by it would hide that it does not
+        # end by what the test does.
+        connection.setdefault("expire_s", 600.0)
         return nq.CommunicatorOptions(connection=nq.ConnectionOptions(**connection), **given)
 
     def server(self, **given: Any) -> nq.Communicator:
