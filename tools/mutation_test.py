@@ -94,6 +94,8 @@ def run(*command: str, may_fail: bool = False) -> str:
         "PYTHONPATH": os.pathsep.join([str(TREE / "python"), str(TREE / "tests")]),
         # Otherwise a change of the same length, within a second, would not be compiled.
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Outside of the tree, so that it is built once.
+        "CARGO_TARGET_DIR": str(FOLDER / "build"),
     }
     done = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode and not may_fail:

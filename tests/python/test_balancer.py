@@ -16,7 +16,7 @@ import ucall
 from ucall import _core, aio
 from ucall._client.address import Address, Addresses
 from ucall._client.aio_balanced import first_async_result
-from ucall._client.balancer import Balancer, Member, RetryBudget
+from ucall._client.balancer import MEMBERS_MAX, Balancer, Member, RetryBudget
 from ucall._client.hedge import Latencies, first_result
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import Attempts, Idempotence, Verdict, is_alive, is_refused
@@ -24,6 +24,7 @@ from ucall._client.sockets import not_sent
 from ucall.client import Client
 
 Made = Balancer[str]
+HOSTS = ["host0", "host1", "host2"]
 
 
 def balancer(count: int = 4, *, resolves: bool = False) -> Made:
@@ -174,6 +175,7 @@ def test_a_missing_member_that_is_down_for_long_is_dropped_at_once() -> None:
 
 
 def test_a_broker_that_reports_ever_new_members_displaces_none() -> None:
+    assert MEMBERS_MAX == 4_096
     made = Made(lambda address: "", random.Random(1).random, resolves=True, members_max=5)
     known = ["host0", "host1"]
     assert found_by_broker(made, known, 0.0) == known
@@ -222,6 +224,38 @@ def test_a_name_is_resolved_once_it_has_an_address_or_a_broker() -> None:
     made.fallback = Member(Address("broker"), "pool")
     assert made.is_resolved
     assert balancer(1, resolves=True).is_resolved
+
+
+def test_of_overloaded_members_the_one_that_rests_shortest_is_tried() -> None:
+    made = balancer(3)
+    for member, seconds in zip(made.members, (30, 5, 10), strict=True):
+        made.overload(member, 0.0, seconds)
+    assert picked(made, 1.0, 50).keys() == {"host1"}
+    # Its rest has ended, so it gets calls as any other.
+    made.poll_probes(5.0)
+    assert [it.is_overloaded for it in made.members] == [True, False, True]
+
+
+def test_an_address_that_is_listed_twice_counts_once() -> None:
+    made = balancer(0)
+    made.update([Address("host0"), Address("host0"), Address("host1")], 0.0)
+    assert [it.address.host for it in made.members] == ["host0", "host1"]
+
+
+def test_a_probe_that_takes_long_delays_no_other() -> None:
+    made = balancer(3)
+    one, other, _ = made.members
+    made.fail(one, 0.0)
+    assert made.poll_probes(1.0) == [one]
+    made.fail(other, 1.0)
+    assert made.poll_probes(2.0) == [other]
+
+
+def test_each_pair_of_members_is_drawn() -> None:
+    made = balancer(3)
+    assert made.pairs is not None
+    drawn = {tuple(it.address.host for it in next(made.pairs)) for _ in range(1000)}
+    assert drawn == {(one, two) for one in HOSTS for two in HOSTS if one != two}
 
 
 def test_members_are_inspected_once_a_second() -> None:
