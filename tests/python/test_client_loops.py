@@ -124,7 +124,8 @@ def test_a_subscription_pauses_after_each_connection(
         with pytest.raises(EnoughError):
             read(client_class, f"{scheme}://127.0.0.1:{server.port}", pauses)
         assert pauses[: len(PAUSES)] == PAUSES
-        assert server.accepted <= len(pauses) + 1
+        # A connection that has ended before its request is replaced at once, by one.
+        assert server.accepted <= 2 * (len(pauses) + 1)
 
 
 def refused(
