@@ -92,12 +92,15 @@ def test_a_member_that_fails_rests_and_is_probed_after_growing_pauses() -> None:
     assert member.is_up
 
 
-@pytest.mark.parametrize(("number", "pause_s"), [(0.0, 0.05), (1.0, 0.1)])
-def test_up_to_half_of_a_pause_is_left_out(number: float, pause_s: float) -> None:
+@pytest.mark.parametrize(("number", "share"), [(0.0, 0.5), (1.0, 1.0)])
+def test_up_to_half_of_a_pause_is_left_out(number: float, share: float) -> None:
     made = Made(lambda address: "", lambda: number, resolves=False)
     made.update([Address("host")], 0.0)
-    made.fail(made.members[0], 0.0)
-    assert made.members[0].rests_until == pytest.approx(pause_s)
+    [member] = made.members
+    for pause_s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10):
+        member.is_probing = True
+        made.fail(member, 0.0)
+        assert member.rests_until == pytest.approx(pause_s * share)
 
 
 def test_many_calls_that_fail_at_once_are_one_failure() -> None:
@@ -115,6 +118,8 @@ def test_a_slow_start() -> None:
     made.probed(member, 1.0, is_alive=True)
     shares = [picked(made, 1.0 + seconds)["host0"] / 1000 for seconds in (0, 5, 9.9)]
     assert shares[0] < 0.06 < shares[1] < 0.2 < shares[2]
+    made.poll_probes(10.9)
+    assert made.pairs is None
     made.poll_probes(11.0)
     assert made.pairs is not None and picked(made, 11.0)["host0"] > 200
 
@@ -249,6 +254,29 @@ def test_a_probe_that_takes_long_delays_no_other() -> None:
     assert made.poll_probes(1.0) == [one]
     made.fail(other, 1.0)
     assert made.poll_probes(2.0) == [other]
+
+
+def test_calls_of_another_process_are_forgotten() -> None:
+    made = balancer(2)
+    for member in made.members:
+        member.running.append(None)
+        member.is_probing = True
+    made.forget_calls()
+    assert [(it.running, it.is_probing) for it in made.members] == [([], False)] * 2
+
+
+def test_a_member_with_calls_from_the_beginning_is_silent_after_a_second() -> None:
+    made = Made(lambda address: "", random.Random(1).random, resolves=False)
+    made.update([Address("host")], 0.0)
+    made.members[0].running.append(None)
+    assert [made.poll_probes(now) for now in (0.0, 0.5, 1.0)] == [[], [], made.members]
+
+
+def test_a_member_that_is_gone_takes_no_other_along() -> None:
+    made = balancer(3, resolves=True)
+    addresses = [member.address for member in made.members]
+    assert made.with_missing(addresses[1:], 0.0) == addresses
+    assert made.with_missing(addresses[2:], 60.0) == addresses[1:]
 
 
 def test_each_pair_of_members_is_drawn() -> None:
@@ -436,6 +464,14 @@ def test_a_refused_call_does_not_go_to_another_overloaded_server() -> None:
     attempts = Attempts(made, None)
     attempts.judge(made.members[0], error(-32003), 0.0)
     assert attempts.next(0.0) == (None, 0.0)
+
+
+def test_a_late_call_has_its_server_probed_once() -> None:
+    made = balancer(2)
+    made.suspect(made.members[0])
+    assert made.poll_probes(0.0) == made.members[:1]
+    made.probed(made.members[0], 0.1, is_alive=True)
+    assert made.poll_probes(0.2) == []
 
 
 def test_which_replies_mean_that_a_server_takes_calls() -> None:
