@@ -21,6 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 T = TypeVar("T")
 Overflow = Literal["pause", "drop_oldest", "drop_newest", "close"]
 Hook = TypeVar("Hook", bound=Callable[[], object])
+ProcessHook = TypeVar("ProcessHook", bound=Callable[[], object] | Callable[[int], object])
 
 
 class Decorators:
@@ -181,6 +182,26 @@ class Decorators:
     def on_shutdown(self, hook: Hook) -> Hook:
         """Registers a function, plain or async, to run after the last call: in reverse order."""
         self._lifespan.shutdown.append(hook)
+        return hook
+
+    def on_process_start(self, hook: ProcessHook) -> ProcessHook:
+        """Registers a function to run in each process of ``processes=N``, before its first call::
+
+            @server.on_process_start
+            def load(number: int) -> None:
+                global model
+                model = Model(device=number)
+
+        Startup hooks do not run there. A hook with a parameter gets the number of the process in
+        its pool, from 0 to N - 1; the successor of a process that has died has the same. Hooks must
+        be defined at the top of a module, and run in the order they were added; an async one has an
+        event loop of its own. If one raises, the call that its process was started for fails, and
+        the log has the reason. The next call starts another process.
+
+        Raises:
+            TypeError: It is no function, or takes more than the number.
+        """
+        self._functions.add_process_hook(hook)
         return hook
 
     def ready(self, check: Hook) -> Hook:

@@ -11,7 +11,7 @@ from ucall._discovery import Discovery
 
 if TYPE_CHECKING:
     from ucall import _tls
-    from ucall._processes import Pool
+    from ucall._processes import Pool, ProcessHook
     from ucall._registration import BatchRules, StreamRules
     from ucall._tracing.server import CallSpans
     from ucall.store import Store
@@ -71,6 +71,8 @@ class Functions:
         self._relayed: set[str] = set()
         self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
+        #: Run in each process of a pool that starts from now on.
+        self._process_hooks: list[ProcessHook] = []
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
         #: Their description; ``None`` if the server does not describe itself.
         self.discovery: Discovery | None = None
@@ -280,7 +282,13 @@ class Functions:
         from ucall._processes import Pool
 
         _checks.positive("processes", processes)
-        return self._pools.setdefault(processes, Pool(processes))
+        return self._pools.setdefault(processes, Pool(processes, self._process_hooks))
+
+    def add_process_hook(self, hook: Callable[..., object]) -> None:
+        """Registers a hook of the pools' processes: see `ucall.Server.on_process_start`."""
+        from ucall import _processes
+
+        self._process_hooks.append(_processes.describe_hook(hook))
 
     def close_pools(self) -> None:
         """Ends the processes of all pools."""

@@ -7,8 +7,11 @@ The start of a process counts towards the deadline of the call that it is for. A
 ready too late is kept: otherwise no call would succeed if the start takes longer than `timeout_ms`.
 
 A process of the pool imports the module of its functions, which may make and run a server:
-`ucall._process_role` prevents that. Large NumPy arrays are passed in shared memory, with one copy
-on each side.
+`ucall._process_role` prevents that. Then it runs the hooks of `Server.on_process_start`. Large
+NumPy arrays are passed in shared memory, with one copy on each side.
+
+A service manager, a terminal or a container sends signals to all processes of a server. Its pools
+outlast them, so that the server drains: only the server ends them, or its death.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from multiprocessing import shared_memory, spawn
+from multiprocessing import popen_spawn_posix, resource_tracker, shared_memory, spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
@@ -39,7 +42,7 @@ from typing import Any
 
 from ucall import _process_role
 
-__all__ = ["Pool"]
+__all__ = ["Pool", "ProcessHook", "describe_hook"]
 
 #: Arrays of this size and larger are passed in shared memory.
 _SHARED_BYTES_MIN = 256 * 1024
@@ -48,8 +51,13 @@ _shared_prefix = f"ucall-{secrets.token_hex(6)}-"
 _shared_numbers = itertools.count()
 #: An option of prctl(2).
 _PR_SET_PDEATHSIG = 1
+#: The signals that end a server, which a process of its pools outlasts.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Function = Callable[..., Any]
+
+#: A hook, and whether it takes the number of its process.
+ProcessHook = tuple[Function, bool]
 
 #: A call as sent to a process: the function, its arguments, and its arguments by name.
 _Request = tuple[Function, list[Any], dict[str, Any]]
@@ -71,13 +79,15 @@ class Pool:
 
     Args:
         processes: The largest number of processes.
+        hooks: Run in each process before its first call.
     """
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, hooks: Sequence[ProcessHook] = ()) -> None:
         self._processes = processes
         self._functions: list[Function] = []
+        self._hooks = hooks
         self._lock = threading.Lock()
-        self._pool = _Pool(self._functions)
+        self._pool = _Pool(self._functions, hooks)
 
     def submitter(self, function: Function, timeout_ms: float | None = None) -> Function:
         """A function with the same arguments that returns a future of the result.
@@ -102,15 +112,16 @@ class Pool:
     def close(self) -> None:
         """Kills the processes. The results of their calls are not needed any more."""
         with self._lock:
-            pool, self._pool = self._pool, _Pool(self._functions)
+            pool, self._pool = self._pool, _Pool(self._functions, self._hooks)
         pool.close()
 
 
 class _Pool:
     """The threads of a pool until it is closed, and the calls that wait for them."""
 
-    def __init__(self, functions: list[Function]) -> None:
+    def __init__(self, functions: list[Function], hooks: Sequence[ProcessHook]) -> None:
         self.functions = functions
+        self.hooks = hooks
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self.is_closed = False
         self._workers: list[_Worker] = []
@@ -122,7 +133,7 @@ class _Pool:
         with self._lock:
             self._unfinished += 1
             if len(self._workers) < min(self._unfinished, processes):
-                self._workers.append(_Worker(self))
+                self._workers.append(_Worker(self, len(self._workers)))
 
     def finish(self) -> None:
         with self._lock:
@@ -138,8 +149,9 @@ class _Pool:
 class _Worker:
     """A thread and its process."""
 
-    def __init__(self, pool: _Pool) -> None:
+    def __init__(self, pool: _Pool, number: int) -> None:
         self._pool = pool
+        self._number = number
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         #: The beginning of the names of its shared memory.
@@ -192,9 +204,9 @@ class _Worker:
         return _unpack(answer)
 
     def _start_process(self) -> Connection:
-        """Starts the process; returns when it has imported the functions."""
+        """Starts the process; returns when it has imported the functions and run the hooks."""
         ours, theirs = _Context().Pipe()
-        arguments = (theirs, self._pool.functions)
+        arguments = (theirs, self._number, list(self._pool.hooks), self._pool.functions)
         # A daemon: it is killed with the program, even if the server did not stop.
         process = _Context().Process(target=_serve, args=arguments, daemon=True)
         process.start()
@@ -203,9 +215,12 @@ class _Worker:
         if self._pool.is_closed:
             self.kill()
         try:
-            self._prefix = ours.recv()
+            self._prefix, failure = ours.recv()
         except (EOFError, ConnectionError):
             raise RuntimeError(f"its process {self._exit_reason()}") from None
+        if failure is not None:
+            self.kill()
+            raise failure
         return ours
 
     def _exit_reason(self) -> str:
@@ -238,17 +253,49 @@ class _Worker:
                     memory.unlink()
 
 
+def describe_hook(hook: Function) -> ProcessHook:
+    """A hook, and whether it takes the number of its process: if it has a parameter to fill.
+
+    Raises:
+        TypeError: It is no function, or takes more than that.
+    """
+    import inspect  # here, because few programs have such a hook
+
+    if not callable(hook):
+        raise TypeError(f"expected a function, got {type(hook).__name__}")
+    parameters = inspect.signature(hook).parameters.values()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    to_fill = [it for it in parameters if it.default is it.empty and it.kind not in kinds]
+    if len(to_fill) > 1 or any(it.kind is it.KEYWORD_ONLY for it in to_fill):
+        raise TypeError(f"{hook!r}: expected no parameter, or one for the number of the process")
+    return hook, bool(to_fill)
+
+
 #: All threads share the environment.
 _start_lock = threading.Lock()
 
 
+class _Popen(popen_spawn_posix.Popen):
+    """The handle of a process that outlasts SIGTERM."""
+
+    def terminate(self) -> None:
+        """Kills the process. The end of a program calls this for its daemons, and joins them."""
+        self.kill()
+
+
 class _Process(SpawnProcess):
-    """A process that gets its role from its environment."""
+    """A process that gets its role from its environment, and begins with `_SIGNALS` blocked."""
 
     @staticmethod
     def _Popen(process: BaseProcess) -> Any:
+        # Starts now, because its own start would unblock the signals.
+        resource_tracker.ensure_running()
         with _start_lock, _environment(_process_role.POOL, "1"):
-            return SpawnProcess._Popen(process)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            try:
+                return _Popen(process)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Context(SpawnContext):
@@ -269,7 +316,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-def _serve(pipe: Connection, _: list[Function]) -> None:
+def _serve(pipe: Connection, number: int, hooks: list[ProcessHook], _: list[Function]) -> None:
     """Runs calls in the new process until the server closes the pipe.
 
     Unpickling the functions has imported their modules, whose servers must not run. From here on,
@@ -278,13 +325,72 @@ def _serve(pipe: Connection, _: list[Function]) -> None:
     os.environ.pop(_process_role.POOL, None)
     # A daemon could not start processes, and functions may.
     multiprocessing.current_process().daemon = False
-    # The server handles Ctrl-C, and lets calls finish.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _outlast_signals()
     _end_with_server()
+    failure = _run_hooks(hooks, number)
     with contextlib.suppress(EOFError, ConnectionError):
-        pipe.send(_shared_prefix)
-        while True:
+        pipe.send((_shared_prefix, failure))
+        while failure is None:
             pipe.send_bytes(_outcome(pipe.recv_bytes()))
+
+
+def _outlast_signals() -> None:
+    """Leaves the signals that end a server to the server, which lets calls finish.
+
+    SIGTERM gets a handler, because an ignored signal would be ignored by programs that functions
+    start, too. It ends forked children, also those that it reaches before they can say so.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _outlast)
+    os.register_at_fork(
+        before=_block_sigterm, after_in_parent=_restore_mask, after_in_child=_end_by_sigterm
+    )
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+def _outlast(_number: int, _frame: object) -> None:
+    """Handles SIGTERM."""
+
+
+#: The signals that a thread had blocked before it forked.
+_forking = threading.local()
+
+
+def _block_sigterm() -> None:
+    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _restore_mask() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+
+
+def _end_by_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _outlast:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _restore_mask()
+
+
+def _run_hooks(hooks: list[ProcessHook], number: int) -> RuntimeError | None:
+    """Runs the hooks of a process; returns the failure that each of its calls would have."""
+    for hook, takes_number in hooks:
+        try:
+            result = hook(number) if takes_number else hook()
+            if isinstance(result, Awaitable):
+                import asyncio
+
+                asyncio.run(_result_of(result))
+        except BaseException as raised:
+            name = getattr(hook, "__qualname__", repr(hook))
+            reason = "".join(traceback.format_exception_only(raised)).strip()
+            failure = RuntimeError(f"its process could not start: {name} raised {reason}")
+            lines = traceback.format_exception(raised)
+            failure.add_note("In its process:\n" + "".join(lines).rstrip())
+            return failure
+    return None
+
+
+async def _result_of(awaitable: Awaitable[object]) -> object:
+    return await awaitable
 
 
 def _end_with_server() -> None:

@@ -138,10 +138,17 @@ def odd(what: str):
 @server(processes=1)
 def fork_and_spawn():
     import subprocess, multiprocessing
-    child = multiprocessing.get_context("fork").Process(target=int)
-    child.start()
-    child.join()
-    return [child.exitcode, subprocess.call([sys.executable, "-c", ""])]
+    forked = multiprocessing.get_context("fork").Process(target=int)
+    forked.start()
+    forked.join()
+    stuck = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    stuck.start()
+    stuck.terminate()
+    stuck.join(60)
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    statuses = forked.exitcode, subprocess.call([sys.executable, "-c", ""])
+    return [*statuses, stuck.exitcode, program.wait(60)]
 
 print(server.port)
 server.run()
@@ -212,7 +219,7 @@ def test_unpicklable_results_are_logged(tmp_path: Path, engine: str) -> None:
         assert wire.error("odd", ["raise"])["code"] == -32603
         assert wire.error("odd", ["lambda"])["code"] == -32603
         assert wire.result("odd", ["text"]) == "text"
-        assert wire.result("fork_and_spawn") == [0, 0]
+        assert wire.result("fork_and_spawn") == [0, 0, -signal.SIGTERM, -signal.SIGTERM]
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
         assert "Odd: odd" in log and "lambda" in log
@@ -373,7 +380,9 @@ if __name__ == "__main__":
 def test_no_call_sees_the_variables_of_another(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(VARIABLES)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    # The program ends without closing its pool.
+    command = [sys.executable, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "None None\n"
 
 

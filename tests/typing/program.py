@@ -55,6 +55,14 @@ async def triple(values: list[int]) -> list[int]:
 def begin() -> None: ...
 
 
+@server.on_process_start
+async def load(number: int) -> None: ...
+
+
+@server.on_process_start
+def connect() -> None: ...
+
+
 server.register_type(complex, lambda it: [it.real, it.imag], lambda parts: complex(*parts))
 server.registr_type  # type: ignore[attr-defined]  # noqa: B018
 server.batch(double, max_sizes=8)  # type: ignore[call-overload]
