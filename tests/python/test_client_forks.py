@@ -186,6 +186,29 @@ def test_a_child_counts_no_calls_of_its_parent() -> None:
         assert seen == [[0, False]] * 2
 
 
+def test_a_child_closes_a_stream_of_its_parent(serve_once: Serve) -> None:
+    def items() -> Iterator[int]:
+        yield from range(1000)
+
+    server = serve_once(items)
+    with Client(uri(server, "several"), timeout=CHILD_S) as client:
+        stream = client.stream.items()
+        items_left = iter(stream)
+        assert next(items_left) == 0
+        [member] = client._pool._balancer.members
+
+        def close() -> list[int]:
+            # A call of the child itself stays counted.
+            member.running.append(None)
+            stream.close()
+            return [len(member.running)]
+
+        assert in_child(close) == [1]
+        assert len(member.running) == 1
+        stream.close()
+        assert len(member.running) == 0
+
+
 def test_a_child_hedges_with_threads_of_its_own() -> None:
     hedge = Hedge()
     assert hedge.run(lambda: "parent", 60, lambda: False) == "parent"

@@ -22,6 +22,7 @@ import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
 from ucall._client.address import Addresses
+from ucall._client.sockets import not_sent
 from ucall._nats.group import Group, _silences
 from ucall.client import Client
 
@@ -73,6 +74,7 @@ def serving(broker: NatsServer, group: str, count: int = 1, **options: Any) -> I
 
         @server
         async def wait() -> None:
+            began.append(-1)
             try:
                 await asyncio.sleep(10 * WAIT_S)
             except asyncio.CancelledError:
@@ -235,6 +237,30 @@ def test_a_request_above_the_broker_s_limit_is_refused(
             assert raised.value.may_have_run is False
             assert client.call("add", 1, 2).json == 3
         assert server.began == [1]
+
+
+def test_a_batch_that_fails_cancels_its_other_calls(
+    module_broker: NatsServer, group: str, new_client: NewClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_for_result(id: object, message: Any) -> bytes:
+        # It is not called for the other one, which is cancelled.
+        assert eventually(lambda: -1 in server.began)
+        raise not_sent(ucall.ConnectionError("a reply that is not JSON"))
+
+    with (
+        serving(module_broker, group, advertise="") as server,
+        # Past its time limit the server would cancel the call itself.
+        new_client(module_broker.uri(group), timeout=10 * WAIT_S) as client,
+    ):
+        client.call("add", 1, 1)
+        monkeypatch.setattr("ucall._nats.group._reply_object", raise_for_result)
+        batch = client.batch()
+        batch.wait()
+        batch.add(1, 2)
+        with pytest.raises(ucall.ConnectionError, match="not JSON") as raised:
+            batch.send()
+        assert server.cancelled.wait(WAIT_S)
+        assert raised.value.may_have_run
 
 
 def test_a_long_request_goes_directly(

@@ -297,7 +297,8 @@ class Balancer(Generic[PoolT]):
     def forget_calls(self) -> None:
         """Forgets calls and probes of another process or event loop."""
         for member in self.members:
-            member.running.clear()
+            # Streams that are open then still count themselves out of the list of before.
+            member.running = []
             member.is_probing = False
 
     def _resolve_soon(self) -> None:

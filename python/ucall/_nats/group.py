@@ -19,7 +19,7 @@ from ucall import _core
 from ucall._client.balancer import MEMBERS_MAX
 from ucall._client.options import RESERVED, TIMEOUT_MS
 from ucall._client.sockets import not_sent, timeout_error
-from ucall._nats.connection import BrokerOptions, connect, header_bytes, start
+from ucall._nats.connection import BrokerOptions, cancel, connect, header_bytes, start
 from ucall._nats.subjects import CALL_ID, ERROR, ERROR_CODE, cancel_subject, subject_of
 from ucall.errors import ConnectionError
 
@@ -104,12 +104,23 @@ class Group:
         document = json.loads(request.document)
         headers = _headers_of(request)
         calls = document if isinstance(document, list) else [document]
-        work = asyncio.gather(*(self._call(call, dict(headers), timeout) for call in calls))
+        taken: set[str] = set()
+        work = [
+            asyncio.ensure_future(self._call(call, dict(headers), timeout, taken)) for call in calls
+        ]
         try:
             async with asyncio.timeout(timeout):
-                texts = [text for text in await work if text is not None]
+                texts = [text for text in await asyncio.gather(*work) if text is not None]
         except TimeoutError as error:
             raise (error if hasattr(error, "may_have_run") else timeout_error(timeout)) from None
+        except ConnectionError as error:
+            if taken:
+                # Others of the batch than the one that has failed.
+                error.may_have_run = True
+            raise
+        finally:
+            # If one fails, the caller gets no reply of the others.
+            await cancel(*work)
         if not ids:
             return _core.Reply.nothing()
         text = b"[%s]" % b",".join(texts) if isinstance(document, list) else texts[0]
@@ -180,9 +191,14 @@ class Group:
             return None
 
     async def _call(
-        self, call: dict[str, Any], headers: dict[str, str], timeout: float | None
+        self,
+        call: dict[str, Any],
+        headers: dict[str, str],
+        timeout: float | None,
+        taken: set[str],
     ) -> bytes | None:
-        """Makes one call; returns the text of its reply object."""
+        """Makes one call; returns the text of its reply object. ``taken`` gets its id while a
+        server may have it."""
         connection = await self._connected()
         if timeout is not None:
             headers[TIMEOUT_MS] = str(math.ceil(timeout * 1000))
@@ -198,22 +214,29 @@ class Group:
                 f"broker's max_payload of {connection.max_payload} bytes"
             )
             raise not_sent(ConnectionError(text))
+        taken.add(id)
         try:
             if "id" not in call:
                 await connection.publish(subject, params, headers=headers)
                 return None
             message = await self._request(connection, subject, params, headers)
             if message is None:
+                taken.discard(id)
                 subjects = await self._subjects(connection)
                 # The server may have come in between, and has all of its functions now.
+                taken.add(id)
                 message = await self._request(connection, subject, params, headers)
-                if message is None and subject in subjects:
-                    # Its connection for calls has ended, and comes back.
-                    raise not_sent(ConnectionError(f"no server of {self._name} takes calls"))
+                if message is None:
+                    taken.discard(id)
+                    if subject in subjects:
+                        # Its connection for calls has ended, and comes back.
+                        raise not_sent(ConnectionError(f"no server of {self._name} takes calls"))
         except asyncio.CancelledError:
             await connection.publish(cancel_subject(self._name), id.encode())
             raise
         except Exception as error:
+            if not isinstance(error, ConnectionError):
+                taken.discard(id)
             self._fail(error)
         return _reply_object(call["id"], message)
 
