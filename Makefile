@@ -36,6 +36,12 @@ RUN_TESTS = $(PY) tools/run-tests.py
 TEST_PROCESSES ?= 6
 # After a process has died, pytest-xdist would wait for ever with `--dist loadgroup`.
 AT_ONCE = --numprocesses=$(TEST_PROCESSES) --max-worker-restart=0
+# So the other suites run beside that of Python, whose output then comes whole, at its end.
+ifneq ($(filter test test-all,$(MAKECMDGOALS)),)
+ifneq ($(TEST_PROCESSES),0)
+MAKEFLAGS += --jobs=2 --output-sync=target
+endif
+endif
 BENCH_FLAGS ?=
 CFLAGS ?= -O2 -Wall -Wextra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

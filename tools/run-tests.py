@@ -7,9 +7,11 @@
 A test that fails and then passes is flaky. The run passes, .bench/flaky.json counts the test, and
 `flaky` lists the tests of that file. Each hides a fault of the test or of the program; delete its
 entry after mending it. A test that fails three times fails the run. So do more than 20 failures at
-once, because they are no chance, and errors of a build, an import or an option. Run it at the root.
+once, because they are no chance, and errors of a build, an import or an option. Alone means without
+tests of its own suite: `make test` runs two suites at a time. Run it at the root.
 """
 
+import fcntl
 import json
 import re
 import subprocess
@@ -131,6 +133,14 @@ def known() -> dict[str, dict[str, object]]:
 
 
 def record(test: str) -> None:
+    FLAKY.parent.mkdir(exist_ok=True)
+    # Another suite may run at the same time.
+    with FLAKY.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _record(test)
+
+
+def _record(test: str) -> None:
     flaky = known()
     git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True)
@@ -139,7 +149,6 @@ def record(test: str) -> None:
         "last": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "commit": commit.stdout.strip(),
     }
-    FLAKY.parent.mkdir(exist_ok=True)
     FLAKY.write_text(json.dumps(flaky, indent=2) + "\n", encoding="utf-8")
 
 

@@ -44,10 +44,13 @@ mod tests {
 
 
 def _run(folder: Path, *arguments: str) -> tuple[int, str]:
+    environment = {"PYTHONPATH": str(ROOT / "tests"), "CARGO_TARGET_DIR": str(folder / "t")}
+    # Each run of pytest would import the plugins of all that is installed.
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     done = subprocess.run(
         [sys.executable, str(TOOL), *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests"), "CARGO_TARGET_DIR": str(folder / "t")},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=200,
