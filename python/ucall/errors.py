@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from typing import Any, overload
 
 __all__ = [
     "ConnectionError",
@@ -19,7 +20,13 @@ class RPCError(Exception):
     """An error for the caller (JSON-RPC 2.0, section 5.1).
 
     A served function raises it. Any other exception is answered with -32603, "Internal error", and
-    logged. A client raises it for a reply with an error.
+    logged. A client raises it for a reply with an error. A derived class may have its code as an
+    attribute, and is raised without it::
+
+        class SoldOut(ucall.RPCError):
+            code = 4004
+
+        raise SoldOut("none left")
 
     Args:
         code: The kind of error. JSON-RPC and ucall reserve -32768 to -32000.
@@ -34,7 +41,20 @@ class RPCError(Exception):
     message: str
     data: object
 
-    def __init__(self, code: int, message: str, data: object = None) -> None:
+    @overload
+    def __init__(self, code: int, message: str, data: object = None) -> None: ...
+
+    # For derived classes whose code is an attribute.
+    @overload
+    def __init__(self, message: str, data: object = None) -> None: ...
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        own = getattr(type(self), "code", None)
+        if own is not None and "code" not in options and not (args and isinstance(args[0], int)):
+            args = (own, *args)
+        self._set(*args, **options)
+
+    def _set(self, code: int, message: str, data: object = None) -> None:
         if not isinstance(code, int) or isinstance(code, bool):
             raise TypeError(f"code: expected int, got {type(code).__name__}")
         if not isinstance(message, str):
@@ -51,6 +71,13 @@ class RPCError(Exception):
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         # Does not call `__init__`: that of a derived class may take other arguments.
         return _new, (type(self), *self.args), self.__dict__
+
+
+def find_rpc_error(error: BaseException) -> RPCError | None:
+    """The exception if it is for the caller, also if a ``TaskGroup`` has made a group of it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, RPCError) else None
 
 
 class EngineError(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import logging
@@ -20,6 +21,20 @@ ConnectTo = Callable[..., Wire]
 class Special(ucall.RPCError):
     def __init__(self) -> None:
         super().__init__(7, "special")
+
+
+class SoldOut(ucall.RPCError):
+    code = 4004
+
+
+def sell() -> None:
+    raise SoldOut("none left", [1])
+
+
+async def sell_in_a_group(count: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(asyncio.to_thread(sell))
 
 
 def refuse(code: int = 1, message: str = "no", data: Any = None) -> None:
@@ -116,6 +131,28 @@ def test_a_failing_log_handler_affects_no_call(connect_to: ConnectTo) -> None:
     finally:
         logging.getLogger("ucall").removeHandler(handler)
     assert wire.result("divide", [1, 1]) == 1
+
+
+def test_a_class_may_have_the_code(connect_to: ConnectTo) -> None:
+    expected = {"code": 4004, "message": "none left", "data": [1]}
+    assert connect_to(sell).error("sell") == expected
+    error = SoldOut(message="none left")
+    for given in (error, SoldOut(4004, "none left"), pickle.loads(pickle.dumps(error))):
+        assert (given.code, given.message, given.data) == (4004, "none left", None)
+    assert SoldOut(code=5, message="no").code == 5
+    with pytest.raises(TypeError):
+        ucall.RPCError("none left")
+
+
+def test_an_rpc_error_alone_in_a_group_reaches_the_caller(
+    connect_to: ConnectTo, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire = connect_to(sell_in_a_group)
+    assert wire.error("sell_in_a_group", [1])["code"] == 4004
+    assert caplog.messages == []
+    # Which of several would it be?
+    assert wire.error("sell_in_a_group", [2])["code"] == -32603
+    assert caplog.messages == ["sell_in_a_group raised"]
 
 
 def test_the_exception_class() -> None:

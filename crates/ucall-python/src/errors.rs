@@ -3,7 +3,6 @@
 use pyo3::create_exception;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
 use ucall_proto::RpcError;
 
 use crate::convert::{self, ConversionFault};
@@ -17,31 +16,33 @@ create_exception!(
 
 /// The exceptions that a server treats specially.
 pub(crate) struct Errors {
-    /// `ucall.RPCError`
-    rpc_error: Py<PyType>,
+    /// `ucall.errors.find_rpc_error`
+    find: Py<PyAny>,
 }
 
 impl Errors {
     pub(crate) fn import(py: Python<'_>) -> PyResult<Self> {
-        let rpc_error = py.import("ucall.errors")?.getattr("RPCError")?;
-        Ok(Self { rpc_error: rpc_error.cast_into::<PyType>()?.unbind() })
+        Ok(Self { find: py.import("ucall.errors")?.getattr("find_rpc_error")?.unbind() })
     }
 
-    /// Whether the exception is a `ucall.RPCError`, which the client gets as it is.
-    pub(crate) fn is_for_caller(&self, py: Python<'_>, error: &PyErr) -> bool {
-        error.is_instance(py, self.rpc_error.bind(py))
+    /// The `ucall.RPCError` that the exception is, or is a group of. The client gets it as it is.
+    pub(crate) fn for_caller<'py>(
+        &self,
+        py: Python<'py>,
+        error: &PyErr,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let found = self.find.bind(py).call1((error.value(py),))?;
+        Ok((!found.is_none()).then_some(found))
     }
 }
 
 /// The error that a `ucall.RPCError` describes. `len_max` limits its data, in which `encode`
 /// replaces values that JSON does not have.
-pub(crate) fn for_caller<'py>(
-    py: Python<'py>,
-    error: &PyErr,
+pub(crate) fn reply_with(
+    error: &Bound<'_, PyAny>,
     len_max: usize,
-    encode: &Bound<'py, PyAny>,
+    encode: &Bound<'_, PyAny>,
 ) -> Result<RpcError, ConversionFault> {
-    let error = error.value(py);
     let code = error.getattr("code")?.extract::<i64>()?;
     let message = error.getattr("message")?.extract::<String>()?;
     let data = error.getattr("data")?;

@@ -113,14 +113,16 @@ impl Report {
         if error.is_instance_of::<Unwritable>(py) {
             return self.invalid(py, procedure, &error.value(py).to_string());
         }
-        if self.errors.is_for_caller(py, &error) {
-            return match errors::for_caller(py, &error, len_max, procedure.encode.bind(py)) {
-                Ok(reply) => (reply, Ok(())),
-                Err(ConversionFault::Raised(second)) => self.internal(py, procedure, &second),
-                Err(fault) => self.unwritable(py, procedure, "data", fault, len_max),
-            };
+        let failed = match self.errors.for_caller(py, &error) {
+            Ok(None) => return self.internal(py, procedure, &error),
+            Ok(Some(found)) => errors::reply_with(&found, len_max, procedure.encode.bind(py)),
+            Err(second) => Err(second.into()),
+        };
+        match failed {
+            Ok(reply) => (reply, Ok(())),
+            Err(ConversionFault::Raised(second)) => self.internal(py, procedure, &second),
+            Err(fault) => self.unwritable(py, procedure, "data", fault, len_max),
         }
-        self.internal(py, procedure, &error)
     }
 
     fn internal(&self, py: Python<'_>, procedure: &Procedure, error: &PyErr) -> Reported {

@@ -25,7 +25,7 @@ from opentelemetry.context import attach
 
 from ucall._process_role import UNIX
 from ucall._tracing import PROPAGATOR, Attributes, attributes_of, record_error, tracer
-from ucall.errors import RPCError
+from ucall.errors import find_rpc_error
 
 if TYPE_CHECKING:
     from ucall._core import Context
@@ -148,8 +148,8 @@ class CallSpan:
         is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
         # The process of a call past its deadline is killed.
         is_late = (is_cancelled or isinstance(error, TimeoutError)) and self._ctx.time_left == 0
-        if isinstance(error, RPCError):
-            record_error(self.span, error.code, error.message)
+        if (found := find_rpc_error(error)) is not None:
+            record_error(self.span, found.code, found.message)
         elif is_late:
             record_error(self.span, _DEADLINE_PASSED, "Deadline passed")
         elif is_cancelled:
