@@ -263,7 +263,9 @@ class HttpRequest:
         """The text after the ``?``, with its percent-encoding; empty without one."""
     @property
     def headers(self) -> dict[str, str]:
-        """The headers by their names in lower case. Repeated headers are joined by ", "."""
+        """The headers by their names in lower case. Repeated headers are joined by ", ",
+        those of Cookie by "; ".
+        """
     @property
     def body(self) -> bytes:
         """The body; empty without one."""
@@ -324,7 +326,7 @@ class Context:
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the HTTP request by their names in lower case; empty over raw TCP and for
-        messages of a WebSocket. Repeated headers are joined by ", ".
+        messages of a WebSocket. Repeated headers are joined by ", ", those of Cookie by "; ".
         """
     @property
     def traceparent(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpResponse", "as_response", "parts", "parts_later"]
 
-Body = bytes | str | Iterator[bytes | str] | AsyncIterator[bytes | str]
+Headers = Mapping[str, str | list[str]] | Iterable[tuple[str, str]]
+Body = bytes | bytearray | memoryview | str | Iterator[bytes | str] | AsyncIterator[bytes | str]
 
 #: Headers that the server writes, each with the reason why a response cannot.
 _RESERVED = {
@@ -31,12 +32,14 @@ class HttpResponse:
     """The response of a route: see `ucall.Server.http`.
 
     Args:
-        body: bytes; or str, which is sent as UTF-8; or an iterator of both, plain or async, whose
-            parts are sent as they come.
+        body: bytes, or a buffer of bytes, which is copied; or str, which is sent as UTF-8; or an
+            iterator of both, plain or async, whose parts are sent as they come.
         status: 200 to 599.
         content_type: By default ``text/plain; charset=utf-8`` for str, and
             ``application/octet-stream`` for others.
-        headers: More headers. Those of the connection and of the body's length are the server's.
+        headers: More headers. Those of the connection and of the body's length are the server's. A
+            header that is repeated, such as Set-Cookie, has a list of values; or pairs of names and
+            values make such lists.
 
     Raises:
         TypeError: The body or a header has another type.
@@ -51,15 +54,17 @@ class HttpResponse:
         body: Body = b"",
         status: int = 200,
         content_type: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
     ) -> None:
+        if isinstance(body, (bytearray, memoryview)):
+            body = bytes(body)
         if content_type is None:
             is_text = isinstance(body, str)
             content_type = "text/plain; charset=utf-8" if is_text else "application/octet-stream"
         self.body = body
         self.status = status
         self.content_type = content_type
-        self.headers = dict(headers or {})
+        self.headers = _by_name(headers or {})
         self._check()
 
     def _check(self) -> None:
@@ -70,8 +75,13 @@ class HttpResponse:
         if self.status in _BODILESS and self.body:
             raise ValueError(f"body: expected none, as status {self.status} has no body")
         _check_value("content_type", self.content_type)
-        for name, value in self.headers.items():
+        for name, value in self._header_lines():
             _check_header(name, value)
+
+    def _header_lines(self) -> Iterator[tuple[str, str]]:
+        for name, values in self.headers.items():
+            for value in values if isinstance(values, list) else [values]:
+                yield name, value
 
     def __repr__(self) -> str:
         return f"<ucall.HttpResponse {self.status} {self.content_type}>"
@@ -88,19 +98,22 @@ class HttpResponse:
             # The core looks for the chunked coding in the first header.
             lines.append(length or "Transfer-Encoding: chunked")
             lines.append(f"Content-Type: {self.content_type}")
-        lines.extend(f"{name}: {value}" for name, value in self.headers.items())
+        lines.extend(f"{name}: {value}" for name, value in self._header_lines())
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def as_response(result: object, path: str) -> HttpResponse:
     if isinstance(result, HttpResponse):
         return result
-    if isinstance(result, (bytes, str, Iterator, AsyncIterator)):
+    if isinstance(result, (bytes, bytearray, memoryview, str, Iterator, AsyncIterator)):
         return HttpResponse(result)
-    raise TypeError(
-        f"{path}: expected bytes, str or a ucall.HttpResponse to be returned, "
-        f"got {_type_of(result)}"
-    )
+    expected = "expected bytes, str or a ucall.HttpResponse to be returned"
+    remedy = ""
+    if result is None:
+        remedy = ": return ucall.HttpResponse(status=204) for no body"
+    elif isinstance(result, (dict, list)):
+        remedy = ': return ucall.HttpResponse(json.dumps(…), content_type="application/json")'
+    raise TypeError(f"{path}: {expected}, got {_type_of(result)}{remedy}")
 
 
 def parts(response: HttpResponse, request: HttpRequest) -> Iterator[bytes]:
@@ -157,6 +170,20 @@ def _chunk(chunk: object) -> bytes:
     if not isinstance(chunk, bytes):
         raise TypeError(f"body: expected bytes or str to be yielded, got {_type_of(chunk)}")
     return chunk
+
+
+def _by_name(headers: Headers) -> dict[str, str | list[str]]:
+    """The values of each header; a list of those of a repeated one."""
+    if isinstance(headers, Mapping):
+        return dict(headers)
+    values: dict[str, str | list[str]] = {}
+    for name, value in headers:
+        if name not in values:
+            values[name] = value
+        else:
+            before = values[name]
+            values[name] = [*(before if isinstance(before, list) else [before]), value]
+    return values
 
 
 def _check_header(name: object, value: object) -> None:

@@ -105,8 +105,41 @@ def test_headers_of_a_response(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
+    "headers",
+    [
+        {"Set-Cookie": ["a=1", "b=2", "a=1"], "X": "y"},
+        [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"), ("X", "y"), ("Set-Cookie", "a=1")],
+    ],
+)
+def test_repeated_headers(serve: Serve, headers: Any) -> None:
+    server = serve()
+    server.http("/")(
+        lambda request: HttpResponse(request.headers.get("cookie", ""), 200, None, headers)
+    )
+    with http_client(server) as client:
+        reply = client.get("/", headers=[("Cookie", "c=3"), ("Cookie", "d=4"), ("COOKIE", "e=5")])
+    assert reply.headers.get_list("set-cookie") == ["a=1", "b=2", "a=1"]
+    assert (reply.headers["x"], reply.text) == ("y", "c=3; d=4; e=5")
+
+
+def test_what_a_route_may_return(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve()
+    results = {"buffer": bytearray(b"ab"), "view": memoryview(b"ab"), "dict": {}, "none": None}
+    for path, result in results.items():
+        server.http(f"/{path}")(lambda request, result=result: result)
+    with http_client(server) as client:
+        replies = {path: client.get(f"/{path}") for path in results}
+    assert [replies[path].content for path in ("buffer", "view")] == [b"ab", b"ab"]
+    assert [replies[path].status_code for path in ("dict", "none")] == [500, 500]
+    assert "got dict: return ucall.HttpResponse(json.dumps(…)" in caplog.text
+    assert "got NoneType: return ucall.HttpResponse(status=204)" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ({"headers": {"A": ["b", "c\r\nd: e"]}}, "headers: A: expected printable Latin-1"),
+        ({"headers": [("A", "b"), ("A", 1)]}, "headers: A: expected str, got int"),
         ({"body": {}}, "body: expected bytes, str or an iterator, got dict"),
         ({"body": None}, "body: expected bytes, str or an iterator, got NoneType"),
         ({"status": 100}, "status: expected 200 to 599, got 100"),

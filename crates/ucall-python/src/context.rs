@@ -97,11 +97,11 @@ impl Context {
         Headers::of_block(self.headers.as_deref().unwrap_or_default())
     }
 
-    /// The values of a header, joined by ", ".
+    /// The values of a header, joined as its name demands.
     fn header(&self, name: &str) -> Option<String> {
         let lines = self.header_lines().filter(|(it, _)| it.eq_ignore_ascii_case(name.as_bytes()));
         let values: Vec<String> = lines.map(|(_, value)| header_text(value)).collect();
-        (!values.is_empty()).then(|| values.join(", "))
+        (!values.is_empty()).then(|| values.join(separator(name)))
     }
 
     /// A member of the caller's trace context. `_meta` describes this call alone, and a head all
@@ -181,7 +181,7 @@ impl Context {
     }
 
     /// The headers of the HTTP request by their names in lower case; empty over raw TCP and for
-    /// messages of a WebSocket. Repeated headers are joined by ", ".
+    /// messages of a WebSocket. Repeated headers are joined by ", ", those of Cookie by "; ".
     #[getter]
     pub(crate) fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);
@@ -189,7 +189,7 @@ impl Context {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
             let value = header_text(value);
             let value = match headers.get_item(&name)? {
-                Some(before) => format!("{before}, {value}"),
+                Some(before) => format!("{before}{}{value}", separator(&name)),
                 None => value,
             };
             headers.set_item(name, value)?;
@@ -280,4 +280,10 @@ impl Context {
     fn __repr__(&self, py: Python<'_>) -> String {
         format!("<ucall.Context of {}>", self.method.bind(py))
     }
+}
+
+/// What joins the values of a repeated header: RFC 9110, section 5.3, and RFC 6265, section 5.4,
+/// which HTTP/2 splits and a proxy may leave split.
+fn separator(name: &str) -> &'static str {
+    if name.eq_ignore_ascii_case("cookie") { "; " } else { ", " }
 }

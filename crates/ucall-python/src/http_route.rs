@@ -124,7 +124,8 @@ impl HttpRequest {
         PyString::new(py, &String::from_utf8_lossy(&self.query))
     }
 
-    /// The headers by their names in lower case. Repeated headers are joined by ", ".
+    /// The headers by their names in lower case. Repeated headers are joined by ", ",
+    /// those of Cookie by "; ".
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.context.headers(py)
