@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ucall_engine::{Id, SockAddr, is_shortage};
-use ucall_proto::tls::TlsError;
 use ucall_proto::{MemoryBudget, Reservation};
 use ucall_server::{NativeContext, NativeOutcome, Token};
 
-use crate::ends::{ConnectionEnd, EndedConnection, GivenUp, LostCall};
+use crate::ends::{ConnectionEnd, EndedConnection, GivenUp, LostCall, describe_tls, failed};
 use crate::http::{self, HttpReplyReader, HttpTarget};
 use crate::options::{Destination, UpstreamAddress};
 use crate::replies::{NO_CALL, ReplyReader, UpstreamReply, to_one_line};
@@ -88,6 +87,8 @@ pub(crate) struct Connection {
     /// Whether the last call is a stream, which has the connection for itself: a slow caller stops
     /// the reading.
     has_stream: bool,
+    /// What has arrived of a stream, and waits for its turn to be read.
+    pub(crate) backlog: Vec<u8>,
     /// The stream whose caller is slow.
     paused: Option<Token>,
     is_reading_paused: bool,
@@ -127,6 +128,7 @@ impl Connection {
             ends_after_send: false,
             has_notified: false,
             has_stream: false,
+            backlog: Vec::new(),
             paused: None,
             is_reading_paused: false,
             discarded_until: None,
@@ -168,6 +170,22 @@ impl Connection {
         self.is_retired = true;
     }
 
+    /// Whether it has a stream for itself.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.has_stream && self.slots.used() > 0
+    }
+
+    /// Whether the caller of its stream is slow.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.is_some_and(|token| self.slots.contains(token))
+    }
+
+    /// Keeps what has arrived. It is not read from the socket any further meanwhile.
+    pub(crate) fn keep(&mut self, bytes: &[u8], now: Instant) {
+        (self.last_used, self.last_received) = (now, now);
+        self.backlog.extend_from_slice(bytes);
+    }
+
     /// Pauses or resumes a stream, if it is here.
     pub(crate) fn set_paused(&mut self, token: Token, is_paused: bool) {
         if self.has_stream && self.slots.contains(token) {
@@ -195,7 +213,7 @@ impl Connection {
     }
 
     /// Enqueues a call, whose text up to the params is `text`. Returns its slot.
-    pub(crate) fn call(&mut self, call: PendingCall, text: &[u8]) -> u32 {
+    pub(crate) fn call(&mut self, call: PendingCall, text: &mut Vec<u8>) -> u32 {
         let (context, now) = (call.context.clone(), call.started);
         self.has_large_call = text.len() > SHARED_BYTES_MAX;
         self.has_stream = context.takes_items && !self.is_http();
@@ -208,7 +226,7 @@ impl Connection {
     /// Enqueues a notification.
     pub(crate) fn notify(
         &mut self,
-        text: &[u8],
+        text: &mut Vec<u8>,
         context: &CallContext,
         share: Option<Share>,
         now: Instant,
@@ -224,10 +242,11 @@ impl Connection {
         self.write(text, context, None, now);
     }
 
-    /// Returns where `text` is in the output.
+    /// Returns where `text` is in the output. A long text that is the first becomes the output:
+    /// copying it would take longer than all else.
     fn write(
         &mut self,
-        text: &[u8],
+        text: &mut Vec<u8>,
         context: &CallContext,
         id: Option<u32>,
         now: Instant,
@@ -235,13 +254,16 @@ impl Connection {
         self.last_used = now;
         let out = &mut self.output;
         let Framing::Http(target, reader) = &mut self.framing else {
-            let start = out.len();
-            out.extend_from_slice(text);
+            let (start, len) = (out.len(), text.len());
+            match start == 0 && len > SHARED_BYTES_MAX {
+                true => mem::swap(out, text),
+                false => out.extend_from_slice(text),
+            }
             write_meta(out, context, id, now);
             // A server that reads lines would take a part of the params for another call.
             to_one_line(out.get_mut(start..).unwrap_or_default());
             end_call(out, id);
-            return start..start + text.len();
+            return start..start + len;
         };
         let mut end = Vec::new();
         if target.takes_meta {
@@ -251,6 +273,7 @@ impl Connection {
         target.write_head(out, text.len() + end.len(), context);
         reader.begin(id.is_none());
         let start = out.len();
+        out.reserve(text.len() + end.len());
         out.extend_from_slice(text);
         out.append(&mut end);
         start..start + text.len()
@@ -407,7 +430,7 @@ impl Connection {
                 self.ended = Some(ConnectionEnd::Failed(reason));
             }
             ConnectionState::Open(socket) => {
-                let is_paused = self.paused.is_some_and(|token| self.slots.contains(token));
+                let is_paused = self.is_paused() || !self.backlog.is_empty();
                 if self.is_reading_paused != is_paused {
                     self.is_reading_paused = is_paused;
                     context.set_paused(socket, is_paused);
@@ -461,7 +484,7 @@ impl Connection {
             Framing::Raw(reader) => reader.held_bytes(),
             Framing::Http(_, reader) => reader.held_bytes(),
         };
-        partial + self.output.capacity() + self.transport.held_bytes()
+        partial + self.backlog.capacity() + self.output.capacity() + self.transport.held_bytes()
     }
 
     fn is_http(&self) -> bool {
@@ -571,12 +594,4 @@ fn read(
             result.err().map(end)
         }
     }
-}
-
-fn failed(reason: &str) -> ConnectionEnd {
-    ConnectionEnd::Failed(reason.to_owned())
-}
-
-fn describe_tls(error: &TlsError) -> ConnectionEnd {
-    ConnectionEnd::Failed(format!("TLS has failed: {error}"))
 }

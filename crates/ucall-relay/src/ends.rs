@@ -1,5 +1,7 @@
 //! How connections end, and calls without an answer.
 
+use ucall_proto::tls::TlsError;
+
 use crate::slots::PendingCall;
 
 /// How a connection has ended.
@@ -44,4 +46,12 @@ pub(crate) struct LostCall {
 pub(crate) struct EndedConnection {
     pub(crate) end: ConnectionEnd,
     pub(crate) lost: Vec<LostCall>,
+}
+
+pub(crate) fn failed(reason: &str) -> ConnectionEnd {
+    ConnectionEnd::Failed(reason.to_owned())
+}
+
+pub(crate) fn describe_tls(error: &TlsError) -> ConnectionEnd {
+    ConnectionEnd::Failed(format!("TLS has failed: {error}"))
 }

@@ -13,6 +13,7 @@
 //! | `ends` | how connections and calls end |
 //! | `secure` | the TLS of a connection |
 //! | `shares` | the calls of each caller's connection |
+//! | `stream_turns` | how much of streams a turn reads |
 //! | `slots` | the calls that wait on a connection, each by a number |
 //! | `rewrite` | names and params that a relay changes |
 //! | `request` | what is written for a call |
@@ -49,6 +50,7 @@ mod rewrite;
 mod secure;
 mod shares;
 mod slots;
+mod stream_turns;
 mod upstream;
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::places::{Place, Places};
 use crate::request::{CallContext, TraceContext, added_bytes_max, write_call};
 use crate::retry_budget::RetryBudget;
 use crate::slots::PendingCall;
+use crate::stream_turns::StreamTurns;
 use crate::upstream::Upstream;
 
 /// Relays that a call may pass. More are a loop.
@@ -78,6 +79,7 @@ pub(crate) struct RelayHandler {
     calls: Places,
     /// Where sockets and attempts to connect are, by the indices of their ids.
     sockets: Places,
+    turns: StreamTurns,
     /// Memory for the indices of upstreams.
     candidates: Vec<usize>,
     /// Memory for the text of a call.
@@ -118,6 +120,7 @@ impl NativeHandler for RelayHandler {
         let timeout = self.options.timeout;
         if let Some((upstream, place)) = self.upstream_of(token) {
             upstream.give_up(place, token, timeout, now);
+            self.take_turns_again(place);
         }
     }
 
@@ -125,6 +128,7 @@ impl NativeHandler for RelayHandler {
         self.is_due = true;
         if let Some((upstream, place)) = self.upstream_of(token) {
             upstream.set_paused(place.connection, token, is_paused);
+            self.take_turns_again(place);
         }
     }
 
@@ -143,11 +147,13 @@ impl NativeHandler for RelayHandler {
     fn received(&mut self, socket: Id, bytes: &mut [u8], now: Instant) {
         (self.now, self.is_due) = (now, true);
         let Some(place) = self.place_of(socket) else { return };
-        let outcomes = &self.outcomes;
-        if let Some(upstream) = self.upstreams.get_mut(place.upstream) {
-            let reply = |token, outcome| outcomes.send(token, outcome);
-            upstream.received(place.connection, bytes, now, reply);
+        let Some(upstream) = self.upstreams.get_mut(place.upstream) else { return };
+        if upstream.is_stream(place.connection)
+            && (upstream.has_backlog(place.connection) || !self.turns.take(place, bytes.len()))
+        {
+            return upstream.keep(place.connection, bytes, now);
         }
+        self.read(place, bytes);
     }
 
     fn sent(&mut self, socket: Id) {
@@ -161,6 +167,7 @@ impl NativeHandler for RelayHandler {
     fn disconnected(&mut self, socket: Id, error: io::Error) {
         self.is_due = true;
         let Some(place) = self.place_of(socket) else { return };
+        self.read_backlog(place);
         if let Some(upstream) = self.upstreams.get_mut(place.upstream) {
             upstream.disconnected(place.connection, &error);
         }
@@ -169,6 +176,14 @@ impl NativeHandler for RelayHandler {
     fn turn_ended(&mut self, now: Instant, context: &mut dyn NativeContext) {
         (self.now, self.is_due) = (now, false);
         self.names.poll(&mut self.upstreams, &self.outcomes, now);
+        while let Some(place) = self.turns.next() {
+            let is_paused = |it: &Upstream| it.is_paused(place.connection);
+            if !self.upstreams.get(place.upstream).is_some_and(is_paused) {
+                let bytes = self.read_backlog(place);
+                self.turns.count(bytes);
+            }
+        }
+        self.turns.end_turn();
         // Each call is passed on a bounded number of times.
         loop {
             let mut lost = Vec::new();
@@ -183,7 +198,7 @@ impl NativeHandler for RelayHandler {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.is_due {
+        match self.is_due || self.turns.is_waiting() {
             true => Some(self.now),
             false => {
                 let upstreams = self.upstreams.iter().filter_map(Upstream::deadline);
@@ -209,6 +224,7 @@ impl RelayHandler {
             budget: RetryBudget::new(),
             calls: Places::default(),
             sockets: Places::default(),
+            turns: StreamTurns::default(),
             candidates: Vec::new(),
             text: Vec::new(),
             now,
@@ -226,6 +242,33 @@ impl RelayHandler {
     /// Calls that begin from now on arrived at `now`.
     pub(crate) fn begin_turn(&mut self, now: Instant) {
         (self.now, self.is_due) = (now, true);
+    }
+
+    /// Reads what has arrived on a connection.
+    fn read(&mut self, place: Place, bytes: &mut [u8]) {
+        let outcomes = &self.outcomes;
+        if let Some(upstream) = self.upstreams.get_mut(place.upstream) {
+            let reply = |token, outcome| outcomes.send(token, outcome);
+            upstream.received(place.connection, bytes, self.now, reply);
+        }
+    }
+
+    /// Reads what waits at the connection of a stream. Returns its bytes.
+    fn read_backlog(&mut self, place: Place) -> usize {
+        let upstream = self.upstreams.get_mut(place.upstream);
+        let mut backlog = upstream.map(|it| it.take_backlog(place.connection)).unwrap_or_default();
+        if !backlog.is_empty() {
+            self.read(place, &mut backlog);
+        }
+        backlog.len()
+    }
+
+    /// A stream does not wait for its caller any more, so it waits for its turn again.
+    fn take_turns_again(&mut self, place: Place) {
+        let Some(upstream) = self.upstreams.get(place.upstream) else { return };
+        if upstream.has_backlog(place.connection) && !upstream.is_paused(place.connection) {
+            self.turns.enqueue(place);
+        }
     }
 
     /// Where a socket, or an attempt to connect, is.
@@ -254,8 +297,9 @@ impl RelayHandler {
         let params = options.rewrite.params(request.params)?;
         self.text.clear();
         self.text.shrink_to(CACHED_BYTES_MAX);
-        write_call(&mut self.text, &method, params.as_deref());
-        if self.text.len() + added_bytes_max(trace.as_deref()) > options.request_bytes_max {
+        let added_bytes = added_bytes_max(trace.as_deref());
+        write_call(&mut self.text, &method, params.as_deref(), added_bytes);
+        if self.text.len() + added_bytes > options.request_bytes_max {
             return Err(too_long(options.request_bytes_max));
         }
         let takes_items = request.takes_items();
@@ -266,7 +310,7 @@ impl RelayHandler {
         let context = CallContext { hops, deadline, trace, takes_items, keeps_line_breaks };
         let upstream = &mut self.upstreams[picked.upstream];
         if request.id.is_none() {
-            upstream.notify(picked.connection, &self.text, &context, caller, now);
+            upstream.notify(picked.connection, &mut self.text, &context, caller, now);
             return Ok(CallOutcome::Done);
         }
         let token = defer(params.map_or(0, |params| params.len()))?;
@@ -283,7 +327,7 @@ impl RelayHandler {
             is_repeated: false,
             repeatable,
         };
-        let place = upstream.call(picked.connection, call, &self.text);
+        let place = upstream.call(picked.connection, call, &mut self.text);
         self.calls.set(token.slot(), place);
         self.budget.earn();
         Ok(if takes_items { CallOutcome::Stream } else { CallOutcome::Deferred })
@@ -365,7 +409,7 @@ impl RelayHandler {
             let picked = self.pick(None, text.len(), takes_items, caller, tried).ok()?;
             Some((text, picked))
         });
-        let Some((text, picked)) = picked else {
+        let Some((mut text, picked)) = picked else {
             return self.outcomes.send(token, NativeOutcome::Reply(Err(error)));
         };
         call.tried |= 1 << picked.upstream;
@@ -373,7 +417,7 @@ impl RelayHandler {
         if was_sent {
             call.repeatable = Some(text.clone());
         }
-        let place = self.upstreams[picked.upstream].call(picked.connection, call, &text);
+        let place = self.upstreams[picked.upstream].call(picked.connection, call, &mut text);
         self.calls.set(token.slot(), place);
     }
 }

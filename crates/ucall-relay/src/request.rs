@@ -50,6 +50,8 @@ impl TraceContext {
     }
 }
 
+/// The names of the method and the params, and what is between them.
+const AROUND_BYTES: usize = 64;
 /// The hops, the time, the token and the id, with all digits.
 const ADDED_BYTES_MAX: usize = 128;
 /// The longest text: two of them fit into the heads and the `_meta` that upstreams take.
@@ -65,7 +67,14 @@ fn text_of(bytes: &[u8]) -> Option<String> {
 }
 
 /// Appends the text of a call up to its params. The method is as within the quotes of its text.
-pub(crate) fn write_call(out: &mut Vec<u8>, method: &[u8], params: Option<&[u8]>) {
+/// `added_bytes` may be added later: a long text is not copied for them.
+pub(crate) fn write_call(
+    out: &mut Vec<u8>,
+    method: &[u8],
+    params: Option<&[u8]>,
+    added_bytes: usize,
+) {
+    out.reserve(AROUND_BYTES + method.len() + params.map_or(0, <[u8]>::len) + added_bytes);
     out.extend_from_slice(br#"{"jsonrpc":"2.0","method":""#);
     out.extend_from_slice(method);
     out.push(b'"');
@@ -147,10 +156,10 @@ mod tests {
             takes_items: true,
             keeps_line_breaks: false,
         };
-        write_call(&mut out, br"a\u002eb", Some(b"[ 1.0 ]"));
+        write_call(&mut out, br"a\u002eb", Some(b"[ 1.0 ]"), 0);
         write_meta(&mut out, &context, Some(7), now);
         end_call(&mut out, Some(7));
-        write_call(&mut out, b"n", None);
+        write_call(&mut out, b"n", None, 0);
         end_call(&mut out, None);
         write_cancel(&mut out, 7);
         let expected = concat!(

@@ -2,6 +2,7 @@
 
 mod names;
 mod one_caller;
+mod stream_turns;
 
 use std::io;
 use std::time::Duration;
@@ -272,6 +273,24 @@ fn a_connection_keeps_no_memory_of_the_longest_call() {
         answer(&mut relay);
         assert_eq!((results(&mut relay).len(), relay.sockets().len()), (1, 1));
         assert!(relay.held_bytes() <= 64 << 10, "{scheme}: {} bytes", relay.held_bytes());
+    }
+}
+
+#[test]
+fn a_long_call_that_waits_is_held_once() {
+    for scheme in ["tcp", "http"] {
+        let mut relay = relay(options(&[&format!("{scheme}://127.0.0.1:1")]));
+        let params = format!("[\"{}\"]", "x".repeat(1_000_000));
+        for is_call in [true, false] {
+            match is_call {
+                true => assert_eq!(code(relay.call("up.f", &params, "{}")), None),
+                false => relay.notify("up.f", &params).expect("it is taken"),
+            }
+            relay.end_turn();
+        }
+        assert_eq!(relay.sockets().len(), 2);
+        let expected = 2 * params.len()..2 * params.len() + 4096;
+        assert!(expected.contains(&relay.held_bytes()), "{scheme}: {} bytes", relay.held_bytes());
     }
 }
 

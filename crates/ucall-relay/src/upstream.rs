@@ -232,7 +232,7 @@ impl Upstream {
     }
 
     /// Passes a call to a connection. Returns where it is.
-    pub(crate) fn call(&mut self, key: u32, mut call: PendingCall, text: &[u8]) -> Place {
+    pub(crate) fn call(&mut self, key: u32, mut call: PendingCall, text: &mut Vec<u8>) -> Place {
         let now = call.started;
         call.share = call.caller.map(|caller| self.shares.of(caller));
         self.watch_silence(now);
@@ -252,7 +252,7 @@ impl Upstream {
     pub(crate) fn notify(
         &mut self,
         key: u32,
-        text: &[u8],
+        text: &mut Vec<u8>,
         context: &CallContext,
         caller: Option<Id>,
         now: Instant,
@@ -279,6 +279,33 @@ impl Upstream {
     /// An attempt to connect has ended.
     pub(crate) fn connected(&mut self, key: u32, socket: io::Result<Id>, now: Instant) {
         self.connections.change(key, |connection| connection.connected(socket, now));
+    }
+
+    /// Whether the connection has a stream for itself.
+    pub(crate) fn is_stream(&self, key: u32) -> bool {
+        self.connections.get(key).is_some_and(Connection::is_stream)
+    }
+
+    /// Whether the caller of the connection's stream is slow.
+    pub(crate) fn is_paused(&self, key: u32) -> bool {
+        self.connections.get(key).is_some_and(Connection::is_paused)
+    }
+
+    /// Whether something that has arrived waits to be read.
+    pub(crate) fn has_backlog(&self, key: u32) -> bool {
+        self.connections.get(key).is_some_and(|connection| !connection.backlog.is_empty())
+    }
+
+    /// Keeps what has arrived until it is read.
+    pub(crate) fn keep(&mut self, key: u32, bytes: &[u8], now: Instant) {
+        self.silent_since = now;
+        self.connections.change(key, |connection| connection.keep(bytes, now));
+    }
+
+    /// What waits to be read.
+    pub(crate) fn take_backlog(&mut self, key: u32) -> Vec<u8> {
+        let take = |connection: &mut Connection| std::mem::take(&mut connection.backlog);
+        self.connections.change(key, take).unwrap_or_default()
     }
 
     /// Passes the replies in `bytes` to `reply`.
