@@ -101,13 +101,11 @@ def program(module: str, *arguments: object) -> Iterator[str]:
     command = [sys.executable, "-m", f"fairness.{module}", *map(str, arguments)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=_FOLDER, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
         finally:
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+            # A server would wait for the calls of the attackers.
             process.kill()
 
 
