@@ -184,7 +184,7 @@ def test_what_a_server_does_not_acknowledge_goes_to_another_one(queues: Queues) 
 
 
 DROPPED = """
-import sys
+import multiprocessing, sys
 from ucall import queue as nq
 
 def put():
@@ -194,12 +194,18 @@ def put():
     queue = nq.new("jetstream", "client", options)
     return [queue.put(number) for number in range(100)]
 
-futures = put()
+if sys.argv[3] == "child":
+    child = multiprocessing.get_context("fork").Process(target=put)
+    child.start()
+    child.join()
+else:
+    futures = put()
 """
 
 
-def test_a_program_stores_what_a_dropped_queue_has(queues: Queues) -> None:
-    command = [sys.executable, "-c", DROPPED, str(queues.broker.port), queues.topic]
+@pytest.mark.parametrize("process", ["program", "child"])
+def test_a_program_stores_what_a_dropped_queue_has(queues: Queues, process: str) -> None:
+    command = [sys.executable, "-c", DROPPED, str(queues.broker.port), queues.topic, process]
     subprocess.run(command, timeout=WAIT_S, check=True)
     assert stored(queues) == 100
 

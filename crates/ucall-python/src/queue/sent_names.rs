@@ -29,7 +29,11 @@ pub(super) fn sent_names(py: Python<'_>, chunks: &[&[u8]]) -> PyResult<Vec<Strin
         let (Ok(module), Ok(name)) = (str::from_utf8(module), str::from_utf8(name)) else { return };
         match pickle::is_default(py, module, name) {
             Ok(true) => {}
-            Ok(false) => names.push(format!("{module}.{name}")),
+            Ok(false) => {
+                // The main module in a child of `multiprocessing`: see `utils/allow.py`.
+                let module = if module == "__mp_main__" { "__main__" } else { module };
+                names.push(format!("{module}.{name}"));
+            }
             Err(error) => outcome = Err(error),
         }
     });

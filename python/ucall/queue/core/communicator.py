@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import concurrent.futures
 import logging
 import os
@@ -23,6 +22,7 @@ from ucall.queue.core.options import (
     check_workers,
     tls_settings,
 )
+from ucall.queue.core.process_end import at_process_end, note_opened
 from ucall.queue.utils.allow import on_change
 
 __all__ = ["Communicator"]
@@ -78,7 +78,7 @@ class Communicator(QueueCore):
     _running: ClassVar[set[concurrent.futures.Future[None]]] = set()
 
     def __new__(cls, options: CommunicatorOptions | None = None) -> Self:
-        options = CommunicatorOptions() if options is None else options
+        options = CommunicatorOptions() if options is None else options.of_this_process()
         cls._check(options)
         connection = options.connection
         given = {name: getattr(connection, name) for name in _CORE_OPTIONS}
@@ -101,6 +101,7 @@ class Communicator(QueueCore):
         made._ended = concurrent.futures.Future()
         cls._open.add(made)
         cls._add_running(made._ended)
+        note_opened()
         arguments = made._log_lines(), options.id, made._ended
         threading.Thread(
             target=_write_log, args=arguments, name="ucall-queue-log", daemon=True
@@ -211,7 +212,7 @@ def _write_log(
         ended.set_result(None)
 
 
-@atexit.register
+@at_process_end
 def _close_all() -> None:
     still_open = list(Communicator._open)
     # All close at the same time, so that they share the time limit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from ucall import _tls
@@ -125,6 +125,27 @@ class SecurityOptions:
     password: str | bytes | None = field(default=None, repr=False)
 
 
+#: Names this process, also on other machines.
+_process = uuid.uuid4().hex
+
+
+def _rename_process() -> None:
+    global _process
+    _process = uuid.uuid4().hex
+
+
+os.register_at_fork(after_in_child=_rename_process)
+
+
+class _DrawnId(uuid.UUID):
+    """The default of an id: the options replace it by an equal one, and note who has drawn it."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(int=uuid.uuid4().int)
+
+
 _LOCATION = NetworkLocation()
 
 
@@ -157,7 +178,8 @@ class CommunicatorOptions:
 
     Args:
         id: Identifies the communicator. No two that are open at the same time may have the same
-            one; a new one with the id of a closed one resumes its queue.
+            one; a new one with the id of a closed one resumes its queue. By default a random one,
+            and another one in each process that these options are passed to.
         netloc: The address of the server, or of the broker.
         connection: See `ConnectionOptions`.
         serialization: See `SerializationOptions`.
@@ -170,7 +192,7 @@ class CommunicatorOptions:
             and ``"posix"`` require one of them.
     """
 
-    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    id: uuid.UUID = field(default_factory=_DrawnId)
     netloc: NetworkLocation = _LOCATION
     connection: ConnectionOptions = ConnectionOptions()
     serialization: SerializationOptions = SerializationOptions()
@@ -178,6 +200,20 @@ class CommunicatorOptions:
     broker: BrokerOptions = BrokerOptions()
     workers: int = 1
     engine: Literal["auto", "posix", "uring"] = "auto"
+
+    #: The id, if no program has chosen it, and the process that has drawn it.
+    _drawn: tuple[uuid.UUID, str] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.id, _DrawnId):
+            id = uuid.UUID(int=self.id.int)
+            object.__setattr__(self, "id", id)
+            object.__setattr__(self, "_drawn", (id, _process))
+
+    def of_this_process(self) -> CommunicatorOptions:
+        """The same options, with another id if another process has drawn it."""
+        id, process = self._drawn or (None, _process)
+        return replace(self, id=_DrawnId()) if id == self.id and process != _process else self
 
 
 class ClientTlsSettings(TypedDict):

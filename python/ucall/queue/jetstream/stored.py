@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import concurrent.futures
 import os
 import time
@@ -11,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from ucall.queue.core.options import CommunicatorOptions, check_security, check_workers
+from ucall.queue.core.process_end import at_process_end, note_opened
 
 if TYPE_CHECKING:
     from ucall.queue.jetstream.receiver import Receiver
@@ -38,7 +38,8 @@ class StoredQueue:
     _running: ClassVar[set[concurrent.futures.Future[None]]] = set()
 
     def __init__(self, options: CommunicatorOptions | None = None) -> None:
-        self._options = options = CommunicatorOptions() if options is None else options
+        options = CommunicatorOptions() if options is None else options.of_this_process()
+        self._options = options
         self._check(options)
         self._pid = os.getpid()
         # They import asyncio.
@@ -49,6 +50,7 @@ class StoredQueue:
         self._open.add(self)
         self._running.add(self._work.ended)
         self._work.ended.add_done_callback(self._running.discard)
+        note_opened()
 
     @classmethod
     def _check(cls, options: CommunicatorOptions) -> None:
@@ -137,7 +139,7 @@ class StoredQueue:
             raise RuntimeError("a communicator belongs to the process that made it")
 
 
-@atexit.register
+@at_process_end
 def _close_all() -> None:
     still_open = list(StoredQueue._open)
     # All close at the same time, so that they share the time limit.

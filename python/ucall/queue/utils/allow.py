@@ -68,7 +68,7 @@ def allow(*classes: Class) -> Class:
     for found in classes:
         if not isinstance(found, type):
             raise TypeError(f"allow takes classes, not {found!r}")
-        _allowed[found.__module__, found.__qualname__] = found
+        _allowed[_module_name(found.__module__), found.__qualname__] = found
     for announce in on_change:
         announce()
     return classes[0]
@@ -98,7 +98,8 @@ class AllowedNames:
         """
         if id(found) in _NEVER or isinstance(found, types.ModuleType):
             return False
-        return f"{module}.{name}" in self._names or getattr(found, "__module__", None) == module
+        defined_in = getattr(found, "__module__", None)
+        return f"{module}.{name}" in self._names or _module_name(defined_in) == module
 
 
 def allow_by_name(*names: str) -> AllowedNames:
@@ -119,6 +120,7 @@ def find(allow: Callable[[str], object] | None, module: str, name: str) -> Any:
     Raises:
         pickle.UnpicklingError: The name is not allowed.
     """
+    module = _module_name(module)
     found = _allowed.get((module, name))
     if found is not None:
         return found
@@ -131,6 +133,11 @@ def find(allow: Callable[[str], object] | None, module: str, name: str) -> Any:
     elif allow is not None and allow(f"{module}.{name}"):
         return _imported(module, name)
     raise pickle.UnpicklingError(refusal(f"{module}.{name}"))
+
+
+def _module_name(name: Any) -> Any:
+    """The same name for the main module in a program and in the children of `multiprocessing`."""
+    return "__main__" if name == "__mp_main__" else name
 
 
 def refusal(name: str) -> str:
