@@ -10,8 +10,8 @@ use super::{
 };
 use crate::Limits;
 use crate::http1::{
-    self, AllowedOrigin, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError,
-    Method, ReplyHeaders, ReplyWriter,
+    self, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError, Method,
+    ReplyHeaders, ReplyWriter,
 };
 use crate::rpc::{
     CallNumber, CallOutcome, CallerIdentity, ItemFormat, ROUTE_ID, RpcError, Service,
@@ -25,6 +25,8 @@ pub(super) struct Http {
     /// The bytes of head and body together, once the head is complete.
     bytes_needed: usize,
     chunked: Option<Box<Chunked>>,
+    /// The foreign origin that may read the reply to a request whose body is incomplete.
+    pub(super) allowed_origin: Option<Box<[u8]>>,
     /// The caller of the current request, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
 }
@@ -151,7 +153,7 @@ impl PlainConnection {
         };
         if length > limit {
             let error = HttpError::BodyTooLarge { limit: limit as u64 };
-            return self.refuse_http(&error, head.method(), environment, out);
+            return self.refuse_request(head, &error, environment, out);
         }
         let total = head.len() + length;
         let Some(body) = rest.get(head.len()..total) else {
@@ -192,20 +194,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Result<ReplyHeaders<'a>, Step> {
         check_access(head, is_last, self.is_tls(), environment)
-            .map_err(|error| self.refuse_access(head, &error, environment, out))
-    }
-
-    #[cold]
-    fn refuse_access<S: Service>(
-        &mut self,
-        head: &Head<'_>,
-        error: &HttpError,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        let origin = environment.access.check(head.host(), head.origin(), self.is_tls());
-        let origin = origin.unwrap_or_default();
-        self.refuse_for_origin(origin, error, head.method(), environment, out)
+            .map_err(|error| self.refuse_request(head, &error, environment, out))
     }
 
     /// Whether a request may start a stream, as those of routes may, whose items follow the replies
@@ -226,7 +215,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Step {
         if environment.scratch.is_full(environment.limits) {
-            return self.refuse_http(&HttpError::Overloaded, head.method(), environment, out);
+            return self.refuse_request(head, &HttpError::Overloaded, environment, out);
         }
         if head.expect_continue() && nothing_came {
             if !self.exchanges.is_empty() {
@@ -236,8 +225,10 @@ impl PlainConnection {
             }
             http1::continue_100(out);
         }
+        let origin = self.allowed_origin(head, environment);
         if let Protocol::Http(http) = &mut self.protocol {
             http.bytes_needed = total;
+            http.allowed_origin = origin.map(|it| it.as_bytes().into());
         }
         Step::Incomplete
     }
@@ -280,7 +271,7 @@ impl PlainConnection {
             overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
         };
         match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
-            Err(error) => self.refuse_http(&error, Method::Other, environment, out),
+            Err(error) => self.refuse_body(&error, environment, out),
             Ok(progress) if !progress.is_done => {
                 http.chunked = Some(chunked);
                 Step::Consumed(progress.consumed)
@@ -408,7 +399,7 @@ impl PlainConnection {
     }
 
     /// Queues a reply after those of earlier requests.
-    fn queue_reply(&mut self, request: u64, framed: Vec<u8>) {
+    pub(super) fn queue_reply(&mut self, request: u64, framed: Vec<u8>) {
         self.exchanges.push(request, HttpFraming::default(), ExchangeReply::Framed(framed));
     }
 
@@ -475,67 +466,6 @@ impl PlainConnection {
                 response.end(&text, reply_headers, environment.replies, out);
             }
         }
-    }
-
-    /// Refuses a request whose end is unknown, so nothing after it can be parsed safely.
-    #[cold]
-    pub(super) fn refuse_http<S: Service>(
-        &mut self,
-        error: &HttpError,
-        method: Method,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        self.refuse_for_origin(None, error, method, environment, out)
-    }
-
-    /// The same, for a page of an origin that may read it.
-    pub(super) fn refuse_for_origin<S: Service>(
-        &mut self,
-        allowed_origin: Option<AllowedOrigin<'_>>,
-        error: &HttpError,
-        method: Method,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        let reply_headers =
-            ReplyHeaders { connection: http1::ConnectionOption::Close, allowed_origin };
-        let is_head = method == Method::Head;
-        if self.exchanges.is_empty() {
-            environment.replies.error(out, error, &reply_headers, is_head);
-        } else {
-            let mut later = Vec::new();
-            environment.replies.error(&mut later, error, &reply_headers, is_head);
-            let request = self.next_request();
-            self.queue_reply(request, later);
-        }
-        self.discard_input();
-        Step::Incomplete
-    }
-
-    /// The peer has shut down its side within a head: refuses an invalid head. The parser has not
-    /// checked the last line of an incomplete head yet.
-    #[cold]
-    pub(super) fn refuse_partial_head<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        let head = http1::parse_head(&self.input, &environment.limits.head);
-        if let Err(error) = head {
-            self.refuse_http(&error, Method::Other, environment, out);
-        }
-    }
-
-    /// Replies that a head or a body was not complete in time.
-    pub(super) fn refuse_timeout<S: Service>(
-        &mut self,
-        in_head: bool,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        let error = if in_head { HttpError::HeadTimeout } else { HttpError::BodyTimeout };
-        self.refuse_http(&error, Method::Other, environment, out);
     }
 }
 

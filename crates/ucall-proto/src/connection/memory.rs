@@ -159,9 +159,12 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         debug_assert!(self.close_state == CloseState::Open, "nothing is kept once nothing is read");
-        match self.protocol {
-            Protocol::Http(_) => {
+        match &self.protocol {
+            Protocol::Http(http) if http.is_between_requests() => {
                 self.refuse_http(&HttpError::Overloaded, Method::Other, environment, out);
+            }
+            Protocol::Http(_) => {
+                self.refuse_body(&HttpError::Overloaded, environment, out);
             }
             Protocol::WebSocket(_) => self.refuse_for_memory(out),
             Protocol::Nats(_) => self.close_nats(),

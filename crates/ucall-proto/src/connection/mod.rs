@@ -26,6 +26,7 @@ mod drain;
 mod exchange;
 mod http;
 mod http_framing;
+mod http_refusals;
 mod http_route;
 mod items;
 mod memory;

@@ -95,7 +95,7 @@ pub struct Driver<S = Examples> {
     pub drain: Drain,
     pub load: LoadState,
     pub out: Vec<u8>,
-    access: AccessRules,
+    pub access: AccessRules,
     replies: ReplyWriter,
     scratch: Scratch,
     /// What other connections hold.

@@ -1,6 +1,9 @@
 //! HTTP messages, one after another.
 
+use std::time::Duration;
+
 use ucall_proto::NextAction;
+use ucall_proto::http1::AccessRules;
 
 use crate::harness::{Driver, answer, bodies, post, sum, sum_reply};
 
@@ -235,6 +238,45 @@ fn a_malformed_partial_head_is_refused_at_eof() {
                 "{input:?} cut at {cut}: {sent}"
             );
             assert_eq!(driver.connection.next_action(), NextAction::Close);
+        }
+    }
+}
+
+/// A page that cannot read a refusal sees "CORS error" instead of its reason.
+#[test]
+fn a_page_may_read_why_its_request_is_refused() {
+    let large = format!("Content-Length: {}\r\n\r\n", 1 << 20);
+    let cases: [(&str, &str, &str, &[u8]); 8] = [
+        ("413 ", "Content-Length: 99999999\r\n\r\n", "", b""),
+        ("413 ", "Transfer-Encoding: chunked\r\n\r\n", "fffffff\r\n", b""),
+        ("400 ", "Transfer-Encoding: chunked\r\n\r\n", "zz\r\n", b""),
+        ("408 ", "Transfer-Encoding: chunked\r\n\r\n", "5\r\n{", b""),
+        ("408 ", "Content-Length: 9\r\n\r\n", "{", b""),
+        // Its body is received in place.
+        ("408 ", &large, "{", b" "),
+        ("503 ", "Content-Length: 9\r\n\r\n", "", b""),
+        ("503 ", "Transfer-Encoding: chunked\r\n\r\n", "", b""),
+    ];
+    for (status, length, begun, filled) in cases {
+        for origin in ["https://app.example", "http://localhost"] {
+            let mut driver = Driver::new();
+            let origins = ["https://app.example".to_owned()];
+            driver.access = AccessRules::new(true, &[], &origins).unwrap();
+            if status == "503 " {
+                driver.hold_in_others(0, driver.limits.held_bytes_max + 1);
+            }
+            let head = format!("POST / HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n");
+            driver.receive((head + length + begun).as_bytes());
+            if !filled.is_empty() {
+                let target = driver.poll_target().unwrap();
+                driver.return_target(target);
+            }
+            driver.advance_time(Duration::from_secs(3600));
+            let sent = driver.sent();
+            assert!(sent.starts_with(&format!("HTTP/1.1 {status}")), "{length:?}: {sent}");
+            let may_read =
+                sent.contains("\r\nAccess-Control-Allow-Origin: https://app.example\r\n");
+            assert_eq!(may_read, origin.starts_with("https"), "{length:?}: {sent}");
         }
     }
 }
