@@ -48,7 +48,9 @@ typedef struct ucall_server *ucall_server_t;
 
 /*
  * One call. It lives until its callback returns, or if deferred, until it is released. One thread
- * at a time may use it.
+ * at a time may use it. Functions that get a call whose callback has returned do what they do with
+ * NULL, and a line of the log names the remedy, `ucall_call_defer`: the program must not use it
+ * while the callback returns, nor a deferred call after its release.
  */
 typedef struct ucall_call *ucall_call_t;
 
@@ -131,7 +133,10 @@ typedef struct ucall_config_t {
     uint16_t queue_depth;
     /* The most procedures. Default: 1,024. */
     size_t max_procedures;
-    /* The threads that may serve, each with a number below this one. Default: 1. */
+    /*
+     * The threads that may serve, each with a number below this one. Default: 1. At most 1,000
+     * threads of a process serve, of all servers together.
+     */
     uint16_t serving_threads;
     /*
      * The log: one line a second with the calls, bytes and connections since the previous line, and

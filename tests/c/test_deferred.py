@@ -50,6 +50,19 @@ def test_replies_come_as_calls_finish(later):
             assert reply["result"] == text == numbers[reply["id"]]
 
 
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_call_that_outlives_its_callback_answers_nobody_else(later, thread):
+    with Client(later.port) as client:
+        for answers in (True, False):
+            client.submit("outlive", {"answers": answers})
+            reply = client.message()
+            assert reply["result"] == 3 if answers else reply["error"]["code"] == -32603
+            assert client.call("use", {"thread": thread}) == 4
+    later.stop()
+    assert "after its callback had returned" in later.errors
+    assert "ucall_call_defer" in later.errors
+
+
 def test_a_deferred_call_without_reply_gets_an_error(later):
     with Client(later.port) as client:
         client.submit("keep", {"no text": 1})

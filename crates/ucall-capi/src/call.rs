@@ -1,6 +1,7 @@
-//! One call, to which `ucall_call_t` points.
+//! One call, which `ucall_call_t` names.
 
 use std::ffi::c_void;
+use std::hint::unreachable_unchecked;
 use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,6 +14,7 @@ use ucall_server::{Caller, Deadline, Overflow, Reservation, Transport};
 
 use crate::auth::User;
 use crate::boundary::{ErrorCode, clear_last_error, set_last_error};
+use crate::call_handle::CallHandle;
 use crate::callback_handler::CallbackHandler;
 use crate::channel::Channel;
 use crate::deferred::DeferredHandle;
@@ -50,18 +52,22 @@ enum CallData<'a> {
         caller: &'a Caller,
         handler: &'a mut CallbackHandler,
     },
-    Deferred {
-        handle: DeferredHandle,
-        channel: Option<Channel>,
-        procedure: Arc<str>,
-        params: Vec<u8>,
-        context: Context,
-        /// The text of `_meta`; empty if there is none.
-        meta: Vec<u8>,
-        buffers: Box<ParamBuffers>,
-        /// For the params and `_meta`.
-        _reserved: Reservation,
-    },
+    /// Boxed, so that little memory is written for a live call.
+    Deferred(Box<DeferredData>),
+}
+
+/// What a deferred call owns.
+struct DeferredData {
+    handle: DeferredHandle,
+    channel: Option<Channel>,
+    procedure: Arc<str>,
+    params: Vec<u8>,
+    context: Context,
+    /// The text of `_meta`; empty if there is none.
+    meta: Vec<u8>,
+    buffers: ParamBuffers,
+    /// For the params and `_meta`.
+    _reserved: Reservation,
 }
 
 /// What a deferred call knows of its caller.
@@ -80,8 +86,8 @@ impl CallData<'_> {
                 let text = request.params.unwrap_or_default();
                 (Params { text, members: request.members }, &mut handler.buffers)
             }
-            CallData::Deferred { params, buffers, .. } => {
-                (Params { text: params, members: None }, buffers)
+            CallData::Deferred(data) => {
+                (Params { text: &data.params, members: None }, &mut data.buffers)
             }
         }
     }
@@ -125,9 +131,15 @@ impl<'a, 'r> Call<'a, 'r> {
     }
 
     /// Looks up one of the params on the fast path.
+    ///
+    /// # Safety
+    /// The call is live.
     #[inline(always)]
-    pub(crate) fn lookup(&self, key: ParamKey<'_>) -> Lookup<'_> {
-        let CallData::Live { request, .. } = &self.data else { return Lookup::Unknown };
+    pub(crate) unsafe fn lookup(&self, key: ParamKey<'_>) -> Lookup<'_> {
+        let CallData::Live { request, .. } = &self.data else {
+            // SAFETY: our caller says that it is live.
+            unsafe { unreachable_unchecked() }
+        };
         let Some(text) = request.params else { return Lookup::Absent };
         Params { text, members: request.members }.lookup(key)
     }
@@ -221,8 +233,8 @@ impl<'a, 'r> Call<'a, 'r> {
     }
 
     fn complete(&self, outcome: Result<Vec<u8>, RpcError>) {
-        if let CallData::Deferred { handle, .. } = &self.data {
-            handle.complete(outcome);
+        if let CallData::Deferred(data) = &self.data {
+            data.handle.complete(outcome);
         }
     }
 
@@ -242,7 +254,7 @@ impl<'a, 'r> Call<'a, 'r> {
     fn warn(&self, what: &str) {
         let (log, procedure) = match &self.data {
             CallData::Live { handler, procedure, .. } => (&handler.log, *procedure),
-            CallData::Deferred { handle, procedure, .. } => (&handle.log, procedure),
+            CallData::Deferred(data) => (&data.handle.log, &data.procedure),
         };
         log.warn(&format!("procedure {procedure:?} {what}"));
     }
@@ -303,16 +315,17 @@ impl<'a, 'r> Call<'a, 'r> {
         };
         let params = request.params.unwrap_or_default().to_vec();
         let meta = request.meta.map_or_else(Vec::new, |Meta(text)| text.to_vec());
-        let data = CallData::Deferred {
+        let data = DeferredData {
             handle,
             channel,
             procedure: procedure.clone(),
             context,
-            buffers: Box::default(),
+            buffers: ParamBuffers::default(),
             _reserved: handler.calls.budget().reserve_large(params.len() + meta.len()),
             params,
             meta,
         };
+        let data = CallData::Deferred(Box::new(data));
         Some(Box::new(Call { reply_path: ReplyPath::Outcomes, data, deadline: self.deadline }))
     }
 
@@ -320,7 +333,7 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn procedure(&self) -> &str {
         match &self.data {
             CallData::Live { procedure, .. } => procedure,
-            CallData::Deferred { procedure, .. } => procedure,
+            CallData::Deferred(data) => &data.procedure,
         }
     }
 
@@ -328,7 +341,7 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn is_notification(&self) -> bool {
         match &self.data {
             CallData::Live { request, .. } => request.id.is_none(),
-            CallData::Deferred { context, .. } => context.is_notification,
+            CallData::Deferred(data) => data.context.is_notification,
         }
     }
 
@@ -336,14 +349,14 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn user(&self) -> *mut c_void {
         match &self.data {
             CallData::Live { handler, .. } => handler.user.0,
-            CallData::Deferred { context, .. } => context.user.0,
+            CallData::Deferred(data) => data.context.user.0,
         }
     }
 
     pub(crate) fn peer(&self) -> Option<Peer> {
         match &self.data {
             CallData::Live { caller, .. } => caller.peer,
-            CallData::Deferred { context, .. } => context.peer,
+            CallData::Deferred(data) => data.context.peer,
         }
     }
 
@@ -351,7 +364,7 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn head(&self) -> Option<&Head<'_>> {
         match &self.data {
             CallData::Live { request, .. } => request.head,
-            CallData::Deferred { .. } => None,
+            CallData::Deferred(_) => None,
         }
     }
 
@@ -359,19 +372,17 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn takes_items(&self) -> bool {
         match &self.data {
             CallData::Live { request, .. } => request.takes_items(),
-            CallData::Deferred { handle, .. } => handle.is_stream(),
+            CallData::Deferred(data) => data.handle.is_stream(),
         }
     }
 
     /// Sends an item of a stream: JSON text, after validating it.
     pub(crate) fn send_item(&mut self, json: &[u8]) -> ItemState {
-        let (ReplyPath::Outcomes, CallData::Deferred { handle, .. }) =
-            (&self.reply_path, &self.data)
-        else {
+        let (ReplyPath::Outcomes, CallData::Deferred(data)) = (&self.reply_path, &self.data) else {
             return ItemState::Ended;
         };
         if json::validate(json, Limits::NESTING_MAX).is_ok() {
-            return handle.send_item(json);
+            return data.handle.send_item(json);
         }
         self.fail("sent an item that is invalid JSON");
         ItemState::Ended
@@ -381,8 +392,8 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn meta(&mut self, name: &[u8]) -> Option<&[u8]> {
         let (meta, buffers) = match &mut self.data {
             CallData::Live { request, handler, .. } => (request.meta?, &mut handler.buffers),
-            CallData::Deferred { meta, .. } if meta.is_empty() => return None,
-            CallData::Deferred { meta, buffers, .. } => (Meta(meta), &mut **buffers),
+            CallData::Deferred(data) if data.meta.is_empty() => return None,
+            CallData::Deferred(data) => (Meta(&data.meta), &mut data.buffers),
         };
         let value = meta.find(name)?;
         match value.first() {
@@ -397,7 +408,7 @@ impl<'a, 'r> Call<'a, 'r> {
             CallData::Live { request, caller, handler, .. } => {
                 live_channel(request, caller, handler)
             }
-            CallData::Deferred { channel, .. } => channel.clone(),
+            CallData::Deferred(data) => data.channel.clone(),
         }
     }
 
@@ -405,7 +416,7 @@ impl<'a, 'r> Call<'a, 'r> {
     pub(crate) fn is_cancelled(&self) -> bool {
         match &self.data {
             CallData::Live { .. } => false,
-            CallData::Deferred { handle, .. } => handle.is_cancelled(),
+            CallData::Deferred(data) => data.handle.is_cancelled(),
         }
     }
 
@@ -413,13 +424,9 @@ impl<'a, 'r> Call<'a, 'r> {
         self.deadline.map(|deadline| deadline.at)
     }
 
-    /// Whether the program may release the call. Logs a warning if not.
-    pub(crate) fn may_be_released(&self) -> bool {
-        let is_deferred = matches!(self.data, CallData::Deferred { .. });
-        if !is_deferred {
-            self.warn("released a call that it had not deferred; ignored");
-        }
-        is_deferred
+    /// Logs that the program has released a live call.
+    pub(crate) fn warn_not_deferred(&self) {
+        self.warn("released a call that it had not deferred; ignored");
     }
 
     /// Ends a deferred call. Unless it is answered or cancelled, its caller gets an error.
@@ -438,4 +445,33 @@ fn live_channel(
     let (publisher, connection) = (handler.publisher.clone()?, caller.connection);
     let takes_messages = request.head.is_none() && caller.transport != Transport::Udp;
     Some(Channel { publisher, connection, takes_messages })
+}
+
+/// The handle of a deferred call, which the program owns.
+pub(crate) fn into_handle(call: Box<Call<'static, 'static>>) -> CallHandle {
+    CallHandle::of_deferred(Box::into_raw(call).cast())
+}
+
+impl CallHandle {
+    /// The call of this handle. Logs the use of one that has ended.
+    ///
+    /// # Safety
+    /// It is NULL, or its callback runs or has returned, or it is deferred and not released.
+    #[inline(always)]
+    pub(crate) unsafe fn as_ref<'a>(self) -> Option<&'a Call<'static, 'static>> {
+        // SAFETY: passed on to our caller.
+        unsafe { self.as_mut() }.map(|call| &*call)
+    }
+
+    /// The same for a thread that uses the call alone.
+    ///
+    /// # Safety
+    /// As for [`CallHandle::as_ref`].
+    #[inline(always)]
+    pub(crate) unsafe fn as_mut<'a>(self) -> Option<&'a mut Call<'static, 'static>> {
+        let call = self.live().or_else(|| self.deferred_or_ended())?;
+        // SAFETY: a live call is in its slot until its callback returns; our caller says that a
+        // deferred one is not released.
+        Some(unsafe { &mut *call.cast() })
+    }
 }

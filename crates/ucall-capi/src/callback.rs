@@ -1,7 +1,6 @@
 //! Callbacks of the program, and how a worker runs them.
 
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,12 +16,13 @@ use ucall_server::{
 
 use crate::auth::User;
 use crate::call::Call;
+use crate::call_handle::{CallHandle, LiveSlot};
 use crate::callback_handler::CallbackHandler;
 use crate::deferred::Outcome;
 
 /// `ucall_callback_t`. "unwind" because a C++ exception may leave it. Such an exception ends the
 /// process at this boundary; without "unwind" the behaviour would be undefined.
-pub type Function = unsafe extern "C-unwind" fn(*mut Call<'static, 'static>, *mut c_void);
+pub type Function = unsafe extern "C-unwind" fn(CallHandle, *mut c_void);
 
 /// A registered function of the program.
 pub(crate) struct Callback {
@@ -55,14 +55,14 @@ impl Handler for CallbackHandler {
             reply.error(&deadline.error());
             return CallOutcome::Done;
         }
-        let outcome = {
-            let call = Call::new(&callback.name, request, caller, reply, self, deadline);
-            // All of its fields are borrowed: there is nothing to drop.
-            let mut call = ManuallyDrop::new(call);
-            // SAFETY: the program promised that the function may be called with its tag. The call
-            // lives until it returns, and the header forbids to use it longer.
-            unsafe { (callback.function)((&raw mut *call).cast(), callback.tag) };
-            call.outcome()
+        let slot = &raw const self.slot;
+        let call = Call::new(&callback.name, request, caller, reply, self, deadline);
+        // SAFETY: the program promised that the function may be called with its tag. It cannot take
+        // a turn of this worker, which would run another call. All fields of the call are borrowed:
+        // there is nothing to drop.
+        let outcome = unsafe {
+            let run = |handle| (callback.function)(handle, callback.tag);
+            LiveSlot::run(slot, call, run).outcome()
         };
         self.buffers.reset();
         outcome

@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 use ucall_server::Publisher;
 
 use crate::auth::{Auth, User};
+use crate::boundary::Error;
+use crate::call_handle::LiveSlot;
 use crate::deferred::{CallState, Calls, Outcome};
 use crate::log::Log;
 use crate::params::ParamBuffers;
 
 /// Runs the callbacks of one worker.
 pub(crate) struct CallbackHandler {
+    /// For the call whose callback runs.
+    pub(crate) slot: LiveSlot,
     pub(crate) calls: Calls,
     /// Set when the worker is made.
     pub(crate) publisher: Option<Arc<Publisher>>,
@@ -32,14 +36,17 @@ pub(crate) struct CallbackHandler {
 }
 
 impl CallbackHandler {
+    /// # Errors
+    /// Too many threads of the process serve.
     pub(crate) fn new(
         log: Arc<Log>,
         auth: Option<Auth>,
         call_timeout: Option<Duration>,
         deferred_calls_max: usize,
         stream_bytes_max: usize,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            slot: LiveSlot::acquire(log.clone())?,
             calls: Calls::new(deferred_calls_max, "max_running_calls"),
             publisher: None,
             log,
@@ -50,7 +57,7 @@ impl CallbackHandler {
             stream_bytes_max,
             taken_items: Vec::new(),
             turn_began: Instant::now(),
-        }
+        })
     }
 
     /// Answers the calls whose deadline has passed, and cancels them.

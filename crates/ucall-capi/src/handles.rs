@@ -40,15 +40,6 @@ pub(crate) fn free_checked<T>(handle: *const T, function: &str) -> bool {
     !cfg!(debug_assertions) || free(handle, function)
 }
 
-/// Whether a handle was freed, in a debug build. Reports an error if it was.
-pub(crate) fn is_freed<T>(handle: *const T, function: &str) -> bool {
-    let is_freed = cfg!(debug_assertions) && freed().contains(&handle.addr());
-    if is_freed {
-        report(function);
-    }
-    is_freed
-}
-
 #[cold]
 fn report(function: &str) {
     let text = format!("{function}: called twice with one handle; ignored");

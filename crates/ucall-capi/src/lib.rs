@@ -10,7 +10,8 @@
 //! | `poll_descriptor` | the descriptor by which a program's event loop waits |
 //! | `log`, `descriptor` | the log, and writes to the program's descriptor |
 //! | `callback`, `callback_handler` | callbacks, and the handler that runs them for a worker |
-//! | `call`, `params`, `pointer`, `arena` | one call: its params and its reply |
+//! | `call`, `params`, `pointer` | one call: its params and its reply |
+//! | `call_handle` | what the program has of a call, also after it has ended |
 //! | `auth`, `peer` | who calls |
 //! | `deferred` | the program's side of a deferred call |
 //! | `value`, `items` | values of params, and iteration over them |
@@ -24,6 +25,7 @@
 mod auth;
 mod boundary;
 mod call;
+mod call_handle;
 mod callback;
 mod callback_handler;
 mod channel;

@@ -265,7 +265,7 @@ impl Server {
             settings.call_timeout,
             settings.deferred_max,
             self.worker_config.limits.stream_bytes_max,
-        );
+        )?;
         let (procedures, mut config) = (self.procedures.clone(), self.worker_config.clone());
         if let Some(XdpConfig { shared: Some((_, share)), .. }) = &mut config.datagrams.xdp {
             share.worker = number.into();

@@ -9,6 +9,7 @@ use ucall_proto::json::{Reader, Text, ValueKind};
 
 use crate::boundary::bytes;
 use crate::call::Call;
+use crate::call_handle::CallHandle;
 use crate::items;
 
 /// `ucall_type_t`.
@@ -45,13 +46,13 @@ impl ValueType {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Value {
-    call: *mut Call<'static, 'static>,
+    call: CallHandle,
     json: *const c_char,
     length: usize,
 }
 
 impl Value {
-    pub(crate) fn new(call: *mut Call<'static, 'static>, text: &[u8]) -> Self {
+    pub(crate) fn new(call: CallHandle, text: &[u8]) -> Self {
         Self { call, json: text.as_ptr().cast(), length: text.len() }
     }
 
@@ -95,10 +96,10 @@ mod tests {
 
     use super::*;
 
-    const ZEROS: Value = Value { call: ptr::null_mut(), json: ptr::null(), length: 0 };
+    const ZEROS: Value = Value { call: CallHandle::NULL, json: ptr::null(), length: 0 };
 
     fn items(container: &str) -> Vec<(Option<String>, String)> {
-        let container = Value::new(ptr::null_mut(), container.as_bytes());
+        let container = Value::new(CallHandle::NULL, container.as_bytes());
         let mut found = Vec::new();
         let mut item = ZEROS;
         // SAFETY: the text lives throughout the test.
@@ -139,7 +140,7 @@ mod tests {
     fn an_item_of_another_container_has_no_next() {
         let text = "[1,2][3,4]";
         let part = |range: std::ops::Range<usize>| {
-            Value::new(ptr::null_mut(), text.as_bytes().get(range).unwrap())
+            Value::new(CallHandle::NULL, text.as_bytes().get(range).unwrap())
         };
         let (first, second) = (part(0..5), part(5..10));
         // SAFETY: the text lives throughout the test.

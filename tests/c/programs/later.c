@@ -50,6 +50,43 @@ static void how_many_are_kept(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, count);
 }
 
+/* The call of a callback that has returned, which the program must not keep. */
+static ucall_call_t ended;
+
+/* outlive(answers): keeps its call without deferring it, and replies to it if it is to. */
+static void outlive(ucall_call_t call, ucall_callback_tag_t tag) {
+    bool answers;
+    (void)tag;
+    ended = call;
+    if (ucall_param_named_bool(call, "answers", 0, &answers) && answers)
+        ucall_call_reply_i64(call, 3);
+}
+
+/* Every use of a call that has ended does nothing. */
+static void *use_ended(void *same) {
+    bool answers;
+    (void)same;
+    if (ucall_param_named_bool(ended, "answers", 0, &answers)) abort();
+    if (ucall_param_named_type(ended, "answers", 0) != UCALL_TYPE_NONE) abort();
+    if (ucall_call_defer(ended) || !ucall_call_is_cancelled(ended)) abort();
+    ucall_call_reply_i64(ended, 5);
+    ucall_call_release(ended);
+    return NULL;
+}
+
+/* use(thread): uses the call that has ended, on this thread or on another, before it replies. */
+static void use(ucall_call_t call, ucall_callback_tag_t tag) {
+    bool other = false;
+    pthread_t thread;
+    (void)tag;
+    ucall_param_named_bool(call, "thread", 0, &other);
+    if (!other)
+        use_ended(NULL);
+    else if (pthread_create(&thread, NULL, use_ended, NULL) || pthread_join(thread, NULL))
+        abort();
+    ucall_call_reply_i64(call, 4);
+}
+
 /* The number of deferred calls that are cancelled. */
 static void cancelled(ucall_call_t call, ucall_callback_tag_t tag) {
     int found = 0;
@@ -78,6 +115,7 @@ int main(int argc, char **argv) {
     config.max_running_calls = argc > 3 ? (size_t)atoi(argv[3]) : KEPT_MAX;
     procedure_t const procedures[] = {
         {"keep", keep}, {"answer_all", answer_all}, {"answer_last", answer_last},
+        {"outlive", outlive}, {"use", use},
         {"kept", how_many_are_kept}, {"cancelled", cancelled}, {"time_left", time_left},
     };
     if (!start(&config, procedures, COUNT(procedures))) return 1;

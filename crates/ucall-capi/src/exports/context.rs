@@ -9,9 +9,8 @@ use super::params::{write_output, write_text_output};
 use crate::auth::AuthRequest;
 use crate::boundary::{catch_panic, string};
 use crate::call::Call;
+use crate::call_handle::CallHandle;
 use crate::peer::PeerAddress;
-
-type CallPointer = *const Call<'static, 'static>;
 
 /// The name by which a call was registered.
 ///
@@ -19,7 +18,7 @@ type CallPointer = *const Call<'static, 'static>;
 /// `call` is NULL, or alive and used by this thread alone; the outputs are NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_method(
-    call: CallPointer,
+    call: CallHandle,
     output: *mut *const c_char,
     output_length: *mut usize,
 ) -> bool {
@@ -34,7 +33,7 @@ pub unsafe extern "C" fn ucall_call_method(
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_is_notification(call: CallPointer) -> bool {
+pub unsafe extern "C" fn ucall_call_is_notification(call: CallHandle) -> bool {
     // SAFETY: our caller says that it is alive and ours alone.
     catch_panic(false, || unsafe { call.as_ref() }.is_some_and(Call::is_notification))
 }
@@ -44,7 +43,7 @@ pub unsafe extern "C" fn ucall_call_is_notification(call: CallPointer) -> bool {
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_user(call: CallPointer) -> *mut c_void {
+pub unsafe extern "C" fn ucall_call_user(call: CallHandle) -> *mut c_void {
     // SAFETY: our caller says that it is alive and ours alone.
     catch_panic(ptr::null_mut(), || unsafe { call.as_ref() }.map_or(ptr::null_mut(), Call::user))
 }
@@ -54,7 +53,7 @@ pub unsafe extern "C" fn ucall_call_user(call: CallPointer) -> *mut c_void {
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; `output` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_peer(call: CallPointer, output: *mut PeerAddress) -> bool {
+pub unsafe extern "C" fn ucall_call_peer(call: CallHandle, output: *mut PeerAddress) -> bool {
     // SAFETY: our caller says that it is alive and ours alone.
     let peer = catch_panic(None, || PeerAddress::of(unsafe { call.as_ref() }?.peer()?));
     // SAFETY: our caller says that it is NULL or writable.
@@ -68,7 +67,7 @@ pub unsafe extern "C" fn ucall_call_peer(call: CallPointer, output: *mut PeerAdd
 /// outputs are NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_header(
-    call: CallPointer,
+    call: CallHandle,
     name: *const c_char,
     output: *mut *const c_char,
     output_length: *mut usize,

@@ -1,32 +1,29 @@
 //! Deferred calls.
 
-use std::ptr;
 use std::time::{Duration, Instant};
 
 use crate::boundary::catch_panic;
-use crate::call::Call;
+use crate::call::{self, Call};
+use crate::call_handle::CallHandle;
 use crate::handles;
-
-type CallPointer = *mut Call<'static, 'static>;
 
 /// Defers a call.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_defer(call: CallPointer) -> CallPointer {
-    catch_panic(ptr::null_mut(), || {
+pub unsafe extern "C" fn ucall_call_defer(call: CallHandle) -> CallHandle {
+    catch_panic(CallHandle::NULL, || {
         // SAFETY: our caller says that it is alive and ours alone.
         let deferred = unsafe { call.as_mut() }.and_then(|call| call.defer());
-        deferred.map_or(ptr::null_mut(), into_handle)
+        deferred.map_or(CallHandle::NULL, into_handle)
     })
 }
 
 /// Hands a deferred call out to the program.
-pub(super) fn into_handle(deferred: Box<Call<'static, 'static>>) -> CallPointer {
-    let call = Box::into_raw(deferred);
-    handles::create_checked(call);
-    call
+pub(super) fn into_handle(deferred: Box<Call<'static, 'static>>) -> CallHandle {
+    handles::create_checked(&raw const *deferred);
+    call::into_handle(deferred)
 }
 
 /// Releases a deferred call.
@@ -34,17 +31,15 @@ pub(super) fn into_handle(deferred: Box<Call<'static, 'static>>) -> CallPointer 
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; a deferred one is not used after.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_release(call: CallPointer) {
+pub unsafe extern "C" fn ucall_call_release(call: CallHandle) {
     catch_panic((), || {
-        if handles::is_freed(call, "ucall_call_release") {
-            return;
-        }
-        // SAFETY: our caller says that it is alive and ours alone.
-        if unsafe { call.as_ref() }.is_some_and(Call::may_be_released) {
-            handles::free_checked(call, "ucall_call_release");
-            // SAFETY: a deferred call came from `Box::into_raw`, and the program does not use it
-            // after.
-            unsafe { Box::from_raw(call) }.release();
+        let Some(deferred) = call.deferred().map(<*mut _>::cast::<Call<'_, '_>>) else {
+            // SAFETY: our caller says that it is alive and ours alone.
+            return unsafe { call.as_ref() }.map_or((), Call::warn_not_deferred);
+        };
+        if handles::free_checked(deferred, "ucall_call_release") {
+            // SAFETY: a deferred call came from a box, and the program does not use it after.
+            unsafe { Box::from_raw(deferred) }.release();
         }
     });
 }
@@ -54,7 +49,7 @@ pub unsafe extern "C" fn ucall_call_release(call: CallPointer) {
 /// # Safety
 /// `call` is NULL, or alive.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_is_cancelled(call: *const Call<'static, 'static>) -> bool {
+pub unsafe extern "C" fn ucall_call_is_cancelled(call: CallHandle) -> bool {
     // SAFETY: our caller says that it is alive.
     catch_panic(true, || unsafe { call.as_ref() }.is_none_or(Call::is_cancelled))
 }
@@ -64,10 +59,7 @@ pub unsafe extern "C" fn ucall_call_is_cancelled(call: *const Call<'static, 'sta
 /// # Safety
 /// `call` is NULL, or alive; `output` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_deadline_ms(
-    call: *const Call<'static, 'static>,
-    output: *mut i64,
-) -> bool {
+pub unsafe extern "C" fn ucall_call_deadline_ms(call: CallHandle, output: *mut i64) -> bool {
     // SAFETY: our caller says that it is alive.
     let deadline = catch_panic(None, || unsafe { call.as_ref() }?.deadline());
     let Some(deadline) = deadline else { return false };

@@ -5,11 +5,9 @@ use std::ffi::c_char;
 use ucall_server::Overflow;
 
 use crate::boundary::{bytes, catch_panic, string};
-use crate::call::Call;
+use crate::call_handle::CallHandle;
 use crate::channel::message;
 use crate::server::Server;
-
-type CallPointer = *mut Call<'static, 'static>;
 
 /// Publishes to the subscribers of a topic.
 ///
@@ -42,7 +40,7 @@ pub unsafe extern "C" fn ucall_publish(
 /// `params` may have a length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_notify(
-    call: CallPointer,
+    call: CallHandle,
     method: *const c_char,
     params: *const c_char,
     length: usize,
@@ -65,7 +63,7 @@ pub unsafe extern "C" fn ucall_call_notify(
 /// `call` is NULL, or alive and used by this thread alone; `topic` is NULL, or ends at a NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_subscribe(
-    call: CallPointer,
+    call: CallHandle,
     topic: *const c_char,
     overflow: u32,
 ) -> bool {
@@ -89,7 +87,7 @@ pub unsafe extern "C" fn ucall_call_subscribe(
 /// # Safety
 /// As for [`ucall_call_subscribe`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_unsubscribe(call: CallPointer, topic: *const c_char) {
+pub unsafe extern "C" fn ucall_call_unsubscribe(call: CallHandle, topic: *const c_char) {
     catch_panic((), || {
         // SAFETY: our caller says that it is alive and ours alone.
         let Some(channel) = unsafe { call.as_ref() }.and_then(|call| call.channel()) else {

@@ -4,11 +4,10 @@ use std::ffi::c_char;
 
 use crate::boundary::{NUL_TERMINATED, bytes, catch_panic};
 use crate::call::Call;
+use crate::call_handle::CallHandle;
 use crate::params::{
     Lookup, ParamKey, boolean, double, integer, plain_string, short_integer, unsigned_integer,
 };
-
-type CallPointer = *mut Call<'static, 'static>;
 
 /// For longer names, strlen is faster.
 const SHORT: usize = 16;
@@ -19,10 +18,10 @@ const SHORT: usize = 16;
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline(always)]
-unsafe fn lookup<'a>(call: CallPointer, key: Option<ParamKey<'_>>) -> Lookup<'a> {
-    // SAFETY: our caller says that it is alive and ours alone.
-    match (key, unsafe { call.as_ref() }) {
-        (Some(key), Some(call)) => call.lookup(key),
+unsafe fn lookup<'a>(call: CallHandle, key: Option<ParamKey<'_>>) -> Lookup<'a> {
+    match (key, call.live()) {
+        // SAFETY: it is live, and our caller says that it is ours alone.
+        (Some(key), Some(call)) => unsafe { (*call.cast::<Call<'_, '_>>()).lookup(key) },
         _ => Lookup::Unknown,
     }
 }
@@ -50,7 +49,7 @@ unsafe fn short_name<'a>(name: *const c_char, length: usize) -> Option<&'a [u8]>
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline]
 unsafe fn read<'a, T>(
-    call: CallPointer,
+    call: CallHandle,
     key: Option<ParamKey<'_>>,
     read: impl FnOnce(&'a mut Call<'static, 'static>, ParamKey<'_>) -> Option<T>,
 ) -> Option<T> {
@@ -119,7 +118,7 @@ macro_rules! getter {
         /// outputs are NULL or writable.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $export(
-            call: CallPointer,
+            call: CallHandle,
             $($input: $of,)+
             $($output: *mut $type),+
         ) -> bool {
@@ -128,7 +127,7 @@ macro_rules! getter {
             #[cold]
             #[inline(never)]
             unsafe extern "C" fn general(
-                call: CallPointer,
+                call: CallHandle,
                 $($input: $of,)+
                 $($output: *mut $type),+
             ) -> bool {

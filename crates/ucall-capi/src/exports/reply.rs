@@ -9,9 +9,8 @@ use ucall_proto::json::{validate, write_f64, write_i64, write_string};
 
 use crate::boundary::{NoString, bytes, catch_panic};
 use crate::call::Call;
+use crate::call_handle::CallHandle;
 use crate::writer::{Writer, write_u64};
-
-type CallPointer = *mut Call<'static, 'static>;
 
 /// Runs `reply` on a call, unless the call is NULL. After a panic the caller gets an error in place
 /// of the partial reply.
@@ -19,12 +18,18 @@ type CallPointer = *mut Call<'static, 'static>;
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline]
-unsafe fn with_call(call: CallPointer, reply: impl FnOnce(&mut Call<'static, 'static>)) {
+unsafe fn with_call(call: CallHandle, reply: impl FnOnce(&mut Call<'static, 'static>)) {
+    let call = if let Some(live) = call.live() {
+        live
+    } else if let Some(deferred) = catch_panic(None, || call.deferred_or_ended()) {
+        deferred
+    } else {
+        return;
+    };
+    let call = call.cast::<Call<'static, 'static>>();
     let has_returned = catch_panic(false, || {
         // SAFETY: our caller says that it is alive and ours alone.
-        if let Some(call) = unsafe { call.as_mut() } {
-            reply(call);
-        }
+        reply(unsafe { &mut *call });
         true
     });
     if !has_returned {
@@ -37,13 +42,9 @@ unsafe fn with_call(call: CallPointer, reply: impl FnOnce(&mut Call<'static, 'st
 /// As for [`with_call`].
 #[cold]
 #[inline(never)]
-unsafe fn roll_back(call: CallPointer) {
-    catch_panic((), || {
-        // SAFETY: our caller says that it is alive and ours alone.
-        if let Some(call) = unsafe { call.as_mut() } {
-            call.fail("could not reply: a bug in ucall");
-        }
-    });
+unsafe fn roll_back(call: *mut Call<'static, 'static>) {
+    // SAFETY: our caller says that it is alive and ours alone.
+    catch_panic((), || unsafe { &mut *call }.fail("could not reply: a bug in ucall"));
 }
 
 /// Replies with JSON text, after validating it.
@@ -52,7 +53,7 @@ unsafe fn roll_back(call: CallPointer) {
 /// `call` is NULL, or alive and used by this thread alone; `json` is NULL or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_content(
-    call: CallPointer,
+    call: CallHandle,
     json: *const c_char,
     length: usize,
 ) {
@@ -71,7 +72,7 @@ pub unsafe extern "C" fn ucall_call_reply_content(
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_bool(call: CallPointer, value: bool) {
+pub unsafe extern "C" fn ucall_call_reply_bool(call: CallHandle, value: bool) {
     let text: &[u8] = if value { b"true" } else { b"false" };
     // SAFETY: passed on to our caller.
     unsafe { with_call(call, |call| call.reply(|out| out.extend_from_slice(text))) }
@@ -82,7 +83,7 @@ pub unsafe extern "C" fn ucall_call_reply_bool(call: CallPointer, value: bool) {
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_i64(call: CallPointer, value: i64) {
+pub unsafe extern "C" fn ucall_call_reply_i64(call: CallHandle, value: i64) {
     // SAFETY: passed on to our caller.
     unsafe { with_call(call, |call| call.reply(|out| write_i64(out, value))) }
 }
@@ -92,7 +93,7 @@ pub unsafe extern "C" fn ucall_call_reply_i64(call: CallPointer, value: i64) {
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_u64(call: CallPointer, value: u64) {
+pub unsafe extern "C" fn ucall_call_reply_u64(call: CallHandle, value: u64) {
     // SAFETY: passed on to our caller.
     unsafe { with_call(call, |call| call.reply(|out| write_u64(out, value))) }
 }
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn ucall_call_reply_u64(call: CallPointer, value: u64) {
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_null(call: CallPointer) {
+pub unsafe extern "C" fn ucall_call_reply_null(call: CallHandle) {
     // SAFETY: passed on to our caller.
     unsafe { with_call(call, |call| call.reply(|out| out.extend_from_slice(b"null"))) }
 }
@@ -113,7 +114,7 @@ pub unsafe extern "C" fn ucall_call_reply_null(call: CallPointer) {
 /// `call` is NULL, or alive and used by this thread alone; `writer` is NULL, or alive and used by
 /// this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_writer(call: CallPointer, writer: *const Writer) {
+pub unsafe extern "C" fn ucall_call_reply_writer(call: CallHandle, writer: *const Writer) {
     // SAFETY: our caller says that it is NULL or alive.
     let text = unsafe { writer.as_ref() }.map_or(Err("the writer is NULL"), Writer::text);
     let reply = |call: &mut Call<'_, '_>| match text {
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn ucall_call_reply_writer(call: CallPointer, writer: *con
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_f64(call: CallPointer, value: f64) {
+pub unsafe extern "C" fn ucall_call_reply_f64(call: CallHandle, value: f64) {
     let reply = |call: &mut Call<'_, '_>| match value.is_finite() {
         true => call.reply(|out| {
             let _ = write_f64(out, value);
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn ucall_call_reply_f64(call: CallPointer, value: f64) {
 /// `call` is NULL, or alive and used by this thread alone; `text` is NULL or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_str(
-    call: CallPointer,
+    call: CallHandle,
     text: *const c_char,
     length: usize,
 ) {
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn ucall_call_reply_str(
 /// `call` is NULL, or alive and used by this thread alone; `message` is NULL or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_error(
-    call: CallPointer,
+    call: CallHandle,
     code: c_int,
     message: *const c_char,
     length: usize,
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn ucall_call_reply_error(
 /// `call` is NULL, or alive and used by this thread alone; the texts are NULL or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_reply_error_data(
-    call: CallPointer,
+    call: CallHandle,
     code: c_int,
     message: *const c_char,
     message_length: usize,
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn ucall_call_reply_error_data(
 
 /// # Safety
 /// As for the exports.
-unsafe fn reply_standard_error(call: CallPointer, code: i64, message: &'static str) {
+unsafe fn reply_standard_error(call: CallHandle, code: i64, message: &'static str) {
     // SAFETY: passed on to our caller.
     unsafe { with_call(call, |call| call.reply_error(RpcError::new(code, message))) }
 }
@@ -222,7 +223,7 @@ unsafe fn reply_standard_error(call: CallPointer, code: i64, message: &'static s
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_error_invalid_params(call: CallPointer) {
+pub unsafe extern "C" fn ucall_call_reply_error_invalid_params(call: CallHandle) {
     // SAFETY: passed on to our caller.
     unsafe { reply_standard_error(call, RpcError::INVALID_PARAMS, "Invalid params") }
 }
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn ucall_call_reply_error_invalid_params(call: CallPointer
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_error_out_of_memory(call: CallPointer) {
+pub unsafe extern "C" fn ucall_call_reply_error_out_of_memory(call: CallHandle) {
     // SAFETY: passed on to our caller.
     unsafe { reply_standard_error(call, RpcError::INTERNAL_ERROR, "Out of memory") }
 }
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn ucall_call_reply_error_out_of_memory(call: CallPointer)
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_reply_error_unknown(call: CallPointer) {
+pub unsafe extern "C" fn ucall_call_reply_error_unknown(call: CallHandle) {
     // SAFETY: passed on to our caller.
     unsafe { reply_standard_error(call, RpcError::INTERNAL_ERROR, "Internal error") }
 }
@@ -282,7 +283,7 @@ mod tests {
     }
 
     /// Panics in the middle of a reply.
-    unsafe extern "C-unwind" fn panics(call: CallPointer, _tag: *mut c_void) {
+    unsafe extern "C-unwind" fn panics(call: CallHandle, _tag: *mut c_void) {
         let reply = |call: &mut Call<'_, '_>| {
             call.reply(|out| {
                 out.extend_from_slice(b"[1,");
@@ -301,7 +302,8 @@ mod tests {
             None,
             1,
             1,
-        );
+        )
+        .unwrap();
         let callback = Callback { name: "x".into(), function: panics, tag: ptr::null_mut() };
         let mut service = Only { handler, callback };
         let (limits, now) = (Limits::default(), Instant::now());

@@ -1,7 +1,6 @@
 //! Streams: calls that are replied to in parts.
 
 use std::ffi::{c_char, c_void};
-use std::ptr;
 
 use ucall_server::Overflow;
 
@@ -9,16 +8,15 @@ use super::deferral::into_handle;
 use super::params::write_text_output;
 use crate::boundary::{NUL_TERMINATED, bytes, catch_panic};
 use crate::call::Call;
+use crate::call_handle::CallHandle;
 use crate::stream::{ItemState, RoomCallback, RoomFunction};
-
-type CallPointer = *mut Call<'static, 'static>;
 
 /// Whether the caller takes items of a stream.
 ///
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_takes_items(call: CallPointer) -> bool {
+pub unsafe extern "C" fn ucall_call_takes_items(call: CallHandle) -> bool {
     // SAFETY: our caller says that it is alive.
     catch_panic(false, || unsafe { call.as_ref() }.is_some_and(Call::takes_items))
 }
@@ -30,14 +28,14 @@ pub unsafe extern "C" fn ucall_call_takes_items(call: CallPointer) -> bool {
 /// with `tag` until it has reported the end of the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_stream(
-    call: CallPointer,
+    call: CallHandle,
     overflow: u32,
     has_room: Option<RoomFunction>,
     tag: *mut c_void,
-) -> CallPointer {
-    catch_panic(ptr::null_mut(), || {
+) -> CallHandle {
+    catch_panic(CallHandle::NULL, || {
         // SAFETY: our caller says that it is alive and ours alone.
-        let Some(call) = (unsafe { call.as_mut() }) else { return ptr::null_mut() };
+        let Some(call) = (unsafe { call.as_mut() }) else { return CallHandle::NULL };
         let overflow = match overflow {
             0 => Overflow::DropOldest,
             1 => Overflow::DropNewest,
@@ -45,11 +43,11 @@ pub unsafe extern "C" fn ucall_call_stream(
             3 => Overflow::Pause,
             _ => {
                 call.fail("asked for an overflow that does not exist");
-                return ptr::null_mut();
+                return CallHandle::NULL;
             }
         };
         let stream = call.stream(overflow, RoomCallback { function: has_room, tag });
-        stream.map_or(ptr::null_mut(), into_handle)
+        stream.map_or(CallHandle::NULL, into_handle)
     })
 }
 
@@ -59,7 +57,7 @@ pub unsafe extern "C" fn ucall_call_stream(
 /// `call` is NULL, or alive and used by this thread alone; `json` is NULL or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_send_item(
-    call: CallPointer,
+    call: CallHandle,
     json: *const c_char,
     length: usize,
 ) -> ItemState {
@@ -78,7 +76,7 @@ pub unsafe extern "C" fn ucall_call_send_item(
 /// outputs are NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_meta(
-    call: CallPointer,
+    call: CallHandle,
     name: *const c_char,
     output: *mut *const c_char,
     output_length: *mut usize,

@@ -4,16 +4,14 @@ use std::ffi::c_char;
 
 use super::params::{named, write_output, write_text_output};
 use crate::boundary::catch_panic;
-use crate::call::Call;
+use crate::call_handle::CallHandle;
 use crate::items::count;
 use crate::params::{ParamKey, boolean, double, integer, unsigned_integer};
 use crate::value::{Value, ValueType};
 
-type CallPointer = *mut Call<'static, 'static>;
-
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
-unsafe fn find(call: CallPointer, key: ParamKey<'_>) -> Option<Value> {
+unsafe fn find(call: CallHandle, key: ParamKey<'_>) -> Option<Value> {
     // SAFETY: our caller says that it is alive and ours alone.
     let text = unsafe { call.as_mut() }?.param(key)?;
     Some(Value::new(call, text))
@@ -24,7 +22,7 @@ unsafe fn find(call: CallPointer, key: ParamKey<'_>) -> Option<Value> {
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; `output` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_params(call: CallPointer, output: *mut Value) -> bool {
+pub unsafe extern "C" fn ucall_call_params(call: CallHandle, output: *mut Value) -> bool {
     let params = catch_panic(None, || {
         // SAFETY: our caller says that it is alive and ours alone.
         let text = unsafe { call.as_mut() }?.params_text();
@@ -41,7 +39,7 @@ pub unsafe extern "C" fn ucall_call_params(call: CallPointer, output: *mut Value
 /// NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_param_named_value(
-    call: CallPointer,
+    call: CallHandle,
     name: *const c_char,
     name_length: usize,
     output: *mut Value,
@@ -58,7 +56,7 @@ pub unsafe extern "C" fn ucall_param_named_value(
 /// `call` is NULL, or alive and used by this thread alone; `output` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_param_positional_value(
-    call: CallPointer,
+    call: CallHandle,
     index: usize,
     output: *mut Value,
 ) -> bool {
@@ -74,7 +72,7 @@ pub unsafe extern "C" fn ucall_param_positional_value(
 /// `call` is NULL, or alive and used by this thread alone; `name` is NULL or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_param_named_type(
-    call: CallPointer,
+    call: CallHandle,
     name: *const c_char,
     name_length: usize,
 ) -> ValueType {
@@ -91,7 +89,7 @@ pub unsafe extern "C" fn ucall_param_named_type(
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_param_positional_type(call: CallPointer, index: usize) -> ValueType {
+pub unsafe extern "C" fn ucall_param_positional_type(call: CallHandle, index: usize) -> ValueType {
     catch_panic(ValueType::None, || {
         // SAFETY: passed on to our caller.
         let value = unsafe { find(call, ParamKey::At(index)) };
