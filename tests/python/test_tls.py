@@ -246,6 +246,17 @@ def test_new_files_are_loaded_without_disconnects(
         assert wire.result("add", [1, 2]) == 3
 
 
+def test_an_expired_certificate_is_served_with_a_warning(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expired = Authority(tmp_path).sign("localhost", valid_days=(-90, -1))
+    with caplog.at_level(logging.WARNING, "ucall"):
+        server = serve(add, ssl_certfile=expired.certificate, ssl_keyfile=expired.key)
+        assert ClientTLS("localhost", server.port, allow_self_signed=True).add(1, 2).json == 3
+    line = f"TLS: {expired.certificate}: the certificate has expired: it was valid until 20"
+    assert [it.getMessage()[: len(line)] for it in caplog.records] == [line]
+
+
 def test_plaintext_to_a_tls_server_is_refused(serve: Serve, files: Files) -> None:
     server = serve(add, ssl_certfile=files.both)
     with Wire(server.port) as wire:

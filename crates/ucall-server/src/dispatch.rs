@@ -9,7 +9,7 @@ use std::time::Instant;
 use ucall_engine::{Engine, EngineClock, Id, OwningProcess};
 use ucall_proto::http1::{Head, Methods, ReplyWriter};
 use ucall_proto::json::Text;
-use ucall_proto::tls::TlsSession;
+use ucall_proto::tls::{TlsError, TlsSession};
 use ucall_proto::{
     AuthenticationError, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallerIdentity, Connection,
     Drain, Environment, LoadState, MemoryBudget, Reply, RpcError, Scratch, Service,
@@ -24,6 +24,7 @@ use crate::mailbox::Mailbox;
 use crate::native::{NativeHandlers, NativeLimits};
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess};
+use crate::tls::TlsChecks;
 use diversion::{Diversion, Rejection, rejection_error};
 
 /// The state that all connections of a worker share.
@@ -43,6 +44,7 @@ pub(crate) struct WorkerContext<H: Handler> {
     /// `None` while calls go straight to their procedures.
     diversion: Option<Box<Diversion>>,
     scratch: Scratch,
+    tls_checks: TlsChecks,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
 }
@@ -78,6 +80,7 @@ impl<H: Handler> WorkerContext<H> {
             load: LoadState::Normal,
             is_draining: false,
             rejection: None,
+            tls_checks: TlsChecks::default(),
             process: OwningProcess::current(),
         }
     }
@@ -255,11 +258,31 @@ impl<H: Handler> WorkerContext<H> {
     pub(crate) fn begin_sweep(&mut self, unix_time_s: u64) {
         self.replies.set_time(unix_time_s);
         self.scratch.release_unused();
+        self.check_tls();
+    }
+
+    /// Reads TLS files that have changed since they were checked last, more than a second ago.
+    pub(crate) fn check_tls(&mut self) {
         let Some(tls) = &self.config.tls else { return };
-        if let Some(Err(error)) = tls.refresh() {
-            let line = format!("TLS: the files have changed but cannot be used: {error}");
-            self.handler.warn(&line);
+        let clock = self.procedures.natives().clock();
+        for problem in self.tls_checks.check(tls, self.now, || clock.unix_time()) {
+            self.handler.warn(&format!("TLS: {problem}"));
         }
+    }
+
+    /// Has a handshake that begins use the files as they are now; `false` if it cannot begin.
+    #[inline(never)]
+    pub(crate) fn begin_handshake(&mut self, connection: &mut Connection) -> bool {
+        self.check_tls();
+        let renewed = self.config.tls.as_ref().map(|tls| tls.renew(connection));
+        self.has_begun(renewed.unwrap_or(Ok(()))).is_some()
+    }
+
+    fn has_begun<T>(&mut self, begun: Result<T, TlsError>) -> Option<T> {
+        let warn = |error: &TlsError| {
+            self.handler.warn(&format!("TLS: cannot begin on a new connection: {error}"));
+        };
+        begun.inspect_err(warn).ok()
     }
 
     /// Whether memory of a large request is cached, until a sweep releases it.
@@ -271,13 +294,8 @@ impl<H: Handler> WorkerContext<H> {
     pub(crate) fn new_connection(&mut self) -> Option<Connection> {
         let WorkerConfig { limits, tls, .. } = &self.config;
         let Some(tls) = tls else { return Some(Connection::new(self.now, limits)) };
-        match tls.accept() {
-            Ok(tls) => Some(Connection::with_tls(self.now, limits, tls)),
-            Err(error) => {
-                self.handler.warn(&format!("TLS: cannot begin on a new connection: {error}"));
-                None
-            }
-        }
+        let accepted = tls.accept().map(|tls| Connection::with_tls(self.now, limits, tls));
+        self.has_begun(accepted)
     }
 
     /// Whether all calls are refused just now.

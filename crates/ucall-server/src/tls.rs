@@ -1,19 +1,21 @@
 //! The TLS files of a server, and the configuration that is built from them.
 //!
-//! A sweep checks about once a second whether a file has changed. If so, all are read again, and
-//! connections that are accepted from then on use the new configuration. Files that do not match
-//! each other, because not all of them are written yet or by mistake, are logged once and change
-//! nothing.
+//! A worker checks in its sweeps and before a handshake, once a second at most, whether a file has
+//! changed. If so, all are read again, and handshakes that begin from then on use the new
+//! configuration. Files that do not match each other, because not all of them are written yet or by
+//! mistake, are logged once and change nothing.
 
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf, absolute};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
+use ucall_proto::Connection;
 use ucall_proto::tls::{
-    ClientAuth, Identity, ServerConfig, ServerSettings, SettingsError, TicketSecret, TlsConnection,
-    TlsError,
+    CertificateValidity, ClientAuth, Identity, ServerConfig, ServerSettings, SettingsError,
+    TicketSecret, TlsConnection, TlsError,
 };
 
 use crate::file_changes::FileChangeDetector;
@@ -73,8 +75,49 @@ impl std::error::Error for TlsFilesError {}
 pub struct Tls {
     files: TlsFiles,
     tickets: TicketSecret,
-    current: RwLock<Arc<ServerConfig>>,
+    current: RwLock<Loaded>,
     changes: FileChangeDetector,
+    /// Locked while files are checked and read, so that no worker begins a handshake by old ones
+    /// meanwhile.
+    refreshing: Mutex<()>,
+}
+
+/// What was built from the files.
+#[derive(Clone, Debug)]
+struct Loaded {
+    config: Arc<ServerConfig>,
+    /// Those of the server's certificates, with the files of these.
+    validities: Arc<[(PathBuf, CertificateValidity)]>,
+}
+
+/// When a worker has checked the files of its server.
+#[derive(Debug, Default)]
+pub(crate) struct TlsChecks {
+    last: Option<Instant>,
+}
+
+impl TlsChecks {
+    /// The time between two checks, at least.
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    /// Checks the files unless they were a moment ago; returns what there is to warn of.
+    pub(crate) fn check(
+        &mut self,
+        tls: &Tls,
+        now: Instant,
+        unix_time: impl FnOnce() -> Duration,
+    ) -> Vec<String> {
+        let before = self.last;
+        if before.is_some_and(|it| now.saturating_duration_since(it) < Self::INTERVAL) {
+            return Vec::new();
+        }
+        self.last = Some(now);
+        match tls.refresh() {
+            Some(Err(error)) => vec![format!("the files have changed but cannot be used: {error}")],
+            None if before.is_some() => Vec::new(),
+            _ => tls.invalid_certificates(unix_time()),
+        }
+    }
 }
 
 impl Tls {
@@ -86,8 +129,8 @@ impl Tls {
         files.make_absolute();
         // Before the files are read: the next refresh finds a change during the read.
         let changes = FileChangeDetector::new(files.paths());
-        let current = files.config(&tickets)?;
-        Ok(Self { files, tickets, current: RwLock::new(current), changes })
+        let current = RwLock::new(files.load(&tickets)?);
+        Ok(Self { files, tickets, current, changes, refreshing: Mutex::new(()) })
     }
 
     /// The TLS of a new connection.
@@ -95,19 +138,38 @@ impl Tls {
     /// # Errors
     /// rustls rejects the configuration.
     pub fn accept(&self) -> Result<TlsConnection, TlsError> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        TlsConnection::server(current)
+        TlsConnection::server(self.current().config)
     }
 
-    /// Reads the files again if one of them has changed. `None` if none has, or if another worker
-    /// is reading them.
+    /// Has a handshake of a connection that begins use the current files.
+    pub(crate) fn renew(&self, connection: &mut Connection) -> Result<(), TlsError> {
+        connection.renew_tls(&self.current().config)
+    }
+
+    fn current(&self) -> Loaded {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files again if one of them has changed; `None` if none has. Waits for another
+    /// worker that reads them.
     pub fn refresh(&self) -> Option<Result<(), TlsFilesError>> {
+        let _refreshing = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.changes.has_changed() {
             return None;
         }
-        Some(self.files.config(&self.tickets).map(|config| {
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Some(self.files.load(&self.tickets).map(|loaded| {
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         }))
+    }
+
+    /// The files of certificates that are not valid at a time since 1970, and why.
+    fn invalid_certificates(&self, unix_time: Duration) -> Vec<String> {
+        let current = self.current();
+        let validities = current.validities.iter();
+        let problems = validities.filter_map(|(path, validity)| {
+            Some(format!("{}: {}", path.display(), validity.problem(unix_time)?))
+        });
+        problems.collect()
     }
 }
 
@@ -133,7 +195,7 @@ impl TlsFiles {
         paths.chain(&self.client_authorities).cloned().collect()
     }
 
-    fn config(&self, tickets: &TicketSecret) -> Result<Arc<ServerConfig>, TlsFilesError> {
+    fn load(&self, tickets: &TicketSecret) -> Result<Loaded, TlsFilesError> {
         let texts = self.identities.iter().map(IdentityFiles::read);
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
         let authorities = self.client_authorities.as_deref().map(read).transpose()?;
@@ -146,7 +208,9 @@ impl TlsFiles {
             alpn: self.alpn,
             tickets,
         };
-        settings.build().map_err(|error| self.locate_error(&identities, error))
+        let config = settings.build().map_err(|error| self.locate_error(&identities, error))?;
+        let validities = texts.into_iter().flat_map(|texts| texts.validities).collect();
+        Ok(Loaded { config, validities })
     }
 
     /// Adds the path of the file that an error comes from.
@@ -174,6 +238,7 @@ impl TlsFiles {
 struct IdentityTexts {
     certificates: Vec<u8>,
     private_key: Vec<u8>,
+    validities: Vec<(PathBuf, CertificateValidity)>,
 }
 
 impl IdentityFiles {
@@ -187,10 +252,15 @@ impl IdentityFiles {
 
     fn read(&self) -> Result<IdentityTexts, TlsFilesError> {
         let texts = self.certificates.iter().map(|path| read(path));
+        let texts = texts.collect::<Result<Vec<_>, _>>()?;
+        let validities = self.certificates.iter().zip(&texts).flat_map(|(path, text)| {
+            CertificateValidity::of_all(text).into_iter().map(|it| (path.clone(), it))
+        });
+        let validities = validities.collect();
         // The last line of a file may lack its newline.
-        let certificates = texts.collect::<Result<Vec<_>, _>>()?.join(b"\n".as_slice());
+        let certificates = texts.join(b"\n".as_slice());
         let private_key = self.key_path().map_or(Ok(Vec::new()), |path| read(path))?;
-        Ok(IdentityTexts { certificates, private_key })
+        Ok(IdentityTexts { certificates, private_key, validities })
     }
 }
 

@@ -4,6 +4,7 @@
 //! step.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_buffer::Target;
@@ -12,7 +13,7 @@ use super::secure::Secured;
 use super::{Environment, NatsOptions, PlainConnection, Protocol};
 use crate::Limits;
 use crate::rpc::{CallNumber, RpcError, Service};
-use crate::tls::TlsConnection;
+use crate::tls::{ServerConfig, TlsConnection, TlsError};
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +62,14 @@ impl Connection {
     /// A connection that was accepted just now, with the server's end of TLS.
     pub fn with_tls(now: Instant, limits: &Limits, tls: TlsConnection) -> Self {
         Self { inner: Secured::new(now, limits, Some(tls)) }
+    }
+
+    /// Has a handshake that begins use this configuration.
+    ///
+    /// # Errors
+    /// rustls refuses the configuration.
+    pub fn renew_tls(&mut self, config: &Arc<ServerConfig>) -> Result<(), TlsError> {
+        self.inner.tls_mut().map_or(Ok(()), |tls| tls.renew(config))
     }
 
     /// A connection to a NATS broker, after the subscriptions that `options` has.

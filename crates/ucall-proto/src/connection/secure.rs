@@ -120,6 +120,11 @@ impl Secured {
         }
     }
 
+    /// Its end of TLS, if it has one.
+    pub(super) fn tls_mut(&mut self) -> Option<&mut TlsConnection> {
+        self.tls.as_mut().map(|it| &mut it.tls)
+    }
+
     /// Changes the connection by a step that has nothing to write.
     pub(super) fn update(&mut self, update: impl FnOnce(&mut PlainConnection)) {
         update(&mut self.plain);

@@ -1,6 +1,7 @@
 //! The subject of a certificate, as text, and its validity.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use rustls::pki_types::UnixTime;
 use rustls::{CertificateError, Error};
@@ -8,6 +9,9 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::time::Time;
+
+use super::identity;
 
 /// The subject that a certificate names. Only verification shows that it is authentic.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,6 +41,36 @@ impl CertificateSummary {
             common_name: common_name.ok().flatten().map(|name| name.value().into_owned()),
             names,
         }
+    }
+}
+
+/// The time in which a certificate is valid.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CertificateValidity {
+    not_before: Time,
+    not_after: Time,
+}
+
+impl CertificateValidity {
+    /// Those of all certificates of a text in PEM. What cannot be read is left out.
+    pub fn of_all(pem: &[u8]) -> Vec<Self> {
+        let certificates = identity::certificates(pem).unwrap_or_default();
+        let readable = certificates.iter().filter_map(|der| Certificate::from_der(der).ok());
+        let validities = readable.map(|it| *it.tbs_certificate().validity());
+        validities.map(|it| Self { not_before: it.not_before, not_after: it.not_after }).collect()
+    }
+
+    /// Why it is not valid at a time since 1970, with the date; `None` if it is.
+    pub fn problem(&self, unix_time: Duration) -> Option<String> {
+        if unix_time > self.not_after.to_unix_duration() {
+            let until = self.not_after.to_date_time();
+            return Some(format!("the certificate has expired: it was valid until {until}"));
+        }
+        if unix_time < self.not_before.to_unix_duration() {
+            let since = self.not_before.to_date_time();
+            return Some(format!("the certificate is not valid before {since}"));
+        }
+        None
     }
 }
 

@@ -50,6 +50,8 @@ pub struct TlsConnection {
     inner: RustlsConnection,
     phase: Phase,
     is_fresh: bool,
+    /// Of a server, until the first bytes arrive.
+    config: Option<Arc<ServerConfig>>,
     close_notify_received: bool,
     /// The start of an incomplete record or handshake message.
     input: Vec<u8>,
@@ -93,8 +95,21 @@ impl TlsConnection {
     /// # Errors
     /// rustls refuses the configuration.
     pub fn server(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
-        let connection = UnbufferedServerConnection::new(config).map_err(TlsError::Peer)?;
-        Ok(Self::new(RustlsConnection::Server(connection)))
+        let connection = UnbufferedServerConnection::new(config.clone()).map_err(TlsError::Peer)?;
+        let mut tls = Self::new(RustlsConnection::Server(connection));
+        tls.config = Some(config);
+        Ok(tls)
+    }
+
+    /// Has the handshake use this configuration, if it has not begun.
+    ///
+    /// # Errors
+    /// rustls refuses the configuration.
+    pub fn renew(&mut self, config: &Arc<ServerConfig>) -> Result<(), TlsError> {
+        if self.config.as_ref().is_some_and(|before| !Arc::ptr_eq(before, config)) {
+            *self = Self::server(config.clone())?;
+        }
+        Ok(())
     }
 
     /// The client's end of a connection to `name`, with its first bytes in `out`.
@@ -117,6 +132,7 @@ impl TlsConnection {
             inner,
             phase: Phase::Handshake,
             is_fresh: true,
+            config: None,
             close_notify_received: false,
             input: Vec::new(),
             unsent: Vec::new(),
@@ -138,6 +154,9 @@ impl TlsConnection {
             return Err(TlsError::Closed);
         }
         self.is_fresh &= bytes.is_empty();
+        if !self.is_fresh {
+            self.config = None;
+        }
         let outcome = if self.input.is_empty() {
             let (used, outcome) = self.process(bytes, out, &mut take);
             self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());

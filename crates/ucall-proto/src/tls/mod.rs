@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
-pub use certificate::CertificateSummary;
+pub use certificate::{CertificateSummary, CertificateValidity};
 pub use client::{ClientConfig, ClientSettings, Trust};
 pub use connection::{TlsConnection, starts_tls_record};
 pub use error::{HANDSHAKE_MESSAGE_BYTES_MAX, SettingsError, TlsError};

@@ -26,6 +26,7 @@ use crate::network::PeerNetwork;
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Starts to accept connections at `listener`.
     pub(crate) fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        self.context.check_tls();
         self.listeners.listen(listener, &mut self.engine)
     }
 

@@ -201,8 +201,13 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
         self.stats.bytes_received += bytes.len() as u64;
         entry.count_read(bytes.len());
-        if entry.proto.is_handshaking() && admission.defer_handshake(id, bytes) {
-            return self.pause(id);
+        if entry.proto.is_handshaking() {
+            if admission.defer_handshake(id, bytes) {
+                return self.pause(id);
+            }
+            if !self.context.begin_handshake(&mut entry.proto) {
+                return self.close(id);
+            }
         }
         let out = self.send_queue.output();
         self.context.step(entry, |connection, environment| {
@@ -233,6 +238,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Takes a handshake step that had to wait for its turn.
     #[inline(never)]
     pub(crate) fn resume_handshake(&mut self, id: Id, mut input: HandshakeInput) {
+        let Some(entry) = self.connections.find(id) else { return };
+        if !self.context.begin_handshake(&mut entry.proto) {
+            return self.close(id);
+        }
         self.step(id, |connection, environment, out| {
             connection.receive(&mut input.bytes, environment, out);
             if input.has_ended {

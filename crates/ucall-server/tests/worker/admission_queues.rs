@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{CertificateParams, KeyPair};
 use ucall_engine::fake::FakePeer;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientConfig, ClientSettings, TicketSecret, TlsConnection, Trust};
@@ -126,10 +126,13 @@ pub struct TlsPeer {
 
 impl TlsPeer {
     pub fn begin(harness: &mut Harness, config: Arc<ClientConfig>) -> Self {
+        Self::begin_on(harness.network.connect(), config)
+    }
+
+    pub fn begin_on(peer: FakePeer, config: Arc<ClientConfig>) -> Self {
         let mut hello = Vec::new();
         let tls =
             TlsConnection::client(config, "localhost".try_into().unwrap(), &mut hello).unwrap();
-        let peer = harness.network.connect();
         peer.write(&hello);
         Self { peer, tls, received: Vec::new() }
     }
@@ -163,12 +166,22 @@ pub fn tls_harness() -> (Harness, Arc<ClientConfig>) {
 
 /// Writes a new certificate with its key. Returns what clients need to trust it.
 pub fn write_identity(file: &Path) -> Arc<ClientConfig> {
-    let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let CertifiedKey { cert, signing_key } = made;
+    write_identity_of(file, CertificateParams::new(["localhost".to_owned()]).unwrap())
+}
+
+/// [`write_identity`] for a certificate of other params.
+pub fn write_identity_of(file: &Path, params: CertificateParams) -> Arc<ClientConfig> {
+    let signing_key = KeyPair::generate().unwrap();
+    let cert = params.self_signed(&signing_key).unwrap();
     let (new, pem) = (file.with_extension("new"), cert.pem());
     std::fs::write(&new, pem.clone() + &signing_key.serialize_pem()).unwrap();
     std::fs::rename(new, file).unwrap();
-    let trust = Trust::Authorities(pem.as_bytes());
+    trusting(pem.as_bytes())
+}
+
+/// What clients need that trust a certificate and have no session to resume.
+pub fn trusting(pem: &[u8]) -> Arc<ClientConfig> {
+    let trust = Trust::Authorities(pem);
     ClientSettings { trust, identity: None, alpn: &[] }.build().unwrap()
 }
 

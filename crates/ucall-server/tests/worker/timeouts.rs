@@ -5,14 +5,18 @@
 //! the first sweep, so they end in that very moment. Dates, logs and cookies have the same clock.
 
 use std::io::Write;
+use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rcgen::{CertificateParams, date_time_ymd};
 use ucall_engine::fake::{FakePeer, SendMode};
 use ucall_proto::tls::ClientConfig;
 use ucall_server::{AccessLog, Drain, LogFormat, Message, WorkerConfig};
 
-use crate::admission_queues::{TlsPeer, tls_harness, tls_harness_of, write_identity};
+use crate::admission_queues::{
+    TlsPeer, tls_harness, tls_harness_of, trusting, write_identity, write_identity_of,
+};
 use crate::harness::{Harness, call, post, reply, text};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -254,25 +258,70 @@ fn a_tls_handshake_has_ten_seconds() {
 }
 
 #[test]
-fn a_new_certificate_is_used_after_the_next_sweep() {
+fn a_new_certificate_is_used_by_handshakes_a_second_after_the_last_check() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("identity.pem");
     let old = write_identity(&file);
     let mut harness = tls_harness_of(&file);
     let is_served = |harness: &mut Harness, client: &Arc<ClientConfig>| {
-        let mut peer = TlsPeer::begin(harness, client.clone());
-        for _ in 0..6 {
-            harness.turn();
-            peer.exchange();
-        }
-        assert!(!peer.tls.is_handshaking());
+        let peer = TlsPeer::begin(harness, client.clone());
+        let_agree(harness, vec![peer]);
     };
     is_served(&mut harness, &old);
+    let before = std::fs::read(&file).unwrap();
     let new = write_identity(&file);
     harness.advance(SECOND - MS);
-    is_served(&mut harness, &old);
+    is_served(&mut harness, &trusting(&before));
     harness.advance(MS);
     is_served(&mut harness, &new);
+    // An idle worker takes no turns meanwhile.
+    let next = write_identity(&file);
+    harness.network.advance(100 * SECOND);
+    is_served(&mut harness, &next);
+    // Of two handshakes on connections that were accepted before, one waits for its turn.
+    let open = [harness.connect(), harness.connect()];
+    let last = write_identity(&file);
+    harness.network.advance(SECOND);
+    let late = open.map(|peer| TlsPeer::begin_on(peer, last.clone()));
+    let_agree(&mut harness, late.into());
+}
+
+fn let_agree(harness: &mut Harness, mut peers: Vec<TlsPeer>) {
+    for _ in 0..6 {
+        harness.turn();
+        for peer in &mut peers {
+            peer.exchange();
+        }
+    }
+    assert!(peers.iter().all(|peer| !peer.tls.is_handshaking()));
+}
+
+#[test]
+fn certificates_that_are_not_valid_are_warned_of_at_the_start_and_when_they_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("identity.pem");
+    let write_valid = |not_before, not_after| {
+        let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (not_before, not_after);
+        write_identity_of(&file, params);
+    };
+    // The time of a test begins on 2001-09-09, at 01:46:40.
+    write_valid(date_time_ymd(2000, 1, 1), date_time_ymd(2001, 9, 9));
+    let mut harness = tls_harness_of(&file);
+    let take_warnings =
+        |harness: &mut Harness| mem::take(&mut harness.worker.handler_mut().warnings);
+    let [expired] = &take_warnings(&mut harness)[..] else { panic!("one line") };
+    let until = "the certificate has expired: it was valid until 2001-09-09T00:00:00Z";
+    assert_eq!(*expired, format!("TLS: {}: {until}", file.display()));
+    write_valid(date_time_ymd(2001, 9, 9), date_time_ymd(2001, 9, 10));
+    harness.advance(2 * SECOND);
+    assert_eq!(take_warnings(&mut harness), [""; 0]);
+    write_valid(date_time_ymd(2001, 9, 10), date_time_ymd(2002, 1, 1));
+    harness.advance(2 * SECOND);
+    harness.advance(2 * SECOND);
+    let since = "the certificate is not valid before 2001-09-10T00:00:00Z";
+    let lines = take_warnings(&mut harness);
+    assert_eq!(lines, [format!("TLS: {}: {since}", file.display())]);
 }
 
 #[test]
