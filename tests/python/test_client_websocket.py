@@ -484,6 +484,18 @@ def test_the_reader_finds_messages_cut_at_every_byte() -> None:
         assert reader.take_ping() == b"p" and reader.take_ping() is None
 
 
+@pytest.mark.parametrize("scheme", ["ws", "tcp"])
+def test_the_reason_of_the_server_outlives_a_failed_send(
+    serve: Serve, new_client: NewClient, scheme: str
+) -> None:
+    """The server closes a connection while the client still sends."""
+    server = serve(same, max_body_bytes=1000)
+    with new_client(f"{scheme}://{HOST}:{server.port}") as client:
+        client.subscribe()  # After it, calls over raw TCP share a connection.
+        with pytest.raises((ConnectionError, ucall.RPCError), match="expected a .* of at most"):
+            _ = client.same("x" * (20 << 20)).json
+
+
 def test_closing_a_client_ends_its_subscriptions(new_client: NewClient) -> None:
     def script(peer: Peer) -> None:
         upgrade(peer)

@@ -249,10 +249,12 @@ class Link:
             return
         if self._observer:
             self._observer.received(data)
-        if not data:
-            self._reader.end()
+        if data:
+            messages = self._reader.feed(data)
+        elif (last := self._reader.end()) is not None:
+            messages = [last]
+        else:
             raise closed_error()
-        messages = self._reader.feed(data)
         if messages and not self._reader.is_upgraded and self._upgrade is not None:
             raise upgrade_error(messages[0])
         with self._turn:
@@ -307,8 +309,8 @@ class Link:
         self._send(memoryview(frame), Deadline(_CONTROL_S))
 
     def _send(self, data: memoryview, deadline: Deadline, inbox: Inbox | None = None) -> None:
-        """Sends a request, whose inbox gets its number, or a frame that is none. If it was sent in
-        part, the connection closes."""
+        """Sends a request, whose inbox gets its number, or a control frame, without an inbox. If it
+        was sent in part, the connection closes."""
         if not self._sending.acquire(timeout=deadline.left() or -1):
             raise _NothingSentError
         try:
@@ -320,11 +322,28 @@ class Link:
             self._send_all(data, deadline)
         except _NothingSentError:
             raise
+        except (BrokenPipeError, ConnectionResetError) as error:
+            failed = error
         except BaseException as error:  # Such as that of a signal handler.
             self.fail(_connection_error(error))
             raise
+        else:
+            return
         finally:
             self._sending.release()
+        # The thread that receives sees why a control frame has failed.
+        if inbox is not None:
+            reason = self._closed_by_server(failed)
+            if inbox.reply is None:
+                raise reason
+
+    def _closed_by_server(self, error: OSError) -> Exception:
+        """The server's reason, which may have arrived before a send has failed by ``error``."""
+        with suppress(builtins.TimeoutError):
+            self.wait(Inbox(), Deadline(_CONTROL_S))
+        self.fail(_connection_error(error))
+        assert self.error is not None
+        return self.error
 
     def _send_all(self, data: memoryview, deadline: Deadline) -> None:
         sent, must_wait = 0, self._is_secure
