@@ -56,6 +56,7 @@ __all__ = [
     "UnixSocket",
     "Unwritable",
     "XdpProgram",
+    "bytes_view",
     "check_shared_memory",
     "client_frame",
     "hand_over_xdp",
@@ -540,6 +541,7 @@ class Pieces:
 
 class Unwritable(TypeError): ...
 
+def bytes_view(object: Buffer) -> memoryview: ...
 def check_shared_memory() -> None: ...
 def system_certificates() -> list[bytes]: ...
 

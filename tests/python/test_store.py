@@ -95,7 +95,7 @@ def test_keys_are_bytes_too(wire: Wire, store: ucall.store.Store) -> None:
         coded = {"bytes": base64.b64encode(key).decode()}
         version = wire.result("kv.put", [coded, 1])
         assert wire.result("kv.get", {"key": coded}) == {"version": version, "value": 1}
-        assert store.get(key) == store.get(memoryview(key)) == (1, version)
+        assert store.get(key) == (1, version)
         assert wire.result("kv.scan", {"prefix": coded})["entries"][0]["key"] == coded
     # The UTF-8 of a string is the same key, and comes back as a string.
     wire.result("kv.put", [{"bytes": base64.b64encode("é".encode()).decode()}, 2])
@@ -113,7 +113,7 @@ def test_keys_are_bytes_too(wire: Wire, store: ucall.store.Store) -> None:
     assert b"\xff" not in found and "é" in found and b"\xff" * 511 in found
     assert [key for key, _ in store.scan(b"\xff\0")] == [b"\xff\0\n"]
     assert store.batch([("put", b"\xfe", 1), ("cas", b"\xfe", 0, 2)]) is None
-    assert store.increment(b"\xfe") == 1 and store.delete(bytearray(b"\xfe"))
+    assert store.increment(b"\xfe") == 1 and store.delete(b"\xfe")
 
 
 @pytest.mark.parametrize(

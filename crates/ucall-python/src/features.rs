@@ -29,6 +29,7 @@ const FEATURES: [Feature; 4] = [
             "QueueLink",
             "QueueLog",
             "Receipt",
+            "bytes_view",
             "check_shared_memory",
             "system_certificates",
         ],

@@ -90,6 +90,9 @@ mod _core {
     use crate::convert::Pieces;
     #[pymodule_export]
     use crate::errors::Unwritable;
+    #[cfg(feature = "queue")]
+    #[pymodule_export]
+    use crate::ffi::bytes_view;
     #[pymodule_export]
     use crate::http_route::HttpRequest;
     #[pymodule_export]

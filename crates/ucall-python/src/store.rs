@@ -12,7 +12,7 @@ use ucall_store::{
     StoreOptions, Value,
 };
 
-use crate::ffi::with_buffer;
+use crate::ffi::{type_name, with_buffer};
 use crate::server::Server;
 
 /// A native method: its name, a summary, and the JSON Schemas of its params, result and items.
@@ -37,7 +37,7 @@ pub(crate) fn insert_store(
     descriptions
 }
 
-/// A key: the UTF-8 of a `str`, or the bytes of a buffer.
+/// A key: the UTF-8 of a `str`, or bytes. A number's memory would be another key than its text.
 struct Key(Vec<u8>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Key {
@@ -47,10 +47,11 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Key {
         if let Ok(text) = object.cast::<PyString>() {
             return Ok(Self(text.to_str()?.into()));
         }
-        with_buffer(&object, <[u8]>::to_vec).map(Self).map_err(|_| {
-            let kind = object.get_type().name().map(|name| name.to_string()).unwrap_or_default();
-            PyTypeError::new_err(format!("key: expected str or bytes, got {kind}"))
-        })
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Self(bytes.as_bytes().into()));
+        }
+        let got = type_name(&object);
+        Err(PyTypeError::new_err(format!("key: expected str or bytes, got {got}")))
     }
 }
 
@@ -260,7 +261,10 @@ fn put(
     ttl_ms: Option<u64>,
     version: Option<u64>,
 ) -> PyResult<Operation> {
-    let bytes = with_buffer(value, <[u8]>::to_vec)?;
+    let bytes = with_buffer(value, <[u8]>::to_vec).map_err(|error| {
+        let reason = error.value(value.py());
+        PyTypeError::new_err(format!("value: {reason}"))
+    })?;
     let value = if is_json { Value::Json(bytes) } else { Value::Bytes(bytes) };
     let expiry = Expiry::after(ttl_ms);
     Ok(Operation::Put { key: key.0, value, expiry, version })

@@ -27,7 +27,7 @@ __all__ = ["Entry", "Key", "Operation", "Store", "open"]
 Operation: TypeAlias = tuple[Any, ...]
 
 #: A str stands for its UTF-8.
-Key: TypeAlias = str | bytes | bytearray | memoryview
+Key: TypeAlias = str | bytes
 
 _PAGE: Final = 1_000
 
@@ -97,8 +97,8 @@ class Store:
 
         Args:
             key: 1 to 511 bytes; a str stands for its UTF-8.
-            value: What JSON has, a NumPy scalar that a result may have, or another object with the
-                buffer protocol, as ``bytes`` or an array.
+            value: What JSON has, a NumPy scalar that a result may have, or bytes or an array of
+                numbers in C order, as another object with the buffer protocol.
             ttl_ms: The milliseconds after which the key is absent.
         """
         version = self._core.put(key, *_encode(value), ttl_ms=_ttl(ttl_ms), version=None)
@@ -183,6 +183,8 @@ def _encode(value: Any) -> tuple[Any, bool]:
         value = encode_scalar(value)
     try:
         memoryview(value)
+    except (ValueError, BufferError):
+        pass  # The core says what it expects.
     except TypeError:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode(), True

@@ -2,9 +2,9 @@
 
 use std::borrow::Borrow;
 
-use pyo3::exceptions::{PyBufferError, PyUnicodeEncodeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt, PyString};
+use pyo3::types::{PyDict, PyInt, PyString};
 use ucall_proto::json::{write_f64, write_i64, write_string};
 
 use super::{ConversionFault, Pieces, base64};
@@ -171,13 +171,11 @@ impl<'py> Writer<'_, 'py> {
         Ok(())
     }
 
-    /// A memoryview with steps is not contiguous, so it is copied first.
     fn buffer(&mut self, object: &Bound<'_, PyAny>) -> Written {
-        match ffi::with_buffer(object, |bytes| self.bytes(bytes)) {
+        match ffi::with_items(object, |bytes| self.bytes(bytes)) {
             Ok(written) => written,
-            Err(error) if error.is_instance_of::<PyBufferError>(object.py()) => {
-                let copy = object.call_method0("tobytes")?;
-                self.bytes(copy.cast::<PyBytes>().map_err(PyErr::from)?.as_bytes())
+            Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
+                Err(ConversionFault::value(error.value(object.py()).to_string()))
             }
             Err(error) => Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! `bytes` objects and buffers.
+//! New `bytes` objects.
 
 use std::mem::MaybeUninit;
 
@@ -39,42 +39,4 @@ pub(crate) fn memory_filled<'py>(
         std::slice::from_raw_parts_mut(data.cast::<MaybeUninit<u8>>(), len)
     };
     Ok(fill(target).then_some(object))
-}
-
-/// Calls `read` with the memory of a contiguous buffer; others raise `BufferError`, or `TypeError`
-/// if they are no buffer.
-pub(crate) fn with_buffer<T>(
-    object: &Bound<'_, PyAny>,
-    read: impl FnOnce(&[u8]) -> T,
-) -> PyResult<T> {
-    let mut view = ffi::Py_buffer::new();
-    // SAFETY: fills the view, or raises and leaves nothing to release.
-    let state = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view, ffi::PyBUF_SIMPLE) };
-    if state != 0 {
-        return Err(PyErr::fetch(object.py()));
-    }
-    let view = BufferView(view);
-    Ok(read(view.bytes()))
-}
-
-/// A view that its drop releases, on a thread that is attached to the interpreter.
-struct BufferView(ffi::Py_buffer);
-
-impl BufferView {
-    fn bytes(&self) -> &[u8] {
-        if self.0.len == 0 {
-            return &[];
-        }
-        // SAFETY: a simple view is one contiguous piece of `len` bytes that stays in place while it
-        // is held. No Python code runs meanwhile that could write to it.
-        unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.0.len as usize) }
-    }
-}
-
-impl Drop for BufferView {
-    fn drop(&mut self) {
-        // SAFETY: the view was filled, is released once, and never leaves `with_buffer`, whose
-        // object proves that this thread is attached.
-        unsafe { ffi::PyBuffer_Release(&mut self.0) };
-    }
 }

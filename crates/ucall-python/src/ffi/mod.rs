@@ -4,6 +4,7 @@
 //! values without temporaries, and classification of an object by its type. Each
 //! wrapper takes a token or an object that proves that this thread is attached to the interpreter.
 
+mod buffer;
 mod bytes;
 mod call;
 mod halt;
@@ -14,7 +15,10 @@ mod text;
 mod value;
 pub(crate) mod variables;
 
-pub(crate) use bytes::{BytesType, memory_filled, with_buffer};
+#[cfg(feature = "queue")]
+pub(crate) use buffer::{bytes_view, fill_view};
+pub(crate) use buffer::{with_buffer, with_items};
+pub(crate) use bytes::{BytesType, memory_filled};
 pub(crate) use call::{
     Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
 };

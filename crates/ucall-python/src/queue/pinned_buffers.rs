@@ -11,6 +11,8 @@ use bytes::Bytes;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::ffi::fill_view;
+
 /// The views to release, the last one first.
 static RELEASED: AtomicPtr<View> = AtomicPtr::new(ptr::null_mut());
 
@@ -60,17 +62,10 @@ impl Drop for PinnedBuffer {
     }
 }
 
-/// The contiguous memory of an object. Other objects raise `BufferError`, or `TypeError` without a
-/// buffer.
+/// The contiguous memory of an object, also in Fortran order. Other objects raise `TypeError`.
 pub(super) fn pin(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     let mut view = Box::new(View { buffer: ffi::Py_buffer::new(), next: ptr::null_mut() });
-    // An array in Fortran order is contiguous as well.
-    let flags = ffi::PyBUF_ANY_CONTIGUOUS;
-    // SAFETY: the call fills the view, or raises and holds no buffer.
-    let state = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view.buffer, flags) };
-    if state != 0 {
-        return Err(PyErr::fetch(object.py()));
-    }
+    fill_view(object, &mut view.buffer)?;
     Ok(Bytes::from_owner(PinnedBuffer(Some(view))))
 }
 

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ucall._core import bytes_view
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
@@ -79,7 +80,7 @@ def _dumper(dump: Callable[[Any], Any], merge: bool) -> Callable[[Any], Pieces]:
         else:
             chunks = [dumped]
         if merge and len(chunks) != 1:
-            chunks = [b"".join(chunks)]
+            chunks = [b"".join(map(bytes_view, chunks))]
         return chunks, buffers
 
     return pieces

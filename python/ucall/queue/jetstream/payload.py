@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ucall._core import bytes_view
 from ucall.queue.utils.stream import Stream
 
 __all__ = ["PEER", "REPEATED", "dumped", "loaded", "sender_of"]
@@ -35,10 +36,10 @@ def dumped(dump: Callable[[Any], Any], data: Any) -> tuple[bytes, dict[str, str]
     else:
         assert isinstance(result, Iterable)
         chunks = list(result)
-    first = b"".join(chunks)
+    first = b"".join(map(bytes_view, chunks))
     if not buffers:
         return first, {}
-    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    views = [bytes_view(buffer) for buffer in buffers]
     lengths = ",".join(str(len(part)) for part in (first, *views))
     return b"".join([first, *views]), {_PARTS: lengths}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ucall._core import PickleLoader
+from ucall._core import PickleLoader, bytes_view
 from ucall.queue.utils.allow import accepted_names, allow_by_name, find
 from ucall.queue.utils.arrays import reducers
 
@@ -32,7 +32,7 @@ class Stream:
     __slots__ = ("_at", "_chunks", "buffers")
 
     def __init__(self, chunks: Iterable[Any] = (), buffers: Iterable[Any] = ()) -> None:
-        self._chunks = [memoryview(chunk).cast("B") for chunk in chunks]
+        self._chunks = [bytes_view(chunk) for chunk in chunks]
         self._at = 0
         self.buffers = list(buffers)
 
@@ -51,7 +51,7 @@ class Stream:
 
     def write(self, data: Any) -> int:
         """Appends a bytes-like object without a copy; returns its length in bytes."""
-        view = memoryview(data).cast("B")
+        view = bytes_view(data)
         self._chunks.append(view)
         return len(view)
 
@@ -66,7 +66,7 @@ class Stream:
 
     def readinto(self, target: Any) -> int:
         """Fills a writable buffer; returns the number of bytes read."""
-        view = memoryview(target).cast("B")
+        view = bytes_view(target)
         done = 0
         while done < len(view) and self._chunks:
             part = self._read_part(len(view) - done)
@@ -218,7 +218,7 @@ class PickleSerializer:
                 _make_table(numpy)
             pickler.dispatch_table = _table
         pickler.dump(data)
-        return writer.joined(), [buffer.raw() for buffer in buffers] if buffers else buffers
+        return writer.joined(), [bytes_view(buffer) for buffer in buffers] if buffers else buffers
 
     def _restore_trusted(self, block: Any, buffers: list[Any]) -> Any:
         # Copied out first: shared memory may change while it is read.

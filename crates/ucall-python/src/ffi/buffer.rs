@@ -1,0 +1,181 @@
+//! The memory of objects with the buffer protocol: each buffer enters here.
+//!
+//! The memory of an array of objects is their addresses, and that of some `ctypes` types a pointer.
+//! Sent or stored, they would tell where things are in this process, and mean nothing elsewhere. So
+//! each view names its format, which must have no pointer.
+
+use std::ffi::{CStr, c_char};
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+#[cfg(feature = "queue")]
+use pyo3::sync::PyOnceLock;
+#[cfg(feature = "queue")]
+use pyo3::types::{PyBytes, PyMemoryView, PyType};
+
+use super::type_name;
+
+/// Calls `read` with the memory of an object in C order; others raise `TypeError`.
+pub(crate) fn with_buffer<T>(
+    object: &Bound<'_, PyAny>,
+    read: impl FnOnce(&[u8]) -> T,
+) -> PyResult<T> {
+    let mut view = BufferView(ffi::Py_buffer::new());
+    fill(object, &mut view.0)?;
+    match is_contiguous(&view.0, b'C') {
+        true => Ok(read(view.bytes())),
+        false => Err(not_contiguous(object)),
+    }
+}
+
+/// Calls `read` with the items of an object in C order, copied if its memory has steps or another
+/// order; others raise `TypeError`.
+pub(crate) fn with_items<T>(
+    object: &Bound<'_, PyAny>,
+    read: impl FnOnce(&[u8]) -> T,
+) -> PyResult<T> {
+    let mut view = BufferView(ffi::Py_buffer::new());
+    fill(object, &mut view.0)?;
+    match is_contiguous(&view.0, b'C') {
+        true => Ok(read(view.bytes())),
+        false => Ok(read(&view.copied(object.py())?)),
+    }
+}
+
+/// Fills a view of memory that is contiguous in any order, which its caller releases; other objects
+/// raise `TypeError`, and leave nothing to release. A view that is filled must not move.
+#[cfg(feature = "queue")]
+pub(crate) fn fill_view(object: &Bound<'_, PyAny>, view: &mut ffi::Py_buffer) -> PyResult<()> {
+    fill(object, view)?;
+    if is_contiguous(view, b'A') {
+        return Ok(());
+    }
+    // SAFETY: the view was filled, and this thread is attached.
+    unsafe { ffi::PyBuffer_Release(view) };
+    Err(not_contiguous(object))
+}
+
+/// A view of an object's bytes, without a copy. A single number has no bytes to send. A
+/// `PickleBuffer` may be in any order, which its pickle has.
+///
+/// Raises:
+///     TypeError: It is neither bytes nor an array of numbers in C order.
+#[cfg(feature = "queue")]
+#[pyfunction]
+pub(crate) fn bytes_view<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static PICKLE_BUFFER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let mut view = BufferView(ffi::Py_buffer::new());
+    fill(object, &mut view.0)?;
+    if object.is_exact_instance(PICKLE_BUFFER.import(object.py(), "pickle", "PickleBuffer")?) {
+        return object.call_method0("raw");
+    }
+    if view.0.ndim == 0 {
+        return Err(unexpected(object, "a single number"));
+    }
+    if !is_contiguous(&view.0, b'C') {
+        return Err(not_contiguous(object));
+    }
+    if view.0.len == 0 {
+        // An empty shape cannot be cast.
+        return Ok(PyMemoryView::from(PyBytes::new(object.py(), b"").as_any())?.into_any());
+    }
+    PyMemoryView::from(object)?.call_method1("cast", ("B",))
+}
+
+/// Fills a view, which its caller releases; others raise `TypeError`, and leave nothing to release.
+fn fill(object: &Bound<'_, PyAny>, view: &mut ffi::Py_buffer) -> PyResult<()> {
+    // SAFETY: fills the view, or raises and leaves nothing to release.
+    let state = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view, ffi::PyBUF_FULL_RO) };
+    if state != 0 {
+        let error = PyErr::fetch(object.py());
+        return Err(match error.is_instance_of::<PyTypeError>(object.py()) {
+            true => error,
+            false => unexpected(object, &error.value(object.py()).to_string()),
+        });
+    }
+    // SAFETY: a format is a text that lives as long as its view.
+    if view.format.is_null() || is_plain(unsafe { CStr::from_ptr(view.format) }.to_bytes()) {
+        return Ok(());
+    }
+    // SAFETY: the view was filled, and this thread is attached.
+    unsafe { ffi::PyBuffer_Release(view) };
+    Err(unexpected(object, "its memory has addresses of objects"))
+}
+
+/// Whether the items of a filled view are one piece, in the order `C`, or in any order, `A`.
+fn is_contiguous(view: &ffi::Py_buffer, order: u8) -> bool {
+    // SAFETY: the view is filled.
+    unsafe { ffi::PyBuffer_IsContiguous(view, order as c_char) == 1 }
+}
+
+/// A view that its drop releases, on a thread that is attached to the interpreter. It is filled
+/// where it is, because some views point to themselves.
+struct BufferView(ffi::Py_buffer);
+
+impl BufferView {
+    fn bytes(&self) -> &[u8] {
+        if self.0.len <= 0 {
+            return &[];
+        }
+        // SAFETY: a contiguous view is one piece of `len` bytes that stays in place while it
+        // is held. No Python code runs meanwhile that could write to it.
+        unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.0.len as usize) }
+    }
+
+    fn copied(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        let (mut bytes, len) = (vec![0_u8; self.0.len.max(0) as usize], self.0.len);
+        let target = bytes.as_mut_ptr().cast();
+        // SAFETY: the target has the length of the view, which is filled.
+        match unsafe { ffi::PyBuffer_ToContiguous(target, &self.0, len, b'C' as c_char) } {
+            0 => Ok(bytes),
+            _ => Err(PyErr::fetch(py)),
+        }
+    }
+}
+
+impl Drop for BufferView {
+    fn drop(&mut self) {
+        // SAFETY: an empty view has nothing to release, and a filled one is released once, by a
+        // function whose object proves that this thread is attached.
+        unsafe { ffi::PyBuffer_Release(&mut self.0) };
+    }
+}
+
+/// Whether a format (PEP 3118) is of numbers and text alone, or of structures of such.
+fn is_plain(format: &[u8]) -> bool {
+    let mut rest = format;
+    while let [code, after @ ..] = rest {
+        rest = match code {
+            // Order, counts, shapes, and the type characters of the `struct` module and PEP 3118.
+            b'@' | b'=' | b'<' | b'>' | b'!' | b'^' | b' ' => after,
+            b'0'..=b'9' | b'(' | b')' | b',' | b'{' | b'}' | b'T' => after,
+            b'?' | b'c' | b'b' | b'B' | b'h' | b'H' | b'i' | b'I' | b'l' | b'L' => after,
+            b'q' | b'Q' | b'n' | b'N' | b'e' | b'f' | b'd' | b'g' | b'F' | b'D' | b'G' => after,
+            b's' | b'p' | b'u' | b'w' | b'x' => after,
+            // A complex number; alone it is a pointer to text.
+            b'Z' => match after {
+                [b'f' | b'd' | b'g', after @ ..] => after,
+                _ => return false,
+            },
+            // The name of a field.
+            b':' => match after.iter().position(|byte| *byte == b':') {
+                Some(end) => after.get(end + 1..).unwrap_or_default(),
+                None => return false,
+            },
+            _ => return false,
+        };
+    }
+    true
+}
+
+#[cold]
+fn not_contiguous(object: &Bound<'_, PyAny>) -> PyErr {
+    unexpected(object, "its memory is not contiguous in C order, as numpy.ascontiguousarray makes")
+}
+
+#[cold]
+fn unexpected(object: &Bound<'_, PyAny>, reason: &str) -> PyErr {
+    let got = type_name(object);
+    PyTypeError::new_err(format!("expected bytes or an array of numbers, got {got}: {reason}"))
+}
