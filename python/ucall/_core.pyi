@@ -3,7 +3,6 @@
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from os import PathLike
 from typing import Any, Final, Literal, Self, TypeVar, final
 
 from typing_extensions import Buffer, disjoint_base
@@ -36,6 +35,7 @@ __all__ = [
     "HttpRequest",
     "ItemSink",
     "Keys",
+    "ListeningSocket",
     "LoopDriver",
     "Message",
     "Notification",
@@ -53,7 +53,6 @@ __all__ = [
     "Server",
     "SharedCounters",
     "Store",
-    "UnixSocket",
     "Unwritable",
     "XdpProgram",
     "bytes_view",
@@ -169,6 +168,7 @@ class Server:
     @property
     def is_suspended_here(self) -> bool: ...
     def drain(self, serving: bool) -> None: ...
+    def stop_with_all(self) -> None: ...
     def stop(self, at_once: bool) -> None: ...
     def share_counters(self, counters: SharedCounters, index: int | None = None) -> None: ...
     def share_sockets(
@@ -244,9 +244,15 @@ class XdpProgram:
     def is_native(self) -> bool: ...
 
 @final
-class UnixSocket:
-    def __new__(cls, path: str | PathLike[str], mode: int) -> UnixSocket: ...
+class ListeningSocket:
+    def __new__(cls, host: str, port: int, uds_mode: int) -> ListeningSocket: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
     def descriptor(self) -> int: ...
+    def wake_all(self) -> None: ...
+    def shut_down(self) -> None: ...
     def close(self) -> None: ...
 
 @final

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, ParamSpec
 
 __all__ = [
+    "ALL_STOP",
     "HEARTBEAT",
     "NUMBER",
     "POOL",
@@ -44,6 +45,8 @@ SOCKETS: Final = "UCALL_WORKER_SOCKETS"
 HEARTBEAT: Final = "UCALL_WORKER_HEARTBEAT"
 #: In the environment of a worker: its number, from 1. Its successor has the same.
 NUMBER: Final = "UCALL_WORKER_NUMBER"
+#: Sent by a supervisor to each worker before SIGTERM: all workers stop.
+ALL_STOP: Final = b"stop\n"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
 

@@ -1,17 +1,17 @@
 """Starts worker processes, restarts them, and owns the sockets that they listen on.
 
-The supervisor binds one socket per worker, keeps it open, and passes it to the worker and to its
-successors, so that a connection in the accept queue is not reset. It has no engine, event loop or
+The supervisor binds one socket, keeps it open, and passes it to all workers. So connections go to
+the workers that are ready, and none in the accept queue is reset. It has no engine, event loop or
 thread. Workers run the same program, with the descriptor of a control socket in their environment.
-On it they request their listening socket and their queues of AF_XDP, and report that they are
-ready. A service manager hears from the supervisor alone: that all workers are ready, that they are
+On it they request the listening socket and their queues of AF_XDP, and report that they are ready.
+A service manager hears from the supervisor alone: that all workers are ready, that they are
 being replaced, and, if it has a watchdog, a sign of life while each worker gives the supervisor its
 own.
 
 | event | action |
 |---|---|
 | a worker dies | logged, and restarted, after a delay that doubles while workers die early |
-| a worker cannot be started | logged, and retried in the same way; others get its connections |
+| a worker cannot be started | logged, and retried in the same way |
 | SIGHUP, a changed source | for each worker: start a successor; once that is ready, retire it |
 | a successor dies before that | the worker continues, and no further one is replaced |
 | the first workers die | stop all workers and exit, unless --reload waits for a change |
@@ -42,8 +42,6 @@ __all__ = ["Supervisor"]
 
 log = logging.getLogger("ucall")
 
-#: Length of the accept queue, up to the system's limit.
-_BACKLOG = 4096
 #: The delay doubles after each worker that lived for less than this.
 _STABLE_S = 5.0
 _BACK_OFF_MIN_S = 0.1
@@ -67,10 +65,9 @@ class Worker:
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """A listening socket, its worker, and the successor that is starting."""
+    """A worker, and the successor that is starting."""
 
     number: int
-    listener: socket.socket | None = None
     worker: Worker | None = None
     successor: Worker | None = None
     back_off_s: float = 0.0
@@ -112,9 +109,8 @@ class Supervisor:
         #: Slots whose workers are to be replaced; the first one is in progress.
         self._rolling: list[WorkerSlot] = []
         self._tickets = secrets.token_bytes(32)
-        self._unix_socket: _core.UnixSocket | None = None
-        #: The host and port that all slots share, once they are bound.
-        self._address: tuple[str, int] | None = None
+        #: The socket of all workers, once it is bound.
+        self._listener: _core.ListeningSocket | None = None
         #: Detached when the supervisor ends.
         self._xdp: _core.XdpProgram | None = None
         self._selector = selectors.DefaultSelector()
@@ -151,11 +147,8 @@ class Supervisor:
             signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for slot in self._slots:
-                if slot.listener is not None:
-                    slot.listener.close()
-            if self._unix_socket is not None:
-                self._unix_socket.close()
+            if self._listener is not None:
+                self._listener.close()
             self._xdp = None
             for end in (reader, writer, *(end for pair in self._pairs for end in pair)):
                 end.close()
@@ -211,7 +204,6 @@ class Supervisor:
             slot.worker = self._start(slot)
         except OSError as failure:
             log.error("worker %d cannot be started: %s", slot.number, failure)
-            self._leave_to_others(slot)
             self._schedule_restart(slot, 0.0)
 
     def _start(self, slot: WorkerSlot) -> Worker:
@@ -272,7 +264,7 @@ class Supervisor:
             what, *arguments = line.decode().split(" ", 4)
             if what == "listen":
                 scheme, port, uds_mode, host = arguments
-                self._send_listener(slot, worker, (host, int(port), int(uds_mode), scheme))
+                self._send_listener(worker, (host, int(port), int(uds_mode), scheme))
             elif what == "xdp":
                 interface, port, host = arguments
                 self._send_xdp(slot, worker, (interface, host, int(port)))
@@ -281,21 +273,19 @@ class Supervisor:
             elif what == "ready":
                 self._handle_ready(slot, worker)
 
-    def _send_listener(
-        self, slot: WorkerSlot, worker: Worker, address: tuple[str, int, int, str]
-    ) -> None:
+    def _send_listener(self, worker: Worker, address: tuple[str, int, int, str]) -> None:
         answer, descriptors = str(worker.page), []
         try:
-            if self._address is not None and slot.listener is None:
-                slot.listener = _listener(*self._address, share_port=True)
-            elif slot.listener is None:
+            if self._listener is None:
                 self.bind(*address)
-            assert slot.listener is not None
-            descriptors = [slot.listener.fileno(), self.counters.fileno()]
+            assert self._listener is not None
+            descriptors = [self._listener.descriptor(), os.dup(self.counters.fileno())]
         except OSError as failure:
             answer = str(failure)
         with suppress(OSError):  # The worker may have died.
             socket.send_fds(worker.control, [answer.encode()], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def attach_xdp(self, interface: str, host: str, port: int) -> _core.XdpProgram:
         """Steers the datagrams at an interface to all workers.
@@ -321,21 +311,13 @@ class Supervisor:
             socket.send_fds(worker.control, [answer.encode()], descriptors)
 
     def bind(self, host: str, port: int, uds_mode: int, scheme: str) -> None:
-        """Binds a socket per slot; all slots share one Unix socket.
+        """Binds the socket of all workers.
 
         Raises:
             OSError: The address is unavailable.
         """
-        if host.startswith(_process_role.UNIX):
-            path = host.removeprefix(_process_role.UNIX)
-            self._unix_socket = _core.UnixSocket(path, uds_mode)
-            for slot in self._slots:
-                slot.listener = socket.socket(fileno=self._unix_socket.descriptor())
-        else:
-            for slot in self._slots:
-                slot.listener = _listener(host, port, share_port=len(self._slots) > 1)
-                host, port = self._address = slot.listener.getsockname()[:2]
-        self._url = _process_role.url(scheme, host, port)
+        self._listener = listener = _core.ListeningSocket(host, port, uds_mode)
+        self._url = _process_role.url(scheme, listener.host, listener.port)
         log.info("listening on %s, workers: %d", self._url, len(self._slots))
 
     def _handle_ready(self, slot: WorkerSlot, worker: Worker) -> None:
@@ -379,6 +361,9 @@ class Supervisor:
                 os.waitpid(ended.si_pid, 0)
 
     def _remove(self, worker: Worker) -> None:
+        if self._listener is not None:
+            # The kernel may have woken it for a connection that it has not accepted.
+            self._listener.wake_all()
         if worker.control.fileno() >= 0 and worker.control in self._selector.get_map():
             self._selector.unregister(worker.control)
         worker.control.close()
@@ -400,24 +385,7 @@ class Supervisor:
             return
         process = worker.process
         log.error("worker %d (pid %d) %s", slot.number, process.pid, _exit_reason(process))
-        if worker.last_beat is None:
-            self._leave_to_others(slot)
         self._schedule_restart(slot, time.monotonic() - worker.started_at)
-
-    def _leave_to_others(self, slot: WorkerSlot) -> None:
-        """Closes the listener of a worker that cannot start, if another worker serves.
-
-        The system would pass it a share of all connections, which would wait without an end.
-        """
-        serving = [it.worker for it in self._slots if it.worker and it.worker.last_beat is not None]
-        if slot.listener is None or self._unix_socket is not None or not serving:
-            return
-        # Processes that a worker has forked may have copies.
-        with suppress(OSError):
-            slot.listener.shutdown(socket.SHUT_RDWR)
-        slot.listener.close()
-        slot.listener = None
-        log.warning("the other workers get the connections of worker %d", slot.number)
 
     def _schedule_restart(self, slot: WorkerSlot, uptime_s: float) -> None:
         """Schedules the restart of a slot's worker; stops if no worker was ever ready."""
@@ -482,7 +450,13 @@ class Supervisor:
             if self._notifier is not None:
                 self._notifier.stopping()
         self._is_stopping = True
-        for worker in self._all_workers():
+        workers = self._all_workers()
+        if self._listener is not None and all(worker.last_beat is None for worker in workers):
+            # None would ever accept the connections that wait.
+            self._listener.shut_down()
+        for worker in workers:
+            with suppress(OSError):  # It may have died.
+                worker.control.send(_process_role.ALL_STOP)
             worker.process.terminate()
 
     def _kill_all(self) -> None:
@@ -515,29 +489,6 @@ class Supervisor:
 
         self._selector.register(descriptor, selectors.EVENT_READ, changed)
         return watcher
-
-
-def _listener(host: str, port: int, *, share_port: bool) -> socket.socket:
-    """A listening socket with the options that the engines need."""
-    [(family, kind, _, _, address), *_] = sorted(
-        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
-        key=lambda found: found[0] == socket.AF_INET6,
-    )
-    listener = socket.socket(family, kind)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if share_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.setblocking(False)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as failure:
-        listener.close()
-        raise OSError(
-            failure.errno, f"cannot listen on {host}:{port}: {failure.strerror}"
-        ) from None
-    return listener
 
 
 def _pairs_max() -> int:

@@ -1,7 +1,8 @@
 """A worker process: gets a listening socket from its supervisor, and serves.
 
 SIGTERM drains. SIGHUP drains too, but serves further requests on open connections, because a
-successor accepts new ones already. When the supervisor dies, the worker drains.
+successor accepts new ones already. When the supervisor dies, the worker drains. If all workers
+stop, as the supervisor says, a drain also ends the listening socket that they share.
 """
 
 from __future__ import annotations
@@ -72,14 +73,15 @@ class Control:
         with suppress(OSError):  # The supervisor may be busy, or have died.
             self._socket.send(b"beat\n", socket.MSG_DONTWAIT)
 
-    def drain_with_supervisor(self) -> None:
-        """Drains when the supervisor dies."""
+    def drain_with_supervisor(self, on_all_stop: Callable[[], object]) -> None:
+        """Drains when the supervisor dies. Calls ``on_all_stop`` when all workers stop."""
 
         def wait() -> None:
             # A supervisor that was killed resets the connection if it has not read all beats.
             with suppress(OSError):
                 while self._socket.recv(64):
-                    pass
+                    on_all_stop()
+            on_all_stop()
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=wait, name="ucall-supervisor", daemon=True).start()
@@ -118,5 +120,5 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
     if _process_role.heartbeat_s is not None or on_drain is not None:
         core.set_callbacks(on_drain, control.beat, _process_role.heartbeat_s)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
-    control.drain_with_supervisor()
+    control.drain_with_supervisor(core.stop_with_all)
     return control

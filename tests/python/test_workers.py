@@ -48,7 +48,9 @@ class Supervised:
         self.process = process
         self.log = log
         assert eventually(lambda: "listening on" in self.text()), self.text()
-        [self.port] = map(int, re.findall(r"listening on https?://\S+?:(\d+)", self.text())[:1])
+        found = re.findall(r"listening on https?://\S+?:(\d+)", self.text())[:1]
+        #: 0 for a Unix socket.
+        [self.port] = map(int, found or [0])
 
     def text(self) -> str:
         return self.log.read_text()
@@ -327,7 +329,7 @@ def test_a_worker_that_exits_early_does_not_end_the_supervisor() -> None:
     worker.process.wait()
     try:
         supervisor._handle_message(slot, worker)
-        assert slot.listener is not None
+        assert supervisor._listener is not None
         supervisor._handle_message(slot, worker)
     finally:
         worker.control.close()
@@ -421,7 +423,7 @@ def test_a_worker_drains_when_its_supervisor_is_killed_before_it_has_read_all() 
         control = Control(near.detach())
         control.beat()
         far.close()
-        control.drain_with_supervisor()
+        control.drain_with_supervisor(lambda: None)
         signal.sigtimedwait([signal.SIGUSR1], 60)
     """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=90)

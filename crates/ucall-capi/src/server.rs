@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use ucall_engine::xdp::{QueueShare, XdpProgram};
-use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile, Waker, bind_udp};
+use ucall_engine::{Address, Bound, EngineKind, Listener, Sharing, UnixFile, Waker, bind_udp};
 use ucall_server::{AnyWorker, Procedures, ServerMessage, Stats, Turn, WorkerConfig, XdpConfig};
 
 use crate::auth::Auth;
@@ -277,7 +277,8 @@ impl Server {
             Some(sockets) => sockets,
             None => self.other_sockets().map_err(|error| system("cannot listen", &error))?,
         };
-        let listening = worker.listen(listener);
+        let sharing = if self.shared.is_some() { Sharing::Threads } else { Sharing::None };
+        let listening = worker.listen(listener.shared(sharing));
         listening
             .and_then(|()| udp.map_or(Ok(()), |socket| worker.listen_datagrams(socket)))
             .and_then(|()| worker.watch_signals(self.control.stop.descriptor()))

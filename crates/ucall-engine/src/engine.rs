@@ -37,7 +37,8 @@ pub trait Engine {
     /// Whether each send enters the kernel by itself, and not together with the next wait.
     const SENDS_AT_ONCE: bool;
 
-    /// Starts to accept connections on a bound, listening socket.
+    /// Starts to accept connections on a bound, listening socket. On a shared one
+    /// ([`Listener::shared`]) it pauses after each connection, so that other workers get the next.
     fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<Id>;
 
     /// Takes over a connected stream socket (TCP or Unix), which starts to receive.

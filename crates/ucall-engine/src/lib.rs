@@ -40,7 +40,7 @@ pub use descriptors::{is_shortage, raise_descriptor_limit, too_many_descriptors}
 pub use engine::{Engine, SendState, Waker};
 pub use fork::OwningProcess;
 pub use id::Id;
-pub use listen::{Listener, bind, bind_udp};
+pub use listen::{Listener, Sharing, bind, bind_udp};
 pub use mailbox::Mailbox;
 pub use peer::{Peer, peer_of};
 pub use socket2::SockAddr;

@@ -39,6 +39,7 @@ mod interpreter_lock;
 mod interpreter_shutdown;
 mod job_input;
 mod keys;
+mod listening_socket;
 mod log;
 mod metrics;
 mod options;
@@ -65,7 +66,6 @@ mod streams;
 mod thread_bound;
 mod tls;
 mod udp;
-mod unix_socket;
 mod worker_peers;
 mod xdp;
 
@@ -98,6 +98,8 @@ mod _core {
     #[pymodule_export]
     use crate::keys::Keys;
     #[pymodule_export]
+    use crate::listening_socket::ListeningSocket;
+    #[pymodule_export]
     use crate::outcomes::DoneCallback;
     #[cfg(feature = "queue")]
     #[pymodule_export]
@@ -121,8 +123,6 @@ mod _core {
     use crate::streams::{EndType, ItemSink};
     #[pymodule_export]
     use crate::tls::{Certificate, PyTls};
-    #[pymodule_export]
-    use crate::unix_socket::UnixSocket;
     #[pymodule_export]
     use crate::xdp::{PyXdpProgram, hand_over_xdp};
     #[pymodule_export]

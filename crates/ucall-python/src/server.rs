@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ucall_engine::xdp::QueueShare;
-use ucall_engine::{Address, Listener};
+use ucall_engine::{Address, Listener, Sharing};
 use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_server::{
     CallMetrics, CookieKey, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
@@ -165,6 +165,7 @@ impl Server {
         if let Some(descriptor) = descriptor {
             // SAFETY: the caller gives the descriptor away.
             let listener = Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            let listener = listener.shared(Sharing::Processes);
             if let Some(address) = listener.local_address()? {
                 state.address = Address::Tcp(address);
             }
@@ -428,6 +429,14 @@ impl Server {
         };
         if let Some(worker) = &self.state().worker {
             worker.mailbox.send(message);
+        }
+    }
+
+    /// Has the drain of this worker process end the listening socket of all: the kernel refuses
+    /// connections from then on.
+    fn stop_with_all(&self) {
+        if let Some(worker) = &self.state().worker {
+            worker.mailbox.send(Message::AllStop);
         }
     }
 

@@ -15,11 +15,13 @@
 //! | `drain_timeout` | | all calls are abandoned and answered with an error |
 //! | [`FLUSH_TIME`] later, at most | | is closed when its output is sent |
 //!
-//! A listening socket may be shared with a successor, and the kernel wakes one waiter for each
-//! connection. If it has woken this worker just before the drain, no other process learns of that
-//! connection. So the worker accepts the connections in the backlog: for 20 ms, or until
-//! `idle_time` is over if there is a successor. Then it closes the socket, so that clients cannot
-//! connect and wait in vain.
+//! When a server stops, the worker accepts the connections in the backlog once more, and the kernel
+//! refuses further ones from that moment on (`Listeners::refuse`). It closes the socket 20 ms
+//! later, because the engine may report connections that it has accepted before.
+//!
+//! While other processes accept connections at the same socket, a worker only leaves it to them,
+//! and closes its own descriptor when `idle_time` is over. Until then it accepts the connections
+//! that no other process has taken, and learns if all processes stop.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -92,6 +94,11 @@ impl DrainState {
             next_inspection: started_at,
             previous_turn: now,
         }
+    }
+
+    /// What happens to calls later.
+    pub(crate) fn mode(&self) -> Drain {
+        self.mode
     }
 
     /// Changes the mode from serving to refusing, but not back.

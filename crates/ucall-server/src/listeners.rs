@@ -1,11 +1,13 @@
 //! The listening sockets of a worker, and whether they accept.
 //!
 //! Accepting pauses at the limit on connections, after a failure, and for good when a drain begins.
+//! A drain of all workers of a socket has the kernel refuse further connections. A process that
+//! shares a socket does so only when it was told that all processes stop.
 
 use std::io;
 use std::mem;
 
-use ucall_engine::{Engine, Id, Listener};
+use ucall_engine::{Engine, Id, Listener, Sharing};
 
 /// The listeners of one worker.
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub(crate) struct Listeners {
     listener_sockets: Vec<Listener>,
     is_paused: bool,
     is_shut_down: bool,
+    /// All processes that share the sockets stop.
+    all_stop: bool,
     /// Why accepting has failed in this turn.
     error: Option<io::Error>,
     /// Whether a failure was logged since the last sweep.
@@ -59,19 +63,58 @@ impl Listeners {
         }
     }
 
+    /// Whether other workers accept connections at the same sockets.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.listener_sockets.iter().any(Listener::is_shared)
+    }
+
+    /// Accepts the next connection of a shared socket, which the engine has paused after the last
+    /// one; not if accepting is paused for another reason.
+    pub(crate) fn resume_shared(&mut self, engine: &mut impl Engine) {
+        if !self.is_paused {
+            for &id in &self.ids {
+                engine.resume(id);
+            }
+        }
+    }
+
     /// Stops accepting for good.
     pub(crate) fn shut_down(&mut self, engine: &mut impl Engine) {
         self.is_shut_down = true;
         self.pause(engine);
     }
 
+    /// Records that all processes that share the sockets stop.
+    pub(crate) fn set_all_stop(&mut self) {
+        self.all_stop = true;
+    }
+
+    /// Whether no other process accepts connections after this one.
+    pub(crate) fn may_refuse(&self) -> bool {
+        let is_left = |socket: &Listener| socket.sharing() == Sharing::Processes;
+        self.all_stop || !self.listener_sockets.iter().any(is_left)
+    }
+
+    /// Accepts the connections that wait in the backlogs, for the last time: the kernel refuses
+    /// further ones. The engine may still report some that it has accepted before.
+    pub(crate) fn refuse(&mut self, engine: &mut impl Engine) -> Vec<Id> {
+        self.listener_sockets.iter().for_each(Listener::stop_queueing);
+        let adopted = self.adopt_waiting(engine);
+        self.listener_sockets.iter().for_each(Listener::shut_down);
+        adopted
+    }
+
     /// Accepts the connections that wait in the backlogs, until [`Listeners::close`].
     pub(crate) fn adopt_waiting(&mut self, engine: &mut impl Engine) -> Vec<Id> {
+        self.adopt(usize::MAX, engine)
+    }
+
+    /// Accepts up to `max` of them.
+    pub(crate) fn adopt(&mut self, max: usize, engine: &mut impl Engine) -> Vec<Id> {
         let accept = |socket| std::iter::from_fn(move || Listener::accept(socket).ok());
+        let accepted = self.listener_sockets.iter().flat_map(accept).take(max);
         // A connection that fails at once is no loss.
-        let adopted =
-            self.listener_sockets.iter().flat_map(accept).map(|stream| engine.adopt(stream).ok());
-        adopted.flatten().collect()
+        accepted.filter_map(|stream| engine.adopt(stream).ok()).collect()
     }
 
     /// Closes the sockets, unless another process has them, too.

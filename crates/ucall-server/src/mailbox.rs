@@ -14,6 +14,8 @@ pub type Mailbox = ucall_engine::Mailbox<Message>;
 pub enum Message {
     /// Stop at once.
     Stop,
+    /// All processes that share the listening sockets stop: the drain of this one ends the sockets.
+    AllStop,
     /// Serve the calls that come through a broker.
     AttachBroker(Box<BrokerSocket>),
     /// Drain, then stop.

@@ -174,9 +174,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn earlier_deadline(&self, deadline: Option<Instant>) -> Option<Instant> {
         let natives = self.driver.context().native_deadline();
         let drain = self.drain.as_ref().map(DrainState::next_inspection);
-        let has_steps = self.admission.is_waiting() || self.driver.may_resume_waiters();
+        let has_steps = self.admission.is_due() || self.driver.may_resume_waiters();
         let steps = has_steps.then(|| self.driver.now());
-        [deadline, natives, drain, steps].into_iter().flatten().min()
+        let yields = self.admission.yields_until();
+        [deadline, natives, drain, steps, yields].into_iter().flatten().min()
     }
 
     /// The engine.
@@ -327,6 +328,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 self.driver.send_failed(socket, payload, result);
             }
             Completion::Accepted { socket, .. } => {
+                if self.driver.listeners().are_shared() {
+                    self.admission.begin_yield(self.driver.now());
+                }
                 if let Some(id) = self.admission.enqueue_accepted(socket) {
                     self.driver.accept(id);
                 }
@@ -364,6 +368,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         for message in messages.drain(..) {
             match message {
                 Message::Stop => stopped = true,
+                Message::AllStop => self.driver.listeners().set_all_stop(),
                 Message::AttachBroker(broker) => {
                     self.driver.attach_broker(*broker, self.drain.is_some());
                 }
@@ -392,6 +397,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     #[cold]
     fn continue_admission(&mut self) {
+        if let Some(ended) = self.admission.end_yield(self.driver.now()) {
+            self.driver.end_yield(ended, &mut self.admission);
+        }
         while let Some(id) = self.admission.next_accepted() {
             self.driver.accept(id);
         }
@@ -447,7 +455,16 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.announce_drain();
         self.driver.unsubscribe_from_brokers();
         self.driver.shut_down_listeners();
-        self.driver.accept_waiting();
+        self.accept_last();
+    }
+
+    /// Accepts the connections that wait. Further ones are refused if no other worker accepts them.
+    fn accept_last(&mut self) {
+        let refuses = self.drain.as_ref().is_some_and(|it| it.mode() == Drain::Refusing);
+        match refuses && self.driver.listeners().may_refuse() {
+            true => self.driver.refuse_connections(),
+            false => self.driver.accept_waiting(),
+        }
     }
 
     /// Takes a step of the drain at the end of a turn; `true` if the drain is over.
@@ -466,8 +483,14 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 return true;
             }
             Some(DrainStep::Begin) => self.stop_accepting(),
-            Some(DrainStep::Accept) => self.driver.accept_waiting(),
-            Some(DrainStep::CloseListeners) => self.driver.close_listeners(),
+            Some(DrainStep::Accept) => self.accept_last(),
+            Some(DrainStep::CloseListeners) => {
+                let may_close = self.driver.listeners().may_refuse();
+                self.accept_last();
+                if may_close {
+                    self.driver.close_listeners();
+                }
+            }
             Some(DrainStep::CloseIdle(drain, moment)) => {
                 self.driver.context_mut().set_drain(drain);
                 self.driver.close_listeners();
@@ -475,7 +498,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             }
             Some(DrainStep::Nothing) | None => {}
         }
-        let is_empty = self.driver.connections().len() == 0 && !self.admission.is_waiting();
+        let is_empty = self.driver.connections().len() == 0 && !self.admission.is_due();
         is_empty && self.driver.listeners().are_closed() && self.driver.context().running() == 0
     }
 

@@ -101,9 +101,12 @@ impl Posix {
         let id = self.sources.insert(Source { readiness: ReadReadiness::default(), kind });
         self.system_calls += 1;
         let Some((_, source)) = self.sources.at_mut(id.index) else { return Ok(id) };
-        let descriptor = source.kind.descriptor().as_raw_fd();
-        let registry = self.poll.registry();
-        match registry.register(&mut SourceFd(&descriptor), Token(id.index as usize), interest) {
+        let (descriptor, token) = (source.kind.descriptor().as_raw_fd(), Token(id.index as usize));
+        let registered = match &source.kind {
+            SourceKind::Listener(listener) => accept::register(&self.poll, listener, token),
+            _ => self.poll.registry().register(&mut SourceFd(&descriptor), token, interest),
+        };
+        match registered {
             Ok(()) => Ok(id),
             Err(error) => {
                 self.sources.remove(id);
@@ -243,16 +246,11 @@ impl Engine for Posix {
     }
 
     fn pause(&mut self, id: Id) {
-        if let Some(source) = self.sources.get_mut(id) {
-            source.readiness.paused = true;
-        }
+        self.pause_source(id);
     }
 
     fn resume(&mut self, id: Id) {
-        if let Some(source) = self.sources.get_mut(id) {
-            source.readiness.paused = false;
-            self.list_if_ready(id);
-        }
+        self.resume_source(id);
     }
 
     #[inline(always)]
@@ -352,7 +350,9 @@ impl Engine for Posix {
         let Some(source) = self.sources.remove(id) else { return };
         self.system_calls += 1;
         match source.kind {
-            SourceKind::Listener(_) => {}
+            SourceKind::Listener(listener) => {
+                accept::deregister(self.poll.registry(), &listener).unwrap_or(());
+            }
             SourceKind::Datagrams(mut datagrams) => datagrams.flush(&mut self.system_calls),
             SourceKind::Stream(stream) => stream.release(id, &mut self.deferred),
             // A watched descriptor stays open, so it is deregistered. If the owner closed it too

@@ -3,6 +3,10 @@
 //! The kernel also accepts a connection for which the table has no slot, and drops it. A multishot
 //! accept takes all pending connections before it can be stopped. So it is used only while the
 //! table has a slot for each of these; otherwise each accept is a single one.
+//!
+//! Workers that share a socket wait in a queue of the kernel, which wakes the first of them for
+//! each connection. A single accept enters it at its end, so that connections are spread evenly; a
+//! multishot one would stay first for ever.
 
 use std::io;
 use std::mem;
@@ -21,8 +25,6 @@ use crate::{Completion, Id};
 
 pub(super) struct Listener {
     pub(super) socket: crate::Listener,
-    /// Several processes may listen on it, and share the connections.
-    pub(super) is_shared: bool,
     pub(super) paused: bool,
     /// An accept is under way.
     pub(super) accepting: bool,
@@ -31,8 +33,16 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new(socket: crate::Listener, is_shared: bool) -> Self {
-        Self { socket, is_shared, paused: false, accepting: false, is_multishot: false }
+    pub(super) fn new(socket: crate::Listener) -> Self {
+        Self { socket, paused: false, accepting: false, is_multishot: false }
+    }
+
+    /// Wakes the other waiters of a shared socket if it does not wait any more: the kernel may have
+    /// woken it alone for a connection that it has not accepted.
+    fn wake_others(&self) {
+        if self.paused && !self.accepting && self.socket.is_shared() {
+            self.socket.wake_all();
+        }
     }
 }
 
@@ -45,10 +55,8 @@ impl Uring {
             return;
         }
         listener.accepting = true;
-        listener.is_multishot = has_room && !listener.is_shared;
+        listener.is_multishot = has_room && !listener.socket.is_shared();
         let descriptor = types::Fd(listener.socket.as_fd().as_raw_fd());
-        // The kernel wakes only the first waiter. Each single accept enters the wait queue at its
-        // end; a multishot one would stay first for ever.
         let entry = match listener.is_multishot {
             true => opcode::AcceptMulti::new(descriptor).allocate_file_index(true).build(),
             false => opcode::Accept::new(descriptor, ptr::null_mut(), ptr::null_mut())
@@ -64,6 +72,8 @@ impl Uring {
             listener.paused = true;
             if listener.accepting {
                 self.ring.cancel(Operation::Accept.at(index));
+            } else {
+                listener.wake_others();
             }
         }
     }
@@ -90,15 +100,22 @@ impl Uring {
         match result_of(entry) {
             Ok(file) => {
                 self.files += 1;
+                // The next connection goes to another worker.
+                listener.paused |= listener.socket.is_shared();
                 if retired {
                     self.close_file(file as u32);
                 } else {
                     self.add_accepted(id, file as u32, completions);
                 }
             }
-            Err(error) if retired || is_transient(&error) => {}
+            // Another process has ended the socket.
+            Err(_) if listener.socket.is_shared() && listener.socket.is_shut_down() => {
+                listener.paused = true;
+            }
+            Err(error) if retired || is_transient(&error) => listener.wake_others(),
             Err(error) => {
                 listener.paused = true;
+                listener.wake_others();
                 completions.push(Completion::AcceptFailed { listener: id, error });
             }
         }

@@ -317,11 +317,7 @@ impl Engine for Uring {
     const SENDS_AT_ONCE: bool = false;
 
     fn listen(&mut self, socket: impl Into<crate::Listener>) -> io::Result<Id> {
-        let socket = socket.into();
-        // Workers share a Unix socket. Of TCP each has one of its own.
-        let is_shared = socket.local_address()?.is_none();
-        let listener = Listener::new(socket, is_shared);
-        let id = self.slots.insert(Slot::Listener(listener));
+        let id = self.slots.insert(Slot::Listener(Listener::new(socket.into())));
         self.accept_next(id.index);
         Ok(id)
     }

@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use ucall_engine::{Engine, bind, bind_unix};
+use ucall_engine::{Engine, Listener, Sharing, bind, bind_unix};
 
-use crate::harness::{Harness, TestPeer, dial, write};
+use crate::harness::{Harness, LOOPBACK, TestPeer, dial, write};
 use crate::streams::this_process;
 
 pub fn pauses_and_resumes_a_listener(harness: &mut Harness<impl Engine, impl TestPeer>) {
@@ -49,6 +49,47 @@ pub fn distinguishes_listeners(harness: &mut Harness<impl Engine>) {
     {
         let _peer = dial(address);
         assert_eq!(harness.turn_until(|harness| harness.accepted.pop()).0, listener);
+    }
+}
+
+pub fn a_shared_listener_pauses_after_each_connection(harness: &mut Harness<impl Engine>) {
+    let socket = bind(LOOPBACK, false).unwrap();
+    let address = socket.local_addr().unwrap();
+    let shared = Listener::from(socket).shared(Sharing::Processes);
+    let listener = harness.engine.listen(shared).unwrap();
+    let _peers = [dial(address), dial(address), dial(address)];
+    for _ in 0..3 {
+        harness.turn_until(|harness| harness.accepted.pop());
+        harness.turn_until_quiet();
+        assert!(harness.accepted.is_empty());
+        harness.engine.resume(listener);
+    }
+    // Now it waits, and wakes itself and others when it leaves.
+    harness.turn_until_quiet();
+    harness.engine.pause(listener);
+    harness.turn_until_quiet();
+    let _peer = dial(address);
+    harness.turn_until_quiet();
+    assert!(harness.accepted.is_empty());
+    harness.engine.resume(listener);
+    harness.turn_until(|harness| harness.accepted.pop());
+}
+
+pub fn a_shared_listener_may_be_ended_elsewhere(harness: &mut Harness<impl Engine>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let (unix, _file) = bind_unix(&path, 0o600).unwrap();
+    for socket in [Listener::from(bind(LOOPBACK, false).unwrap()), Listener::from(unix)] {
+        let shared = socket.shared(Sharing::Processes);
+        let listener = harness.engine.listen(shared.try_clone().unwrap()).unwrap();
+        harness.turn_until_quiet();
+        shared.stop_queueing();
+        shared.shut_down();
+        harness.turn_until_quiet();
+        harness.engine.resume(listener);
+        harness.turn_until_quiet();
+        assert!(harness.accepted.is_empty() && harness.accept_failed.is_empty());
+        harness.engine.close(listener);
     }
 }
 

@@ -85,6 +85,8 @@ conformance! {
         pauses_and_resumes_a_listener
         distinguishes_listeners
         accepts_from_a_unix_socket
+        a_shared_listener_pauses_after_each_connection
+        a_shared_listener_may_be_ended_elsewhere
         closing_a_listener_stops_listening
         rebinds_at_once_after_a_drop;
     lifetime:

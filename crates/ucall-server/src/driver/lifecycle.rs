@@ -17,7 +17,7 @@ use std::time::Instant;
 use ucall_engine::{Engine, Id, Listener};
 
 use super::ConnectionDriver;
-use crate::admission::AdmissionQueues;
+use crate::admission::{AdmissionQueues, YieldEnd};
 use crate::connections::Entry;
 use crate::drain::QUIET_TIME;
 use crate::handler::Handler;
@@ -42,10 +42,32 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
+    /// Does so for the last time, and has the kernel refuse further connections.
+    pub(crate) fn refuse_connections(&mut self) {
+        for id in self.listeners.refuse(&mut self.engine) {
+            self.accept(id);
+        }
+    }
+
     /// Accepts the connections in the backlogs for the last time, and closes the sockets.
     pub(crate) fn close_listeners(&mut self) {
         self.accept_waiting();
         self.listeners.close(&mut self.engine);
+    }
+
+    /// Accepts at a shared socket again, after it was left to other workers.
+    pub(crate) fn end_yield(&mut self, ended: YieldEnd, admission: &mut AdmissionQueues) {
+        let max = match ended {
+            YieldEnd::Accept(max) if !self.listeners.is_paused() => max,
+            _ => return self.listeners.resume_shared(&mut self.engine),
+        };
+        let adopted = self.listeners.adopt(max, &mut self.engine);
+        let has_more = adopted.len() == max;
+        adopted.into_iter().for_each(|id| self.accept(id));
+        match has_more && !self.is_over_connections_max() {
+            true => admission.yield_again(self.context.now(), max),
+            false => self.listeners.resume_shared(&mut self.engine),
+        }
     }
 
     /// Adds a connection that the engine has accepted.

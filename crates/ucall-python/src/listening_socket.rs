@@ -1,0 +1,65 @@
+//! A listening socket that several processes share, made by the supervisor for its workers.
+
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use ucall_engine::{Address, Bound};
+
+use crate::bind::bind;
+
+/// A listening socket and, of a Unix one, its file, which is removed with it.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct ListeningSocket {
+    address: Address,
+    bound: Mutex<Option<Bound>>,
+}
+
+impl ListeningSocket {
+    fn bound(&self) -> MutexGuard<'_, Option<Bound>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl ListeningSocket {
+    #[new]
+    fn new(py: Python<'_>, host: &str, port: u16, uds_mode: u32) -> PyResult<Self> {
+        let bound = py.detach(|| bind(&Address::resolve(host, port, uds_mode)?))?;
+        Ok(Self { address: bound.address.clone(), bound: Mutex::new(Some(bound)) })
+    }
+
+    /// The address without the port, or `unix:` and a path.
+    #[getter]
+    fn host(&self) -> String {
+        self.address.host()
+    }
+
+    /// The port that is listened on; 0 for a Unix socket.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Duplicates the descriptor, for a process that listens.
+    fn descriptor(&self) -> PyResult<RawFd> {
+        let Some(bound) = &*self.bound() else { return Ok(-1) };
+        Ok(OwnedFd::from(bound.listener.try_clone()?).into_raw_fd())
+    }
+
+    /// Wakes all processes that listen, because one that the kernel has woken may have died before
+    /// it has accepted.
+    fn wake_all(&self) {
+        self.bound().iter().for_each(|bound| bound.listener.wake_all());
+    }
+
+    /// Refuses connections from now on, in all processes, and resets those that wait.
+    fn shut_down(&self) {
+        self.bound().iter().for_each(|bound| bound.listener.shut_down());
+    }
+
+    /// Closes the descriptor and removes the file.
+    fn close(&self) {
+        *self.bound() = None;
+    }
+}
