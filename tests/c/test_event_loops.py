@@ -51,6 +51,14 @@ def test_deadlines_pass_without_events(built, engine):
         assert client.error_of("never")["code"] == -32001
 
 
+def test_idle_connections_are_closed_without_events(built, engine):
+    with (
+        serving([built(harness.PROGRAMS / "loop.c"), engine, 60_000, 50]) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as idle,
+    ):
+        assert idle.recv(1) == b""
+
+
 def test_a_signal_handler_wakes_the_loop(loop):
     with Client(loop.port) as client:
         for _ in range(20):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from functions import sum
 
 import ucall
-from harness import Wire, eventually, http, request
+from harness import HOST, Wire, eventually, http, request
 from ucall.client import Client
 
 Serve = Callable[..., ucall.Server]
@@ -218,3 +219,17 @@ def test_the_timeout_of_a_client_is_a_deadline(serve: Serve) -> None:
     ):
         client.wait_long().raise_for_status()
     assert eventually(lambda: ended == [True])
+
+
+def test_idle_connections_are_closed_within_an_existing_loop(engine: str) -> None:
+    server = importlib.import_module(f"ucall.{engine}").Server(port=0, idle_timeout_s=0.05)
+
+    async def main() -> None:
+        serving = asyncio.create_task(server.serve())
+        reader, writer = await asyncio.open_connection(HOST, server.port)
+        assert await asyncio.wait_for(reader.read(), timeout=60) == b""
+        writer.close()
+        server.stop()
+        await serving
+
+    asyncio.run(main())

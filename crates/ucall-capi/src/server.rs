@@ -336,7 +336,7 @@ impl SlotGuard<'_> {
         let poll = self.slot.poll.get();
         let Some(runner) = self.runner(server.engine)? else { return Ok(false) };
         let ended = match run(&mut runner.worker, mode, &server.control) {
-            Ok(Some(turn)) => match runner.prepare_to_wait(poll, turn, &server.control) {
+            Ok(Some(turn)) => match runner.return_to_program(poll, turn, &server.control) {
                 Ok(()) => return Ok(true),
                 Err(error) => Err(error),
             },
@@ -407,16 +407,17 @@ impl SlotGuard<'_> {
 }
 
 impl WorkerRunner {
-    /// Has the program's event loop, if any, wait for the next turn.
-    fn prepare_to_wait(
+    /// Submits what the turn has started, because the program may do other work before the next
+    /// one. Its event loop, if any, then waits for that.
+    fn return_to_program(
         &mut self,
         poll: Option<&PollDescriptor>,
         last: Turn,
         control: &TurnControl,
     ) -> io::Result<()> {
+        let is_due = self.worker.submit()?;
         let Some(poll) = poll else { return Ok(()) };
-        // After an idle turn the engine has nothing left to submit.
-        if !last.idle || !self.worker.prepare_to_wait() {
+        if !last.idle || is_due || !self.worker.prepare_to_wait() {
             return poll.arm(Some(Instant::now()));
         }
         let line = control.log.has_figures().then(|| control.log.next_line_at());

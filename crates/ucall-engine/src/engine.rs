@@ -145,6 +145,10 @@ pub trait Engine {
         completions: &mut Vec<Completion>,
     ) -> io::Result<()>;
 
+    /// Submits the started operations, because other code runs before the next [`Engine::wait`].
+    /// `true` if that wait has something to report which makes no descriptor readable.
+    fn submit(&mut self) -> io::Result<bool>;
+
     /// A handle that ends a `wait` from another thread.
     fn waker(&self) -> Waker;
 

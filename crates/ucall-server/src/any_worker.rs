@@ -102,6 +102,10 @@ impl<H: Handler> AnyWorker<H> {
         call!(self, worker => worker.unwatch_loop());
     }
 
+    pub fn submit(&mut self) -> io::Result<bool> {
+        call!(self, worker => worker.submit())
+    }
+
     pub fn prepare_to_wait(&mut self) -> bool {
         call!(self, worker => worker.prepare_to_wait())
     }

@@ -1,9 +1,10 @@
 //! A worker: one thread, one engine and its connections.
 //!
 //! A turn waits for completions, passes each to its connection, and sends all replies; the engine
-//! submits them with its next wait. After its calls are answered, a turn takes a few steps of the
-//! rest: new connections, hang-ups, handshakes, deadlines and a drain. A worker shares no state
-//! with other threads, so nothing is locked; they send messages through the [`Mailbox`].
+//! submits them with its next wait, or by [`Worker::submit`]. After its calls are answered, a turn
+//! takes a few steps of the rest: new connections, hang-ups, handshakes, deadlines and a drain. A
+//! worker shares no state with other threads, so nothing is locked; they send messages through the
+//! [`Mailbox`].
 
 use std::io;
 use std::mem;
@@ -147,6 +148,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         if let Some(watch) = self.event_loop.take() {
             self.driver.engine_mut().close(watch);
         }
+    }
+
+    /// Submits what the last turn has started, because other code runs before the next one. `true`
+    /// if a turn is due that the engine's descriptor does not report.
+    pub fn submit(&mut self) -> io::Result<bool> {
+        self.driver.engine_mut().submit()
     }
 
     /// Prepares for other code to wait on the engine's descriptor: until the next turn, a message

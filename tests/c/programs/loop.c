@@ -1,11 +1,13 @@
 /* Serves one thread from poll(2), and replies to deferred calls from another thread. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "serving.h"
 
-static int64_t polls;
+static int64_t polls, echoes;
 
 static void wake(int signal_number) {
     int const before = errno;
@@ -20,6 +22,7 @@ static void echo(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_str_t text;
     size_t length;
     (void)tag;
+    ++echoes;
     if (ucall_param_positional_json(call, 0, &text, &length))
         ucall_call_reply_content(call, text, length);
     else
@@ -54,6 +57,24 @@ static void count(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, polls);
 }
 
+/* A reply has left before its turn returns: the program may do other work now. */
+static void check_reply_leaves(uint16_t port, bool waits) {
+    static char const call[] =
+        "{\"jsonrpc\":\"2.0\",\"method\":\"echo\",\"params\":[1],\"id\":1}\n";
+    struct sockaddr_in address = {0};
+    struct pollfd client = {socket(AF_INET, SOCK_STREAM, 0), POLLIN, 0};
+    int64_t const before = echoes;
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(client.fd, (struct sockaddr *)&address, sizeof address)) abort();
+    if (write(client.fd, call, sizeof call - 1) < 0) abort();
+    while (echoes == before)
+        if (!(waits ? ucall_take_call(server, 0) : ucall_take_call_for(server, 0, 0))) abort();
+    if (poll(&client, 1, 10000) != 1) abort();
+    close(client.fd);
+}
+
 /* Wakes of a wait with and without a time limit, and by a signal. */
 static void check_waits(void) {
     ucall_wake(NULL, 0);
@@ -72,6 +93,7 @@ static void check_waits(void) {
 int main(int argc, char **argv) {
     ucall_config_t config = config_of(argc, argv);
     config.timeout_ms = number_in(argc, argv, 2);
+    config.idle_timeout_ms = number_in(argc, argv, 3);
     procedure_t const procedures[] = {
         {"echo", echo}, {"thread", thread}, {"never", never}, {"polls", count},
     };
@@ -82,6 +104,8 @@ int main(int argc, char **argv) {
     struct pollfd work = {ucall_poll_fd(server, 0), POLLIN, 0};
     if (work.fd < 0 || ucall_poll_fd(server, 0) != work.fd) return failed();
     check_waits();
+    check_reply_leaves(config.port, false);
+    check_reply_leaves(config.port, true);
     announce(&config);
     do {
         if (poll(&work, 1, -1) < 0 && errno != EINTR) return 1;

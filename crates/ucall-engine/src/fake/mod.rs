@@ -187,6 +187,10 @@ impl Engine for Fake {
         Ok(())
     }
 
+    fn submit(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     fn waker(&self) -> Waker {
         let woken = self.state().woken.clone();
         Waker(Arc::new(move || {

@@ -393,6 +393,11 @@ impl Engine for Posix {
         }
     }
 
+    /// Operations are started at once.
+    fn submit(&mut self) -> io::Result<bool> {
+        Ok(!self.deferred.is_empty() || !self.ready.is_empty())
+    }
+
     fn waker(&self) -> Waker {
         let waker = self.waker.clone();
         Waker(Arc::new(move || waker.wake()))

@@ -478,6 +478,12 @@ impl Engine for Uring {
         }
     }
 
+    fn submit(&mut self) -> io::Result<bool> {
+        self.ring.submit_queued()?;
+        let reported = self.deferred.len() + self.filled.len() + self.restart.len();
+        Ok(self.must_not_block || reported > 0)
+    }
+
     fn waker(&self) -> Waker {
         self.wakeups.waker()
     }

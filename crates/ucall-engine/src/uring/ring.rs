@@ -106,6 +106,17 @@ impl Ring {
         if idle { Ok(()) } else { self.enter(0) }
     }
 
+    /// Submits the queue, if there is something in it.
+    #[inline(never)]
+    pub(super) fn submit_queued(&mut self) -> io::Result<()> {
+        self.flush_backlog();
+        let is_empty = self.uring.submission().is_empty();
+        match if is_empty { Ok(()) } else { self.enter(0) } {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            entered => entered,
+        }
+    }
+
     /// Submits the queue, runs deferred task work and waits for a completion, in one system call.
     #[inline(always)]
     pub(super) fn submit_and_wait(&mut self) -> io::Result<()> {

@@ -52,6 +52,7 @@ conformance! {
         takes_bytes_split_anywhere
         serves_many_connections
         moves_megabytes_both_ways
+        submits_what_it_has_without_a_wait
         reports_the_progress_of_a_send
         sends_parts_in_order
         sends_an_empty_payload_at_once

@@ -21,6 +21,18 @@ pub fn echoes(harness: &mut Harness<impl Engine, impl TestPeer>) {
     assert_eq!(read(&mut peer, 5), b"hello");
 }
 
+/// Other code runs between two waits, and a reply does not wait for it.
+pub fn submits_what_it_has_without_a_wait(harness: &mut Harness<impl Engine>) {
+    let (_, address) = harness.listen();
+    let (mut peer, socket) = harness.connect(address);
+    let _ = harness.engine.send_last(socket, Payload::from(b"hello".to_vec()));
+    harness.engine.submit().unwrap();
+    assert_eq!(read(&mut peer, 5), b"hello");
+    harness.engine.close(socket);
+    harness.engine.submit().unwrap();
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+}
+
 pub fn takes_bytes_split_anywhere(harness: &mut Harness<impl Engine, impl TestPeer>) {
     let (mut peer, socket) = harness.connection();
     let bytes = pattern(600);

@@ -242,7 +242,9 @@ impl Run {
             may_wait = outcome.is_idle && runner.worker.prepare_to_wait();
             may_wait || turns == EMBEDDED_TURNS_MAX
         })?;
-        if !may_wait {
+        // Before callbacks of the program, which may take long.
+        let is_due = self.runner.worker.submit()?;
+        if is_due || !may_wait {
             return Ok(Some(0.0));
         }
         let due = [self.bounds.deadline, self.runner.worker.deadline()].into_iter().flatten().min();
