@@ -487,7 +487,7 @@ def test_a_store_is_opened_after_a_fork(tmp_path: Path) -> None:
         output, errors = process.communicate()
         assert output.splitlines() == [
             "1",
-            "the store was opened before this process was forked: open it afterwards",
+            "the store was opened before this process was forked: close it before the fork",
             "['child', 'parent']",
         ], errors
 

@@ -25,7 +25,7 @@ impl StoreConfig {
             value_bytes_max: or(self.max_value_bytes, default.value_bytes_max),
             watch_bytes_max: or(self.max_watch_bytes, default.watch_bytes_max),
             durability: if self.no_durability { Durability::None } else { Durability::Commit },
-            clock: default.clock,
+            ..default
         }
     }
 }

@@ -78,13 +78,16 @@ pub(crate) struct PyStore {
 #[pymethods]
 impl PyStore {
     #[new]
-    #[pyo3(signature = (path, *, max_bytes, max_value_bytes, max_watch_bytes, durability))]
+    #[pyo3(signature = (
+        path, *, max_bytes, max_value_bytes, max_watch_bytes, durability, readonly
+    ))]
     fn new(
         path: PathBuf,
         max_bytes: usize,
         max_value_bytes: usize,
         max_watch_bytes: usize,
         durability: &str,
+        readonly: bool,
     ) -> PyResult<Self> {
         let durability = match durability {
             "commit" => Durability::Commit,
@@ -99,6 +102,7 @@ impl PyStore {
             value_bytes_max: max_value_bytes,
             watch_bytes_max: max_watch_bytes,
             durability,
+            is_read_only: readonly,
             ..StoreOptions::default()
         };
         Ok(Self { store: Arc::new(Store::new(path, options)) })
@@ -172,8 +176,11 @@ impl PyStore {
     }
 
     /// The next entries in the order of their keys, each with its key, and the cursor.
-    #[pyo3(signature = (*, prefix, start, end, limit, cursor))]
+    ///
+    /// With `bytes_keys` all keys are `bytes`.
+    #[pyo3(signature = (*, prefix, start, end, limit, cursor, bytes_keys))]
     #[expect(clippy::type_complexity, reason = "they are tuples in Python")]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn scan<'py>(
         &self,
         py: Python<'py>,
@@ -182,13 +189,18 @@ impl PyStore {
         end: Option<Key>,
         limit: usize,
         cursor: Option<Key>,
+        bytes_keys: bool,
     ) -> PyResult<(Vec<(Bound<'py, PyAny>, Item<'py>)>, Option<Bound<'py, PyAny>>)> {
         let bytes = |key: Option<Key>| key.map(|key| key.0);
         let (start, end, cursor) = (bytes(start), bytes(end), bytes(cursor));
         let scan = Scan { prefix: prefix.0, start, end, cursor, limit };
         let page = self.with(py, |store| store.scan(&scan))?;
-        let entries = page.entries.iter().map(|(key, entry)| (name(py, key), item(py, entry)));
-        Ok((entries.collect(), page.cursor.as_deref().map(|cursor| name(py, cursor))))
+        let name = |key: &[u8]| match bytes_keys {
+            true => PyBytes::new(py, key).into_any(),
+            false => name(py, key),
+        };
+        let entries = page.entries.iter().map(|(key, entry)| (name(key), item(py, entry)));
+        Ok((entries.collect(), page.cursor.as_deref().map(name)))
     }
 
     /// Calls `write` with the lines of all entries, as of one moment.

@@ -184,6 +184,7 @@ impl Shared {
 
     /// Its errors are those of the next write, whose caller gets them.
     fn maintain(&self) {
+        let _ = self.database.file.check();
         let _ = self.database.clear_stale_readers();
         while let Ok(1..) = self.remove_expired() {}
     }
@@ -316,6 +317,20 @@ mod tests {
                 let key = key.to_le_bytes();
                 put(&committer, &key, bytes, Expiry::Never).expect("there is room");
             }
+        }
+    }
+
+    #[test]
+    fn a_store_that_only_reads_notices_a_removed_directory() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let database = database(directory.path());
+        let _committer = Committer::start(database.clone(), Duration::ZERO).expect("a thread");
+        database.snapshot().expect("it is there");
+        fs::remove_dir_all(directory.path()).expect("removed");
+        let until = Instant::now() + Duration::from_secs(60);
+        while database.snapshot().is_ok() {
+            assert!(Instant::now() < until, "it is not noticed");
+            thread::yield_now();
         }
     }
 

@@ -6,17 +6,15 @@
 //! another process has LMDB's lock file locked, and keeps `write.lock` to its end. LMDB's lock file
 //! stays where it is: the next process that opens the store is the only one, and resets it.
 
-use std::fs::{self, File, Metadata};
-use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 
 use heed::CompactionOption;
-use rustix::fs::{FlockOperation, fcntl_lock};
-use rustix::io::Errno;
 
 use crate::database::{open_env, sync_directory, wait_until_closed};
 use crate::error::StoreError;
+use crate::lock_file;
 use crate::options::StoreOptions;
 use crate::write_lock::WriteLock;
 
@@ -30,7 +28,11 @@ pub(crate) fn compact(path: &Path) -> Result<(u64, u64), StoreError> {
     let _guard = write_lock.lock()?;
     let (file, copied) = (path.join("data.mdb"), path.join("data.mdb.compact"));
     let before = fs::metadata(&file)?;
-    let _unused = lock_unused(path)?;
+    let lock_file = lock_file::open(path)?;
+    lock_file::reserve(&lock_file, path)?;
+    if !lock_file::lock_unused(&lock_file)? {
+        return Err(StoreError::Failed("another process has it open".to_owned()));
+    }
     let replaced = copy(path, &copied, &before).and_then(|after| {
         fs::rename(&copied, &file)?;
         sync_directory(path)?;
@@ -41,21 +43,6 @@ pub(crate) fn compact(path: &Path) -> Result<(u64, u64), StoreError> {
         let _ = fs::remove_file(&copied);
     }
     Ok((before.len(), replaced?))
-}
-
-/// Locks LMDB's lock file, of which each process that has the store open has a shared lock. LMDB
-/// replaces this lock by its own when this process opens the store.
-fn lock_unused(path: &Path) -> Result<File, StoreError> {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(path.join("lock.mdb"))?;
-    match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::AGAIN | Errno::ACCESS) => {
-            Err(StoreError::Failed("another process has it open".to_owned()))
-        }
-        Err(error) => Err(io::Error::from(error).into()),
-    }
 }
 
 /// Copies the store, with the owner and the mode of its file. Returns the bytes of the copy, which

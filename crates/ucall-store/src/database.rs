@@ -9,11 +9,10 @@
 //! | | `watch` | the bytes in `changes`, and the numbers of the processes that watch |
 //! | `changes` | the version, big-endian | the [`change`](crate::change), while a process watches |
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io;
 use std::ops::Bound;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,8 +22,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use ucall_server::EngineClock;
 
 use crate::change::{Change, Event};
+use crate::data_file::{DataFile, check_pages, identity};
 use crate::entry::{StoredValue, Value, encode};
 use crate::error::StoreError;
+use crate::lock_file::{self, READERS_MAX};
 use crate::options::{Durability, StoreOptions};
 use crate::watchers::Watchers;
 use crate::write_lock::{WriteGuard, WriteLock};
@@ -33,15 +34,14 @@ type Table = heed::Database<'static, Bytes, Bytes>;
 /// A snapshot of the store.
 pub(crate) type Snapshot = RoTxn<'static, WithoutTls>;
 
-/// Snapshots at once, of all processes.
-const READERS_MAX: u32 = 1024;
 /// The file is closed by the last user of an earlier store of this path.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 const FORMAT: &[u8] = b"1";
 
 pub(crate) struct Database {
     // Dropped before the store can be opened again: a file that closes ends the process's locks.
-    write_lock: WriteLock,
+    write_lock: Option<WriteLock>,
+    pub(crate) file: DataFile,
     env: Env<WithoutTls>,
     pub(crate) entries: Table,
     expiries: Table,
@@ -51,6 +51,7 @@ pub(crate) struct Database {
     used_bytes_max: usize,
     /// The bytes that `changes` may have.
     watch_bytes_max: u64,
+    is_read_only: bool,
     pub(crate) watchers: Watchers,
     clock: EngineClock,
 }
@@ -66,19 +67,38 @@ impl Database {
     /// Holds the lock for writers from before LMDB opens its files, which
     /// [`compact`](crate::compaction::compact) may replace until then.
     fn open_locked(path: &Path, options: &StoreOptions) -> Result<Self, StoreError> {
-        make_directory(path)?;
+        let is_read_only = options.is_read_only;
+        if is_read_only {
+            fs::metadata(path.join("data.mdb"))?;
+        } else {
+            make_directory(path)?;
+        }
         wait_until_closed(path)?;
-        let write_lock = WriteLock::open(path)?;
-        let guard = write_lock.lock()?;
+        let write_lock = match WriteLock::open(path) {
+            // No process writes to it.
+            Err(error) if is_read_only && lock_file::is_read_only(&error) => None,
+            opened => Some(opened?),
+        };
+        let guard = write_lock.as_ref().map(WriteLock::lock).transpose()?;
+        if let Some(write_lock) = &write_lock {
+            lock_file::prepare(path, write_lock)?;
+        }
         let env = open_env(path, options)?;
-        let [entries, expiries, meta, changes] = open_tables(&env)?;
-        check_format(&env, meta)?;
-        sync_directory(path)?;
+        let [entries, expiries, meta, changes] = match is_read_only {
+            true => find_tables(&env)?,
+            false => make_tables(&env)?,
+        };
+        check_format(&env, meta, is_read_only)?;
+        let file = DataFile::of(path)?;
+        if !is_read_only {
+            sync_directory(path)?;
+        }
         drop(guard);
         let (watch_bytes_max, watchers) = (options.watch_bytes_max as u64, Watchers::new(path));
         let used_bytes_max = options.used_bytes_max();
         let database = Self {
             write_lock,
+            file,
             env,
             entries,
             expiries,
@@ -86,6 +106,7 @@ impl Database {
             changes,
             used_bytes_max,
             watch_bytes_max,
+            is_read_only,
             watchers,
             clock: options.clock.clone(),
         };
@@ -105,6 +126,7 @@ impl Database {
 
     /// The newest state.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.file.check_last()?;
         Ok(self.env.clone().static_read_txn()?)
     }
 
@@ -197,7 +219,12 @@ impl Database {
 
     /// Begins to write. Waits for writers of other processes.
     pub(crate) fn write(&self) -> Result<Writer<'_>, StoreError> {
-        let guard = Some(self.write_lock.lock()?);
+        let Some(write_lock) = self.write_lock.as_ref().filter(|_| !self.is_read_only) else {
+            return Err(StoreError::Failed("it is open for reading only".to_owned()));
+        };
+        let guard = Some(write_lock.lock()?);
+        // Before the map is read, which may be of pages that the file had.
+        self.file.check()?;
         let transaction = self.env.write_txn()?;
         let version = self.version(&transaction)?;
         let mut log = match self.meta.get(&transaction, b"watch")? {
@@ -459,13 +486,13 @@ pub(crate) fn wait_until_closed(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-pub(crate) fn open_env(
-    path: &Path,
-    options: &StoreOptions,
-) -> Result<Env<WithoutTls>, heed::Error> {
+pub(crate) fn open_env(path: &Path, options: &StoreOptions) -> Result<Env<WithoutTls>, StoreError> {
     let mut settings = EnvOpenOptions::new().read_txn_without_tls();
     settings.map_size(options.map_bytes()).max_readers(READERS_MAX).max_dbs(4);
-    if options.durability == Durability::None {
+    if options.is_read_only {
+        // SAFETY: the flag has no demands of its own.
+        unsafe { settings.flags(EnvFlags::READ_ONLY) };
+    } else if options.durability == Durability::None {
         // SAFETY: the documentation of this durability says that a crash of the system may damage
         // the file, and how to check it.
         unsafe { settings.flags(EnvFlags::NO_SYNC) };
@@ -474,16 +501,16 @@ pub(crate) fn open_env(
     // with the same store take LMDB's locks.
     let env = unsafe { settings.open(path) }?;
     close_on_exec(&path.join("data.mdb"))?;
+    check_pages(path, env.info().last_page_number as u64)?;
     Ok(env)
 }
 
 /// Closes the file in programs that this process starts. LMDB opens it without that flag, and its
 /// descriptor is known to LMDB alone.
 fn close_on_exec(file: &Path) -> io::Result<()> {
-    let identity = |file: Metadata| (file.dev(), file.ino());
-    let file = identity(fs::metadata(file)?);
+    let file = identity(&fs::metadata(file)?);
     for entry in fs::read_dir("/dev/fd").into_iter().flatten().flatten() {
-        let is_same = fs::metadata(entry.path()).is_ok_and(|other| identity(other) == file);
+        let is_same = fs::metadata(entry.path()).is_ok_and(|other| identity(&other) == file);
         let name = entry.file_name();
         if let Some(number) = name.to_str().and_then(|name| name.parse().ok()).filter(|_| is_same) {
             // SAFETY: if another thread closes the descriptor meanwhile, the call fails, or sets
@@ -494,7 +521,20 @@ fn close_on_exec(file: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn open_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], heed::Error> {
+fn find_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], StoreError> {
+    let missing = || StoreError::Failed("it has not the tables of a store".to_owned());
+    let opened = env.open_databases_and_commit(env.read_txn()?, |opener, transaction| {
+        let open = |name| opener.open_database(transaction, Some(name))?.ok_or_else(missing);
+        let tables = [open("entries")?, open("expiries")?, open("meta")?, open("changes")?];
+        Ok::<_, StoreError>(CommitOrAbort::<_, ()>::Commit(tables))
+    })?;
+    match opened {
+        CommitOrAbort::Commit(tables) => Ok(tables),
+        CommitOrAbort::Abort(()) => Err(missing()),
+    }
+}
+
+fn make_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], heed::Error> {
     let transaction = env.write_txn()?;
     let opened = env.create_databases_and_commit(transaction, |opener, transaction| {
         let mut open = |name| opener.create_database(transaction, Some(name));
@@ -507,12 +547,14 @@ fn open_tables(env: &Env<WithoutTls>) -> Result<[Table; 4], heed::Error> {
     }
 }
 
-fn check_format(env: &Env<WithoutTls>, meta: Table) -> Result<(), StoreError> {
-    let mut transaction = env.write_txn()?;
-    match meta.get(&transaction, b"format")? {
+fn check_format(env: &Env<WithoutTls>, meta: Table, is_read_only: bool) -> Result<(), StoreError> {
+    let snapshot = env.read_txn()?;
+    match meta.get(&snapshot, b"format")? {
         Some(FORMAT) => Ok(()),
         Some(_) => Err(StoreError::Failed("a newer version of ucall has written it".into())),
+        None if is_read_only => Err(corrupt()),
         None => {
+            let mut transaction = env.write_txn()?;
             meta.put(&mut transaction, b"format", FORMAT)?;
             Ok(transaction.commit()?)
         }

@@ -5,6 +5,8 @@
 //! | `store` | a store of this process: opened once, shared by all that use its path |
 //! | `options` | the options of a store |
 //! | `database` | the LMDB file: its tables, one read or write at a time |
+//! | `data_file` | whether the file is whole and in its place |
+//! | `lock_file`, `write_lock` | the locks of processes |
 //! | `change` | a change of one key, as it is logged for watchers |
 //! | `watchers` | how a commit wakes the watchers of all processes |
 //! | `entry` | a value as it is stored: its version, its expiry, its kind |
@@ -24,10 +26,12 @@ mod backup;
 mod change;
 mod committer;
 mod compaction;
+mod data_file;
 mod database;
 mod descriptions;
 mod entry;
 mod error;
+mod lock_file;
 mod operation;
 mod options;
 mod params;

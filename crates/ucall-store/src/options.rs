@@ -29,6 +29,8 @@ pub struct StoreOptions {
     pub watch_bytes_max: usize,
     /// When a write is answered.
     pub durability: Durability,
+    /// Whether it is only read, as on a read-only volume.
+    pub is_read_only: bool,
     /// The clock by which entries expire.
     pub clock: EngineClock,
 }
@@ -40,6 +42,7 @@ impl Default for StoreOptions {
             value_bytes_max: 16 << 20,
             watch_bytes_max: 64 << 20,
             durability: Durability::Commit,
+            is_read_only: false,
             clock: EngineClock::default(),
         }
     }

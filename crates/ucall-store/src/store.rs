@@ -1,6 +1,7 @@
 //! A store of this process: opened once, shared by all that use its path.
 
 use std::collections::HashMap;
+use std::fs;
 use std::ops::Bound;
 use std::path::{Path, PathBuf, absolute};
 use std::process;
@@ -8,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 
 use crate::committer::{Committer, MAINTENANCE_INTERVAL, ReplySink, Written};
 use crate::compaction::compact;
+use crate::data_file::identity;
 use crate::database::{Database, Snapshot, corrupt};
 use crate::entry::{StoredValue, Value};
 use crate::error::StoreError;
@@ -61,7 +63,7 @@ impl Store {
     pub fn compact(&self) -> Result<(u64, u64), StoreError> {
         // No thread of this process opens it meanwhile.
         let mut open = lock_open();
-        match find_open(open.get_or_insert_default(), &self.path) {
+        match find_open(open.get_or_insert_default(), &self.path)? {
             Some(_) => Err(StoreError::Failed("this process has it open".to_owned())),
             None => compact(&self.path),
         }
@@ -134,8 +136,32 @@ fn lock_open() -> MutexGuard<'static, Option<OpenStores>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn find_open(open: &OpenStores, path: &Path) -> Option<Arc<OpenStore>> {
-    open.get(&path.canonicalize().ok()?).and_then(Weak::upgrade)
+/// The store that this process has open at that path, also if its directory was removed.
+fn find_open(open: &OpenStores, path: &Path) -> Result<Option<Arc<OpenStore>>, StoreError> {
+    if let Some(store) = open.get(&resolved(path)).and_then(Weak::upgrade) {
+        return Ok(Some(store));
+    }
+    // A file that closes ends this process's locks of it, whatever its name.
+    let Ok(file) = fs::metadata(path.join("data.mdb")).map(|file| identity(&file)) else {
+        return Ok(None);
+    };
+    let is_same = |store: &Weak<OpenStore>| {
+        store.upgrade().is_some_and(|store| store.database.file.identity() == file)
+    };
+    match open.iter().find(|(_, store)| is_same(store)) {
+        None => Ok(None),
+        Some((other, _)) => Err(StoreError::Failed(format!(
+            "cannot open the store {}: this process has it open as {}",
+            path.display(),
+            other.display()
+        ))),
+    }
+}
+
+/// A path without symbolic links, also of a directory that does not exist.
+fn resolved(path: &Path) -> PathBuf {
+    let above = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(above).unwrap_or_else(|| path.to_owned())
 }
 
 impl Scan {
@@ -161,8 +187,9 @@ impl OpenStore {
     fn of_path(path: &Path, options: &StoreOptions) -> Result<Arc<Self>, StoreError> {
         let mut open = lock_open();
         let open = open.get_or_insert_default();
-        if let Some(store) = find_open(open, path) {
+        if let Some(store) = find_open(open, path)? {
             store.check_process()?;
+            store.database.file.check()?;
             return match store.options == *options {
                 true => Ok(store),
                 false => Err(StoreError::Failed(format!(
@@ -183,7 +210,8 @@ impl OpenStore {
         match self.process == process::id() {
             true => Ok(()),
             false => Err(StoreError::Failed(
-                "the store was opened before this process was forked: open it afterwards".into(),
+                "the store was opened before this process was forked: close it before the fork"
+                    .into(),
             )),
         }
     }
@@ -277,6 +305,7 @@ impl OpenStore {
     /// # Errors
     /// The system's.
     pub fn sync(&self) -> Result<(), StoreError> {
+        self.database.file.check()?;
         self.database.sync()
     }
 }

@@ -6,7 +6,8 @@
 //! locks of files, a forked child does not share it.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -25,10 +26,26 @@ pub(crate) struct WriteGuard<'a>(&'a File);
 
 impl WriteLock {
     /// Opens the file in the directory `path`, which is made if there is none.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         Ok(Self(options.open(path.join("write.lock"))?))
+    }
+
+    /// The text in the file.
+    pub(crate) fn text(&self) -> io::Result<String> {
+        let mut text = [0; 64];
+        let len = self.0.read_at(&mut text, 0)?;
+        Ok(String::from_utf8_lossy(text.get(..len).unwrap_or_default()).into_owned())
+    }
+
+    /// Replaces the text in the file, and leaves it empty if the disk is full.
+    pub(crate) fn set_text(&self, text: &str) -> io::Result<()> {
+        self.0.set_len(0)?;
+        match self.0.write_all_at(text.as_bytes(), 0) {
+            Ok(()) => Ok(()),
+            Err(_) => self.0.set_len(0),
+        }
     }
 
     /// Waits until no other process has the lock. The threads of this one do not wait here.
@@ -39,7 +56,7 @@ impl WriteLock {
                 Err(Errno::INTR) => {}
                 // Two processes that share two stores; no thread holds one and waits for another.
                 Err(Errno::DEADLK) => thread::sleep(RETRY_INTERVAL),
-                Err(error) => return Err(std::io::Error::from(error).into()),
+                Err(error) => return Err(io::Error::from(error).into()),
             }
         }
     }

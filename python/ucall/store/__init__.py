@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
 
 from ucall._core import Store as StoreCore
 from ucall.types.encode import encode_scalar, is_derived
@@ -48,6 +48,7 @@ def open(
     max_bytes: int = 64 << 30,
     max_value_bytes: int = 16 << 20,
     max_watch_bytes: int = 64 << 20,
+    readonly: bool = False,
 ) -> Store:
     """Opens the store in a directory, and creates it if there is none.
 
@@ -59,6 +60,8 @@ def open(
         max_bytes: The size up to which entries fill the file.
         max_value_bytes: The size of one value.
         max_watch_bytes: The size of the changes that are kept for slow watchers.
+        readonly: Reads a store that exists, also on a read-only volume. Methods that write raise
+            OSError.
 
     Raises:
         OSError: It cannot be opened, or is open in this process with other options.
@@ -69,6 +72,7 @@ def open(
         max_value_bytes=max_value_bytes,
         max_watch_bytes=max_watch_bytes,
         durability=durability,
+        readonly=readonly,
     )
     # Each process opens it again when it first needs it, so that this one may fork before.
     core.open()
@@ -137,13 +141,34 @@ class Store:
         """
         return self._core.batch([_operation(operation) for operation in operations])
 
+    @overload
     def scan(
         self,
         prefix: Key = "",
         *,
         start: Key | None = None,
         end: Key | None = None,
-    ) -> Iterator[tuple[str | bytes, Entry]]:
+        keys: Literal["str"] = "str",
+    ) -> Iterator[tuple[str | bytes, Entry]]: ...
+
+    @overload
+    def scan(
+        self,
+        prefix: Key = "",
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        keys: Literal["bytes"],
+    ) -> Iterator[tuple[bytes, Entry]]: ...
+
+    def scan(
+        self,
+        prefix: Key = "",
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        keys: Literal["str", "bytes"] = "str",
+    ) -> Iterator[tuple[Any, Entry]]:
         """The keys and their entries, in the order of the keys' bytes.
 
         A key is a str, or bytes if it is no UTF-8. It reads one page after another, so it may miss
@@ -153,11 +178,25 @@ class Store:
             prefix: What the keys begin with.
             start: The first key.
             end: The key before which it ends.
+            keys: ``"bytes"``: all keys are bytes, such as those that are packed numbers, some of
+                which are UTF-8 by chance.
         """
+        if keys not in ("str", "bytes"):
+            raise ValueError(f"keys: expected 'str' or 'bytes', got {keys!r}")
+        return self._scan(prefix, start, end, keys == "bytes")
+
+    def _scan(
+        self, prefix: Key, start: Key | None, end: Key | None, bytes_keys: bool
+    ) -> Iterator[tuple[Any, Entry]]:
         cursor: str | bytes | None = None
         while True:
             found, cursor = self._core.scan(
-                prefix=prefix, start=start, end=end, limit=_PAGE, cursor=cursor
+                prefix=prefix,
+                start=start,
+                end=end,
+                limit=_PAGE,
+                cursor=cursor,
+                bytes_keys=bytes_keys,
             )
             for key, stored in found:
                 yield key, _entry(*stored)

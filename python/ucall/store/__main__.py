@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: str, path: Path) -> int:
     if command != "load" and not (path / "data.mdb").exists():
         raise OSError("there is no store")
-    core = stores.open(path, max_value_bytes=_VALUE_BYTES_MAX)._core
+    # A copy on a read-only volume can be checked and dumped, too.
+    readonly = command in ("check", "dump")
+    core = stores.open(path, max_value_bytes=_VALUE_BYTES_MAX, readonly=readonly)._core
     match command:
         case "check":
             return _check(core)
