@@ -27,6 +27,11 @@ class Basket:
     parts: list[Money]
 
 
+@dataclass
+class Holder:
+    basket: Basket
+
+
 def decode(value: Any) -> Money:
     if not isinstance(value, str):
         raise TypeError("write it as 1.23")
@@ -126,17 +131,18 @@ def test_a_dataclass_may_be_registered() -> None:
     def echo(basket: Basket) -> Basket:
         return basket
 
-    def nested(baskets: set[Basket]) -> None: ...
+    def nested(baskets: tuple[Basket, ...]) -> list[Holder]:
+        return [Holder(one) for one in baskets]
 
     server = ucall.Server(port=0)
     server.register_type(Money, encode, decode)
     make: Callable[[Any], Basket] = lambda value: Basket(Money(value), [])  # noqa: E731
     server.register_type(Basket, lambda basket: basket.total, make)
     server.add(echo)
-    with pytest.raises(TypeError, match="Basket cannot be served: msgspec builds it there"):
-        server.add(nested)
+    server.add(nested)
     with server, Wire(server.port) as wire:
         assert wire.result("echo", [5]) == "0.05"
+        assert wire.result("nested", [[5, 6]]) == [{"basket": "0.05"}, {"basket": "0.06"}]
 
 
 class Number(int):

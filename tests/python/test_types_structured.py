@@ -363,8 +363,8 @@ def test_results_need_no_annotation(connect_to: ConnectTo, value: object, writte
 
 UNWRITABLE: list[tuple[object, str]] = [
     (Holder(float("nan")), "result.value: NaN cannot be written as JSON"),
-    ([Holder(1j)], "result[0]: complex cannot be written as JSON"),
-    ({1j}, "result: complex cannot be written as JSON"),
+    ([Holder(1j)], "result[0].value: complex cannot be written as JSON"),
+    ({1j}, "result[0]: complex cannot be written as JSON"),
     (Holder("\ud800"), "result.value: a str with a lone surrogate cannot be written as JSON"),
     (Holder(10**5000), "result.value: an int of too many digits cannot be written as JSON"),
     (

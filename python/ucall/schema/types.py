@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ucall.schema import binary
 from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references
 from ucall.schema.fields import describe_array_fields, describe_flags, of_flags
+from ucall.schema.forms import SchemaForms
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_pydantic, is_union, parts_of
+from ucall.types.forms import part_in
 
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
@@ -111,9 +113,10 @@ class Schemas:
     def _by_msgspec(self, annotation: Any, direction: Direction) -> Schema:
         import msgspec
 
+        annotation = SchemaForms(self.registry, direction == "param").of(annotation)
         (schema,), components = msgspec.json.schema_components(
             [annotation],
-            schema_hook=lambda kind: self._of(kind, direction),
+            schema_hook=lambda kind: self._of_part(kind, direction),
             ref_template=LOCAL + "{name}",
         )
         describe_array_fields(
@@ -121,6 +124,10 @@ class Schemas:
         )
         describe_flags(annotation, components)
         return self._with_components(schema, components, direction)
+
+    def _of_part(self, kind: Any, direction: Direction) -> Schema:
+        part = part_in(kind)
+        return self._of(kind if part is None else part.annotation, direction)
 
     def _by_pydantic(self, annotation: Any, direction: Direction) -> Schema:
         from pydantic import TypeAdapter
@@ -130,6 +137,12 @@ class Schemas:
             def enum_schema(self, schema: Any) -> Schema:
                 made = super().enum_schema(schema)
                 return of_flags(made) if issubclass(schema["cls"], enum.Flag) else made
+
+            def dataclass_args_schema(self, schema: Any) -> Schema:
+                if self.mode == "validation":  # pydantic ignores what the constructor has not.
+                    taken = [it for it in schema["fields"] if it.get("init") is not False]
+                    schema = schema | {"fields": taken}
+                return super().dataclass_args_schema(schema)
 
         mode: Any = "validation" if direction == "param" else "serialization"
         inputs = [(annotation, mode, TypeAdapter(annotation))]

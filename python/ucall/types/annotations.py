@@ -2,7 +2,8 @@
 
 The core itself builds JSON's types, lists, dicts and ``T | None``, and within them arrays, images
 and registered types. An annotation with any other part is built as a whole by ``msgspec``, or by
-``pydantic`` if it contains a type of pydantic's. Each is imported on first use.
+``pydantic`` if it contains a type of pydantic's. Each is imported on first use. The fields of
+classes follow the same rule: see `ucall.types.forms`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from ucall.types.messages import UnsupportedType, type_name
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Takes", "describe_annotation", "is_pydantic", "is_union", "metadata_of", "parts_of"]
+__all__ = [
+    "Takes",
+    "describe_annotation",
+    "is_known_note",
+    "is_pydantic",
+    "is_union",
+    "metadata_of",
+    "parts_of",
+]
 
 Takes: TypeAlias = str | tuple[str, Any]
 """A kind (``"int"``), or a kind and its parts (``("list", "int")``)."""
@@ -66,15 +75,12 @@ def _describe(annotation: Any, registry: TypeRegistry) -> Takes:
         return _native(annotation, registry)
     except _NotNative:
         pass
+    from ucall.types import checks, models, structured
+
     annotation = resolve_alias(annotation)
-    parts = list(parts_of(annotation))
-    _check_metadata(parts)
-    if any(is_pydantic(part) for part in parts):
-        from ucall.types import models
-
+    checks.check(annotation, registry)
+    if any(map(is_pydantic, parts_of(annotation))):
         return models.describe(annotation)
-    from ucall.types import structured
-
     return structured.describe(annotation, registry)
 
 
@@ -148,19 +154,27 @@ def metadata_of(part: Any) -> tuple[Any, ...]:
 
 
 def is_pydantic(part: Any) -> bool:
-    """Whether pydantic defines the type, made it, or has metadata in it."""
-    if isinstance(part, type):
-        return hasattr(part, "__pydantic_validator__") or _is_of(part, _PYDANTIC)
-    return any(_is_of(type(note), _PYDANTIC) for note in metadata_of(part))
+    """Whether pydantic defines the type, made it, or has metadata in it or in its fields."""
+    if metadata_of(part):
+        return any(_is_of(type(note), _PYDANTIC) for note in metadata_of(part))
+    kind = typing.get_origin(part) or part
+    if not isinstance(kind, type):
+        return False
+    return hasattr(kind, "__pydantic_validator__") or _is_of(kind, _PYDANTIC) or _is_noted(kind)
 
 
-def _check_metadata(parts: list[Any]) -> None:
-    """Refuses unknown metadata, which may be a constraint that nothing would check."""
+def _is_noted(kind: type) -> bool:
+    """Whether pydantic builds the class since metadata of pydantic's is in its fields."""
+    from ucall.types import classes
+
+    sort = classes.sort_of(kind)
+    return sort in ("dataclass", "namedtuple", "typeddict") and bool(classes.pydantic_notes(kind))
+
+
+def is_known_note(note: object) -> bool:
+    """Whether metadata is a text, msgspec's, pydantic's, or only documents."""
     meta = getattr(sys.modules.get("msgspec"), "Meta", ())
-    for part in parts:
-        for note in metadata_of(part):
-            if not isinstance(note, (str, meta)) and not _is_of(type(note), _METADATA_PACKAGES):
-                raise UnsupportedType(type_name(part))
+    return isinstance(note, (str, meta)) or _is_of(type(note), _METADATA_PACKAGES)
 
 
 def _is_of(kind: type, packages: tuple[str, ...]) -> bool:

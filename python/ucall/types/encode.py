@@ -3,10 +3,15 @@
 The core writes None, bool, int, float, str, list, tuple, dict and bytes, and calls `Encoder.encode`
 for other objects; the encoded object may contain such objects again. An array is encoded as the
 pieces of a `.npy`, which the core joins in the reply. The encoder of a class is looked up once.
+
+``msgspec`` writes the dataclasses in an object as such, whether pydantic or a registered encoder
+should. It therefore writes only objects whose fields, by their annotations, hold none of these;
+others are encoded one level at a time.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -28,16 +33,16 @@ _CORE_TYPES = (bytes, bytearray, memoryview, Pieces)
 _WRITTEN_KINDS = "biufUS"
 
 _BY_MSGSPEC = (
-    ("builtins", "set"),
-    ("builtins", "frozenset"),
     ("datetime", "date"),
     ("datetime", "time"),
     ("datetime", "timedelta"),
     ("decimal", "Decimal"),
     ("enum", "Enum"),
-    ("msgspec", "Struct"),
     ("uuid", "UUID"),
 )
+
+#: What classes with fields have: dataclasses, attrs and Structs.
+_FIELDS = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__")
 
 
 class Encoder:
@@ -79,9 +84,23 @@ class Encoder:
                 return encode
         if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
             return self._by_pydantic
-        if hasattr(kind, "__dataclass_fields__") or any(is_derived(kind, *n) for n in _BY_MSGSPEC):
+        if issubclass(kind, (set, frozenset)):
+            return list
+        if any(hasattr(kind, name) for name in _FIELDS):
+            return self._find_class_encoder(kind)
+        if any(is_derived(kind, *named) for named in _BY_MSGSPEC):
             return self._by_msgspec
         return _reject
+
+    def _find_class_encoder(self, kind: type) -> Encode:
+        from ucall.types import fields
+        from ucall.types.annotations import is_pydantic
+
+        if is_pydantic(kind):
+            return functools.partial(self._by_serializer, fields.serializer(kind))
+        if fields.hold_only_plain(kind, self._registered):
+            return self._by_msgspec
+        return fields.of_struct if hasattr(kind, "__struct_fields__") else fields.of_object
 
     def _by_msgspec(self, value: Any) -> object:
         """Encodes by msgspec; parts of other types by this encoder."""
@@ -99,12 +118,20 @@ class Encoder:
         """Encodes by pydantic, with the names that it validates."""
         pydantic_core = _require("pydantic_core", value)
         serializer = getattr(type(value), "__pydantic_serializer__", None)
+        if serializer is not None:
+            return self._by_serializer(serializer, value)
         try:
-            if serializer is not None:
-                return serializer.to_python(
-                    value, mode="json", by_alias=True, fallback=self._encode_in_model
-                )
             return pydantic_core.to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
+        except ValueError as error:
+            if isinstance(error, Unwritable):
+                raise
+            raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from error
+
+    def _by_serializer(self, serializer: Any, value: Any) -> object:
+        try:
+            return serializer.to_python(
+                value, mode="json", by_alias=True, fallback=self._encode_in_model
+            )
         except ValueError as error:
             if isinstance(error, Unwritable):
                 raise

@@ -11,10 +11,10 @@ their number.
 
 from __future__ import annotations
 
-import functools
 import re
 import typing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ucall.types.annotations import metadata_of, parts_of
 from ucall.types.collisions import with_collision_check
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ucall.types.annotations import Takes
     from ucall.types.registry import Explained
 
-__all__ = ["describe"]
+__all__ = ["decoder", "describe"]
 
 _ERRORS_MAX = 1_000
 """Up to this number of errors, the message has the first one."""
@@ -50,20 +50,36 @@ def describe(annotation: Any) -> Takes:
         UnsupportedType: pydantic cannot build it.
         ImportError: pydantic is not installed.
     """
+    built = decoder(annotation)
+    return "custom", ("text", *built, _name(annotation))
+
+
+class TextDecoder(NamedTuple):
+    """Builds the values of an annotation from JSON text, and explains the errors."""
+
+    decode: Callable[[bytes], Any]
+    explain: Callable[[BaseException, bytes], Explained]
+
+
+def decoder(annotation: Any) -> TextDecoder:
+    """The decoder of an annotation that pydantic builds.
+
+    Raises:
+        UnsupportedType: pydantic cannot build it.
+        ImportError: pydantic is not installed.
+    """
     pydantic = require("pydantic", type_name(annotation))
     pydantic_core = require("pydantic_core", type_name(annotation))
     try:
         for model in filter(is_model, parts_of(annotation)):
             model.__pydantic_core_schema__["type"]  # Raises if it refers to an unknown name.
-        validator = _validator(_adapter(annotation), _configuration(annotation))
+        validator = _validator(annotation)
     except (TypeError, NameError, pydantic.errors.PydanticUserError) as error:
         first_line = str(error).partition("\n")[0]
         raise UnsupportedType(type_name(annotation), first_line) from None
     except pydantic_core.SchemaError as error:
         raise UnsupportedType(type_name(annotation), " ".join(str(error).split())) from None
-    strict = None if _holds_model(annotation) else True
-    decode = functools.partial(validator.validate_json, strict=strict)
-    return "custom", ("text", *with_collision_check(annotation, decode, explain), _name(annotation))
+    return TextDecoder(*with_collision_check(annotation, validator.validate_json, explain))
 
 
 def is_model(kind: object) -> bool:
@@ -71,68 +87,41 @@ def is_model(kind: object) -> bool:
     return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
 
 
-def decode_part(kind: Any, value: Any) -> Any:
-    """Builds a model that is a part of a type which ``msgspec`` builds.
-
-    Raises:
-        ValueError: The value is invalid. The message starts with the path to the invalid part.
-    """
-    import pydantic
-
-    try:
-        return _validator_of(kind).validate_python(value)
-    except pydantic.ValidationError as error:
-        explained = explain(error, b"")
-        if explained is None:
-            raise
-        problem, steps = explained
-        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-        raise ValueError(f"${path}: {problem}") from None
-
-
-@functools.cache
-def _validator_of(kind: Any) -> Any:
-    import pydantic
-
-    return _validator(pydantic.TypeAdapter(kind), None)
-
-
-def _adapter(annotation: Any) -> Any:
-    from pydantic import PydanticUserError, TypeAdapter
-
-    try:
-        return TypeAdapter(annotation, config=_configuration(annotation))
-    except PydanticUserError as error:
-        if error.code != "type-adapter-config-unused":
-            raise
-    return TypeAdapter(annotation)  # A class has a configuration of its own.
-
-
 def _configuration(annotation: Any) -> Any:
-    """pydantic's configuration of what is outside models, which ignore it."""
+    """pydantic's configuration of what is outside models, which have their own."""
     from pydantic import EncodedBytes
 
     # ``Base64Bytes`` and its like decode the text themselves.
     notes = (note for part in parts_of(annotation) for note in metadata_of(part))
     form = "utf8" if any(isinstance(note, EncodedBytes) for note in notes) else "base64"
-    return {"val_json_bytes": form, "allow_inf_nan": False}
+    return {"strict": True, "val_json_bytes": form, "allow_inf_nan": False}
 
 
-def _validator(adapter: Any, configuration: Any) -> Any:
-    """The adapter's validator, with lists that stop at their first error."""
+def _validator(annotation: Any) -> Any:
+    """A validator with lists that stop at their first error."""
+    from pydantic import TypeAdapter
     from pydantic_core import SchemaError, SchemaValidator
 
-    adapter.core_schema["type"]  # With ``defer_build`` pydantic makes it at its first use.
-    # Otherwise nested models would use their own validators, whose lists do not stop.
-    options: Any = {"_use_prebuilt": False}
+    configuration = _configuration(annotation)
+    # A class alone may not be given a configuration; within a tuple it may.
+    made = _first_item(TypeAdapter(tuple[annotation], config=configuration).core_schema)
     try:
-        schema = _with_fail_fast(adapter.core_schema)
+        schema = _with_fail_fast(made)
         try:
+            # Otherwise nested models would use their own validators, whose lists do not stop.
+            options: Any = {"_use_prebuilt": False}
             return SchemaValidator(schema, configuration, **options)
         except TypeError:  # pydantic before 2.12 has neither prebuilt validators nor the option.
             return SchemaValidator(schema, configuration)
     except SchemaError:  # pydantic before 2.8 has no ``fail_fast``.
-        return adapter
+        return SchemaValidator(made, configuration)
+
+
+def _first_item(schema: Any) -> Any:
+    """The schema of the item of a tuple."""
+    if schema["type"] == "definitions":
+        return schema | {"schema": _first_item(schema["schema"])}
+    return schema["items_schema"][0]
 
 
 def _with_fail_fast(schema: Any) -> Any:
@@ -187,10 +176,6 @@ def _expected(problem: str) -> str:
     if problem in _WORDS:
         return _WORDS[problem]
     return re.sub(r"^(greater|less) than", r"a value \1 than", problem)
-
-
-def _holds_model(annotation: Any) -> bool:
-    return any(map(is_model, parts_of(annotation)))
 
 
 def _name(annotation: Any) -> str:

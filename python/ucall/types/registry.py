@@ -121,13 +121,11 @@ class TypeRegistry:
         return self._reserved
 
     def decode_part(self, kind: Any, value: Any) -> Any:
-        """Builds a part of a type for ``msgspec``: its ``dec_hook``."""
+        """Builds a registered type, an array or an image in a type that ``msgspec`` builds."""
         decoder = self.decoder_of(kind)
-        if decoder is not None:
-            return decoder.decode_part(value)
-        from ucall.types import models
-
-        return models.decode_part(kind, value)
+        if decoder is None:
+            raise TypeError(f"{type_name(kind)} has no decoder")
+        return decoder.decode_part(value)
 
 
 _IMAGE = "image in base64"

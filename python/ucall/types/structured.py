@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import functools
 import re
-import typing
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ucall.types.annotations import parts_of
+from ucall.types import forms
 from ucall.types.collisions import with_collision_check
 from ucall.types.expected import described
 from ucall.types.messages import UnsupportedType, kind_of, require, type_name, value_text
-from ucall.types.models import is_model
 
 if TYPE_CHECKING:
     from ucall.types.annotations import Takes
     from ucall.types.registry import Explained, TypeRegistry
 
-__all__ = ["describe", "nodes"]
+__all__ = ["describe", "form_decoder", "nodes"]
 
 Decode: TypeAlias = Callable[[bytes], Any]
 
@@ -34,7 +32,6 @@ _PATH_LENGTH_MAX = 4096
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[(\.\.\.)\]")
 _FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
 _OURS = ("Expected ", "Invalid ", "Number out of range", "Integer value out of range")
-_PART = re.compile(r"\$(?P<path>(?:\.[^.\[:]+|\[\d+\])*): (?P<what>.*)", re.DOTALL)
 _GOT = re.compile(r"Expected .*, got `(?P<got>\w+)`", re.DOTALL)
 _WORDS = {"`array`": "list", "`object`": "dict", "`null`": "None", "`": ""}
 _KINDS = {"array": "list", "object": "dict", "null": "None"}
@@ -55,18 +52,17 @@ def describe(annotation: Any, registry: TypeRegistry) -> Takes:
         UnsupportedType: ``msgspec`` cannot build it, or has no decoder for a part of it.
         ImportError: ``msgspec`` is not installed.
     """
-    msgspec = require("msgspec", type_name(annotation))
-    inspect = require("msgspec.inspect", type_name(annotation))
+    require("msgspec", type_name(annotation))
+    require("msgspec.inspect", type_name(annotation))
     try:
-        info = inspect.type_info(annotation)
-        decoder = msgspec.json.Decoder(annotation, dec_hook=registry.decode_part)
+        form = forms.Forms(registry, _explain_part).of(annotation)
+        decoder, info = form_decoder(form, registry)
     except NameError as error:
         raise UnsupportedType(
             type_name(annotation), f"it refers to an unknown name: {error}"
         ) from None
     except (NotImplementedError, TypeError, ValueError) as error:
         raise _unsupported(annotation, str(error)) from None
-    _check_classes(annotation, info, registry)
     explain_error = functools.partial(explain, info, decoder.decode)
     return "custom", (
         "text",
@@ -75,20 +71,58 @@ def describe(annotation: Any, registry: TypeRegistry) -> Takes:
     )
 
 
+def form_decoder(form: Any, registry: TypeRegistry) -> tuple[Any, Any]:
+    """The decoder and the description of an annotation that `forms` has completed.
+
+    Raises:
+        UnsupportedType: It has a part that neither ``msgspec`` nor the server can build.
+    """
+    import msgspec
+
+    info = msgspec.inspect.type_info(form)
+    decoder = msgspec.json.Decoder(form, dec_hook=functools.partial(forms.decode_hook, registry))
+    for where, node in nodes(info, "", set()):
+        kind = getattr(node, "cls", None)
+        is_custom = type(node).__name__ == "CustomType" and forms.part_in(kind) is None
+        if is_custom and registry.decoder_of(kind) is None:
+            raise UnsupportedType(where + type_name(form if node is info else kind))
+    return decoder, info
+
+
 def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Explained:
     """The message and the path of an error that ``msgspec`` raised for a value of a type."""
     import msgspec
 
     if not isinstance(error, msgspec.DecodeError):
         return None
-    problem, path, is_key = _parsed(str(error))
     document = _document(raw)
-    steps = _steps(path, document, lambda: _message(decode, document) == str(error), len(raw))
+    return _explain(info, lambda: _message(decode, document), error, document, len(raw))
+
+
+def _explain_part(form: Any, convert: Any, error: BaseException, value: Any) -> Explained:
+    """The same for a part that was converted from its decoded value."""
+    import msgspec
+
+    def message() -> str:
+        try:
+            convert(value)
+        except msgspec.ValidationError as again:
+            return str(again)
+        return ""
+
+    info, size = msgspec.inspect.type_info(form), len(msgspec.json.encode(value))
+    return _explain(info, message, error, value, size)
+
+
+def _explain(
+    info: Any, message: Callable[[], str], error: BaseException, document: Any, bytes_in_all: int
+) -> tuple[str, list[str | int]]:
+    problem, path, is_key = _parsed(str(error))
+    steps = _steps(path, document, lambda: message() == str(error), bytes_in_all)
     if is_key:
         return f"key: {_translated(problem)}", steps
-    part = _PART.fullmatch(problem)
-    if part:
-        return part["what"], [*steps, *_steps(part["path"], None, lambda: False, 0)]
+    if isinstance(error.__cause__, forms.PartError):
+        return error.__cause__.problem, [*steps, *error.__cause__.steps]
     leaf, value = _resolve(info, document, steps)
     field = _FIELD.fullmatch(problem)
     if field:
@@ -228,35 +262,6 @@ def _unsupported(annotation: Any, reason: str) -> UnsupportedType:
     return UnsupportedType(type_name(annotation), "" if is_generic else _translated(reason))
 
 
-def _check_classes(annotation: Any, info: Any, registry: TypeRegistry) -> None:
-    """Refuses types with parts that neither ``msgspec`` nor the server can build."""
-    for part in parts_of(annotation):
-        registry.decoder_of(part)
-    for where, node in nodes(info, "", set()):
-        kind = getattr(node, "cls", None)
-        is_custom = type(node).__name__ == "CustomType"
-        if is_custom and registry.decoder_of(kind) is None and not is_model(kind):
-            raise UnsupportedType(where + type_name(annotation if node is info else kind))
-        if not is_custom and kind is not None and registry.is_registered(kind):
-            raise UnsupportedType(
-                where + type_name(kind), "msgspec builds it there, not the registered decoder"
-            )
-        if kind is not None and hasattr(kind, "__annotations__") and not is_custom:
-            _check_arrays(kind, registry)
-
-
-def _check_arrays(kind: type, registry: TypeRegistry) -> None:
-    """Refuses fields that are arrays of an unsupported dtype: `msgspec.inspect` omits dtypes."""
-    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
-        try:
-            for part in parts_of(hint):
-                registry.decoder_of(part)
-        except UnsupportedType as unsupported:
-            raise UnsupportedType(
-                f"{kind.__name__}.{name}: {unsupported.problem}", unsupported.reason
-            ) from None
-
-
 def nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yields a type's description and all its parts, each with the name of its field."""
     if id(node) in seen:
@@ -267,6 +272,6 @@ def nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
         parts = getattr(node, name)
         for part in parts if isinstance(parts, tuple) else (parts,):
             if type(part).__name__ == "Field":
-                yield from nodes(part.type, f"{node.cls.__name__}.{part.name}: ", seen)
+                yield from nodes(part.type, f"{node.cls.__name__}.{part.encode_name}: ", seen)
             elif type(part).__module__ == "msgspec.inspect":
                 yield from nodes(part, where, seen)

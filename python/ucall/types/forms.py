@@ -1,0 +1,302 @@
+"""Makes the forms of types that ``msgspec`` does not build as their constructors do.
+
+A class with fields that its constructor does not take, or with a constructor of its own, has a
+form: a Struct of what the constructor takes. So has each class with a part that pydantic or a
+registered decoder builds. In an annotation, a class stands for each such type, and ``msgspec``
+calls `decode_hook` with the decoded value of it. The value is converted to the form, and the
+constructor is called with the fields of that.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ucall.types.aliases import resolve_alias
+from ucall.types.annotations import is_pydantic, is_union, parts_of
+from ucall.types.classes import (
+    ABSENT,
+    Argument,
+    Constructor,
+    constructor_of,
+    is_built_alike,
+    sort_of,
+    walk,
+)
+from ucall.types.messages import type_name
+
+if TYPE_CHECKING:
+    from ucall.types.registry import Explained, TypeRegistry
+
+__all__ = ["Forms", "PartError", "decode_hook", "part_in", "struct_of"]
+
+
+class PartError(ValueError):
+    """An invalid part of a value.
+
+    Args:
+        problem: The message for the caller.
+        steps: The path within the part.
+    """
+
+    def __init__(self, problem: str, steps: list[str | int]) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.steps = steps
+
+
+@dataclass
+class _Part:
+    """A type that is built of its decoded value.
+
+    Args:
+        annotation: The type.
+        build: Builds it, or raises ValueError or TypeError.
+        form: What ``msgspec`` converts the value to, if it has a form.
+        constructors: Those of its Structs.
+    """
+
+    annotation: Any
+    build: Callable[[Any], Any] = field(init=False)
+    form: Any = None
+    constructors: dict[type, Constructor] = field(default_factory=dict)
+
+
+class _StandIn(type):
+    """The class of classes that stand for a type: ``msgspec`` checks what is built for them."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
+def part_in(kind: Any) -> Any:
+    """The part that a class of `Forms.of` stands for; ``None`` for other types."""
+    return getattr(kind, "__ucall_part__", None)
+
+
+class Forms:
+    """The forms of one annotation.
+
+    Args:
+        registry: The types of the server.
+        explain: Explains an error of ``msgspec`` for a form and a value.
+    """
+
+    def __init__(
+        self,
+        registry: TypeRegistry,
+        explain: Callable[[Any, Callable[[Any], Any], BaseException, Any], Explained],
+    ) -> None:
+        self._registry = registry
+        self._explain = explain
+        self._parts: dict[Any, Any] = {}
+
+    def of(self, annotation: Any) -> Any:
+        """The annotation with parts in place of the types that need them: itself if none does."""
+        if not self.is_needed(annotation):
+            return annotation
+        annotation = resolve_alias(annotation)
+        if self._registry.decoder_of(annotation) is not None:
+            return self._of_registered(annotation)
+        if any(map(is_pydantic, parts_of(annotation))):
+            return self._part(annotation, self._complete_pydantic)
+        if sort_of(typing.get_origin(annotation) or annotation) is not None:
+            return self._of_class(annotation)
+        return self._of_composed(annotation)
+
+    def _of_class(self, annotation: Any) -> Any:
+        return self._part(annotation, self._complete_class)
+
+    def is_needed(self, annotation: Any) -> bool:
+        """Whether any part of an annotation, at any depth, is built otherwise than by itself."""
+        return any(map(self._is_special, walk(annotation, self._registry.is_registered)))
+
+    def _is_special(self, part: Any) -> bool:
+        kind = typing.get_origin(part.annotation) or part.annotation
+        if self._registry.is_registered(kind):
+            return _is_known_to_msgspec(kind)
+        return part.builder == "pydantic" or not is_built_alike(kind)
+
+    def _of_registered(self, annotation: Any) -> Any:
+        if not _is_known_to_msgspec(annotation):
+            return annotation
+        decoder = self._registry.decoder_of(annotation)
+        assert decoder is not None
+        return self._part(annotation, lambda part: setattr(part, "build", decoder.decode_part))
+
+    def _of_composed(self, annotation: Any) -> Any:
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is typing.Annotated:
+            return typing.Annotated[(self.of(arguments[0]), *arguments[1:])]
+        if is_union(annotation):
+            others = [it for it in arguments if it is not type(None)]
+            if len(others) > 1:
+                return self._of_union(annotation)
+            return typing.Union[self.of(others[0]), None]  # noqa: UP007
+        made = tuple(it if it is Ellipsis else self.of(it) for it in arguments)
+        return origin[made]
+
+    def _of_union(self, annotation: Any) -> Any:
+        return self._part(annotation, self._complete_union)
+
+    def _part(self, annotation: Any, complete: Callable[[_Part], None]) -> Any:
+        """The class that stands for a type. It is known before its form is made, so that the type
+        may contain itself."""
+        known = self._parts.get(annotation)
+        if known is None:
+            part = _Part(annotation)
+            known = _StandIn(_title(annotation), (), {"__ucall_part__": part})
+            self._parts[annotation] = known
+            complete(part)
+        return known
+
+    def _complete_pydantic(self, part: _Part) -> None:
+        from ucall.types import models
+
+        part.build = functools.partial(_build_by_pydantic, models.decoder(part.annotation))
+
+    def _complete_class(self, part: _Part) -> None:
+        part.form = self._struct(part, part.annotation)
+        part.build = self._builder(part)
+
+    def _complete_union(self, part: _Part) -> None:
+        members = [
+            self._struct(part, it) if self._is_class(it) else self.of(it)
+            for it in typing.get_args(part.annotation)
+        ]
+        part.form = typing.Union[tuple(members)]  # noqa: UP007
+        part.build = self._builder(part)
+
+    def _is_class(self, annotation: Any) -> bool:
+        sort = sort_of(typing.get_origin(annotation) or annotation)
+        return sort is not None and self.is_needed(annotation)
+
+    def _struct(self, part: _Part, annotation: Any) -> Any:
+        constructor = constructor_of(annotation)
+        made = struct_of(constructor, annotation, self.of)
+        part.constructors[made] = constructor
+        return made
+
+    def _builder(self, part: _Part) -> Callable[[Any], Any]:
+        import msgspec
+
+        from ucall.types.structured import form_decoder
+
+        form_decoder(part.form, self._registry)  # Raises for what no library can build.
+        hook = functools.partial(decode_hook, self._registry)
+        convert = functools.partial(msgspec.convert, type=part.form, str_keys=True, dec_hook=hook)
+        return functools.partial(_build, part, convert, self._explain)
+
+
+def decode_hook(registry: TypeRegistry, kind: Any, value: Any) -> Any:
+    """Builds a part, or a type that the server knows: the ``dec_hook`` of a form."""
+    part = part_in(kind)
+    return registry.decode_part(kind, value) if part is None else part.build(value)
+
+
+def _build(part: _Part, convert: Callable[[Any], Any], explain: Any, value: Any) -> Any:
+    import msgspec
+
+    try:
+        made = convert(value)
+    except msgspec.ValidationError as error:
+        explained = explain(part.form, convert, error, value)
+        if explained is None:
+            raise
+        raise PartError(*explained) from error
+    constructor = part.constructors.get(type(made))
+    if constructor is None:
+        return made
+    for key in constructor.refused:
+        if isinstance(value, dict) and key in value:
+            raise PartError("unexpected", [key])
+    return _constructed(constructor, made)
+
+
+def _constructed(constructor: Constructor, form: Any) -> Any:
+    named = {}
+    for argument, name in zip(constructor.arguments, form.__struct_fields__, strict=True):
+        value = getattr(form, name)
+        if value is not ABSENT:
+            named[argument.name] = value
+    in_order = [it.name for it in constructor.arguments[: constructor.by_position]]
+    by_position = [named.pop(name) for name in in_order if name in named]
+    return constructor.kind(*by_position, **named)
+
+
+def _build_by_pydantic(decoder: Any, value: Any) -> Any:
+    import msgspec
+
+    raw = msgspec.json.encode(value)
+    try:
+        return decoder.decode(raw)
+    except ValueError as error:
+        explained = decoder.explain(error, raw)
+        if explained is None:
+            raise
+        raise PartError(*explained) from error
+
+
+def struct_of(
+    constructor: Constructor,
+    annotation: Any,
+    of: Callable[[Any], Any],
+    default_of: Callable[[Argument], Any] = lambda _: ABSENT,
+) -> Any:
+    """A Struct of what a constructor takes.
+
+    Args:
+        constructor: The constructor.
+        annotation: Its class.
+        of: Maps the annotation of an argument to that of the field.
+        default_of: The default of the field of an optional argument.
+    """
+    import msgspec
+
+    kind = typing.get_origin(annotation) or annotation
+    names = [f"f{index}" for index, _ in enumerate(constructor.arguments)]
+    fields = [
+        (name, of(it.annotation), *(() if it.is_required else (default_of(it),)))
+        for name, it in zip(names, constructor.arguments, strict=True)
+    ]
+    keys = [it.key for it in constructor.arguments]
+    return msgspec.defstruct(
+        kind.__name__,
+        fields,
+        rename=dict(zip(names, keys, strict=True)),
+        namespace={"__doc__": _docstring(kind)},
+        module=kind.__module__,
+        kw_only=True,
+        **constructor.options,
+    )
+
+
+def _docstring(kind: Any) -> str | None:
+    """Its docstring, but for that which ``dataclasses`` and NamedTuples make themselves."""
+    text = kind.__doc__
+    return None if text is None or text.startswith(f"{kind.__name__}(") else text
+
+
+def _title(annotation: Any) -> str:
+    """The name of a type in messages: with its form in JSON, if it has fields."""
+    kind = typing.get_origin(annotation) or annotation
+    sort = sort_of(kind)
+    if sort is None:
+        return type_name(annotation)
+    is_list = sort == "namedtuple"
+    if sort == "struct":
+        is_list = kind.__struct_config__.array_like
+    return f"{kind.__name__} ({'list' if is_list else 'dict'})"
+
+
+def _is_known_to_msgspec(kind: Any) -> bool:
+    """Whether ``msgspec`` would build the class itself, and never ask for a decoder."""
+    import msgspec
+
+    try:
+        return not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
+    except TypeError:
+        return True
