@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ucall._core import Context
 from ucall.types.aliases import resolve_alias
-from ucall.types.annotations import Takes, describe_annotation
-from ucall.types.messages import UnsupportedType
+from ucall.types.annotations import Takes, describe_annotation, metadata_of
+from ucall.types.markers import check_default, has_own_default
+from ucall.types.messages import UnsupportedType, type_name
 
 if sys.version_info >= (3, 14):
     import annotationlib
@@ -193,6 +194,7 @@ def _describe_parameter(
             annotation = item_of(annotation)
         if resolve_alias(annotation) is Context:
             return parameter.name, int(parameter.kind), "context", True, None
+        _check_default(parameter, annotation)
         takes = describe_annotation(annotation, registry)
     except UnsupportedType as unsupported:
         raise TypeError(f"{name}: parameter {parameter.name!r}: {unsupported}") from None
@@ -201,3 +203,12 @@ def _describe_parameter(
         raise ImportError(problem, name=missing.name) from None
     has_default = parameter.default is not inspect.Parameter.empty
     return parameter.name, int(parameter.kind), takes, has_default, parameter.default
+
+
+def _check_default(parameter: inspect.Parameter, annotation: object) -> None:
+    """Refuses a description of a field as a default, and a default within one."""
+    reason = check_default(parameter.default)
+    if reason is None and any(map(has_own_default, metadata_of(resolve_alias(annotation)))):
+        reason = "its default is in its metadata: write it after the annotation, = default"
+    if reason is not None:
+        raise UnsupportedType(type_name(annotation), reason)

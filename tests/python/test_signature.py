@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Dict, List, Optional, Union  # noqa: UP035
 
+import attrs
+import msgspec
+import pydantic
 import pytest
 
 from ucall import Server, _signature
@@ -122,3 +126,38 @@ def test_coroutine_functions_are_detected_in_every_form(function: Any) -> None:
 def test_a_function_without_a_name_needs_one(function: Any) -> None:
     with pytest.raises(TypeError, match="name="):
         Server(port=0).add(function)
+
+
+class Query(type(pydantic.Field())):  # type: ignore[misc]
+    """As FastAPI's."""
+
+
+Depends = type("Depends", (), {"__module__": "fastapi.params"})
+
+
+@pytest.mark.parametrize(
+    ("default", "remedy"),
+    [
+        (pydantic.Field(default=10, le=100), "write Annotated[T, Field(…)] = default"),
+        (Query(default=10), "write Annotated[T, Query(…)] = default"),
+        (dataclasses.field(default=10), "is for the fields of classes"),
+        (msgspec.field(default=10), "is for the fields of classes"),
+        (attrs.field(default=10), "is for the fields of classes"),
+        (Depends(), "call it in the function"),
+    ],
+)
+def test_descriptions_of_fields_are_no_defaults(default: Any, remedy: str) -> None:
+    def search(text: str, limit: int = default) -> None: ...
+
+    with pytest.raises(TypeError) as refused:
+        Server(port=0).add(search)
+    problem = str(refused.value)
+    assert problem.startswith("search: parameter 'limit': int cannot be served: its default is the")
+    assert remedy in problem
+
+
+def test_a_default_in_metadata_is_refused() -> None:
+    def search(limit: Annotated[int, pydantic.Field(default=10)]) -> None: ...
+
+    with pytest.raises(TypeError, match="its default is in its metadata: write it after"):
+        Server(port=0).add(search)

@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
 from ucall.types.annotations import is_known_note, metadata_of
 from ucall.types.classes import (
     Part,
+    Sort,
+    defaults_of,
     is_generated,
     pydantic_notes,
     sets_plainly,
     sort_of,
     walk,
 )
+from ucall.types.markers import check_default
 from ucall.types.messages import UnsupportedType, type_name
 
 if TYPE_CHECKING:
@@ -75,9 +77,9 @@ def _check_class(kind: type, part: Part, registry: TypeRegistry) -> None:
             f"{kind.__name__}.{pydantic_notes(kind)[0]}",
             f"{library} does not check metadata of pydantic's: use {remedy}'s",
         )
-    if sort == "dataclass" and not hasattr(kind, "__pydantic_validator__"):
-        _check_defaults(kind)
-        if is_of_pydantic and not _is_called_alike(kind):
+    if sort not in (None, "model") and not hasattr(kind, "__pydantic_validator__"):
+        _check_defaults(kind, sort)
+        if sort == "dataclass" and is_of_pydantic and not _is_called_alike(kind):
             reason = "pydantic builds it without its own constructor: use pydantic.dataclasses"
             raise UnsupportedType(type_name(kind), reason)
 
@@ -88,11 +90,8 @@ def _is_called_alike(kind: type) -> bool:
     return is_generated(kind) and sets_plainly(kind)
 
 
-def _check_defaults(kind: Any) -> None:
-    for field in dataclasses.fields(kind):
-        if type(field.default).__module__.partition(".")[0] in ("pydantic", "msgspec"):
-            raise UnsupportedType(
-                f"{kind.__name__}.{field.name}",
-                f"its default is the {type(field.default).__name__} itself: write "
-                "Annotated[T, Field(…)] = default, or use pydantic.dataclasses.dataclass",
-            )
+def _check_defaults(kind: Any, sort: Sort) -> None:
+    for name, default in defaults_of(kind, sort):
+        reason = check_default(default)
+        if reason is not None:
+            raise UnsupportedType(f"{kind.__name__}.{name}", reason)

@@ -24,7 +24,9 @@ __all__ = [
     "Argument",
     "Constructor",
     "Part",
+    "Sort",
     "constructor_of",
+    "defaults_of",
     "hints_of",
     "is_built_alike",
     "is_generated",
@@ -180,6 +182,17 @@ def hints_of(annotation: Any) -> dict[str, Any]:
         for name in names
         if name in hints
     }
+
+
+def defaults_of(kind: Any, sort: Sort) -> list[tuple[str, Any]]:
+    """The defaults of the fields of a class, by name."""
+    if sort == "dataclass":
+        return [(field.name, field.default) for field in dataclasses.fields(kind)]
+    if sort == "attrs":
+        return [(attribute.name, attribute.default) for attribute in kind.__attrs_attrs__]
+    if sort == "struct":
+        return list(zip(kind.__struct_fields__[::-1], kind.__struct_defaults__[::-1], strict=False))
+    return list(kind._field_defaults.items()) if sort == "namedtuple" else []
 
 
 def _with_metadata(field: Any) -> Any:
