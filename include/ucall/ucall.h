@@ -21,9 +21,16 @@
  *     }
  *
  * Every function checks its pointers: with a NULL server or call it does nothing and returns false,
- * NULL or 0. A text without a length ends with a NUL, and so does one whose length is
- * UCALL_NUL_TERMINATED. Any other length above half of SIZE_MAX, such as a negative number
- * converted to size_t, is rejected unread. All text is UTF-8. docs/c.md is the guide.
+ * NULL or 0. All text is UTF-8, and has its length beside it:
+ *
+ * - UCALL_NUL_TERMINATED: it ends at its NUL.
+ * - 0: a name ends at its NUL, any other text is empty. Names are those of params, keys, headers,
+ *   members of _meta, methods and topics, so a literal needs no length; "" is the empty name. Text
+ *   that a getter has returned may be passed on with its length, also as a name.
+ * - Above half of SIZE_MAX, such as a negative number converted to size_t: rejected unread.
+ *
+ * Only what sets a server up has no length, and ends with a NUL: the strings of `ucall_config_t`,
+ * and names of procedures and stores. docs/c.md is the guide.
  *
  * Apache-2.0.
  */
@@ -57,13 +64,10 @@ typedef struct ucall_call *ucall_call_t;
 /* A pointer of the program, passed to a callback with each call. */
 typedef void *ucall_callback_tag_t;
 
-/*
- * Text. Each function says whether its text ends with a NUL. Text with a length has none, but for
- * empty text: so it may be passed on with its length, also as a name.
- */
+/* Text. That of a getter has no NUL at its end, but for empty text. */
 typedef char const *ucall_str_t;
 
-/* The length of a text that ends at its NUL. A length of 0 means empty text. */
+/* The length of a text that ends at its NUL. */
 #define UCALL_NUL_TERMINATED SIZE_MAX
 
 /*
@@ -486,8 +490,6 @@ void ucall_free(ucall_server_t server);
  * - str: a string. The output is unescaped and may contain NULs.
  * - json: any value. The output is its JSON text as received, a string with its quotes.
  *
- * A name with a length of 0 ends at its NUL, too: "" is the empty name.
- *
  * A name that starts with '/' is a JSON pointer (RFC 6901) into the params, as in "/user/tags/0";
  * the pointer to a member whose name starts with '/' is "/~1…". Of two members with one name the
  * last counts. Params by position have no names but pointers, like "/0".
@@ -655,11 +657,11 @@ bool ucall_request_peer(ucall_request_t request, ucall_peer_t *output);
  * end, and may have bytes that are not UTF-8. Returns false if there is none, over other protocols,
  * and for a deferred call: read its headers before.
  */
-bool ucall_call_header(ucall_call_t call, ucall_str_t name, ucall_str_t *output,
-                       size_t *output_length);
+bool ucall_call_header(ucall_call_t call, ucall_str_t name, size_t name_length,
+                       ucall_str_t *output, size_t *output_length);
 /* The same of a request. */
-bool ucall_request_header(ucall_request_t request, ucall_str_t name, ucall_str_t *output,
-                          size_t *output_length);
+bool ucall_request_header(ucall_request_t request, ucall_str_t name, size_t name_length,
+                          ucall_str_t *output, size_t *output_length);
 
 /*
  * Replies with JSON text, nested at most 1,024 levels. For invalid JSON the caller gets -32603, and
@@ -686,7 +688,10 @@ void ucall_call_reply_writer(ucall_call_t call, ucall_writer_t writer);
 
 /* Replies with an error. Codes from -32768 to -32000 are reserved for JSON-RPC and this library. */
 void ucall_call_reply_error(ucall_call_t call, int code, ucall_str_t message, size_t length);
-/* The same with data: JSON text, or NULL for none. For invalid JSON the caller gets -32603. */
+/*
+ * The same with data: JSON text, or NULL of length 0 for none. For invalid JSON the caller gets
+ * -32603.
+ */
 void ucall_call_reply_error_data(ucall_call_t call, int code, ucall_str_t message,
                                  size_t message_length, ucall_str_t data, size_t data_length);
 /* -32602 "Invalid params" */
@@ -719,16 +724,17 @@ void ucall_call_release(ucall_call_t call);
 
 /*
  * Messages that the server starts, for clients of WebSocket and raw TCP: notifications of `method`,
- * with the JSON text of an array or an object as params, or NULL for none. Messages that wait for a
- * slow client are dropped above `max_waiting_messages` and `max_waiting_message_bytes`, and those
- * for a busy thread above 16 MiB; no function waits.
+ * with the JSON text of an array or an object as params, or NULL of length 0 for none. Messages that
+ * wait for a slow client are dropped above `max_waiting_messages` and `max_waiting_message_bytes`,
+ * and those for a busy thread above 16 MiB; no function waits.
  */
 
 /*
  * Sends the client of a call a notification. Of a deferred call it precedes the reply. Returns
  * false, and sends nothing, over HTTP and UDP, and for params that are no array or object.
  */
-bool ucall_call_notify(ucall_call_t call, ucall_str_t method, ucall_str_t params, size_t length);
+bool ucall_call_notify(ucall_call_t call, ucall_str_t method, size_t method_length,
+                       ucall_str_t params, size_t params_length);
 
 /* Which messages of a topic, or items of a stream, a slow client loses. */
 typedef enum ucall_overflow_t {
@@ -744,18 +750,20 @@ typedef enum ucall_overflow_t {
  * and UDP, above `max_subscriptions` or `max_topic_bytes`, when all subscriptions hold half of
  * `max_held_bytes`, and for a topic that is not UTF-8.
  */
-bool ucall_call_subscribe(ucall_call_t call, ucall_str_t topic, uint32_t overflow);
+bool ucall_call_subscribe(ucall_call_t call, ucall_str_t topic, size_t topic_length,
+                          uint32_t overflow);
 
 /* Ends the subscription of the connection of a call to a topic, if it has one. */
-void ucall_call_unsubscribe(ucall_call_t call, ucall_str_t topic);
+void ucall_call_unsubscribe(ucall_call_t call, ucall_str_t topic, size_t topic_length);
 
 /*
  * Sends a notification to the subscribers of a topic, on all threads of the server. May be called
  * on any thread. Returns false, and sends nothing, for params that are no array or object, for
  * texts that are not UTF-8, and above `max_topic_bytes`.
  */
-bool ucall_publish(ucall_server_t server, ucall_str_t topic, ucall_str_t method, ucall_str_t params,
-                   size_t length);
+bool ucall_publish(ucall_server_t server, ucall_str_t topic, size_t topic_length,
+                   ucall_str_t method, size_t method_length, ucall_str_t params,
+                   size_t params_length);
 
 /*
  * A call that is replied to in parts is a stream: items, then the reply. docs/streams.md describes
@@ -805,8 +813,8 @@ ucall_item_t ucall_call_send_item(ucall_call_t call, ucall_str_t json, size_t le
  * string, or the JSON text of any other value. The text is valid as that of a param is. Returns
  * false if there is none.
  */
-bool ucall_call_meta(ucall_call_t call, ucall_str_t name, ucall_str_t *output,
-                     size_t *output_length);
+bool ucall_call_meta(ucall_call_t call, ucall_str_t name, size_t name_length,
+                     ucall_str_t *output, size_t *output_length);
 
 /*
  * Whether a deferred call was cancelled before its reply was sent: by its client, by the end of its

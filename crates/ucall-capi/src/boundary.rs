@@ -157,6 +157,44 @@ pub(crate) unsafe fn bytes<'a>(text: *const c_char, length: usize) -> Result<&'a
     }
 }
 
+/// The bytes of a name, which ends at its NUL if its length is 0, too.
+///
+/// # Safety
+/// As for [`bytes`].
+#[inline]
+pub(crate) unsafe fn name_bytes<'a>(
+    name: *const c_char,
+    length: usize,
+) -> Result<&'a [u8], NoString> {
+    let length = if length == 0 { NUL_TERMINATED } else { length };
+    // SAFETY: passed on to our caller.
+    unsafe { bytes(name, length) }
+}
+
+/// A name that is UTF-8; `None` for any other.
+///
+/// # Safety
+/// As for [`bytes`].
+pub(crate) unsafe fn name<'a>(name: *const c_char, length: usize) -> Option<&'a str> {
+    // SAFETY: passed on to our caller.
+    std::str::from_utf8(unsafe { name_bytes(name, length) }.ok()?).ok()
+}
+
+/// The bytes of a C string; `None` for NULL, which has no length.
+///
+/// # Safety
+/// As for [`bytes`].
+pub(crate) unsafe fn optional_bytes<'a>(
+    text: *const c_char,
+    length: usize,
+) -> Result<Option<&'a [u8]>, NoString> {
+    match length {
+        0 | NUL_TERMINATED if text.is_null() => Ok(None),
+        // SAFETY: passed on to our caller.
+        _ => unsafe { bytes(text, length) }.map(Some),
+    }
+}
+
 /// The text of a C string that ends at its NUL.
 ///
 /// # Safety
@@ -195,6 +233,9 @@ pub(crate) unsafe fn strings(
     if list.is_null() || count == 0 {
         return Ok(Vec::new());
     }
+    if count > LENGTH_MAX / size_of::<*const c_char>() {
+        return Err(format!("{what}: its count is larger than any list: is it negative?"));
+    }
     // SAFETY: our caller says that it holds `count` strings.
     let list = unsafe { std::slice::from_raw_parts(list, count) };
     // SAFETY: as above.
@@ -225,6 +266,27 @@ mod tests {
             // SAFETY: NULL is allowed.
             assert_eq!(unsafe { bytes(std::ptr::null(), length) }, Err(NoString::Null));
         }
+        let negative = usize::MAX - 2;
+        // SAFETY: NULL is allowed, and those lengths and counts are rejected unread.
+        unsafe {
+            let optional = |length| optional_bytes(std::ptr::null(), length);
+            assert_eq!((optional(0), optional(NUL_TERMINATED)), (Ok(None), Ok(None)));
+            assert_eq!(
+                (optional(1), optional(negative)),
+                (Err(NoString::Null), Err(NoString::Null))
+            );
+            assert_eq!(optional_bytes(c"ab".as_ptr(), negative), Err(NoString::TooLong));
+            assert!(strings([c"ab".as_ptr()].as_ptr(), negative, "x").is_err());
+        }
+    }
+
+    #[test]
+    fn a_name_of_length_0_ends_at_its_nul() {
+        // SAFETY: the string has two bytes.
+        let of = |length| unsafe { name(c"ab".as_ptr(), length) };
+        assert_eq!((of(0), of(1), of(NUL_TERMINATED)), (Some("ab"), Some("a"), Some("ab")));
+        // SAFETY: it has one, which is not UTF-8.
+        assert_eq!(unsafe { name(c"\xff".as_ptr(), 0) }, None);
     }
 
     #[test]

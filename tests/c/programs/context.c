@@ -20,7 +20,7 @@ static void describe(ucall_call_t call) {
     ucall_writer_begin_object(writer);
     bool found = ucall_call_method(call, &text, &length);
     write_text(writer, "method", found, text, length);
-    found = ucall_call_header(call, "x-WORD", &text, &length);
+    found = ucall_call_header(call, "x-WORD", 0, &text, &length);
     write_text(writer, "word", found, text, length);
     found = ucall_call_peer(call, &peer);
     write_text(writer, "address", found, peer.address, UCALL_NUL_TERMINATED);
@@ -107,9 +107,9 @@ static bool authenticate(ucall_request_t request, ucall_callback_tag_t tag, void
     ucall_peer_t peer;
     *user = NULL;
     if (strcmp(tag, "auth") || !ucall_request_peer(request, &peer)) abort();
-    if (ucall_request_header(NULL, "x-key", &key, &length) || ucall_request_peer(NULL, &peer))
+    if (ucall_request_header(NULL, "x-key", 0, &key, &length) || ucall_request_peer(NULL, &peer))
         abort();
-    if (ucall_request_header(request, "x-key", &key, &length) && length == 6 &&
+    if (ucall_request_header(request, "x-key", 5, &key, &length) && length == 6 &&
         !memcmp(key, "secret", 6)) {
         *user = "ada";
         return true;
@@ -123,7 +123,7 @@ static void ask_nothing(void) {
     size_t length;
     if (ucall_call_method(NULL, &text, &length) || ucall_call_is_notification(NULL) ||
         ucall_call_user(NULL) || ucall_call_peer(NULL, NULL) ||
-        ucall_call_header(NULL, "a", &text, &length) || ucall_remove_procedure(NULL, "a") ||
+        ucall_call_header(NULL, "a", 0, &text, &length) || ucall_remove_procedure(NULL, "a") ||
         ucall_remove_procedure(server, NULL) || ucall_remove_procedure(server, "none"))
         abort();
 }

@@ -61,16 +61,15 @@ static void finish(ucall_call_t call, ucall_callback_tag_t tag) {
 
 /* meta(name, later): a member of `_meta`, of the deferred call if it is `later`. */
 static void meta(ucall_call_t call, ucall_callback_tag_t tag) {
-    ucall_str_t name, value;
-    char copy[100] = "";
-    size_t length;
+    ucall_str_t name = "", value;
+    size_t name_length = 0, length;
     bool later = false;
     (void)tag;
     ucall_param_named_bool(call, "later", 0, &later);
-    if (ucall_param_named_str(call, "name", 0, &name, &length) && length < sizeof copy)
-        memcpy(copy, name, length);
     ucall_call_t used = later ? ucall_call_defer(call) : call;
-    if (ucall_call_meta(used, copy, &value, &length)) ucall_call_reply_str(used, value, length);
+    ucall_param_named_str(used, "name", 0, &name, &name_length);
+    if (ucall_call_meta(used, name, name_length, &value, &length))
+        ucall_call_reply_str(used, value, length);
     else ucall_call_reply_content(used, "null", UCALL_NUL_TERMINATED);
     if (later) ucall_call_release(used);
 }
@@ -81,8 +80,8 @@ static void nulls(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_bool(
         call, ucall_call_takes_items(NULL) || ucall_call_stream(NULL, 0, NULL, NULL) ||
                   ucall_call_send_item(NULL, "1", UCALL_NUL_TERMINATED) != UCALL_ITEM_ENDED ||
-                  ucall_call_meta(NULL, "a", NULL, NULL) ||
-                  ucall_call_meta(call, NULL, NULL, NULL));
+                  ucall_call_meta(NULL, "a", 0, NULL, NULL) ||
+                  ucall_call_meta(call, NULL, 0, NULL, NULL));
 }
 
 /* items [posix|uring] [MAX_STREAM_BYTES] */

@@ -39,12 +39,12 @@ static void stream(ucall_call_t call, ucall_callback_tag_t tag) {
 static void messages(ucall_call_t call, ucall_callback_tag_t tag) {
     int sent = 0;
     (void)tag;
-    sent += ucall_call_notify(call, "changed", NULL, 0);
-    sent += ucall_call_subscribe(call, "news", UCALL_OVERFLOW_DROP_OLDEST);
+    sent += ucall_call_notify(call, "changed", 0, NULL, 0);
+    sent += ucall_call_subscribe(call, "news", 0, UCALL_OVERFLOW_DROP_OLDEST);
     ucall_call_t deferred = ucall_call_defer(call);
     if (!deferred) return;
-    sent += ucall_call_notify(deferred, "changed", NULL, 0);
-    sent += ucall_call_subscribe(deferred, "news", UCALL_OVERFLOW_DROP_OLDEST);
+    sent += ucall_call_notify(deferred, "changed", 0, NULL, 0);
+    sent += ucall_call_subscribe(deferred, "news", 0, UCALL_OVERFLOW_DROP_OLDEST);
     ucall_call_reply_i64(deferred, sent);
     ucall_call_release(deferred);
 }

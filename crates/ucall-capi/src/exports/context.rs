@@ -7,7 +7,7 @@ use ucall_proto::http1::Head;
 
 use super::params::{write_output, write_text_output};
 use crate::auth::AuthRequest;
-use crate::boundary::{catch_panic, string};
+use crate::boundary::{catch_panic, name};
 use crate::call::Call;
 use crate::call_handle::CallHandle;
 use crate::peer::PeerAddress;
@@ -63,20 +63,21 @@ pub unsafe extern "C" fn ucall_call_peer(call: CallHandle, output: *mut PeerAddr
 /// A header of the HTTP request of a call.
 ///
 /// # Safety
-/// `call` is NULL, or alive and used by this thread alone; `name` is NULL or ends at its NUL; the
-/// outputs are NULL or writable.
+/// `call` is NULL, or alive and used by this thread alone; `name` is NULL or readable; the outputs
+/// are NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_header(
     call: CallHandle,
     name: *const c_char,
+    name_length: usize,
     output: *mut *const c_char,
     output_length: *mut usize,
 ) -> bool {
     let value = catch_panic(None, || {
         // SAFETY: our caller says that it is alive and ours alone.
         let head = unsafe { call.as_ref() }?.head()?;
-        // SAFETY: our caller says that it is NULL or ends at its NUL.
-        unsafe { header(head, name) }
+        // SAFETY: our caller says that it is NULL or readable.
+        unsafe { header(head, name, name_length) }
     });
     // SAFETY: our caller says that they are NULL or writable.
     value.is_some() && unsafe { write_text_output(value, output, output_length) }
@@ -90,12 +91,13 @@ pub unsafe extern "C" fn ucall_call_header(
 pub unsafe extern "C" fn ucall_request_header(
     request: *const AuthRequest<'static>,
     name: *const c_char,
+    name_length: usize,
     output: *mut *const c_char,
     output_length: *mut usize,
 ) -> bool {
     let value = catch_panic(None, || {
-        // SAFETY: our caller says that it is NULL or alive, and that the name ends at its NUL.
-        unsafe { header(request.as_ref()?.head?, name) }
+        // SAFETY: our caller says that it is NULL or alive, and that the name is readable.
+        unsafe { header(request.as_ref()?.head?, name, name_length) }
     });
     // SAFETY: our caller says that they are NULL or writable.
     value.is_some() && unsafe { write_text_output(value, output, output_length) }
@@ -117,8 +119,8 @@ pub unsafe extern "C" fn ucall_request_peer(
 }
 
 /// # Safety
-/// `name` is NULL or ends at its NUL.
-unsafe fn header<'a>(head: &Head<'a>, name: *const c_char) -> Option<&'a [u8]> {
+/// `text` is NULL or readable.
+unsafe fn header<'a>(head: &Head<'a>, text: *const c_char, length: usize) -> Option<&'a [u8]> {
     // SAFETY: passed on to our caller.
-    head.header(unsafe { string(name, "name") }.ok()?)
+    head.header(unsafe { name(text, length) }?)
 }

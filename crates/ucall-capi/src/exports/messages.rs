@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use ucall_server::Overflow;
 
-use crate::boundary::{bytes, catch_panic, string};
+use crate::boundary::{catch_panic, name, optional_bytes};
 use crate::call_handle::CallHandle;
 use crate::channel::message;
 use crate::server::Server;
@@ -12,23 +12,31 @@ use crate::server::Server;
 /// Publishes to the subscribers of a topic.
 ///
 /// # Safety
-/// `server` is NULL or alive; the texts are NULL, or end at a NUL; `params` may have a length.
+/// `server` is NULL or alive; the texts are NULL, or readable for their lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_publish(
     server: *const Server,
     topic: *const c_char,
+    topic_length: usize,
     method: *const c_char,
+    method_length: usize,
     params: *const c_char,
-    length: usize,
+    params_length: usize,
 ) -> bool {
     catch_panic(false, || {
         // SAFETY: our caller says that it is NULL or alive.
         let Some(server) = (unsafe { server.as_ref() }) else { return false };
-        // SAFETY: our caller says that they are NULL, or end at a NUL.
-        let (topic, method) = unsafe { (string(topic, "topic"), string(method, "method")) };
-        let (Ok(topic), Ok(method)) = (topic, method) else { return false };
         // SAFETY: our caller says that they are NULL, or readable.
-        let params = unsafe { bytes(params, length) }.ok();
+        let (topic, method, params) = unsafe {
+            (
+                name(topic, topic_length),
+                name(method, method_length),
+                optional_bytes(params, params_length),
+            )
+        };
+        let (Some(topic), Some(method), Ok(params)) = (topic, method, params) else {
+            return false;
+        };
         message(topic, method, params).is_some_and(|message| server.publish(topic, &message))
     })
 }
@@ -36,22 +44,23 @@ pub unsafe extern "C" fn ucall_publish(
 /// Sends the client of a call a notification.
 ///
 /// # Safety
-/// `call` is NULL, or alive and used by this thread alone; the texts are NULL, or end at a NUL;
-/// `params` may have a length.
+/// `call` is NULL, or alive and used by this thread alone; the texts are NULL, or readable for
+/// their lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_notify(
     call: CallHandle,
     method: *const c_char,
+    method_length: usize,
     params: *const c_char,
-    length: usize,
+    params_length: usize,
 ) -> bool {
     catch_panic(false, || {
         // SAFETY: our caller says that it is alive and ours alone.
         let Some(call) = (unsafe { call.as_ref() }) else { return false };
-        // SAFETY: our caller says that it is NULL, or ends at a NUL.
-        let Ok(method) = (unsafe { string(method, "method") }) else { return false };
         // SAFETY: our caller says that they are NULL, or readable.
-        let params = unsafe { bytes(params, length) }.ok();
+        let (method, params) =
+            unsafe { (name(method, method_length), optional_bytes(params, params_length)) };
+        let (Some(method), Ok(params)) = (method, params) else { return false };
         let message = message("", method, params);
         message.is_some_and(|message| call.channel().is_some_and(|it| it.notify(message)))
     })
@@ -60,11 +69,13 @@ pub unsafe extern "C" fn ucall_call_notify(
 /// Subscribes the connection of a call to a topic.
 ///
 /// # Safety
-/// `call` is NULL, or alive and used by this thread alone; `topic` is NULL, or ends at a NUL.
+/// `call` is NULL, or alive and used by this thread alone; `topic` is NULL, or readable for its
+/// length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_subscribe(
     call: CallHandle,
     topic: *const c_char,
+    topic_length: usize,
     overflow: u32,
 ) -> bool {
     catch_panic(false, || {
@@ -76,8 +87,8 @@ pub unsafe extern "C" fn ucall_call_subscribe(
         };
         // SAFETY: our caller says that it is alive and ours alone.
         let Some(call) = (unsafe { call.as_ref() }) else { return false };
-        // SAFETY: our caller says that it is NULL, or ends at a NUL.
-        let Ok(topic) = (unsafe { string(topic, "topic") }) else { return false };
+        // SAFETY: our caller says that it is NULL, or readable.
+        let Some(topic) = (unsafe { name(topic, topic_length) }) else { return false };
         call.channel().is_some_and(|channel| channel.subscribe(topic, overflow))
     })
 }
@@ -87,14 +98,18 @@ pub unsafe extern "C" fn ucall_call_subscribe(
 /// # Safety
 /// As for [`ucall_call_subscribe`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_unsubscribe(call: CallHandle, topic: *const c_char) {
+pub unsafe extern "C" fn ucall_call_unsubscribe(
+    call: CallHandle,
+    topic: *const c_char,
+    topic_length: usize,
+) {
     catch_panic((), || {
         // SAFETY: our caller says that it is alive and ours alone.
         let Some(channel) = unsafe { call.as_ref() }.and_then(|call| call.channel()) else {
             return;
         };
-        // SAFETY: our caller says that it is NULL, or ends at a NUL.
-        if let Ok(topic) = unsafe { string(topic, "topic") } {
+        // SAFETY: our caller says that it is NULL, or readable.
+        if let Some(topic) = unsafe { name(topic, topic_length) } {
             channel.unsubscribe(topic);
         }
     });

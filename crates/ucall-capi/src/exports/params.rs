@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use crate::boundary::{NUL_TERMINATED, bytes, catch_panic};
+use crate::boundary::{catch_panic, name_bytes};
 use crate::call::Call;
 use crate::call_handle::CallHandle;
 use crate::params::{
@@ -29,7 +29,7 @@ unsafe fn lookup<'a>(call: CallHandle, key: Option<ParamKey<'_>>) -> Lookup<'a> 
 /// A name, if it is short. With a length of 0 it ends at its NUL.
 ///
 /// # Safety
-/// As for [`bytes`].
+/// As for [`bytes`](crate::boundary::bytes).
 #[inline(always)]
 unsafe fn short_name<'a>(name: *const c_char, length: usize) -> Option<&'a [u8]> {
     let length = match length {
@@ -93,15 +93,14 @@ pub(super) unsafe fn write_text_output(
     }
 }
 
-/// A name. With a length of 0 it ends at its NUL.
+/// The name of a param.
 ///
 /// # Safety
-/// As for [`bytes`].
+/// As for [`bytes`](crate::boundary::bytes).
 #[inline]
 pub(super) unsafe fn named<'a>(name: *const c_char, length: usize) -> Option<ParamKey<'a>> {
-    let length = if length == 0 { NUL_TERMINATED } else { length };
     // SAFETY: passed on to our caller.
-    unsafe { bytes(name, length) }.ok().map(ParamKey::Named)
+    unsafe { name_bytes(name, length) }.ok().map(ParamKey::Named)
 }
 
 /// An export that looks up one of the params and reads it: by `$lookup` if the key is `$short` and

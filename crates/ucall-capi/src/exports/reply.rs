@@ -7,7 +7,7 @@ use ucall_proto::Limits;
 use ucall_proto::RpcError;
 use ucall_proto::json::{validate, write_f64, write_i64, write_string};
 
-use crate::boundary::{NoString, bytes, catch_panic};
+use crate::boundary::{bytes, catch_panic, optional_bytes};
 use crate::call::Call;
 use crate::call_handle::CallHandle;
 use crate::writer::{Writer, write_u64};
@@ -191,18 +191,18 @@ pub unsafe extern "C" fn ucall_call_reply_error_data(
     data_length: usize,
 ) {
     // SAFETY: passed on to our caller.
-    let (message, data) = unsafe { (bytes(message, message_length), bytes(data, data_length)) };
+    let (message, data) =
+        unsafe { (optional_bytes(message, message_length), optional_bytes(data, data_length)) };
     let reply = |call: &mut Call<'_, '_>| {
         let message = match message {
-            Ok(message) => String::from_utf8_lossy(message).into_owned(),
-            Err(NoString::Null) => String::new(),
+            Ok(message) => String::from_utf8_lossy(message.unwrap_or_default()).into_owned(),
             Err(fault) => {
                 return call.fail(&format!("replied with an error whose message {fault}"));
             }
         };
         let data = match data {
-            Ok(data) if validate(data, Limits::NESTING_MAX).is_ok() => Some(data.to_vec()),
-            Err(NoString::Null) => None,
+            Ok(Some(data)) if validate(data, Limits::NESTING_MAX).is_ok() => Some(data.to_vec()),
+            Ok(None) => None,
             _ => return call.fail("replied with an error whose data is invalid JSON"),
         };
         call.reply_error(RpcError { data, ..RpcError::new(code.into(), message) });

@@ -6,7 +6,7 @@ use ucall_server::Overflow;
 
 use super::deferral::into_handle;
 use super::params::write_text_output;
-use crate::boundary::{NUL_TERMINATED, bytes, catch_panic};
+use crate::boundary::{bytes, catch_panic, name_bytes};
 use crate::call::Call;
 use crate::call_handle::CallHandle;
 use crate::stream::{ItemState, RoomCallback, RoomFunction};
@@ -72,18 +72,19 @@ pub unsafe extern "C" fn ucall_call_send_item(
 /// A member of a call's `_meta`.
 ///
 /// # Safety
-/// `call` is NULL, or alive and used by this thread alone; `name` is NULL, or ends at a NUL; the
-/// outputs are NULL or writable.
+/// `call` is NULL, or alive and used by this thread alone; `name` is NULL or readable; the outputs
+/// are NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ucall_call_meta(
     call: CallHandle,
     name: *const c_char,
+    name_length: usize,
     output: *mut *const c_char,
     output_length: *mut usize,
 ) -> bool {
     let value = catch_panic(None, || {
-        // SAFETY: our caller says that it is NULL, or ends at a NUL.
-        let name = unsafe { bytes(name, NUL_TERMINATED) }.ok()?;
+        // SAFETY: our caller says that it is NULL, or readable.
+        let name = unsafe { name_bytes(name, name_length) }.ok()?;
         // SAFETY: our caller says that it is alive and ours alone.
         unsafe { call.as_mut() }?.meta(name)
     });

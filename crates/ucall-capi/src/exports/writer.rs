@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::ptr;
 
 use super::params::write_text_output;
-use crate::boundary::{Error, ErrorCode, bytes, catch_panic, report_result};
+use crate::boundary::{Error, ErrorCode, bytes, catch_panic, name_bytes, report_result};
 use crate::handles;
 use crate::writer::Writer;
 
@@ -85,9 +85,9 @@ write!(
     |writer| writer.literal(if value { "true" } else { "false" })
 );
 
-/// An export that passes text to a method of a writer.
+/// An export that passes text, which `$bytes` reads, to a method of a writer.
 macro_rules! write_text {
-    ($export:ident, $write:expr) => {
+    ($export:ident, $bytes:ident, $write:expr) => {
         /// Writes text.
         ///
         /// # Safety
@@ -99,7 +99,7 @@ macro_rules! write_text {
             length: usize,
         ) -> bool {
             // SAFETY: our caller says that it is NULL or readable.
-            let text = unsafe { bytes(text, length) };
+            let text = unsafe { $bytes(text, length) };
             let write = |writer: &mut Writer| match text {
                 Ok(text) => $write(writer, text),
                 Err(_) => writer.reject("the writer got a text that is NULL or too long"),
@@ -110,15 +110,23 @@ macro_rules! write_text {
     };
 }
 
-write_text!(ucall_writer_key, |writer: &mut Writer, key| match std::str::from_utf8(key) {
-    Ok(key) => writer.key(key),
-    Err(_) => writer.reject("the writer got a key that is not UTF-8"),
-});
-write_text!(ucall_writer_str, |writer: &mut Writer, value| match std::str::from_utf8(value) {
-    Ok(value) => writer.string(value),
-    Err(_) => writer.reject("the writer got a string that is not UTF-8"),
-});
-write_text!(ucall_writer_json, |writer: &mut Writer, json| writer.json(json));
+write_text!(
+    ucall_writer_key,
+    name_bytes,
+    |writer: &mut Writer, key| match std::str::from_utf8(key) {
+        Ok(key) => writer.key(key),
+        Err(_) => writer.reject("the writer got a key that is not UTF-8"),
+    }
+);
+write_text!(
+    ucall_writer_str,
+    bytes,
+    |writer: &mut Writer, value| match std::str::from_utf8(value) {
+        Ok(value) => writer.string(value),
+        Err(_) => writer.reject("the writer got a string that is not UTF-8"),
+    }
+);
+write_text!(ucall_writer_json, bytes, |writer: &mut Writer, json| writer.json(json));
 
 /// The text of a writer that has a whole value.
 ///
