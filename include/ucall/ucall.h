@@ -724,7 +724,7 @@ void ucall_call_release(ucall_call_t call);
 
 /*
  * Messages that the server starts, for clients of WebSocket and raw TCP: notifications of `method`,
- * with the JSON text of an array or an object as params, or NULL of length 0 for none. Messages that
+ * with the JSON text of an array or object as params, or NULL of length 0 for none. Messages that
  * wait for a slow client are dropped above `max_waiting_messages` and `max_waiting_message_bytes`,
  * and those for a busy thread above 16 MiB; no function waits.
  */
