@@ -67,7 +67,7 @@ def work_once():
 def sum(a: int, b: int):
     return a + b
 
-print(server.port, flush=True)
+server.on_startup(lambda: print(server.port, flush=True))
 server.run()
 """
 

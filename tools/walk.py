@@ -50,7 +50,7 @@ async def sum(a: int, b: int):
     return a + b
 
 
-print("listening on", server.port, flush=True)
+server.on_startup(lambda: print("listening on", server.port, flush=True))
 server.run()
 """
 

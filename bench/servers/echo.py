@@ -27,7 +27,7 @@ def main() -> None:
     server = importlib.import_module(f"ucall.{options().engine}").Server(port=0)
     server(echo)
     server(echo_text)
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

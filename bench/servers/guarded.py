@@ -36,7 +36,7 @@ def main() -> None:
     def connections() -> int:
         return server.stats()["connections"]
 
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

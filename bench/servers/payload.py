@@ -33,7 +33,7 @@ def main() -> None:
     server = module.Server(port=0, max_body_bytes=BYTES_MAX, max_reply_bytes=BYTES_MAX)
     server.add(echo_bytes, name="bytes")
     server.add(echo_array, name="array")
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

@@ -20,7 +20,7 @@ def main() -> None:
     chosen = options()
     server = importlib.import_module(f"ucall.{chosen.engine}").Server(port=0)
     server.relay("sum", to=chosen.to)
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     else:
         server.add(sleep_blocking, name="sleep", threads=True)
     server.add(sum)
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

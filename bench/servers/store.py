@@ -20,7 +20,7 @@ def main() -> None:
     chosen = options()
     server = importlib.import_module(f"ucall.{chosen.engine}").Server(port=0)
     server.store("kv", chosen.path)
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

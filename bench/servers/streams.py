@@ -46,7 +46,7 @@ def main() -> None:
 
     for function in (tokens, sync_tokens, subscribe, publish):
         server(function)
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

@@ -51,7 +51,7 @@ def main() -> None:
         port=chosen.port, ssl_certfile=chosen.ssl_certfile
     )
     server(sum if live is None else sum_with_garbage, name="sum")
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

@@ -22,7 +22,7 @@ def main() -> None:
         port=0, udp=True, dedupe=chosen.dedupe, max_dedupe_bytes=1 << 30
     )
     server(sum)
-    print(f"listening on {server.port}", flush=True)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
 
 

@@ -166,13 +166,10 @@ def _serve(settings: Settings) -> int:
             tls=tls,
             access_log=_checks.access_log(settings.access_log, settings.access_log_sample),
         )
+        server._core.load_tls()
     except (ImportError, ValueError) as failure:
         raise StartupError(str(failure)) from None
     server._tls = tls or server._tls
-    if not _process_role.is_worker():
-        server._core.bind()
-        url = _process_role.url(server._core.scheme, server.host, server.port)
-        log.info("listening on %s, engine: %s", url, server.engine)
     server.run(**broker)
     return 0
 

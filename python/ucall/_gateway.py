@@ -123,6 +123,7 @@ def _build(tables: dict[str, Any]) -> Server:
     with _process_role.importing():
         try:
             server = Server(**options, auth=keys)
+            server._core.load_tls()
         except (TypeError, ValueError) as error:
             raise ValueError(f"server.{error}") from None
     for index, relay in enumerate(relays):

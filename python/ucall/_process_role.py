@@ -1,28 +1,31 @@
 """The role of this process: the program itself, ``python -m ucall``, a worker, or one of a pool.
 
 ``python -m ucall`` imports a module and runs its server, a supervisor starts workers, and the
-processes of a pool import the module of the function that they run. In these roles a new server
-does not bind at once, and `run` returns at once while the module is imported.
+processes of a pool import the module of the function that they run. While a module is imported,
+`run` returns at once.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final, ParamSpec
 
 __all__ = [
     "ALL_STOP",
     "HEARTBEAT",
+    "MULTIPROCESSING_MAIN",
     "NUMBER",
     "POOL",
     "SOCKETS",
     "TICKETS",
     "UNIX",
     "WORKER",
-    "defers_bind",
+    "imported_module",
     "importing",
     "is_importing",
     "overridable",
@@ -75,6 +78,9 @@ options: dict[str, Any] = {}
 #: The prefix of a Unix socket's path, where the core takes a host.
 UNIX: Final = "unix:"
 
+#: The name under which a child of `multiprocessing` imports the program again.
+MULTIPROCESSING_MAIN: Final = "__mp_main__"
+
 _importing = False
 
 
@@ -92,9 +98,21 @@ def is_importing() -> bool:
     return _importing or POOL in os.environ
 
 
-def defers_bind() -> bool:
-    """Whether a server that is made now binds when it runs, rather than at once."""
-    return is_worker() or is_importing()
+def imported_module() -> str | None:
+    """The module whose import makes this call; None within the program itself.
+
+    As for ``if __name__ == "__main__"``, the name of a module tells. Code of other namespaces, such
+    as that of doctest, is no module.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            name = frame.f_globals.get("__name__", "__main__")
+            module = sys.modules.get(name)
+            if name != "__main__" and getattr(module, "__dict__", None) is frame.f_globals:
+                return str(name)
+        frame = frame.f_back
+    return None
 
 
 def overridable(init: Callable[P, None]) -> Callable[P, None]:
@@ -135,8 +153,8 @@ def unix_host(path: str | os.PathLike[str]) -> str:
     return UNIX + (os.path.abspath(path) if path else "")
 
 
-def url(scheme: str, host: str, port: int) -> str:
+def url(scheme: str, host: str, port: int | None) -> str:
     """The address of a server, as clients take it."""
     if host.startswith(UNIX):
         return f"unix://{host.removeprefix(UNIX)}"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{scheme}://[{host}]:{port or 0}" if ":" in host else f"{scheme}://{host}:{port or 0}"

@@ -36,7 +36,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from ucall import _core, _process_role, _systemd
+from ucall import _core, _process_role, _start, _systemd
 
 __all__ = ["Supervisor"]
 
@@ -318,7 +318,7 @@ class Supervisor:
         """
         self._listener = listener = _core.ListeningSocket(host, port, uds_mode)
         self._url = _process_role.url(scheme, listener.host, listener.port)
-        log.info("listening on %s, workers: %d", self._url, len(self._slots))
+        _start.announce(f"listening on {self._url}, workers: {len(self._slots)}")
 
     def _handle_ready(self, slot: WorkerSlot, worker: Worker) -> None:
         self._was_ready = True

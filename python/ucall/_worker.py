@@ -111,10 +111,12 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
         raise SystemExit
     control = Control(descriptor)
     core = server._core
-    listener, counters, page = control.listener(core.host, core.port, core.uds_mode, core.scheme)
+    listener, counters, page = control.listener(
+        core.host, core.port or 0, core.uds_mode, core.scheme
+    )
     core.configure(descriptor=listener)
     if server._xdp is not None:
-        core.share_xdp(*control.xdp(server._xdp, core.host, core.udp_port or core.port))
+        core.share_xdp(*control.xdp(server._xdp, core.host, core.udp_port or core.port or 0))
     core.share_counters(_core.SharedCounters(counters), page or None)
     _share_sockets(core, page)
     if _process_role.heartbeat_s is not None or on_drain is not None:

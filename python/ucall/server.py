@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from ucall import _checks, _core, _process_role, _threads, _tls
+from ucall import _checks, _core, _process_role, _start, _threads, _tls
 from ucall._asyncio.lifespan import Lifespan, LifespanHooks
 from ucall._asyncio.run import run_server
 from ucall._decorators import Decorators
@@ -53,7 +53,7 @@ class Server(Decorators):
     Args:
         host: Address or name to listen on. Anyone who can reach an address other than loopback can
             call.
-        port: 0 picks a free one: see the attribute ``port``.
+        port: 0 picks a free one when the server runs: see the attribute ``port``.
         uds: Path of a Unix socket to listen on instead. Replaces a file without a listener, and
             removes it when the server stops. `Context.peer` is then a `ucall.Process`.
         uds_mode: Permissions of the socket file: users with write permission can call.
@@ -148,12 +148,13 @@ class Server(Decorators):
         max_source_calls_per_s: Calls a second of one address over UDP. Past it, the same. No limit
             by default, because many clients may share an address.
 
+    To make a server binds nothing and reads no file, so that any program may import its module.
+
     Raises:
         ImportError: ``trace`` without ``opentelemetry-api``.
-        OSError: The address is unavailable (``errno.EADDRINUSE``), or a file cannot be read.
         ucall.EngineError: (``ucall.uring.Server``) io_uring is unavailable.
         TypeError: An option has a wrong type, or ``auth`` is async or takes no context.
-        ValueError: An option is invalid, or a file holds no certificate or key.
+        ValueError: An option is invalid.
     """
 
     _ENGINE: ClassVar[str] = "auto"
@@ -254,7 +255,6 @@ class Server(Decorators):
             host if uds is None else _process_role.unix_host(uds),
             _checks.port(port),
             uds_mode=_checks.uds_mode(uds_mode),
-            bound=not _process_role.defers_bind(),
             debug=debug,
             allowed_hosts=_checks.listed("allowed_hosts", allowed_hosts),
             allow_origins=_checks.listed("allow_origins", allow_origins),
@@ -308,17 +308,19 @@ class Server(Decorators):
 
     @property
     def host(self) -> str:
-        """The address that the server listens on; ``unix:`` and the path for a Unix socket."""
+        """The address that the server listens on, and before its first run the ``host`` that it
+        was given; ``unix:`` and the path for a Unix socket."""
         return self._core.host
 
     @property
-    def port(self) -> int:
-        """The port that the server listens on; 0 for a Unix socket."""
+    def port(self) -> int | Any:
+        """The port that the server listens on; None for a ``port`` of 0 before its first run, which
+        picks one, and 0 for a Unix socket. It keeps its port when it stops."""
         return self._core.port
 
     @property
     def udp_port(self) -> int | None:
-        """The port of UDP; None without ``udp``."""
+        """The port of UDP; None without ``udp``, and like `port` before the first run."""
         return self._core.udp_port
 
     @property
@@ -337,10 +339,13 @@ class Server(Decorators):
         advertise: str | None = None,
         broker_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Serves on this thread until `stop`, Ctrl-C or SIGTERM, or up to a bound.
+        """Binds the address, and serves on this thread until `stop`, Ctrl-C or SIGTERM, or up to a
+        bound.
 
         On the main thread it handles SIGINT and SIGTERM, and returns after one of them. It leaves a
-        SIGTERM handler of the program in place.
+        SIGTERM handler of the program in place. At the top level of a module it serves only if that
+        is the program itself: where another program imports the module, such as pytest,
+        ``python -m ucall`` or a child of `multiprocessing`, it returns at once.
 
         Args:
             max_cycles: Turns of the server; each waits for events and handles them. Negative: no
@@ -359,13 +364,16 @@ class Server(Decorators):
 
         Raises:
             ImportError: ``broker`` without nats-py.
-            RuntimeError: The server is running.
-            OSError: The port cannot be bound again after a stop.
+            OSError: The address is unavailable (``errno.EADDRINUSE``), or a file of TLS cannot be
+                read.
+            RuntimeError: The server is running, or this thread runs an event loop.
             SystemExit: No worker was ever ready, or a worker runs a server again.
-            ValueError: An argument is invalid, or a bound is given with ``workers``.
+            ValueError: An argument is invalid, a bound is given with ``workers``, or a file of TLS
+                holds no certificate or key.
         """
-        if _process_role.is_importing():
+        if _start.is_left_to_program("run"):
             return
+        _start.check_no_running_loop()
         if workers is not None or _process_role.is_worker():
             _checks.unbounded(max_cycles, max_seconds)
         registration = self._registration(broker, group, advertise, broker_options)
@@ -376,28 +384,39 @@ class Server(Decorators):
             control = _worker.prepare(self, on_drain)
             return self._run(max_cycles, max_seconds, registration, control.ready)
         if workers is not None:
-            return self._supervise(_checks.positive("workers", workers))
-        on_start = self._service_report(registration)
+            return _start.supervise(self, _checks.positive("workers", workers))
+        _start.bind(self)
+        on_start = _start.report_to_service_manager(self, registration)
         self._run(max_cycles, max_seconds, registration, on_start)
 
     def start(
         self,
         *,
+        port: int | None = None,
         broker: str | None = None,
         group: str | None = None,
         advertise: str | None = None,
         broker_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Serves on a new thread, until `stop` or the end of the program.
+        """Binds the address, and serves on a new thread until `stop` or the end of the program.
 
-        It returns when the server accepts connections. Functions run on that thread. See `run` for
-        the arguments.
+        It returns when the server accepts connections. Functions run on that thread. In an
+        interactive session, such as a notebook, it stops the server that an earlier run of the cell
+        has started on the same port.
+
+        Args:
+            port: From now on in place of the server's own; 0 picks a free one, for tests.
+            broker: This and the others as for `run`.
+            group: The name of the servers with these functions.
+            advertise: ``host`` or ``host:port`` for direct calls; empty for none.
+            broker_options: Options of nats-py's ``connect``.
 
         Raises:
             RuntimeError: The server is running, or a bounded run on this thread is not stopped.
-            OSError: The port cannot be bound again after a stop.
+            OSError: The address is unavailable, or a file of TLS cannot be read.
+            ValueError: An argument is invalid, or a file of TLS holds no certificate or key.
         """
-        if _process_role.is_importing():
+        if _start.is_left_to_program("start"):
             return
         _threads.check_not_suspended(self)
         registration = self._registration(broker, group, advertise, broker_options)
@@ -405,6 +424,9 @@ class Server(Decorators):
             if self._thread is not None and self._thread.is_alive():
                 raise RuntimeError("the server runs already")
             self._set_on_drain(registration)
+            if port is not None:
+                self._core.configure(port=_checks.port(port))
+            _start.bind_on_thread(self)
             run = functools.partial(self._run, -1, -1, registration)
             self._thread = _threads.start(run, f"ucall:{self.port}")
 
@@ -423,8 +445,11 @@ class Server(Decorators):
 
         Raises:
             RuntimeError: The server is running, or a bounded run on this thread is not stopped.
-            OSError: The port cannot be bound again after a stop.
+            OSError: The address is unavailable, or a file of TLS cannot be read.
+            ValueError: An argument is invalid, or a file of TLS holds no certificate or key.
         """
+        if _start.is_left_to_program("serve"):
+            return
         from ucall._asyncio import embedded
 
         _threads.check_not_suspended(self)
@@ -445,7 +470,8 @@ class Server(Decorators):
         After ``shutdown_delay_s`` the server stops accepting, lets running calls finish within
         ``drain_timeout_s``, and closes all connections; ``at_once`` skips the waits. `stop` then
         joins the thread of `start`, unless a served function has called it. If the server has never
-        run, its first `run` returns at once. After a bounded run on this thread, it ends that run.
+        run, its first `run` or `serve` returns at once. After a bounded run on this thread, it ends
+        that run.
         """
         self._core.stop(at_once)
         if self._core.is_suspended_here:
@@ -523,13 +549,17 @@ class Server(Decorators):
         callbacks: list[Callable[[], object]] = [registration.start] if registration else []
         callbacks += [on_start] if on_start else []
         try:
-            run = functools.partial(run_server, self, _in_turn(*callbacks))
+            run = functools.partial(run_server, self, _start.in_turn(*callbacks))
             self._core.run(max_cycles, max_seconds, run)
         finally:
             if registration is not None:
                 registration.close()
+            self._core.unbind()  # If it was bound, and could not begin.
             self._core.flush_access_log()
             self._idle.set()
+
+    def _set_on_drain(self, registration: Registration | None) -> None:
+        self._core.set_callbacks(registration.deregister if registration else None, None, None)
 
     def _registration(
         self,
@@ -549,52 +579,3 @@ class Server(Decorators):
         from ucall._nats.registration import Registration
 
         return Registration(self, broker, group, advertise, options)
-
-    def _set_on_drain(self, registration: Registration | None) -> None:
-        self._core.set_callbacks(registration.deregister if registration else None, None, None)
-
-    def _service_report(self, registration: Registration | None) -> Callable[[], object] | None:
-        """Prepares the reports to a service manager; returns the first one."""
-        self._set_on_drain(registration)
-        if "NOTIFY_SOCKET" not in os.environ:
-            return None
-        from ucall import _systemd
-
-        notifier = _systemd.notifier()
-        if notifier is None:
-            return None
-        callbacks = [registration.deregister] if registration else []
-        stopping = _in_turn(notifier.stopping, *callbacks)
-        self._core.set_callbacks(stopping, notifier.beat, notifier.beat_interval_s)
-        url = _process_role.url(self._core.scheme, self.host, self.port)
-        return functools.partial(notifier.ready, f"serving on {url}")
-
-    def _supervise(self, workers: int) -> None:
-        """Serves from worker processes."""
-        from ucall import _supervisor
-
-        core = self._core
-        if self._picks_udp_port:
-            raise ValueError("udp_port: with workers, expected a port, got 0")
-        supervisor = _supervisor.Supervisor(workers, _supervisor.command())
-        core.unbind()
-        supervisor.bind(core.host, core.port, core.uds_mode, core.scheme)
-        if self._xdp is not None:
-            supervisor.attach_xdp(self._xdp, core.host, core.udp_port or core.port)
-        core.share_counters(supervisor.counters)
-        core.share_sockets(None, supervisor.copy_senders(), None)
-        status = supervisor.run()
-        if status:
-            raise SystemExit(status)
-
-
-def _in_turn(*functions: Callable[[], object]) -> Callable[[], None] | None:
-    """A function that calls these one after another; ``None`` without any."""
-    if not functions:
-        return None
-
-    def call_all() -> None:
-        for function in functions:
-            function()
-
-    return call_all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import importlib
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import forking
 import pytest
 from both_clients import new_client
-from serving import NO_URING, Serve
+from serving import NO_URING, Serve, run_on_thread
 
 import ucall
 from harness import Wire
@@ -82,9 +83,7 @@ def hosted(request: pytest.FixtureRequest, serve: Serve, engine: str) -> Iterato
         server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
         for function in functions:
             server.add(function)
-        thread = threading.Thread(target=run, args=(server,))
-        thread.start()
-        running.append((server, thread))
+        running.append((server, run_on_thread(server, functools.partial(run, server))))
         return server
 
     yield start

@@ -8,6 +8,7 @@ import functools
 import itertools
 import os
 import random
+import re
 import socket
 import struct
 import subprocess
@@ -140,6 +141,20 @@ def free_port() -> int:
         port = _FIRST_PORT + next(_ports) % 1000
         with suppress(OSError), socket.create_server((HOST, port)):
             return port
+
+
+def listening_port(process: Any) -> int:
+    """The port of a program, from the line that its `run` writes to standard error."""
+    line = process.stderr.readline()
+    text = line if isinstance(line, str) else line.decode()
+    found = re.search(r"listening on \w+://\S+?:(\d+)", text)
+    assert found, text
+    return int(found[1])
+
+
+def without_address(errors: str) -> str:
+    """The standard error of a program without the line of `run` that names the address."""
+    return re.sub(r"(?m)^(ucall: )?listening on .*\n", "", errors)
 
 
 @contextmanager

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import ucall
 import ucall.uring
 
 Serve = Callable[..., ucall.Server]
+
+
+def run_on_thread(server: ucall.Server, run: Callable[[], object]) -> threading.Thread:
+    """Runs a server on a thread; returns when the server listens."""
+    listens = threading.Event()
+    server.on_startup(listens.set)
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert listens.wait(60)
+    return thread
 
 
 def why_no_uring() -> str | None:

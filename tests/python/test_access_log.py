@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pytest
 
 import ucall
-from harness import HOST, Wire, eventually, free_port, http, request
+from harness import HOST, Wire, eventually, free_port, http, listening_port, request
 from ucall.client import Client
 
 SCRIPT = """
@@ -73,7 +73,6 @@ def items(count: int) -> Iterator[int]:
 def stats() -> dict:
     return server.stats()
 
-print(f"port {server.port}", file=sys.stderr, flush=True)
 server.run(workers=workers)
 """
 
@@ -90,7 +89,7 @@ def serving(
     with process:
         assert process.stderr is not None
         try:
-            port = int(process.stderr.readline().split()[1])
+            port = listening_port(process)
             assert eventually(lambda: is_served(port))
             yield process, port
         finally:

@@ -223,6 +223,7 @@ def test_bounded_runs_keep_tasks_alive(engine: str) -> None:
         with Wire(server.port) as wire:
             results.append(wire.result("pause", [0.2, "kept"]))
 
+    server.run(max_cycles=0)
     caller = threading.Thread(target=call)
     caller.start()
     while caller.is_alive():
@@ -425,6 +426,7 @@ def test_a_stop_after_a_bounded_run_runs_the_shutdown_hooks(is_async: bool) -> N
 def test_a_stop_after_a_bounded_run_drains(engine: str) -> None:
     server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0)
     server.add(pause)
+    server.run(max_cycles=0)
     with Wire(server.port) as wire:
         wire.send(request("pause", [0.05, "drained"]))
         while server.stats()["calls"] == 0:
@@ -498,7 +500,7 @@ server = ucall.Server(port=0)
 @server
 def modules() -> bool:
     return "asyncio" in sys.modules
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 
@@ -542,7 +544,7 @@ async def main():
             ticks += 1
             await asyncio.sleep(0.01)
     ticker = asyncio.create_task(tick())
-    print(server.port)
+    server.on_startup(lambda: print(server.port))
     await server.serve()
     print("served", ticks > 3)
 run(main())
@@ -577,7 +579,10 @@ def test_serve_drains_when_cancelled(engine: str) -> None:
     server.add(pause)
 
     async def main() -> Any:
+        listens = asyncio.Event()
+        server.on_startup(listens.set)
         serving = asyncio.create_task(server.serve())
+        await listens.wait()
         reader, writer = await asyncio.open_connection(HOST, server.port)
         writer.write(request("pause", [0.2, "drained"]))
         await asyncio.to_thread(eventually, lambda: server.stats()["bytes_received"] > 0)

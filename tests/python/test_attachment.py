@@ -17,20 +17,22 @@ from typing import Any
 
 import pytest
 
-from harness import Wire, eventually, http, program, request, send_line
+from harness import Wire, eventually, http, listening_port, program, request, send_line
 
 BEGIN = """
 import ctypes, gc, importlib, os, signal, sys, threading, time
 import ucall
+from ucall import _start
 Server = importlib.import_module("ucall." + sys.argv[1]).Server
 """
 
 
 @contextmanager
 def served(source: str, engine: str, tmp_path: Path) -> Iterator[tuple[Any, int]]:
-    """A process of a program that serves a store, and its port."""
+    """A process of a program that serves a store, and its port, which it prints or `run` does."""
     with program(BEGIN + source, engine, str(tmp_path / "kv")) as process:
-        yield process, int(process.stdout.readline())
+        is_printed = "print(server.port)" in source
+        yield process, int(process.stdout.readline()) if is_printed else listening_port(process)
 
 
 @pytest.fixture(autouse=True)
@@ -128,8 +130,7 @@ def beat():
         print("beats")
 
 server._core.set_callbacks(lambda: print("drains"), beat, 0.01)
-server._service_report = lambda *_: None
-print(server.port)
+_start.report_to_service_manager = lambda *_: None
 server.run()
 print("returned")
 """
@@ -158,7 +159,6 @@ def test_native_calls_hold_up_no_signal_and_no_heartbeat(engine: str, tmp_path: 
 OUTLIVES = """
 server = Server(port=0, auth=lambda ctx: object())
 server.store("kv", sys.argv[2])
-print(server.port)
 while server.stats()["calls"] == 0:
     server.run(max_cycles=1)
 # An exit hook would end the worker of a server. Its core alone is never freed.
@@ -191,7 +191,6 @@ def step():
         time.sleep(0)
     print("stepped")
 
-print(server.port)
 threading.Thread(target=step).start()
 server.run()
 """

@@ -23,7 +23,7 @@ server = Server(port=0)
 @server
 def sum(a: int, b: int):
     return a + b
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 CALL = {"method": "sum", "params": {"a": 2, "b": 3}, "jsonrpc": "2.0", "id": 0}

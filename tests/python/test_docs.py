@@ -176,9 +176,9 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
     started: list[ucall.Server] = []
     start = ucall.Server.start
 
-    def start_for_the_page(server: ucall.Server) -> None:
+    def start_for_the_page(server: ucall.Server, **how: Any) -> None:
         started.append(server)
-        start(server)
+        start(server, **how)
 
     for name in ("run", "start"):
         monkeypatch.setattr(ucall.Server, name, start_for_the_page)

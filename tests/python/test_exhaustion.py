@@ -41,7 +41,7 @@ def add(a: int, b: int) -> int:
 def connections() -> int:
     return server.stats()["connections"]
 
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 #: The start of a request, which keeps a connection from being evicted as idle.

@@ -164,7 +164,7 @@ async def leave(after: float) -> None:
     await asyncio.sleep(after)
     sys.exit("gone")
 async def main():
-    print(server.port)
+    server.on_startup(lambda: print(server.port))
     await server.serve()
 importlib.import_module(sys.argv[2]).run(main())
 """

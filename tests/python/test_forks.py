@@ -82,8 +82,8 @@ statuses = []
 signal.signal(signal.SIGUSR1, lambda *_: statuses.append(forked()))
 
 async def hosted():
+    server.on_startup(lambda: print(server.port))
     serving = asyncio.ensure_future(server.serve())
-    print(server.port)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     server.stop()
     await serving
@@ -96,7 +96,7 @@ elif how == "background":
     sys.stdin.readline()
     server.stop()
 else:
-    print(server.port)
+    server.on_startup(lambda: print(server.port))
     server.run()
 print("returned")
 """

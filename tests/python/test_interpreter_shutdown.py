@@ -45,7 +45,7 @@ def batch(seconds: list[float]):
     time.sleep(seconds[0])
     raise KeyError("for the log")
 
-print(server.port, flush=True)
+server.on_startup(lambda: print(server.port, flush=True))
 server.run()
 print("returned", flush=True)
 """
@@ -80,8 +80,8 @@ async def block_late(seconds: float):
     await asyncio.sleep(0.01)
     time.sleep(seconds)
 
+server.on_startup(lambda: print(server.port, flush=True))
 threading.Thread(target=server.run, daemon=True).start()
-print(server.port, flush=True)
 sys.stdin.readline()
 """
 

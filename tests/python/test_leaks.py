@@ -138,7 +138,7 @@ def counts() -> dict:
         "threads": threading.active_count(),
     }
 
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 

@@ -22,7 +22,7 @@ SOURCE = """
 import importlib, sys
 server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
 server.add(lambda a: a, name="echo")
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 CONNECTIONS = 1_000

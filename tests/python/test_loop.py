@@ -317,7 +317,7 @@ async def exit_child() -> None:
 @server
 def stop() -> None:
     server.stop(at_once=True)
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 print("stopped")
 """

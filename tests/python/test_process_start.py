@@ -32,7 +32,7 @@ def burn(path: str):
     wait_for(path)
     return "burned"
 
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 
@@ -91,7 +91,7 @@ def may_fail(path: str = __file__ + ".absent"):
 def loaded():
     return [os.getpid(), *state]
 
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 

@@ -53,7 +53,7 @@ def die():
 def sum(a: int, b: int):
     return a + b
 
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 
@@ -150,7 +150,7 @@ def fork_and_spawn():
     statuses = forked.exitcode, subprocess.call([sys.executable, "-c", ""])
     return [*statuses, stuck.exitcode, program.wait(60)]
 
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import run_on_thread
 
 import ucall
 from harness import HOST, Wire, eventually, request
@@ -83,29 +84,36 @@ def test_functions_may_be_added_while_the_server_runs(serve: Serve) -> None:
 
 
 def test_a_port_in_use_is_reported() -> None:
-    first = ucall.Server(port=0)
-    with pytest.raises(OSError) as taken:
-        ucall.Server(port=first.port)
-    assert taken.value.errno == errno.EADDRINUSE
-    assert f"{HOST}:{first.port}" in str(taken.value)
+    with ucall.Server(port=0) as first:
+        second = ucall.Server(port=first.port)
+        for begin in (second.run, second.start, lambda: asyncio.run(second.serve())):
+            with pytest.raises(OSError) as taken:
+                begin()
+            assert taken.value.errno == errno.EADDRINUSE
+            assert f"{HOST}:{first.port}" in str(taken.value)
+    with second:
+        assert second.port == first.port
 
 
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("192.0.2.1", 0)])
 def test_a_foreign_address_is_an_oserror(host: str, port: int) -> None:
     with pytest.raises(OSError):
-        ucall.Server(host, port)
+        ucall.Server(host, port).run()
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1", "0.0.0.0"])
 def test_hosts(host: str) -> None:
+    server = ucall.Server(host, 0)
+    server.add(sum)
+    assert (server.host, server.port) == (host, None)
     try:
-        server = ucall.Server(host, 0)
+        server.start()
     except OSError:
         pytest.skip(f"this machine has no {host}")
-    server.add(sum)
-    with server, socket.create_connection((server.host, server.port)) as wire:
+    with socket.create_connection((server.host, server.port)) as wire:
         wire.sendall(b'{"jsonrpc":"2.0","id":1,"method":"sum","params":[1,2]}')
         assert wire.recv(99) == b'{"jsonrpc":"2.0","id":1,"result":3}\n'
+    server.stop()
 
 
 def test_the_server_can_be_restarted_repeatedly(serve: Serve) -> None:
@@ -187,8 +195,7 @@ def test_a_function_may_stop_its_server(serve: Serve) -> None:
 def test_run_in_a_users_thread(engine: str) -> None:
     server = ucall.Server(port=0)
     server.add(sum)
-    thread = threading.Thread(target=server.run)
-    thread.start()
+    thread = run_on_thread(server, server.run)
     with Wire(server.port) as wire:
         assert wire.result("sum", [1, 2]) == 3
     server.stop()

@@ -17,7 +17,7 @@ SERVER = """
 import sys, ucall
 server = ucall.Server(port=0, max_held_bytes=16 << 20)
 server.store("kv", sys.argv[1])
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 VALUE = "x" * (2 << 20)

@@ -34,7 +34,6 @@ def block():
     time.sleep(3000)
 
 if sys.argv[1:] == ["run"]:
-    print(f"listening on http://127.0.0.1:{server.port}", flush=True)
     server.run()
 """
 

@@ -186,7 +186,7 @@ def test_invalid_tls_options_are_rejected(
     files_of = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
     options = {name: path(value) if name in files_of else value for name, value in wrong.items()}
     with pytest.raises(raises, match=says):
-        ucall.Server(port=0, **options)
+        ucall.Server(port=0, **options).start()
 
 
 def test_optional_client_certificates(serve: Serve, authority: Authority, files: Files) -> None:

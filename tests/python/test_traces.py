@@ -417,7 +417,7 @@ def where(fails: bool) -> str:
         raise ucall.RPCError(7, "no")
     return hex(trace.get_current_span().get_span_context().trace_id)
 
-print(server.port, flush=True)
+server.on_startup(lambda: print(server.port, flush=True))
 server.run()
 """
 

@@ -15,7 +15,7 @@ import pytest
 from proxies import haproxy, nginx
 
 import ucall
-from harness import HOST, Wire, free_port, http, request
+from harness import HOST, Wire, free_port, http, listening_port, request
 from ucall.client import Client
 
 Serve = Callable[..., ucall.Server]
@@ -156,7 +156,6 @@ server = ucall.Server(port=0, access_log="json", **json.loads(sys.argv[1]))
 @server
 def nothing() -> None: ...
 
-print(server.port, file=sys.stderr, flush=True)
 server.run()
 """
 
@@ -173,7 +172,7 @@ def _logged(**options: Any) -> Iterator[Any]:
 
 def test_the_access_log_has_the_client() -> None:
     with _logged(trusted_proxies=[HOST]) as process:
-        with Wire(int(process.stderr.readline())) as wire:
+        with Wire(listening_port(process)) as wire:
             proxy = ":".join(map(str, wire.socket.getsockname()))
             sent = [FOR], ["X-Forwarded-For: [2001:db8::1]:80"], ["Forwarded: for=unknown"], []
             for headers in sent:

@@ -28,7 +28,7 @@ def echo(data: bytes) -> bytes: return data
 def array(a: numpy.ndarray) -> int: return a.size
 @server
 def image(i: PIL.Image.Image) -> list[int]: return list(i.size)
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 

@@ -425,10 +425,12 @@ def test_options_that_exclude_each_other(tmp_path: Any, new_client: NewClient) -
     ucall.Server(port=0, udp=True, dedupe_s=5)
     server = ucall.Server(port=0)
     assert server.udp_port is None
-    other = ucall.Server(port=0, udp_port=0)
-    assert other.udp_port not in (0, None)
-    with pytest.raises(OSError, match="in use"):
-        ucall.Server(port=0, udp_port=other.udp_port)
+    with ucall.Server(port=0, udp_port=0) as other:
+        assert other.udp_port not in (0, None)
+        second = ucall.Server(port=0, udp_port=other.udp_port)
+        assert (second.port, second.udp_port) == (None, other.udp_port)
+        with pytest.raises(OSError, match="in use"):
+            second.start()
     for arguments, expected in (
         ({"reconnect": True}, "UDP has no connection"),
         ({"headers": {"a": "b"}}, "headers"),

@@ -34,7 +34,7 @@ server = getattr(ucall, sys.argv[1]).Server(port=0, udp=True, max_dedupe_bytes=i
 def sum(a: int, b: int) -> int: return a + b
 @server
 def datagrams() -> dict: return server.stats()["datagrams"]
-print(server.port)
+server.on_startup(lambda: print(server.port))
 server.run()
 """
 

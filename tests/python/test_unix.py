@@ -82,7 +82,7 @@ def test_a_mode_that_is_no_permissions_is_refused(path: Path, mode: int) -> None
 def test_a_path_in_use_is_refused_and_a_stale_one_reused(serve: Serve, path: Path) -> None:
     serve(add, uds=path)
     with pytest.raises(OSError, match="another process listens there already"):
-        ucall.Server(uds=path)
+        ucall.Server(uds=path).start()
     assert json.loads(_exchange(path, request("add", [1, 1])))["result"] == 2
     left = path.with_name("left")
     with socket.socket(socket.AF_UNIX) as gone:
@@ -92,10 +92,10 @@ def test_a_path_in_use_is_refused_and_a_stale_one_reused(serve: Serve, path: Pat
     precious = path.with_name("precious")
     precious.write_text("data")
     with pytest.raises(OSError, match="not a socket"):
-        ucall.Server(uds=precious)
+        ucall.Server(uds=precious).run()
     assert precious.read_text() == "data"
     with pytest.raises(OSError):
-        ucall.Server(uds="/nowhere/at/all")
+        ucall.Server(uds="/nowhere/at/all").start()
 
 
 @pytest.mark.parametrize("place", [{"host": "unix:"}, {"uds": ""}])
@@ -114,7 +114,7 @@ def test_a_locked_folder_times_out(serve: Serve, path: Path) -> None:
         def steps_meanwhile() -> int:
             steps = 0
             with ThreadPoolExecutor() as pool:
-                started = pool.submit(ucall.Server, uds=path)
+                started = pool.submit(ucall.Server(uds=path).start)
                 while not started.done():
                     time.sleep(0.01)
                     steps += 1
@@ -151,21 +151,25 @@ def test_a_waiting_connection_to_a_dead_server_does_not_block_a_start(
     def starts_meanwhile() -> bool:
         left, another = (path.with_name(str(next(numbers))) for _ in range(2))
         command = [sys.executable, "-c", LISTENS_ON_AFTER_ITS_END, str(left)]
+        successor = ucall.Server(uds=left)
         with (
             ThreadPoolExecutor() as pool,
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
         ):
             assert process.wait() == 0
-            waiting = pool.submit(ucall.Server, uds=left)
+            waiting = pool.submit(successor.start)
             assert process.stdout is not None and process.stdout.readline()
             try:
-                ucall.Server(uds=another)
+                with ucall.Server(uds=another):
+                    pass
             except TimeoutError:
                 return False
             finally:
                 is_over = waiting.done()
                 process.communicate()
-            return not is_over and waiting.exception() is None
+                has_started = waiting.exception() is None
+                successor.stop()
+            return not is_over and has_started
 
     # On a busy machine either may time out before it runs.
     assert eventually(starts_meanwhile)

@@ -7,11 +7,11 @@ import functools
 import inspect
 import json
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from serving import run_on_thread
 
 import ucall
 from harness import Wire, http, request
@@ -150,8 +150,7 @@ def test_calls_start_with_the_variables_of_the_program() -> None:
         user.set("program")
         server.run()
 
-    thread = threading.Thread(target=run)
-    thread.start()
+    thread = run_on_thread(server, run)
     with Wire(server.port) as wire:
         for name in ("coroutine", "with_context"):
             assert [wire.result(name, ["alice"]) for _ in range(2)] == ["program"] * 2

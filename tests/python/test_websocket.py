@@ -230,7 +230,7 @@ def release():
     released.set()
 
 threading.Thread(target=release, daemon=True).start()
-print(server.port, flush=True)
+server.on_startup(lambda: print(server.port, flush=True))
 server.run()
 """
 

@@ -19,7 +19,7 @@ import forking
 import pytest
 from applications import PID
 
-from harness import Wire, eventually, http, request
+from harness import Wire, eventually, free_port, http, request
 from ucall import _supervisor
 
 APP = f"""
@@ -484,6 +484,7 @@ def test_from_a_script(tmp_path: Path) -> None:
         assert {it.call("pid") for _ in range(100)} == pids
         it.stop()
         assert it.text().count("returned") == 3
+        assert it.text().count("listening on") == 1
 
 
 def test_a_script_that_serves_again_has_new_workers(tmp_path: Path) -> None:
@@ -510,6 +511,7 @@ def test_reload(tmp_path: Path) -> None:
         else:
             raise AssertionError(it.text())
         it.stop()
+        assert it.text().count("listening on") == 1
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="it finds the watcher in /proc")
@@ -562,7 +564,7 @@ def test_the_supervisor_reports_the_stats_of_its_workers(tmp_path: Path) -> None
         # One write each: the workers write to the same pipe.
         "def write(*words):\n"
         "    os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
-        "server = ucall.Server(port=0)\n"
+        f"server = ucall.Server(port={(port := free_port())})\n"
         "@server\n"
         "def sum(a: int, b: int) -> int:\n"
         "    return a + b\n"
@@ -571,7 +573,6 @@ def test_the_supervisor_reports_the_stats_of_its_workers(tmp_path: Path) -> None
         "        time.sleep(0.01)\n"
         "    write('counted', os.getpid(), server.stats()['calls'])\n"
         "threading.Thread(target=count, daemon=True).start()\n"
-        "write('port', server.port)\n"
         "server.run(workers=2)\n"
     )
     process = subprocess.Popen(
@@ -579,7 +580,6 @@ def test_the_supervisor_reports_the_stats_of_its_workers(tmp_path: Path) -> None
     )
     try:
         assert process.stdout is not None
-        port = int(process.stdout.readline().split()[1])
         for number in range(10):
             assert eventually(lambda: answers(port)), number
         lines = (line.split() for line in process.stdout)

@@ -73,7 +73,7 @@ def main() -> None:
         server.stop()
 
     threading.Thread(target=stop_at_the_end, daemon=True).start()
-    print(server.port, flush=True)
+    server.on_startup(lambda: print(server.port, flush=True))
     server.run()
 
 

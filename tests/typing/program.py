@@ -75,7 +75,7 @@ def types_of_decorated_functions() -> None:
     assert_type(add(1, 2), int)
     assert_type(double([1]), list[int])
     assert_type(begin, Callable[[], None])
-    assert_type(ucall.uring.Server().port, int)
+    assert_type(ucall.uring.Server().engine, str)
 
 
 def calls() -> None:

@@ -36,15 +36,23 @@ pub struct Bound {
 }
 
 impl Address {
+    /// What needs no name server: `unix:/path`, or a numeric address. `None` for a name.
+    pub fn parse(host: &str, port: u16, mode: u32) -> io::Result<Option<Self>> {
+        match host.strip_prefix(UNIX) {
+            Some("") => {
+                let reason = "expected the path of a socket, as in unix:/run/app.sock, got none";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+            }
+            Some(path) => Ok(Some(Self::Unix { path: path.into(), mode })),
+            None => Ok(host.parse().ok().map(|ip| Self::Tcp(SocketAddr::new(ip, port)))),
+        }
+    }
+
     /// Resolves a host and a port, or `unix:/path`. A name may have several addresses: IPv4 comes
     /// first, because `localhost` mostly means it.
     pub fn resolve(host: &str, port: u16, mode: u32) -> io::Result<Self> {
-        if let Some(path) = host.strip_prefix(UNIX) {
-            if path.is_empty() {
-                let reason = "expected the path of a socket, as in unix:/run/app.sock, got none";
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-            }
-            return Ok(Self::Unix { path: path.into(), mode });
+        if let Some(address) = Self::parse(host, port, mode)? {
+            return Ok(address);
         }
         let unknown = |error: io::Error| io::Error::new(error.kind(), format!("{host}: {error}"));
         let mut addresses: Vec<_> = (host, port).to_socket_addrs().map_err(unknown)?.collect();

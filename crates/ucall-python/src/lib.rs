@@ -39,6 +39,7 @@ mod interpreter_lock;
 mod interpreter_shutdown;
 mod job_input;
 mod keys;
+mod listen_address;
 mod listening_socket;
 mod log;
 mod metrics;

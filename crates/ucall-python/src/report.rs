@@ -1,6 +1,6 @@
 //! The log lines of a worker, and the errors of calls that failed.
 
-use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use ucall_proto::RpcError;
 
@@ -8,7 +8,7 @@ use crate::arguments::Failure;
 use crate::convert::ConversionFault;
 use crate::errors::{self, Errors, Unwritable};
 use crate::log::{Interrupted, Log};
-use crate::procedure::Procedure;
+use crate::procedure::{CallMode, Procedure};
 
 /// Builds errors and logs failures, from any thread.
 pub(crate) struct Report {
@@ -126,10 +126,28 @@ impl Report {
     }
 
     fn internal(&self, py: Python<'_>, procedure: &Procedure, error: &PyErr) -> Reported {
-        let logged = self.log.error(py, &format!("{} raised", procedure.name), Some(error));
+        let mut line = format!("{} raised", procedure.name);
+        if runs_on_the_loop(procedure.mode) && is_about_a_running_loop(py, error) {
+            line += ": a plain function runs on the thread of the server's event loop; register it \
+                     with threads=True, or make it an async function";
+        }
+        let logged = self.log.error(py, &line, Some(error));
         match self.debug.then(|| errors::traceback(py, error)) {
             Some(Ok(traceback)) => (errors::internal().expected(&traceback), logged),
             _ => (errors::internal(), logged),
         }
     }
+}
+
+/// Whether a plain function has the thread of the event loop, if the server has one.
+fn runs_on_the_loop(mode: CallMode) -> bool {
+    matches!(mode, CallMode::Inline | CallMode::Generator)
+}
+
+/// Whether asyncio rejected a second event loop on a thread, as `asyncio.run` does.
+fn is_about_a_running_loop(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyRuntimeError>(py)
+        && ["running event loop", "another loop is running", "event loop is already running"]
+            .iter()
+            .any(|text| error.value(py).to_string().contains(text))
 }

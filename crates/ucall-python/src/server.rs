@@ -1,4 +1,4 @@
-//! A server: bound when it is made, run on the thread that calls `run`.
+//! A server: it binds its address when it runs, on the thread that calls `run`.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +24,7 @@ use crate::batch::BatchSizes;
 use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;
+use crate::listen_address::ListenAddress;
 use crate::options::CallLimits;
 use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
 use crate::server_state::{self, RunGuard, ServerState};
@@ -55,7 +56,7 @@ pub(crate) struct Server {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        engine, host, port, *, uds_mode, bound, debug, allowed_hosts, allow_origins,
+        engine, host, port, *, uds_mode, debug, allowed_hosts, allow_origins,
         trusted_proxies, auth, challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp,
         dedupe, source_rate_max, peer_connections_max, cookie_secret
     ))]
@@ -66,7 +67,6 @@ impl Server {
         host: &str,
         port: u16,
         uds_mode: u32,
-        bound: bool,
         debug: bool,
         allowed_hosts: Vec<String>,
         allow_origins: Vec<String>,
@@ -87,7 +87,7 @@ impl Server {
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
-        let address = py.detach(|| Address::resolve(host, port, uds_mode))?;
+        let address = ListenAddress::new(host, port, uds_mode)?;
         let access = AccessRules::new(address.is_loopback(), &allowed_hosts, &allow_origins)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = WorkerConfig::new(access);
@@ -101,21 +101,18 @@ impl Server {
         if auth.is_some() || config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
-        let mut state = ServerState::new(engine, address, tls.map(TlsSettings::load).transpose()?);
+        let mut state = ServerState::new(engine, address, tls);
         config.datagrams.dedupe = dedupe;
         config.datagrams.source_rate_max = source_rate_max;
         config.peer_connections_max = peer_connections_max.map(|max| max as usize);
         config.datagrams.xdp = xdp.map(|(interface, polls)| XdpConfig::new(interface, polls));
         config.datagrams.cookie_key = cookie_secret.as_ref().map(CookieKey::new);
         state.udp = udp.map(|(port, allows_auth)| Udp::new(port, allows_auth));
-        if let Some(udp) = &state.udp {
-            udp.check(&state.address, auth.is_some(), state.tls.is_some())?;
+        if let (Some(udp), Some(address)) = (&state.udp, state.address.known()) {
+            udp.check(address, auth.is_some(), state.has_tls())?;
         }
         state.metrics = metrics.then(Arc::default);
         state.access_log = access_log.map(options::access_log).transpose()?;
-        if bound {
-            py.detach(|| state.bind())?;
-        }
         Ok(Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             config,
@@ -150,46 +147,58 @@ impl Server {
         let tls = tls.map(TlsSettings::load).transpose()?;
         let access_log = access_log.map(options::access_log).transpose()?;
         let engine = engine.map(|name| engine::choose(py, name)).transpose()?;
-        let before = self.state().address.clone();
-        let host = host.map_or_else(|| before.host(), str::to_owned);
-        let port = port.unwrap_or(before.port());
-        let mode = uds_mode.unwrap_or(before.mode());
-        let address = py.detach(|| Address::resolve(&host, port, mode))?;
         let mut state = self.state();
+        let address = state.address.with(host, port, uds_mode)?;
         if state.is_running || state.worker.is_some() {
             return Err(PyRuntimeError::new_err("the server runs already"));
         }
         state.engine = engine.unwrap_or(state.engine);
-        state.tls = tls.or_else(|| state.tls.take());
+        if tls.is_some() {
+            (state.tls, state.tls_settings) = (tls, None);
+        }
         state.access_log = access_log.or_else(|| state.access_log.take());
         if let Some(descriptor) = descriptor {
             // SAFETY: the caller gives the descriptor away.
             let listener = Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
             let listener = listener.shared(Sharing::Processes);
             if let Some(address) = listener.local_address()? {
-                state.address = Address::Tcp(address);
+                state.address.set_bound(Address::Tcp(address));
             }
             state.listener = Some(listener);
             if let Some(udp) = &mut state.udp {
                 udp.is_shared = true;
             }
-        } else if address != before {
+        } else {
             state.unbind();
             state.address = address;
         }
         Ok(())
     }
 
-    /// Binds and listens, unless it does already.
-    pub(crate) fn bind(&self, py: Python<'_>) -> PyResult<()> {
+    /// Reads the files of TLS, unless it has. The worker looks for changes from then on.
+    fn load_tls(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(settings) = self.state().tls_settings.clone() else { return Ok(()) };
+        let loaded = py.detach(|| settings.load())?;
+        let mut state = self.state();
+        (state.tls, state.tls_settings) = (Some(loaded), None);
+        Ok(())
+    }
+
+    /// Reads the files of TLS, binds and listens. Returns false if it does already.
+    pub(crate) fn bind(&self, py: Python<'_>) -> PyResult<bool> {
+        self.load_tls(py)?;
         // Binding may block, and the state's lock is released before the interpreter's is taken
         // again.
         py.detach(|| {
+            let address = self.state().address.clone();
+            // Nothing is locked while a name server is asked.
+            let address = address.resolve()?;
             let mut state = self.state();
-            match state.listener.is_none() && state.worker.is_none() {
-                true => state.bind(),
-                false => Ok(()),
+            let is_due = state.is_unbound();
+            if is_due {
+                state.bind(&address)?;
             }
+            Ok(is_due)
         })
     }
 
@@ -198,29 +207,29 @@ impl Server {
         self.state().unbind();
     }
 
-    /// The port that is listened on.
+    /// The port that is listened on; None until the system has picked one.
     #[getter]
-    fn port(&self) -> u16 {
+    fn port(&self) -> Option<u16> {
         self.state().address.port()
     }
 
-    /// The port of UDP; None without UDP.
+    /// The port of UDP; None without UDP, or until the system has picked one.
     #[getter]
     fn udp_port(&self) -> Option<u16> {
         let state = self.state();
-        state.udp.as_ref().map(|udp| udp.port.unwrap_or(state.address.port()))
+        state.udp.as_ref()?.port(state.address.port())
     }
 
-    /// The bound address without the port, or `unix:` and a path.
+    /// The address without the port, or `unix:` and a path; before the first run as asked for.
     #[getter]
     fn host(&self) -> String {
         self.state().address.host()
     }
 
-    /// The permissions of a Unix socket's file; 0 for TCP.
+    /// The permissions of a Unix socket's file.
     #[getter]
     fn uds_mode(&self) -> u32 {
-        self.state().address.mode()
+        self.state().address.uds_mode()
     }
 
     /// `"posix"` or `"uring"`.
@@ -232,7 +241,7 @@ impl Server {
     /// `"https"` or `"http"`.
     #[getter]
     fn scheme(&self) -> &'static str {
-        if self.state().tls.is_some() { "https" } else { "http" }
+        if self.state().has_tls() { "https" } else { "http" }
     }
 
     /// Whether a thread is in `run`.
@@ -447,8 +456,19 @@ impl Server {
         match &state.worker {
             Some(worker) if at_once => worker.mailbox.send(Message::Stop),
             Some(worker) => worker.mailbox.send(Message::drain(Drain::Refusing)),
-            None => state.stop_requested |= state.is_running || state.listener.is_some(),
+            None => state.stop_requested |= state.is_running || !state.has_run,
         }
+    }
+
+    /// Whether `stop()` came before the first run, which therefore returns at once.
+    #[getter]
+    fn is_stop_requested(&self) -> bool {
+        self.state().stop_requested
+    }
+
+    /// Forgets a stop that came before the first run.
+    fn forget_stop(&self) {
+        self.state().stop_requested = false;
     }
 
     /// Whether this thread keeps the worker of a bounded run for the next one.

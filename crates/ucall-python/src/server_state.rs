@@ -15,7 +15,9 @@ use ucall_server::{
 use crate::asyncio::runner::WorkerRunner;
 use crate::bind::bind;
 use crate::callbacks::Callbacks;
+use crate::listen_address::ListenAddress;
 use crate::shared_counters::SharedCounters;
+use crate::tls::TlsSettings;
 use crate::udp::Udp;
 use crate::worker_peers::{RunningWorker, WorkerPeers};
 
@@ -24,11 +26,12 @@ const PORT_ATTEMPTS: usize = 16;
 
 pub(crate) struct ServerState {
     pub(crate) engine: EngineKind,
-    /// With the port that the system picked, once it is bound.
-    pub(crate) address: Address,
+    pub(crate) address: ListenAddress,
     /// Bound and not yet served.
     pub(crate) listener: Option<Listener>,
     pub(crate) tls: Option<Arc<Tls>>,
+    /// The files of TLS that the first run reads.
+    pub(crate) tls_settings: Option<TlsSettings>,
     pub(crate) udp: Option<Udp>,
     /// The program that a supervisor has attached for all workers, and this one's share of queues.
     pub(crate) xdp: Option<(Arc<XdpProgram>, QueueShare)>,
@@ -36,8 +39,10 @@ pub(crate) struct ServerState {
     pub(crate) file: Option<UnixFile>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) is_running: bool,
-    /// `stop()` was called before the first run.
+    /// `stop()` was called before the first run, or before its worker was made.
     pub(crate) stop_requested: bool,
+    /// Whether a run has begun.
+    pub(crate) has_run: bool,
     /// The worker, running or between two bounded runs.
     pub(crate) worker: Option<RunningWorker>,
     /// The counts of earlier workers.
@@ -54,18 +59,24 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    pub(crate) fn new(engine: EngineKind, address: Address, tls: Option<Arc<Tls>>) -> Self {
+    pub(crate) fn new(
+        engine: EngineKind,
+        address: ListenAddress,
+        tls_settings: Option<TlsSettings>,
+    ) -> Self {
         Self {
             engine,
             address,
             listener: None,
             file: None,
             access_log: None,
-            tls,
+            tls: None,
+            tls_settings,
             udp: None,
             xdp: None,
             is_running: false,
             stop_requested: false,
+            has_run: false,
             worker: None,
             past_stats: Stats::default(),
             shared: None,
@@ -76,26 +87,41 @@ impl ServerState {
         }
     }
 
-    pub(crate) fn bind(&mut self) -> PyResult<()> {
-        let mut bound = bind(&self.address)?;
+    /// Whether sockets are to be bound before the next worker is made.
+    pub(crate) fn is_unbound(&self) -> bool {
+        self.listener.is_none() && self.worker.is_none()
+    }
+
+    /// Whether connections are, or will be, encrypted.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some() || self.tls_settings.is_some()
+    }
+
+    /// Binds and listens.
+    pub(crate) fn bind(&mut self, address: &Address) -> PyResult<()> {
+        let mut bound = bind(address)?;
         if let Some(udp) = &mut self.udp {
             // A port that the system has picked for TCP may be in use for UDP.
             for _ in 0..PORT_ATTEMPTS {
-                if self.address.port() != 0 || udp.bind(&bound.address).is_ok() {
+                if address.port() != 0 || udp.bind(&bound.address).is_ok() {
                     break;
                 }
-                bound = bind(&self.address)?;
+                bound = bind(address)?;
             }
             udp.bind(&bound.address)?;
         }
-        (self.address, self.file) = (bound.address, bound.file);
+        self.address.set_bound(bound.address);
+        self.file = bound.file;
         self.listener = Some(bound.listener);
         Ok(())
     }
 
-    /// Closes the sockets that were not served yet.
+    /// Closes the sockets that were bound and not served yet, if there are any.
     pub(crate) fn unbind(&mut self) {
-        (self.listener, self.file) = (None, None);
+        if self.listener.take().is_none() {
+            return;
+        }
+        self.file = None;
         if let Some(udp) = &mut self.udp {
             udp.socket = None;
         }
@@ -139,7 +165,7 @@ impl<'a> RunGuard<'a> {
         if mem::take(&mut locked.stop_requested) {
             return Ok(None);
         }
-        locked.is_running = true;
+        (locked.is_running, locked.has_run) = (true, true);
         drop(locked);
         Ok(Some(Self { state, suspended: Cell::new(false) }))
     }

@@ -15,14 +15,14 @@ impl Server {
     /// The sockets of the next worker.
     fn take_sockets(&self) -> PyResult<Option<Sockets>> {
         let mut state = self.state();
-        let (address, has_tls) = (state.address.clone(), state.tls.is_some());
-        let datagrams = match &mut state.udp {
-            Some(udp) => {
+        let (address, has_tls) = (state.address.known().cloned(), state.has_tls());
+        let datagrams = match (&mut state.udp, address) {
+            (Some(udp), Some(address)) => {
                 udp.check(&address, self.auth.is_some(), has_tls)?;
                 udp.bind(&address)?;
                 udp.socket.take()
             }
-            None => None,
+            _ => None,
         };
         Ok(state.listener.take().map(|listener| Sockets { listener, datagrams }))
     }

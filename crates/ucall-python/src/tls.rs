@@ -10,7 +10,7 @@ use ucall_proto::tls::{CertificateSummary, ClientAuth, TicketSecret, TlsSession}
 use ucall_server::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 
 /// The settings that `ucall._tls.settings` returns.
-#[derive(FromPyObject)]
+#[derive(Clone, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct TlsSettings {
     certificates: Vec<PathBuf>,

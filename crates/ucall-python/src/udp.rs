@@ -40,6 +40,11 @@ impl Udp {
         Err(PyValueError::new_err(wrong))
     }
 
+    /// The port, beside that of TCP; `None` until the system has picked one.
+    pub(crate) fn port(&self, tcp: Option<u16>) -> Option<u16> {
+        self.port.or(tcp).filter(|port| *port != 0)
+    }
+
     /// Binds, unless it has.
     pub(crate) fn bind(&mut self, address: &Address) -> PyResult<()> {
         if let (None, Address::Tcp(tcp)) = (&self.socket, address) {

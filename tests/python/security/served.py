@@ -81,7 +81,7 @@ def main() -> None:
     def state() -> dict[str, int]:
         return {"connections": server.stats()["connections"], "waiting": len(held)}
 
-    print(server.port, flush=True)
+    server.on_startup(lambda: print(server.port, flush=True))
     server.run()
 
 
