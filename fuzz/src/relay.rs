@@ -73,6 +73,7 @@ impl<'a> Run<'a> {
             outstanding_max: 1 + random.below(8),
             connection_outstanding_max: 4,
             failures_max: 1 + random.below(3) as u32,
+            health: None,
             reply_bytes_max: REPLY_BYTES_MAX,
             request_bytes_max: 1 << 20,
         };

@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Self, TypeVar, final
 
 from typing_extensions import Buffer, disjoint_base
@@ -233,6 +233,7 @@ def insert_relay(
     max_connection_outstanding: int | None,
     max_request_bytes: int,
     max_failures: int,
+    health: tuple[str, Mapping[str, float]] | None,
     idempotent: Sequence[str],
     hash_param: str | None,
     rename: Sequence[tuple[str, str]],

@@ -299,6 +299,11 @@ class Decorators:
         max_connection_outstanding: int | None = None,
         max_request_bytes: int = 16_777_216,
         max_failures: int = 5,
+        health_check: str | None = None,
+        health_interval_ms: float = 5_000,
+        health_timeout_ms: float = 1_000,
+        health_failures: int = 3,
+        health_successes: int = 2,
         idempotent: str | Iterable[str] = (),
         hash_param: str | None = None,
         rename: Mapping[str, str] | None = None,
@@ -325,6 +330,13 @@ class Decorators:
             max_request_bytes: The longest call that the servers read, with what the relay adds: the
                 ``max_body_bytes`` of a ucall server.
             max_failures: Failures in a row after which a server gets no calls for a while.
+            health_check: What each worker asks each server beside calls: a path that is read over
+                HTTP, such as ``"/readyz"``, or a method, such as ``"rpc.discover"``. An unhealthy
+                server gets no calls while there is another.
+            health_interval_ms: Time from the beginning of one check to the next.
+            health_timeout_ms: Time for the answer, which must be a status 2xx or a result.
+            health_failures: Failed checks in a row after which a server is unhealthy.
+            health_successes: Good checks in a row after which it is healthy again.
             idempotent: The methods that may run twice: they are repeated if a server fails.
             hash_param: The param, by name, whose value picks the server. Otherwise a server with
                 few calls under way gets the call.
@@ -347,6 +359,13 @@ class Decorators:
             max_connection_outstanding=max_connection_outstanding,
             max_request_bytes=max_request_bytes,
             max_failures=max_failures,
+            health_check=health_check,
+            health={
+                "health_interval_ms": health_interval_ms,
+                "health_timeout_ms": health_timeout_ms,
+                "health_failures": health_failures,
+                "health_successes": health_successes,
+            },
             idempotent=idempotent,
             hash_param=hash_param,
             rename=rename,

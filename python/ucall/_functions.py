@@ -185,6 +185,8 @@ class Functions:
         max_connection_outstanding: int | None,
         max_request_bytes: int,
         max_failures: int,
+        health_check: str | None,
+        health: Mapping[str, float],
         idempotent: str | Iterable[str],
         hash_param: str | None,
         rename: Mapping[str, str] | None,
@@ -201,6 +203,9 @@ class Functions:
         if not is_encrypted and (tls["authority"] or tls["certificate"]):
             option = "ssl_ca_certs" if tls["authority"] else "ssl_certfile"
             raise ValueError(f"{option}: expected an upstream with TLS")
+        for name, value in health.items():
+            if not value > 0:
+                raise ValueError(f"{name}: expected a positive number, got {value}")
         status = _core.insert_relay(
             self._core,
             names,
@@ -215,6 +220,7 @@ class Functions:
             else _checks.positive("max_connection_outstanding", max_connection_outstanding),
             max_request_bytes=_checks.positive("max_request_bytes", max_request_bytes),
             max_failures=_checks.positive("max_failures", max_failures),
+            health=None if health_check is None else (health_check, health),
             idempotent=_checks.methods("idempotent", idempotent),
             hash_param=hash_param,
             rename=list((rename or {}).items()),

@@ -166,7 +166,9 @@ def _datagram_metrics(counts: dict[str, int]) -> list[tuple[str, str, str, str, 
     ]
 
 
-def _upstream_metrics(upstreams: list[tuple[str, int, int, list[int]]]) -> list[Metric]:
+def _upstream_metrics(
+    upstreams: list[tuple[str, int, int, list[int], list[int]]],
+) -> list[Metric]:
     """The metrics of relays, if the server has any."""
     calls = Metric("ucall_upstream_calls", "gauge", "", "Relayed calls that wait for an upstream.")
     failures = Metric("ucall_upstream_failures", "counter", "", "Failures of an upstream.")
@@ -176,13 +178,25 @@ def _upstream_metrics(upstreams: list[tuple[str, int, int, list[int]]]) -> list[
         "",
         "Circuit breakers by state: each worker has one for each relay and upstream.",
     )
-    for name, outstanding, failed, states in upstreams:
+    health = Metric(
+        "ucall_upstream_health",
+        "gauge",
+        "",
+        "Health checks by their verdict: each worker has one for each relay and upstream.",
+    )
+    is_checked = False
+    for name, outstanding, failed, states, verdicts in upstreams:
         label = ("upstream", name)
         calls.add(outstanding, (label,))
         failures.add(failed, (label,))
         for state, count in zip(("closed", "open", "probing"), states, strict=True):
             circuits.add(count, (label, ("state", state)))
-    return [calls, failures, circuits] if upstreams else []
+        if any(verdicts):
+            is_checked = True
+            for state, count in zip(("healthy", "unhealthy"), verdicts, strict=True):
+                health.add(count, (label, ("state", state)))
+    found = [calls, failures, circuits] if upstreams else []
+    return [*found, health] if is_checked else found
 
 
 def _add_series(values: dict[str, Any], duration: Metric, batch: Metric) -> None:

@@ -55,7 +55,8 @@ pub(crate) fn to_dict<'py>(
     let upstreams = snapshot.upstreams.iter();
     let upstreams = upstreams
         .filter(|(name, counts)| *name != OTHER_METHOD || **counts != UpstreamCounts::default());
-    let upstreams = upstreams.map(|(name, it)| (name, it.outstanding, it.failures, it.circuits));
+    let upstreams =
+        upstreams.map(|(name, it)| (name, it.outstanding, it.failures, it.circuits, it.health));
     dict.set_item("upstreams", upstreams.collect::<Vec<_>>())?;
     Ok(dict)
 }

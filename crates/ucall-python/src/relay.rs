@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ucall_relay::{RelayModule, RelayOptions, Rewrite, UpstreamAddress, UpstreamOptions};
+use ucall_relay::{
+    HealthOptions, RelayModule, RelayOptions, Rewrite, UpstreamAddress, UpstreamOptions,
+};
 
 use crate::client_tls::ClientFiles;
 use crate::options;
@@ -18,8 +20,8 @@ use crate::tls::to_py_error;
 #[pyfunction]
 #[pyo3(signature = (
     server, methods, to, *, headers, meta, tls, timeout_ms, max_outstanding,
-    max_connection_outstanding, max_request_bytes, max_failures, idempotent, hash_param, rename,
-    params
+    max_connection_outstanding, max_request_bytes, max_failures, health, idempotent, hash_param,
+    rename, params
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn insert_relay(
@@ -34,6 +36,7 @@ pub(crate) fn insert_relay(
     max_connection_outstanding: Option<usize>,
     max_request_bytes: usize,
     max_failures: u32,
+    health: Option<(String, HealthNumbers)>,
     idempotent: Vec<String>,
     hash_param: Option<String>,
     rename: Vec<(String, String)>,
@@ -53,11 +56,37 @@ pub(crate) fn insert_relay(
         connection_outstanding_max: max_connection_outstanding
             .unwrap_or_else(|| RelayOptions::connection_outstanding_max(max_outstanding)),
         failures_max: max_failures,
+        health: health.map(health_options).transpose()?.map(Arc::new),
         reply_bytes_max: server.call_limits.reply_bytes_max,
         request_bytes_max: max_request_bytes,
     }));
     server.procedures.insert_native(module.clone(), timeout);
     Ok(RelayStatus(module))
+}
+
+/// A year.
+const HEALTH_MS_MAX: f64 = 365.0 * 86_400_000.0;
+
+/// The numbers of health checks, by their names in Python.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct HealthNumbers {
+    #[pyo3(item("health_interval_ms"))]
+    interval_ms: f64,
+    #[pyo3(item("health_timeout_ms"))]
+    timeout_ms: f64,
+    #[pyo3(item("health_failures"))]
+    failures: u32,
+    #[pyo3(item("health_successes"))]
+    successes: u32,
+}
+
+fn health_options((ask, numbers): (String, HealthNumbers)) -> PyResult<HealthOptions> {
+    // A time that can be added to any other.
+    let duration = |millis: f64| Duration::from_secs_f64(millis.clamp(0.0, HEALTH_MS_MAX) / 1e3);
+    let HealthNumbers { interval_ms, timeout_ms, failures, successes } = numbers;
+    HealthOptions::new(ask, duration(interval_ms), duration(timeout_ms), failures, successes)
+        .map_err(|error| PyValueError::new_err(format!("health_check: {error}")))
 }
 
 /// What health checks ask a relay.
@@ -66,7 +95,7 @@ pub(crate) struct RelayStatus(Arc<RelayModule>);
 
 #[pymethods]
 impl RelayStatus {
-    /// Why none of the upstreams has an address, if that is so.
+    /// Why none of the upstreams has an address and is healthy, if that is so.
     fn problem(&self) -> Option<String> {
         self.0.problem()
     }

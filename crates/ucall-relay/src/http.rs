@@ -28,7 +28,7 @@ use crate::replies::{NESTING_MAX, UpstreamReply, read_reply};
 use crate::request::{CallContext, write_number};
 
 /// The head of one response.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Heads of status 1xx before one response.
 const INFORMATIONAL_MAX: u32 = 100;
 /// Chunk extensions and trailers of one response.
@@ -77,6 +77,19 @@ impl HttpTarget {
         }
         out.extend_from_slice(b"\r\n\r\n");
     }
+}
+
+/// Appends a request that reads `path`, with the headers of calls over HTTP. `label` is that of the
+/// upstream.
+pub(crate) fn write_get(out: &mut Vec<u8>, path: &str, label: &str, target: Option<&HttpTarget>) {
+    let after_line = target.and_then(|it| it.head.split_once("\r\n"));
+    let headers = after_line.and_then(|(_, headers)| headers.strip_suffix("Content-Length: "));
+    let authority = label.split_once("://").map_or(label, |(_, authority)| authority);
+    // That of a Unix socket is a path.
+    let host = if authority.starts_with('/') { "localhost" } else { authority };
+    let headers = headers.map_or_else(|| format!("Host: {host}\r\n"), str::to_owned);
+    let request = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
+    out.extend_from_slice(request.as_bytes());
 }
 
 /// Checks a header for upstreams.
@@ -350,7 +363,7 @@ impl HttpReplyReader {
     }
 }
 
-fn describe_head(error: ResponseHeadError) -> String {
+pub(crate) fn describe_head(error: ResponseHeadError) -> String {
     match error {
         ResponseHeadError::TooLarge => {
             format!("the head of a reply is longer than {HEAD_BYTES_MAX} bytes")

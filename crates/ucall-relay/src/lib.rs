@@ -17,6 +17,7 @@
 //! | `slots` | the calls that wait on a connection, each by a number |
 //! | `rewrite` | names and params that a relay changes |
 //! | `request` | what is written for a call |
+//! | `health` | health checks of an upstream |
 //! | `http` | calls and replies over HTTP |
 //! | `replies` | finds the replies in what an upstream sends |
 //! | `long_reply` | finds the call of a reply that is too long |
@@ -35,6 +36,7 @@ mod ends;
 mod errors;
 #[cfg(any(test, feature = "harness"))]
 mod harness;
+mod health;
 mod http;
 mod long_reply;
 mod names;
@@ -59,7 +61,7 @@ mod tests;
 #[cfg(any(test, feature = "harness"))]
 pub use harness::{FakeSocket, RelayHarness};
 pub use http::HttpReplyReader;
-pub use options::{Lookup, RelayOptions, UpstreamAddress, UpstreamOptions};
+pub use options::{HealthOptions, Lookup, RelayOptions, UpstreamAddress, UpstreamOptions};
 pub use procedures::RelayModule;
 pub use replies::{ReplyReader, UpstreamReply};
 pub use rewrite::Rewrite;

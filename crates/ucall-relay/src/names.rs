@@ -28,11 +28,11 @@ struct Name {
 #[derive(Debug)]
 pub(crate) struct Names {
     names: Vec<Name>,
-    failures_max: u32,
+    options: Arc<RelayOptions>,
     problem: Arc<NameProblem>,
 }
 
-/// Why none of a relay's upstreams has an address, for health checks on any thread.
+/// Why none of a relay's upstreams has an address and is healthy, for health checks on any thread.
 #[derive(Debug, Default)]
 pub(crate) struct NameProblem(Mutex<Option<String>>);
 
@@ -49,12 +49,11 @@ impl NameProblem {
 impl Names {
     /// The upstreams of a relay, in the order of their addresses, and its names.
     pub(crate) fn new(
-        options: &RelayOptions,
+        options: &Arc<RelayOptions>,
         problem: Arc<NameProblem>,
         now: Instant,
     ) -> (Self, Vec<Upstream>) {
         let (mut names, mut upstreams) = (Vec::new(), Vec::new());
-        let failures_max = options.failures_max;
         for address in &options.upstreams {
             let (name, destination) = match (&address.host, &address.address) {
                 (Some(host), _) => {
@@ -66,11 +65,11 @@ impl Names {
                 (None, None) => continue,
             };
             let index = upstreams.len();
-            let mut upstream = Upstream::new(index, address.clone(), failures_max, now);
+            let mut upstream = Upstream::new(index, address.clone(), options, now);
             upstream.set_name(name, destination);
             upstreams.push(upstream);
         }
-        let names = Self { names, failures_max, problem };
+        let names = Self { names, options: options.clone(), problem };
         names.update_problem(&upstreams);
         (names, upstreams)
     }
@@ -141,7 +140,7 @@ impl Names {
             if index >= RelayOptions::UPSTREAMS_MAX {
                 return;
             }
-            let mut upstream = Upstream::new(index, address.clone(), self.failures_max, now);
+            let mut upstream = Upstream::new(index, address.clone(), &self.options, now);
             upstream.set_name(Some(name), Destination::Resolving);
             upstream.set_address(socket_address, has_v4 && socket_address.is_ipv6());
             match upstreams.get_mut(index) {
@@ -151,14 +150,18 @@ impl Names {
         }
     }
 
-    fn update_problem(&self, upstreams: &[Upstream]) {
-        let has_address = upstreams.iter().any(|it| matches!(it.destination(), Destination::At(_)));
-        let first = upstreams.first().filter(|_| !has_address);
+    /// Brings the problem up to date, after an upstream has become healthy or unhealthy.
+    pub(crate) fn update_problem(&self, upstreams: &[Upstream]) {
+        let is_usable = |it: &Upstream| {
+            matches!(it.destination(), Destination::At(_)) && it.is_present() && it.is_healthy()
+        };
+        let first = upstreams.first().filter(|_| !upstreams.iter().any(is_usable));
         self.problem.set(first.map(|upstream| {
             let label = upstream.address().label();
             match upstream.destination() {
                 Destination::Unknown(reason) => format!("relay: {label}: {reason}"),
-                _ => format!("relay: {label} is being resolved"),
+                Destination::Resolving => format!("relay: {label} is being resolved"),
+                Destination::At(_) => format!("relay: {label} is unhealthy"),
             }
         }));
     }

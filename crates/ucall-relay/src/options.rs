@@ -32,6 +32,8 @@ pub struct RelayOptions {
     pub connection_outstanding_max: usize,
     /// Failures in a row after which an upstream is not called for a while.
     pub failures_max: u32,
+    /// How upstreams are checked beside calls, if they are.
+    pub health: Option<Arc<HealthOptions>>,
     /// Bytes of one reply.
     pub reply_bytes_max: usize,
     /// Bytes of one call with what the relay adds to it, which upstreams read.
@@ -53,6 +55,43 @@ impl RelayOptions {
             Some(prefix) => method.starts_with(prefix.as_bytes()),
             None => method == known.as_bytes(),
         })
+    }
+}
+
+/// How upstreams are checked.
+#[derive(Clone, Debug)]
+pub struct HealthOptions {
+    pub(crate) ask: String,
+    pub(crate) interval: Duration,
+    pub(crate) timeout: Duration,
+    pub(crate) failures_max: u32,
+    pub(crate) successes_min: u32,
+}
+
+impl HealthOptions {
+    /// Checks by `ask`: a path, which begins with a slash and is read over HTTP, or a method, which
+    /// is called without params. A check takes at most `timeout`, and the next one begins
+    /// `interval` after it. So many failures in a row make an upstream unhealthy, and so many
+    /// successes healthy.
+    ///
+    /// # Errors
+    /// What is wrong with `ask`.
+    pub fn new(
+        ask: String,
+        interval: Duration,
+        timeout: Duration,
+        failures_max: u32,
+        successes_min: u32,
+    ) -> Result<Self, String> {
+        match !ask.is_empty() && ask.bytes().all(|byte| matches!(byte, b'!'..=b'~')) {
+            true => Ok(Self { ask, interval, timeout, failures_max, successes_min }),
+            false => Err(format!("expected a path or the name of a method, got {ask:?}")),
+        }
+    }
+
+    /// Whether it is a path.
+    pub(crate) fn is_path(&self) -> bool {
+        self.ask.starts_with('/')
     }
 }
 

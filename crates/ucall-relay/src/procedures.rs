@@ -51,7 +51,7 @@ impl RelayModule {
         Self { procedures, options: Arc::new(options), problem }
     }
 
-    /// Why none of the upstreams has an address, if that is so, for a health check.
+    /// Why none of the upstreams has an address and is healthy, if that is so, for a health check.
     pub fn problem(&self) -> Option<String> {
         self.problem.get()
     }
@@ -191,9 +191,13 @@ impl NativeHandler for RelayHandler {
                 upstream.advance(now, context, &mut self.sockets, &mut lost);
             }
             if lost.is_empty() {
-                return;
+                break;
             }
             lost.into_iter().for_each(|lost| self.retry(lost));
+        }
+        let mut upstreams = self.upstreams.iter_mut();
+        if self.options.health.is_some() && upstreams.any(Upstream::take_health_change) {
+            self.names.update_problem(&self.upstreams);
         }
     }
 
@@ -347,10 +351,10 @@ impl RelayHandler {
         self.candidates.clear();
         let untried = (0..upstreams.len()).filter(|index| tried & (1 << *index) == 0);
         let admitting = untried.clone().filter(|index| upstreams[*index].admits(now));
-        self.candidates.extend(admitting.clone().filter(|index| !upstreams[*index].is_standby()));
-        if self.candidates.is_empty() {
-            self.candidates.extend(admitting);
-        }
+        let rank =
+            |index: &usize| (!upstreams[*index].is_healthy(), upstreams[*index].is_standby());
+        let best = admitting.clone().map(|index| rank(&index)).min();
+        self.candidates.extend(admitting.filter(|index| Some(rank(index)) == best));
         if self.candidates.is_empty() {
             self.candidates.extend(untried.filter(|index| upstreams[*index].admits_another(now)));
         }

@@ -1,5 +1,6 @@
 //! Relays without sockets: limits at both sides, shortages, and the choice among upstreams.
 
+mod health;
 mod names;
 mod one_caller;
 mod stream_turns;
@@ -30,6 +31,7 @@ fn options(upstreams: &[&str]) -> RelayOptions {
         outstanding_max: 1024,
         connection_outstanding_max: 128,
         failures_max: 5,
+        health: None,
         reply_bytes_max: 1 << 20,
         request_bytes_max: 16 << 20,
     }

@@ -13,6 +13,7 @@ use crate::connection::{Connection, SHARED_BYTES_MAX, calls_max};
 use crate::connections::Connections;
 use crate::ends::{ConnectionEnd, GivenUp, LostCall};
 use crate::errors::overloaded;
+use crate::health::HealthCheck;
 use crate::options::{Destination, RelayOptions, UpstreamAddress};
 use crate::places::{Place, Places};
 use crate::request::CallContext;
@@ -25,6 +26,9 @@ const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// An upstream that gives no sign between calls that were given up is silent across such a pause.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
+
+/// The key of the connection of a health check.
+const CHECK: u32 = u32::MAX;
 
 /// One upstream, as one worker uses it.
 #[derive(Debug)]
@@ -47,6 +51,10 @@ pub(crate) struct Upstream {
     connections: Connections,
     shares: Shares,
     breaker: Breaker,
+    health: Option<Box<HealthCheck>>,
+    /// Whether it has become healthy or unhealthy since the last time.
+    has_health_changed: bool,
+    reply_bytes_max: usize,
     /// Since when it has sent nothing, while calls waited or others came within [`SHORT_PAUSE`].
     silent_since: Instant,
     /// When a call was last given up.
@@ -67,9 +75,10 @@ impl Upstream {
     pub(crate) fn new(
         index: usize,
         address: UpstreamAddress,
-        failures_max: u32,
+        options: &RelayOptions,
         now: Instant,
     ) -> Self {
+        let check = |options| Box::new(HealthCheck::new(options, now));
         Self {
             index,
             hash_name: address.name.clone(),
@@ -82,7 +91,10 @@ impl Upstream {
             has_failed: false,
             connections: Connections::default(),
             shares: Shares::default(),
-            breaker: Breaker::new(failures_max),
+            breaker: Breaker::new(options.failures_max),
+            health: options.health.clone().map(check),
+            has_health_changed: false,
+            reply_bytes_max: options.reply_bytes_max,
             silent_since: now,
             gave_up_at: None,
             drains_since: None,
@@ -155,7 +167,18 @@ impl Upstream {
 
     /// Whether it is removed and has ended its calls.
     pub(crate) fn is_free(&self) -> bool {
-        self.is_removed && self.connections.is_empty()
+        let is_checked = self.health.as_ref().is_some_and(|health| health.id().is_some());
+        self.is_removed && self.connections.is_empty() && !is_checked
+    }
+
+    /// What health checks say, if there are any.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.health.as_ref().is_none_or(|health| health.is_healthy())
+    }
+
+    /// Whether that has changed since the last time.
+    pub(crate) fn take_health_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_health_changed)
     }
 
     /// Whether it takes calls.
@@ -266,8 +289,16 @@ impl Upstream {
         self.address.is_http()
     }
 
+    /// The health check, if this is its key.
+    fn check(&mut self, key: u32) -> Option<&mut HealthCheck> {
+        self.health.as_deref_mut().filter(|_| key == CHECK)
+    }
+
     /// Whether the connection has this socket, or connects by this attempt.
     pub(crate) fn has(&self, key: u32, id: Id) -> bool {
+        if key == CHECK {
+            return self.health.as_ref().is_some_and(|health| health.id() == Some(id));
+        }
         self.connections.get(key).is_some_and(|connection| connection.id() == Some(id))
     }
 
@@ -278,6 +309,9 @@ impl Upstream {
 
     /// An attempt to connect has ended.
     pub(crate) fn connected(&mut self, key: u32, socket: io::Result<Id>, now: Instant) {
+        if let Some(health) = self.check(key) {
+            return health.connected(socket);
+        }
         self.connections.change(key, |connection| connection.connected(socket, now));
     }
 
@@ -316,6 +350,9 @@ impl Upstream {
         now: Instant,
         mut reply: impl FnMut(Token, NativeOutcome),
     ) {
+        if let Some(health) = self.check(key) {
+            return health.received(bytes);
+        }
         let mut is_answered = false;
         let known = self.drains_since.filter(|_| self.is_draining(now));
         self.silent_since = now;
@@ -352,6 +389,9 @@ impl Upstream {
 
     /// The socket of the connection is closed.
     pub(crate) fn disconnected(&mut self, key: u32, error: &io::Error) {
+        if let Some(health) = self.check(key) {
+            return health.disconnected(error);
+        }
         self.connections.change(key, |connection| connection.disconnected(error));
     }
 
@@ -420,8 +460,36 @@ impl Upstream {
                 ConnectionEnd::Shortage(_) => self.breaker.give_up(now),
             }
         }
+        if self.health.is_some() {
+            self.check_health(now, context, sockets);
+        }
         self.warnings.drain(..).for_each(|line| context.warn(line));
         self.report(context);
+    }
+
+    fn check_health(
+        &mut self,
+        now: Instant,
+        context: &mut dyn NativeContext,
+        sockets: &mut Places,
+    ) {
+        let Some(health) = &mut self.health else { return };
+        if self.is_removed {
+            return health.stop(context);
+        }
+        let (address, destination) = (&self.address, &self.destination);
+        let change = health.advance(address, destination, self.reply_bytes_max, now, context);
+        if let Some(id) = health.id() {
+            let place = Place { upstream: self.index, connection: CHECK, slot: 0 };
+            sockets.set(id.index as usize, place);
+        }
+        let Some(change) = change else { return };
+        self.has_health_changed = true;
+        let label = &self.address.label;
+        self.warnings.push(match change {
+            Ok(()) => format!("relay: {label} is healthy again"),
+            Err(reason) => format!("relay: {label} is unhealthy: {reason}"),
+        });
     }
 
     /// Brings the metrics up to date.
@@ -441,12 +509,15 @@ impl Upstream {
         let outstanding = self.outstanding();
         let failures = std::mem::take(&mut self.failures);
         if let Some(metrics) = &mut self.metrics {
-            metrics.update(outstanding, failures, circuit);
+            let health = self.health.as_ref().map(|health| health.is_healthy());
+            metrics.update(outstanding, failures, circuit, health);
         }
     }
 
     /// When [`Upstream::advance`] is due, even without events.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.connections.deadline()
+        let check = self.health.as_ref().filter(|_| !self.is_removed);
+        let check = check.and_then(|health| health.deadline(&self.destination));
+        self.connections.deadline().into_iter().chain(check).min()
     }
 }

@@ -30,6 +30,8 @@ pub struct UpstreamCounts {
     pub failures: u64,
     /// Circuit breakers that are closed, open and probing.
     pub circuits: [u64; 3],
+    /// Those whose health checks say that it is healthy, and unhealthy.
+    pub health: [u64; 2],
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +41,7 @@ struct UpstreamSeries {
     outstanding: AtomicU64,
     failures: AtomicU64,
     circuits: [AtomicU64; 3],
+    health: [AtomicU64; 2],
 }
 
 impl UpstreamSeries {
@@ -48,12 +51,16 @@ impl UpstreamSeries {
         for (sum, count) in counts.circuits.iter_mut().zip(&self.circuits) {
             *sum += count.load(Ordering::Relaxed);
         }
+        for (sum, count) in counts.health.iter_mut().zip(&self.health) {
+            *sum += count.load(Ordering::Relaxed);
+        }
     }
 
     /// Clears the series, and returns its failures.
     fn take(&self) -> u64 {
         self.outstanding.store(0, Ordering::Relaxed);
-        self.circuits.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        let counts = self.circuits.iter().chain(&self.health);
+        counts.for_each(|count| count.store(0, Ordering::Relaxed));
         self.failures.swap(0, Ordering::Relaxed)
     }
 }
@@ -132,18 +139,25 @@ pub struct UpstreamMetrics {
     /// What the page has of this relay.
     outstanding: usize,
     circuit: Option<Circuit>,
+    is_healthy: Option<bool>,
 }
 
 impl UpstreamMetrics {
     /// The metrics of the upstream `name`.
     pub fn new(metrics: Arc<CallMetrics>, name: &str) -> Self {
         let index = metrics.with_registry(|page| page.upstreams.find_or_insert(name));
-        Self { metrics, index, outstanding: 0, circuit: None }
+        Self { metrics, index, outstanding: 0, circuit: None, is_healthy: None }
     }
 
-    /// Sets the calls that the upstream has not answered and the state of the circuit breaker, and
-    /// adds failures.
-    pub fn update(&mut self, outstanding: usize, failures: u64, circuit: Circuit) {
+    /// Sets the calls that the upstream has not answered, the state of the circuit breaker and what
+    /// health checks say, if there are any; and adds failures.
+    pub fn update(
+        &mut self,
+        outstanding: usize,
+        failures: u64,
+        circuit: Circuit,
+        is_healthy: Option<bool>,
+    ) {
         if failures > 0
             && let Some(series) = self.series()
         {
@@ -152,6 +166,21 @@ impl UpstreamMetrics {
         if (self.outstanding, self.circuit) != (outstanding, Some(circuit)) {
             self.set(outstanding, Some(circuit));
         }
+        if self.is_healthy != is_healthy {
+            self.set_health(is_healthy);
+        }
+    }
+
+    fn set_health(&mut self, is_healthy: Option<bool>) {
+        let Some(series) = self.series() else { return };
+        let count = |is_healthy: bool| &series.health[usize::from(!is_healthy)];
+        if let Some(before) = self.is_healthy {
+            count(before).fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(now) = is_healthy {
+            count(now).fetch_add(1, Ordering::Relaxed);
+        }
+        self.is_healthy = is_healthy;
     }
 
     fn set(&mut self, outstanding: usize, circuit: Option<Circuit>) {
@@ -177,6 +206,7 @@ impl UpstreamMetrics {
 impl Drop for UpstreamMetrics {
     fn drop(&mut self) {
         self.set(0, None);
+        self.set_health(None);
     }
 }
 
@@ -196,13 +226,15 @@ mod tests {
         let metrics: Arc<CallMetrics> = Arc::default();
         let mut one = UpstreamMetrics::new(metrics.clone(), "tcp://a:1");
         let mut other = UpstreamMetrics::new(metrics.clone(), "tcp://a:1");
-        one.update(3, 2, Circuit::Open);
-        other.update(4, 0, Circuit::Closed);
-        one.update(1, 1, Circuit::Probing);
-        let expected = UpstreamCounts { outstanding: 5, failures: 3, circuits: [1, 0, 1] };
+        one.update(3, 2, Circuit::Open, Some(true));
+        other.update(4, 0, Circuit::Closed, None);
+        one.update(1, 1, Circuit::Probing, Some(false));
+        let expected =
+            UpstreamCounts { outstanding: 5, failures: 3, circuits: [1, 0, 1], health: [0, 1] };
         assert_eq!(read(&metrics, "tcp://a:1"), Some(expected));
         drop((one, other));
-        let expected = UpstreamCounts { outstanding: 0, failures: 3, circuits: [0; 3] };
+        let expected =
+            UpstreamCounts { outstanding: 0, failures: 3, circuits: [0; 3], health: [0; 2] };
         assert_eq!(read(&metrics, "tcp://a:1"), Some(expected));
     }
 
@@ -211,10 +243,11 @@ mod tests {
         let (past, ended): (MetricsPage, Arc<CallMetrics>) =
             (MetricsPage::default(), Arc::default());
         let mut upstream = UpstreamMetrics::new(ended.clone(), "tcp://a:1");
-        upstream.update(3, 2, Circuit::Open);
+        upstream.update(3, 2, Circuit::Open, Some(true));
         past.retire(&ended);
         assert_eq!(read(&ended, "tcp://a:1"), None);
-        let expected = UpstreamCounts { outstanding: 0, failures: 2, circuits: [0; 3] };
+        let expected =
+            UpstreamCounts { outstanding: 0, failures: 2, circuits: [0; 3], health: [0; 2] };
         assert_eq!(read(&past, "tcp://a:1"), Some(expected));
         std::mem::forget(upstream);
     }
@@ -226,7 +259,7 @@ mod tests {
         let kept: Vec<_> = names.map(|name| UpstreamMetrics::new(metrics.clone(), &name)).collect();
         assert_eq!(kept.iter().filter(|it| it.index == 0).count(), 0);
         for name in ["tcp://b:1", &format!("tcp://{}:1", "a".repeat(NAME_BYTES_MAX))] {
-            UpstreamMetrics::new(metrics.clone(), name).update(0, 1, Circuit::Closed);
+            UpstreamMetrics::new(metrics.clone(), name).update(0, 1, Circuit::Closed, None);
         }
         assert_eq!(read(&metrics, OTHER_METHOD).map(|it| it.failures), Some(2));
     }
