@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import enum
 import json
+import math
 import subprocess
 import sys
 import typing
@@ -554,3 +555,36 @@ def paint(colour: Colour = Colour.RED, on: set[str] | int = 5, names=frozenset("
 def test_texts_of_another_type_are_refused(option):
     with pytest.raises(TypeError, match=f"{option}: expected a str, got int"):
         ucall.Server(port=0, **{option: 1})
+
+
+class Unbounded(pydantic.BaseModel):
+    limit: float = math.inf
+    low: Annotated[float, pydantic.Field(ge=-math.inf)] = 1.0
+    names: dict[str, Any] = {"a": [math.nan]}
+
+
+class Sampled(msgspec.Struct):
+    value: float = math.nan
+    text: str = "\ud800"
+
+
+Example = Annotated[float, pydantic.Field(examples=[math.nan, 1.5])]
+
+
+def test_what_json_has_not_is_left_out() -> None:
+    """It would make the whole description invalid."""
+
+    def tune(a: Unbounded, b: Sampled, c: Example, d: float = math.nan) -> Unbounded: ...
+
+    server = ucall.Server(port=0)
+    server.add(tune)
+    with server, Wire(server.port) as wire:
+        document = wire.result("rpc.discover")
+    schemas = document["components"]["schemas"]
+    assert "default" not in schemas["Sampled"]["properties"]["value"]
+    assert schemas["Unbounded"]["properties"]["low"] == {
+        "title": "Low", "type": "number", "default": 1.0
+    }  # fmt: skip
+    assert not {"default"} & set(schemas["Unbounded"]["properties"]["names"])
+    (example,) = [it for it in document["methods"][0]["params"] if it["name"] == "c"]
+    assert example["schema"]["examples"] == [1.5]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LOCAL", "PREFIX", "draft_07", "reached", "rewritten", "with_new_references"]
+__all__ = ["LOCAL", "PREFIX", "draft_07", "reached", "rewritten", "with_new_references", "writable"]
 
 Schema = dict[str, Any]
 
@@ -33,6 +34,29 @@ def _member(name: str, value: Any, change: Callable[[Schema], Schema]) -> Any:
     if name in _NAMED and isinstance(value, dict):
         return {key: rewritten(part, change) for key, part in value.items()}
     return rewritten(value, change)
+
+
+def writable(schema: Any) -> Any:
+    """The schema without what JSON has not: NaN and infinities, say, as a default or a bound."""
+    return rewritten(schema, _writable_members)
+
+
+def _writable_members(made: Schema) -> Schema:
+    kept = {}
+    for name, value in made.items():
+        if name in ("enum", "examples") and isinstance(value, list):
+            kept[name] = [item for item in value if _is_writable(item)]
+        elif (name not in _DATA and isinstance(value, (dict, list))) or _is_writable(value):
+            kept[name] = value
+    return kept
+
+
+def _is_writable(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):  # A UnicodeEncodeError is a ValueError.
+        return False
+    return True
 
 
 def draft_07(schema: Any) -> Any:

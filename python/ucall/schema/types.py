@@ -13,7 +13,7 @@ import typing
 from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.schema import binary
-from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references
+from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references, writable
 from ucall.schema.fields import describe_array_fields, describe_flags, of_flags
 from ucall.schema.forms import SchemaForms
 from ucall.types.aliases import resolve_alias
@@ -62,7 +62,7 @@ class Schemas:
     def of(self, annotation: Any, direction: Direction) -> Schema:
         """The schema of an annotation. One that no library describes accepts any value."""
         try:
-            return self._of(annotation, direction)
+            return typing.cast(Schema, writable(self._of(annotation, direction)))
         except Exception:
             # Results may have any annotation. A library may refuse to describe what it can build.
             return {}
@@ -162,7 +162,7 @@ class Schemas:
         names = {name: self._name_for(name, components) for name in components}
         references = {LOCAL + name: PREFIX + named for name, named in names.items()}
         for name, component in components.items():
-            self.components[names[name]] = with_new_references(component, references)
+            self.components[names[name]] = writable(with_new_references(component, references))
         return typing.cast(Schema, with_new_references(_completed(schema, direction), references))
 
     def _name_for(self, name: str, components: dict[str, Schema]) -> str:
