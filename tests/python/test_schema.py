@@ -560,7 +560,6 @@ def test_texts_of_another_type_are_refused(option):
 class Unbounded(pydantic.BaseModel):
     limit: float = math.inf
     low: Annotated[float, pydantic.Field(ge=-math.inf)] = 1.0
-    names: dict[str, Any] = {"a": [math.nan]}
 
 
 class Sampled(msgspec.Struct):
@@ -581,10 +580,11 @@ def test_what_json_has_not_is_left_out() -> None:
     with server, Wire(server.port) as wire:
         document = wire.result("rpc.discover")
     schemas = document["components"]["schemas"]
-    assert "default" not in schemas["Sampled"]["properties"]["value"]
+    for field in ("value", "text"):
+        assert "default" not in schemas["Sampled"]["properties"][field]
+    assert "default" not in schemas["Unbounded"]["properties"]["limit"]
     assert schemas["Unbounded"]["properties"]["low"] == {
         "title": "Low", "type": "number", "default": 1.0
     }  # fmt: skip
-    assert not {"default"} & set(schemas["Unbounded"]["properties"]["names"])
     (example,) = [it for it in document["methods"][0]["params"] if it["name"] == "c"]
     assert example["schema"]["examples"] == [1.5]
