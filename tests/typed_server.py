@@ -6,7 +6,7 @@ import datetime
 import decimal
 import enum
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
@@ -227,6 +227,13 @@ def words(prompt: str) -> Iterator[str]:
 async def days(start: datetime.date, count: int) -> AsyncIterator[datetime.date]:
     for day in range(count):
         yield start + datetime.timedelta(days=day)
+
+
+@server
+def training(epochs: int) -> Generator[float, None, dict[str, datetime.date]]:
+    for epoch in range(epochs):
+        yield epoch / 2
+    return {"end": datetime.date(2026, 1, 31)}
 
 
 @server

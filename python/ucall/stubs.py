@@ -11,7 +11,7 @@ import datetime
 import decimal
 import enum
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "items",
     "list_of",
     "members",
+    "nothing",
     "optional",
     "time_of",
     "unchanged",
@@ -153,9 +154,29 @@ def members(value: Any, decoders: Mapping[str, Callable[[Any], object]]) -> dict
     return {**value, **decoded}
 
 
-def items(stream: ucall.client.Stream, decode: Callable[[Any], T]) -> Generator[T, None, None]:
-    """The decoded items of a stream. Closing the generator cancels the call."""
-    return (decode(item) for item in stream)
+def nothing(_: object) -> None:
+    """The decoder of a value that has no description."""
+
+
+def items(
+    stream: ucall.client.Stream,
+    decode: Callable[[Any], T],
+    decode_returned: Callable[[Any], Any] = nothing,
+) -> Generator[T, None, Any]:
+    """The decoded items of a stream, and what the function returned at the end. Closing the
+    generator cancels the call."""
+    return _items(iter(stream), stream, decode, decode_returned)
+
+
+def _items(
+    items: Iterator[Any],
+    stream: ucall.client.Stream,
+    decode: Callable[[Any], T],
+    decode_returned: Callable[[Any], Any],
+) -> Generator[T, None, Any]:
+    for item in items:
+        yield decode(item)
+    return decode_returned(stream.result)
 
 
 def async_items(stream: ucall.aio.Stream, decode: Callable[[Any], T]) -> AsyncGenerator[T, None]:

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,6 +81,18 @@ def test_calls(module: ModuleType, server: ucall.Server) -> None:
         with pytest.raises(ucall.RPCError):
             typed.sum("1")
         assert typed.nothing() is None
+        assert _returned(typed.training(2)) == ([0.0, 0.5], {"end": datetime.date(2026, 1, 31)})
+        assert _returned(typed.words("one")) == (["one"], None)
+
+
+def _returned(stream: Generator[Any, None, Any]) -> tuple[list[Any], Any]:
+    """The items of a stream, and what it returned."""
+    items: list[Any] = []
+    while True:
+        try:
+            items.append(next(stream))
+        except StopIteration as end:
+            return items, end.value
 
 
 def _check_values(typed: Any) -> None:

@@ -37,7 +37,8 @@ class Param:
 class Method:
     """A method of a server.
 
-    `item` is the schema of one item if it is a stream. `params` are those that are not the rest.
+    `item` is the schema of one item if it is a stream, `returned` that of what it returns at the
+    end. `params` are those that are not the rest.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Method:
     result: Subschema
     result_description: str
     item: Subschema | None
+    returned: Subschema | None
     errors: tuple[tuple[int, str], ...]
     structure: str
     is_deprecated: bool
@@ -186,6 +188,7 @@ class Document:
             Subschema(result.get("schema")),
             text_of(result, "description"),
             Subschema(value.get("x-item")) if is_stream else None,
+            Subschema(value["x-returned"]) if is_stream and "x-returned" in value else None,
             tuple(self._errors(value.get("errors"))),
             text_of(value, "paramStructure") or "either",
             value.get("deprecated") is True,

@@ -159,7 +159,8 @@ class _Writer:
         returned = self._types.of_value(method.result if method.item is None else method.item)
         if is_stream:
             kind = "AsyncGenerator" if is_async else "Generator"
-            rest = ", None" if is_async else ", None, None"
+            end = "None" if method.returned is None else self._types.of_value(method.returned)
+            rest = ", None" if is_async else f", None, {end}"
             returned = f"collections.abc.{kind}[{returned}{rest}]"
         prefix = "async def" if is_async and not is_stream else "def"
         params = ["self", *self._signature(method, names)]
@@ -203,13 +204,20 @@ class _Writer:
             call = _call("self._client.stream.call", method, names, params)
             function = "_stubs.async_items" if is_async else "_stubs.items"
             decode = self._types.decoder(method.item) or "_stubs.unchanged"
-            return f"{indent}return {function}({call}, {decode})"
+            last = "" if is_async else self._returned(method)
+            return f"{indent}return {function}({call}, {decode}{last})"
         call = _call("self._client.call", method, names, params)
         call = f"(await {call})" if is_async else call
         kind = self._types.of_value(method.result)
         if kind == "None":
             return f"{indent}{call}.raise_for_status()"
         return f"{indent}return {self._result(method.result, kind, call)}"
+
+    def _returned(self, method: Method) -> str:
+        """The decoder of what a generator returns, as a further argument."""
+        if method.returned is None:
+            return ""
+        return f", {self._types.decoder(method.returned) or '_stubs.unchanged'}"
 
     def _result(self, schema: Subschema, kind: str, call: str) -> str:
         decode = self._types.decoder(schema)

@@ -79,6 +79,7 @@ class Method:
         is_deprecated: Whether it is.
         passing: How its params may be passed.
         is_idempotent: Whether a call may run twice.
+        returned: The JSON Schema of what a generator returns at the end, if its annotation has it.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Method:
     is_deprecated: bool = False
     passing: Passing = "either"
     is_idempotent: bool = False
+    returned: Schema | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def describe_functions(
 def _method(name: str, served: Served, schemas: Schemas) -> Method:
     docs = read_docs(served.function)
     params = _params(served, schemas, docs)
-    result, item = _result(served, schemas)
+    result, item, returned = _result(served, schemas)
     return Method(
         name,
         params,
@@ -142,6 +144,7 @@ def _method(name: str, served: Served, schemas: Schemas) -> Method:
         docs.is_deprecated or hasattr(served.function, "__deprecated__"),
         _passing(served.function, params),
         served.is_idempotent,
+        returned,
     )
 
 
@@ -235,18 +238,23 @@ _ITERATORS = (
 )
 
 
-def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None]:
-    """The schemas of the result and, for a stream, of an item."""
+def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None, Schema | None]:
+    """The schemas of the result and, for a stream, of an item and of what it returns."""
     annotation = _result_annotation(served)
     is_stream = _signature.yields(served.function)
+    returned = None
     if is_stream:
         arguments = typing.get_args(annotation)
         is_known = typing.get_origin(annotation) in _ITERATORS and arguments
         annotation = arguments[0] if is_known else Any
+        if len(arguments) == 3 and arguments[2] is not type(None):
+            returned = schemas.of(arguments[2], "result")
     if served.takes_batches:
         annotation = _item_of_results(annotation)
     schema = schemas.of(annotation, "result")
-    return ({"type": "array", "items": schema}, schema) if is_stream else (schema, None)
+    if not is_stream:
+        return schema, None, None
+    return {"type": "array", "items": schema}, schema, returned
 
 
 def _result_annotation(served: Served) -> Any:

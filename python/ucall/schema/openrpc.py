@@ -46,6 +46,8 @@ def _method(method: Method) -> Json:
         made["x-params-unknown"] = True
     if method.item is not None:
         made |= {"x-stream": True, "x-item": draft_07(method.item)}
+    if method.returned is not None:
+        made["x-returned"] = draft_07(method.returned)
     return made
 
 
