@@ -96,7 +96,7 @@ typedef bool (*ucall_auth_callback_t)(ucall_request_t request, ucall_callback_ta
 /*
  * Gets a line of the log, which ends with a NUL. It may run on any thread, also on one that replies
  * to a deferred call, one at a time for each kind of line, and must not call functions of the
- * library but `ucall_stop` and `ucall_wake`.
+ * library but `ucall_drain`, `ucall_stop` and `ucall_wake`.
  */
 typedef void (*ucall_log_callback_t)(ucall_str_t line, size_t length, ucall_callback_tag_t tag);
 
@@ -467,6 +467,16 @@ bool ucall_take_calls(ucall_server_t server, uint16_t thread);
  * freed server.
  */
 void ucall_stop(ucall_server_t server);
+
+/*
+ * Has all threads return from `ucall_take_calls` once the calls that have arrived are answered: the
+ * server accepts no further connections, and tells clients of raw TCP and WebSocket to send no
+ * more, by the notification $/drain. Calls that arrive later get -32002, or 503. Deferred calls get
+ * up to `timeout_ms` to be replied to and released, then they are cancelled, and their callers get
+ * -32007. May be called where `ucall_stop` may, which ends a drain. A second call has no effect.
+ * Threads that take single turns go on with them until they return false.
+ */
+void ucall_drain(ucall_server_t server, uint64_t timeout_ms);
 
 /*
  * Stops the server, waits for the other threads that serve, closes its connections and port, and

@@ -63,6 +63,24 @@ def test_a_call_that_outlives_its_callback_answers_nobody_else(later, thread):
     assert "ucall_call_defer" in later.errors
 
 
+def test_a_drain_waits_for_deferred_calls(later):
+    with Client(later.port) as client:
+        client.submit("keep", {"text": "kept"})
+        assert client.call("drain", {"timeout_ms": 60_000, "answers": True}) == 1
+        assert client.message()["result"] == "kept"
+        assert client.rest() == b"" and client.drain_notices
+    assert later.wait() == 0
+
+
+def test_a_drain_abandons_calls_at_its_end(later):
+    with Client(later.port) as client:
+        client.submit("keep", {"text": "late"})
+        assert client.call("drain", {"timeout_ms": 1}) == 1
+        assert client.message()["error"]["code"] == -32007
+        assert client.rest() == b""
+    assert later.wait() == 0
+
+
 def test_a_deferred_call_without_reply_gets_an_error(later):
     with Client(later.port) as client:
         client.submit("keep", {"no text": 1})

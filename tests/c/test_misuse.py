@@ -16,7 +16,7 @@ HANDLES = {
     "ucall_writer_t": "writer",
 }
 #: They end the program's use of the handle, so they get NULL alone.
-ENDING = {"ucall_free", "ucall_stop", "ucall_writer_free"}
+ENDING = {"ucall_drain", "ucall_free", "ucall_stop", "ucall_writer_free"}
 #: They return a handle that must be released.
 RELEASED_BY = {
     "ucall_call_defer": "ucall_call_release",

@@ -159,6 +159,10 @@ impl Handler for CallbackHandler {
         self.calls.limit().clone()
     }
 
+    fn abandon(&mut self) {
+        self.abandon_all();
+    }
+
     fn memory_budget(&self) -> MemoryBudget {
         self.calls.budget().clone()
     }

@@ -4,7 +4,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_server::Publisher;
+use ucall_proto::RpcError;
+use ucall_server::{Publisher, Token};
 
 use crate::auth::{Auth, User};
 use crate::boundary::Error;
@@ -64,11 +65,24 @@ impl CallbackHandler {
     #[cold]
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
-            if let Some(state) = self.calls.find(token) {
-                state.cancel();
-            }
-            self.calls.outcomes().send(token, Outcome::Reply(Err(deadline.error())));
+            self.end_call(token, deadline.error());
         }
+    }
+
+    /// Answers all deferred calls, and cancels them.
+    #[cold]
+    pub(crate) fn abandon_all(&mut self) {
+        for token in self.calls.all() {
+            let error = RpcError::new(RpcError::ABORTED, "Aborted").expected("the server stops");
+            self.end_call(token, error);
+        }
+    }
+
+    fn end_call(&mut self, token: Token, error: RpcError) {
+        if let Some(state) = self.calls.find(token) {
+            state.cancel();
+        }
+        self.calls.outcomes().send(token, Outcome::Reply(Err(error)));
     }
 
     /// Lets streams send as much as was taken of them.

@@ -41,7 +41,7 @@ const SIZE_MAX: usize = 64 << 10;
 /// Counts above this one mean no limit, and can be added without an overflow.
 const COUNT_MAX: usize = isize::MAX as usize / 2;
 /// A century. Times above it mean no limit, and can be added to any moment.
-const TIME_MAX_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+pub(crate) const TIME_MAX_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 
 /// `ucall_config_t`; the header explains each field. Zero means the default.
 #[derive(Clone, Copy, Debug)]

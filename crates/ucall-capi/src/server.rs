@@ -6,6 +6,7 @@
 //! back into the server, is rejected, and [`Server::shut_down`] waits for all threads.
 
 use std::io;
+use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,19 +15,24 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::xdp::{QueueShare, XdpProgram};
 use ucall_engine::{Address, Bound, EngineKind, Listener, Sharing, UnixFile, Waker, bind_udp};
-use ucall_server::{AnyWorker, Procedures, ServerMessage, Stats, Turn, WorkerConfig, XdpConfig};
+use ucall_proto::Drain;
+use ucall_server::{
+    AnyWorker, Message, Procedures, ServerMessage, Stats, Turn, WorkerConfig, XdpConfig,
+};
 
 use crate::auth::Auth;
 use crate::boundary::{Error, ErrorCode};
 use crate::callback::Callback;
 use crate::callback_handler::CallbackHandler;
-use crate::config::Config;
+use crate::config::{Config, TIME_MAX_MS};
 use crate::engine;
 use crate::log::Log;
 use crate::poll_descriptor::PollDescriptor;
 use crate::stop::{StopSignal, keep_errno};
 use crate::turn_control::TurnControl;
 
+/// For how long a drain serves calls whose clients could not know of it.
+const DRAIN_IDLE_TIME: Duration = Duration::from_millis(100);
 /// How many free ports of TCP are tried for one that is free for UDP, too.
 const PORTS_TRIED_MAX: usize = 100;
 
@@ -99,6 +105,7 @@ struct WorkerRunner {
     owner: u64,
     /// The engine that it runs on.
     engine: EngineKind,
+    is_draining: bool,
 }
 
 // SAFETY: a worker has no thread-local memory, and its lock admits one thread at a time. Only its
@@ -190,6 +197,14 @@ impl Server {
     /// Requests the stop, on any thread or in a signal handler.
     pub(crate) fn stop(&self) {
         self.control.stop.request();
+    }
+
+    /// Requests the drain, on any thread or in a signal handler.
+    pub(crate) fn drain(&self, timeout_ms: u64) {
+        self.control.stop.request_drain(timeout_ms.min(TIME_MAX_MS));
+        for number in 0..self.slots.len() {
+            self.wake(number as u16);
+        }
     }
 
     /// Ends the wait of a thread, on any thread or in a signal handler.
@@ -335,7 +350,7 @@ impl SlotGuard<'_> {
         let server = self.server;
         let poll = self.slot.poll.get();
         let Some(runner) = self.runner(server.engine)? else { return Ok(false) };
-        let ended = match run(&mut runner.worker, mode, &server.control) {
+        let ended = match runner.run(mode, &server.control) {
             Ok(Some(turn)) => match runner.return_to_program(poll, turn, &server.control) {
                 Ok(()) => return Ok(true),
                 Err(error) => Err(error),
@@ -373,7 +388,9 @@ impl SlotGuard<'_> {
     /// The worker of this thread, created on that engine if there is none; `None` if the slot is
     /// closed.
     fn runner(&mut self, engine: EngineKind) -> Result<Option<&mut WorkerRunner>, Error> {
-        if self.server.control.stop.is_requested() {
+        let stop = &self.server.control.stop;
+        let has_worker = matches!(*self.state, SlotState::Running(_));
+        if stop.is_requested() || stop.is_ending() && !has_worker {
             *self.state = SlotState::Closed;
         }
         if let SlotState::Empty(_) = &*self.state {
@@ -401,12 +418,47 @@ impl SlotGuard<'_> {
             self.slot.wake();
         }
         let owner = self.thread;
-        *self.state = SlotState::Running(WorkerRunner { worker, owner, engine });
+        let is_draining = false;
+        *self.state = SlotState::Running(WorkerRunner { worker, owner, engine, is_draining });
         Ok(())
     }
 }
 
 impl WorkerRunner {
+    /// Takes turns, and returns the last one; `None` when the server was stopped.
+    fn run(&mut self, mode: RunMode, control: &TurnControl) -> io::Result<Option<Turn>> {
+        let has_figures = control.log.has_figures();
+        let until = match mode {
+            RunMode::OneTurn(until) => until,
+            RunMode::UntilStopped => None,
+        };
+        loop {
+            let line = has_figures.then(|| control.log.next_line_at());
+            let turn = self.worker.turn(earlier(line, until))?;
+            if has_figures {
+                control.write_line_if_due();
+            }
+            if (turn.stopped || control.stop.is_ending()) && self.has_ended(&turn, &control.stop) {
+                return Ok(None);
+            }
+            if mode != RunMode::UntilStopped {
+                return Ok(Some(turn));
+            }
+        }
+    }
+
+    /// Whether the worker has stopped. Begins its drain if that is requested.
+    #[cold]
+    fn has_ended(&mut self, last: &Turn, stop: &StopSignal) -> bool {
+        let has_ended = last.stopped || stop.is_requested();
+        if !has_ended && !mem::replace(&mut self.is_draining, true) {
+            let timeout = Some(stop.drain_time());
+            let (mode, idle_time) = (Drain::Refusing, DRAIN_IDLE_TIME);
+            self.worker.mailbox().send(Message::Drain { mode, idle_time, timeout });
+        }
+        has_ended
+    }
+
     /// Submits what the turn has started, because the program may do other work before the next
     /// one. Its event loop, if any, then waits for that.
     fn return_to_program(
@@ -422,32 +474,6 @@ impl WorkerRunner {
         }
         let line = control.log.has_figures().then(|| control.log.next_line_at());
         poll.arm(earlier(self.worker.deadline(), line))
-    }
-}
-
-/// Takes turns, and returns the last one; `None` when the server was stopped.
-fn run(
-    worker: &mut AnyWorker<CallbackHandler>,
-    mode: RunMode,
-    control: &TurnControl,
-) -> io::Result<Option<Turn>> {
-    let has_figures = control.log.has_figures();
-    let until = match mode {
-        RunMode::OneTurn(until) => until,
-        RunMode::UntilStopped => None,
-    };
-    loop {
-        let line = has_figures.then(|| control.log.next_line_at());
-        let turn = worker.turn(earlier(line, until))?;
-        if has_figures {
-            control.write_line_if_due();
-        }
-        if turn.stopped || control.stop.is_requested() {
-            return Ok(None);
-        }
-        if mode != RunMode::UntilStopped {
-            return Ok(Some(turn));
-        }
     }
 }
 

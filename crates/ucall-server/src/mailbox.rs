@@ -24,18 +24,20 @@ pub enum Message {
         mode: Drain,
         /// For how long all calls are served, and idle connections stay open.
         idle_time: Duration,
+        /// In place of [`WorkerConfig::drain_timeout`](crate::WorkerConfig::drain_timeout).
+        timeout: Option<Duration>,
     },
 }
 
 impl Message {
     /// The drain of a program that stops its server itself, and does not want to wait.
     pub const fn drain(mode: Drain) -> Self {
-        Self::Drain { mode, idle_time: Duration::from_millis(100) }
+        Self::Drain { mode, idle_time: Duration::from_millis(100), timeout: None }
     }
 
     /// The drain of a server that is replaced: clients that call every other second learn of it by
     /// a reply, before their connection closes.
     pub const fn drain_with_idle_time(mode: Drain) -> Self {
-        Self::Drain { mode, idle_time: Duration::from_secs(2) }
+        Self::Drain { mode, idle_time: Duration::from_secs(2), timeout: None }
     }
 }

@@ -379,7 +379,9 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 Message::AttachBroker(broker) => {
                     self.driver.attach_broker(*broker, self.drain.is_some());
                 }
-                Message::Drain { mode, idle_time } => self.begin_drain(mode, idle_time),
+                Message::Drain { mode, idle_time, timeout } => {
+                    self.begin_drain(mode, idle_time, timeout);
+                }
             }
         }
         self.messages = messages;
@@ -435,7 +437,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 
     /// Begins a drain, or restricts the one under way.
     #[inline(never)]
-    fn begin_drain(&mut self, wanted: Drain, idle_time: Duration) {
+    fn begin_drain(&mut self, wanted: Drain, idle_time: Duration, timeout: Option<Duration>) {
         if wanted == Drain::No {
             return;
         }
@@ -443,7 +445,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             return drain.restrict(wanted);
         }
         let context = self.driver.context_mut();
-        let (delay, timeout) = (context.config().shutdown_delay, context.config().drain_timeout);
+        let (delay, default) = (context.config().shutdown_delay, context.config().drain_timeout);
+        let timeout = timeout.unwrap_or(default);
         // A successor accepts already, so health checks need not announce the drain.
         let delay = if wanted == Drain::Serving { Duration::ZERO } else { delay };
         self.drain = Some(DrainState::new(wanted, context.now(), delay, idle_time, timeout));

@@ -1,5 +1,8 @@
 /* Deferred calls, which reply when a test asks for it, or after the server has been freed. */
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "serving.h"
 
@@ -95,6 +98,39 @@ static void cancelled(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_call_reply_i64(call, found);
 }
 
+static uint16_t port;
+
+/* Replies to the calls that are kept when no connection is accepted any more. */
+static void *answer_when_closed(void *none) {
+    struct sockaddr_in address = {0};
+    int refused = 0;
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    while (!refused) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        refused = connect(client, (struct sockaddr *)&address, sizeof address);
+        close(client);
+    }
+    while (count) answer(kept[--count]);
+    return none;
+}
+
+/* drain(timeout_ms, answers) */
+static void drain(ucall_call_t call, ucall_callback_tag_t tag) {
+    bool answers = false;
+    uint64_t timeout_ms = 0;
+    pthread_t thread;
+    (void)tag;
+    ucall_param_named_bool(call, "answers", 0, &answers);
+    ucall_param_named_u64(call, "timeout_ms", 0, &timeout_ms);
+    if (answers && pthread_create(&thread, NULL, answer_when_closed, NULL)) abort();
+    if (answers) pthread_detach(thread);
+    ucall_drain(NULL, 1);
+    ucall_drain(server, timeout_ms);
+    ucall_call_reply_i64(call, count);
+}
+
 /* The milliseconds until this call's deadline; -1 without a deadline. */
 static void time_left(ucall_call_t call, ucall_callback_tag_t tag) {
     int64_t deadline;
@@ -115,10 +151,11 @@ int main(int argc, char **argv) {
     config.max_running_calls = argc > 3 ? (size_t)atoi(argv[3]) : KEPT_MAX;
     procedure_t const procedures[] = {
         {"keep", keep}, {"answer_all", answer_all}, {"answer_last", answer_last},
-        {"outlive", outlive}, {"use", use},
+        {"outlive", outlive}, {"use", use}, {"drain", drain},
         {"kept", how_many_are_kept}, {"cancelled", cancelled}, {"time_left", time_left},
     };
     if (!start(&config, procedures, COUNT(procedures))) return 1;
+    port = config.port;
     int status = serve(&config);
     /* The server has been freed: all calls are cancelled, and may still be replied to. */
     for (int at = 0; at < count; ++at)

@@ -260,6 +260,18 @@ pub unsafe extern "C" fn ucall_stop(server: *const Server) {
     }
 }
 
+/// Drains all threads, then stops them. Async-signal-safe, so it must not allocate, lock or panic.
+///
+/// # Safety
+/// `server` is NULL or alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_drain(server: *const Server, timeout_ms: u64) {
+    // SAFETY: our caller says that it is NULL or alive.
+    if let Some(server) = unsafe { server.as_ref() } {
+        server.drain(timeout_ms);
+    }
+}
+
 /// Stops a server and frees it.
 ///
 /// # Safety
