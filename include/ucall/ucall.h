@@ -711,6 +711,10 @@ void ucall_call_reply_error_out_of_memory(ucall_call_t call);
 /* -32603 "Internal error" */
 void ucall_call_reply_error_unknown(ucall_call_t call);
 
+/* Writes a warning to the log: `procedure "NAME"`, and the text. Equal ones are limited to one a
+ * second. */
+void ucall_call_warn(ucall_call_t call, ucall_str_t text, size_t length);
+
 /*
  * Defers a call, to be answered later on any thread. The program owns the returned call: it reads
  * its params and replies to it as to any call, then releases it by `ucall_call_release`. The

@@ -32,6 +32,23 @@ def test_whatever_is_thrown_is_an_error_reply(built, engine):
     with serving([program, engine]) as server, Client(server.port) as client:
         for name in ("number", "text"):
             assert client.error_of(name) == {"code": -32603, "message": "Internal error"}
+        assert client.error_of("exception") == {"code": -32603, "message": "Internal error"}
+    for name, text in (("number", "no std::exception"), ("exception", "the reason")):
+        assert f'procedure "{name}" threw: {text}' in server.errors
+
+
+def test_what_programmers_of_cpp_write_first(built, engine):
+    program = built(harness.PROGRAMS / "thrown.cpp")
+    with serving([program, engine]) as server, Client(server.port) as client:
+        assert client.call("constant") == 42
+        assert client.call("add", [2**31 - 100, -3, 5]) == 2**31 - 98
+        for wrong in ([2**31, 0, 0], [0, -(2**15) - 1, 0], [0, 0, 256], [0, 0, -1], [0, 0], [1.5]):
+            assert client.error_of("add", wrong)["code"] == -32602
+        assert client.call("echo", {"text": "a\0b"}) == "a\0b"
+        assert client.call("echo", {"text": ""}) == ""
+        assert client.call("echo", {"text": None}) is client.call("echo") is None
+        assert client.error_of("echo", {"text": 1})["code"] == -32602
+        assert client.call("half") == 0.75 and client.call("half", {"number": 3}) == 1.5
 
 
 def test_classes_of_cpp_fail_with_a_code(built):

@@ -250,8 +250,9 @@ impl<'a, 'r> Call<'a, 'r> {
         self.reply_path = reply_path;
     }
 
+    /// Logs a warning that begins with the name of the procedure.
     #[cold]
-    fn warn(&self, what: &str) {
+    pub(crate) fn warn(&self, what: &str) {
         let (log, procedure) = match &self.data {
             CallData::Live { handler, procedure, .. } => (&handler.log, *procedure),
             CallData::Deferred(data) => (&data.handle.log, &data.procedure),

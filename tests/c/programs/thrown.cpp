@@ -1,4 +1,4 @@
-// Serves functions that throw what is no std::exception: thrown posix|uring.
+// Serves functions that throw, and that use the classes as is natural in C++17: thrown posix|uring.
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +17,17 @@ int main(int argc, char **argv) {
     ucall::server server(config);
     server.add("number", [](ucall::call) { throw 42; });
     server.add("text", [](ucall::call) { throw "a secret"; });
+    server.add("exception", [](ucall::call) { throw std::runtime_error("the reason"); });
+    server.add("add", [](ucall::call call) {
+        call.reply(call.param<int>(0) + call.param<short>(1) + call.param<unsigned char>(2));
+    });
+    server.add("constant", [](ucall::call call) { call.reply(42); });
+    server.add("echo", [](ucall::call call) {
+        call.reply(call.param<std::optional<std::string_view>>("text"));
+    });
+    server.add("half", [](ucall::call call) {
+        call.reply(call.param<std::optional<float>>("number").value_or(1.5f) / 2);
+    });
     running = &server;
     std::signal(SIGTERM, stop);
     std::printf("listening on %d\n", server.port());

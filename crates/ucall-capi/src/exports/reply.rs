@@ -211,6 +211,24 @@ pub unsafe extern "C" fn ucall_call_reply_error_data(
     unsafe { with_call(call, reply) }
 }
 
+/// Writes a warning of a call to the log.
+///
+/// # Safety
+/// `call` is NULL, or alive and used by this thread alone; `text` is NULL or readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucall_call_warn(call: CallHandle, text: *const c_char, length: usize) {
+    catch_panic((), || {
+        // SAFETY: our caller says that it is NULL or readable.
+        if let Ok(text) = unsafe { bytes(text, length) } {
+            let text = String::from_utf8_lossy(text);
+            // SAFETY: our caller says that it is alive and ours alone.
+            if let Some(call) = unsafe { call.as_ref() } {
+                call.warn(&text);
+            }
+        }
+    });
+}
+
 /// # Safety
 /// As for the exports.
 unsafe fn reply_standard_error(call: CallHandle, code: i64, message: &'static str) {
