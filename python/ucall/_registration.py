@@ -100,8 +100,10 @@ def register(
     Raises:
         TypeError: The function cannot run in the requested way; the message names it.
     """
-    is_async = _signature.is_async(function)
-    yields = _signature.yields(function)
+    is_async, yields = _signature.is_async(function), _signature.yields(function)
+    is_wrapper = batch is None and _signature.is_plain_wrapper(function)
+    if is_wrapper and (threads or pool is not None):  # It runs as what it is itself.
+        is_async = yields = is_wrapper = False
     _check_conflicts(name, is_async, yields, threads, pool)
     if not yields:
         stream.check_unused(name)
@@ -125,6 +127,10 @@ def register(
         in_process = function if spans is None else spans.in_process(function)
         submit = pool.submitter(in_process, timeout_ms)
         return _traced(Registration(submit, signature, "future", None, None, hints), spans)
+    if is_wrapper:
+        from ucall import _wrappers
+
+        function = _wrappers.adapt(function, is_async, yields)
     return _traced(Registration(function, signature, mode, None, described, hints), spans)
 
 

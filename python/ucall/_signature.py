@@ -91,18 +91,45 @@ def _check_runnable(function: Callable[..., object], name: str) -> None:
 
 def is_async(function: Callable[..., object]) -> bool:
     """Whether a call returns a coroutine or an async generator."""
-    return _is_any(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return _kind_of(function)[0]
 
 
 def yields(function: Callable[..., object]) -> bool:
     """Whether a call returns a generator, plain or async."""
-    return _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return _kind_of(function)[1]
 
 
-def _is_any(function: Callable[..., object], *kinds: Callable[[object], bool]) -> bool:
-    """Whether the function, or the one that it wraps, is of one of these kinds."""
-    codes = (underlying_function(function), function)
-    return any(kind(code) for kind in kinds for code in codes)
+def is_plain_wrapper(function: Callable[..., object]) -> bool:
+    """Whether a plain function wraps one that is async or a generator, so that what it returns
+    decides: the coroutine or the generator of that, or what it has made of them."""
+    return _own_kind(function) == _PLAIN != _kind_of(function)
+
+
+_PLAIN = (False, False)
+
+
+def _kind_of(function: Callable[..., object]) -> tuple[bool, bool]:
+    """Whether it is async, and whether it yields: its own kind, and that of the function that it
+    wraps if it is plain itself."""
+    own = _own_kind(function)
+    return _kind(underlying_function(function)) if own == _PLAIN else own
+
+
+def _own_kind(function: Callable[..., object]) -> tuple[bool, bool]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    kind = _kind(function)
+    if kind == _PLAIN and not inspect.isroutine(function):
+        return _kind(type(function).__call__)
+    return kind
+
+
+def _kind(function: Callable[..., object]) -> tuple[bool, bool]:
+    is_async_generator = inspect.isasyncgenfunction(function)
+    return (
+        is_async_generator or inspect.iscoroutinefunction(function),
+        is_async_generator or inspect.isgeneratorfunction(function),
+    )
 
 
 def underlying_function(function: Callable[..., object]) -> Callable[..., object]:
@@ -130,8 +157,9 @@ def evaluate_annotations(function: Callable[..., object], name: str) -> dict[str
         TypeError: The function cannot be served; the message names it.
     """
     _check_runnable(function, name)
+    signed = _given_signature(function)
     function = underlying_function(function)
-    raw = _raw_annotations(function)
+    raw = _raw_annotations(function) if signed is None else _annotations_in(signed)
     result = {"return": raw.pop("return")} if "return" in raw else {}
     known = getattr(function, "__globals__", {})
     holder = types.SimpleNamespace(__annotations__=raw)
@@ -166,6 +194,30 @@ def _raw_annotations(function: Callable[..., object]) -> dict[str, object]:
         form = annotationlib.Format.FORWARDREF
         return annotationlib.get_annotations(function, format=form)
     return dict(getattr(function, "__annotations__", None) or {})
+
+
+def _given_signature(function: Callable[..., object]) -> inspect.Signature | None:
+    """The ``__signature__`` that `inspect.signature` finds before it comes to a function's own."""
+    while True:
+        if isinstance(getattr(function, "__dict__", {}).get("__signature__"), inspect.Signature):
+            return inspect_signature(function)
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        else:
+            return None
+
+
+def _annotations_in(signature: inspect.Signature) -> dict[str, object]:
+    annotations: dict[str, object] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if parameter.annotation is not inspect.Parameter.empty
+    }
+    if signature.return_annotation is not inspect.Signature.empty:
+        annotations["return"] = signature.return_annotation
+    return annotations
 
 
 def _enclosing_names(function: Callable[..., object]) -> dict[str, object]:

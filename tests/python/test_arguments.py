@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -187,6 +189,74 @@ def test_wrapped_functions_are_called_through_their_wrapper(serve_once: Any) -> 
     with Wire(serve_once(doubled(plain)).port) as wire:
         assert wire.result("plain", {"a": 5, "b": 3}) == 4
         assert wire.error("plain", {"a": "5", "b": 3})["code"] == -32602
+
+
+class Marked:
+    """Async, around a plain function: as asgiref's ``sync_to_async``."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+def test_wrappers_may_be_of_another_kind_than_what_they_wrap(serve_once: Any) -> None:
+    async def asynchronous(n: int) -> int:
+        return n
+
+    def counting(n: int) -> Iterator[int]:
+        yield from range(n)
+
+    async def counting_async(n: int) -> AsyncIterator[int]:
+        for number in range(n):
+            yield number
+
+    def decorated(function: Any, make: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return make(function(*args))
+
+        return wrapper
+
+    @functools.wraps(counting_async)
+    async def collected(*args: Any) -> Any:
+        return [item async for item in counting_async(*args)]
+
+    server = serve_once()
+    unchanged: Any = lambda made: made  # noqa: E731
+    for name, function, make in (
+        ("passed", asynchronous, unchanged),
+        ("listed", counting, list),
+        ("streamed", counting, unchanged),
+        ("streamed_async", counting_async, unchanged),
+        ("pair", counting_async, lambda _: (0, 1)),
+    ):
+        server.add(decorated(function, make), name=name)
+    server.add(decorated(asynchronous, asyncio.run), name="in_thread", threads=True)
+    server.add(collected)
+    server.add(Marked(positional_only), name="marked")
+    with Wire(server.port) as wire:
+        for name in ("passed", "in_thread"):
+            assert wire.result(name, [2]) == 2
+        assert wire.result("marked", [2]) == [2, 2, 3]
+        for name in ("listed", "streamed", "streamed_async", "pair", "counting_async"):
+            assert wire.result(name, [2]) == [0, 1]
+        assert wire.error("passed", ["2"])["code"] == -32602
+
+
+def test_a_given_signature_has_names_and_types(serve_once: Any) -> None:
+    def wrapper(**given: Any) -> Any:
+        return given
+
+    functools.update_wrapper(wrapper, plain)
+    number = inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY, annotation="int")
+    anything = inspect.Parameter("a", inspect.Parameter.KEYWORD_ONLY)
+    wrapper.__signature__ = inspect.Signature([number, anything])  # type: ignore[attr-defined]
+    with Wire(serve_once(wrapper).port) as wire:
+        assert wire.result("plain", {"n": 1, "a": "x"}) == {"n": 1, "a": "x"}
+        assert wire.error("plain", {"n": "x", "a": 1})["data"] == "params.n: expected int, got str"
 
 
 def test_builtins_without_a_signature_take_any_params(serve_once: Any) -> None:
