@@ -664,17 +664,21 @@ class QueueCore:
         tls: TlsSettings | ClientTlsSettings | None = None,
         broker: tuple[str, str | None, str | None] | None = None,
     ) -> Self: ...
-    def put(self, data: Any, *peers: uuid.UUID) -> Future:
+    def put(self, data: Any, *peers: uuid.UUID, copy: bool = False) -> Future:
         """Enqueues an object for these peers, or for all. Waits only with ``full="block"``.
 
-        Do not change the object until the future is done.
+        Arrays and buffers of up to 64 KiB are copied. Do not change longer ones until the future is
+        done: they are sent from where they are.
+
+        Args:
+            copy: Copies longer ones, too.
 
         Raises:
             ucall.queue.FullError: The queue is full.
             ucall.queue.RefusedError: A peer does not allow a class or a function in it.
             ValueError: It is longer than ``message_size``.
         """
-    def _put_nowait(self, data: Any, *peers: uuid.UUID) -> Future: ...
+    def _put_nowait(self, data: Any, *peers: uuid.UUID, copy: bool = False) -> Future: ...
     def get(self, *peers: uuid.UUID, timeout: float | None = None) -> Message:
         """Waits for the next message, of these peers if there are any.
 

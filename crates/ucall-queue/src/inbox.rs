@@ -11,20 +11,33 @@ use ucall_engine::EventCount;
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::message::Incoming;
+use crate::turns::Turns;
 
-/// The messages of all sessions, in the order of their arrival.
+/// Messages that are taken before those that have arrived meanwhile get their turns.
+const TAKEN_MAX: usize = 64;
+
+/// The messages of all sessions, whose peers take turns.
 #[derive(Default)]
 pub struct Inbox {
     /// Messages that the session's thread added. Locked briefly, so that it never waits for `take`.
     added: Mutex<VecDeque<Incoming>>,
     /// Messages that `take` moved here from `added`, many at a time.
-    batch: Mutex<VecDeque<Incoming>>,
+    batch: Mutex<Batch>,
     /// The weight of all messages that are not taken, also of peers whose session is over.
     weight: AtomicUsize,
     /// Why no message will arrive any more, and the only peer of a client.
     closed: OnceLock<(Option<Identity>, Failure)>,
     /// Notified of messages and of the close.
     arrived: EventCount,
+}
+
+#[derive(Default)]
+struct Batch {
+    turns: Turns,
+    /// What is moved, so that `added` is not locked meanwhile.
+    moved: VecDeque<Incoming>,
+    /// Messages that were taken since the last move.
+    taken: usize,
 }
 
 /// The result of [`Inbox::take`].
@@ -45,20 +58,15 @@ impl Inbox {
         // Read before the messages, so that those that arrived before the close are found.
         let closed = self.closed.get();
         let mut batch = lock(&self.batch);
-        if batch.is_empty() || !peers.is_empty() {
-            let mut added = lock(&self.added);
-            if batch.is_empty() {
-                std::mem::swap(&mut *added, &mut *batch);
-            } else {
-                batch.append(&mut added);
-            }
+        if batch.turns.is_empty() || !peers.is_empty() || batch.taken >= TAKEN_MAX {
+            let Batch { turns, moved, taken } = &mut *batch;
+            std::mem::swap(&mut *lock(&self.added), moved);
+            turns.append(moved);
+            *taken = 0;
         }
-        let position = match peers {
-            [] => 0,
-            _ => batch.iter().position(|it| peers.contains(&it.peer)).unwrap_or(usize::MAX),
-        };
-        let found = if position == 0 { batch.pop_front() } else { batch.remove(position) };
-        let has_more = !batch.is_empty();
+        let found = batch.turns.pop(peers);
+        batch.taken += 1;
+        let has_more = !batch.turns.is_empty();
         drop(batch);
         match found {
             Some(message) => {
@@ -125,5 +133,71 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Inbox")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::delivery_state::ReceiveCredit;
+    use crate::frame::Encoding;
+    use crate::message::{Body, Segment};
+    use crate::options::Acknowledge;
+
+    const LOUD: Identity = Identity([1; 16]);
+    const QUIET: Identity = Identity([2; 16]);
+
+    fn messages(peer: Identity, sequences: std::ops::Range<u64>) -> VecDeque<Incoming> {
+        let credit = Arc::new(ReceiveCredit::new(0, 0, Acknowledge::Received));
+        let message = |sequence| Incoming {
+            peer,
+            credit: credit.clone(),
+            sequence,
+            weight: 1,
+            encoding: Encoding::Bytes,
+            redelivered: false,
+            body: Body::One(Segment::Shared(bytes::Bytes::new())),
+        };
+        sequences.map(message).collect()
+    }
+
+    fn take(inbox: &Inbox, peers: &[Identity]) -> Option<(Identity, u64)> {
+        match inbox.take(peers) {
+            TakeResult::Message(message) => Some((message.peer, message.sequence)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_quiet_peer_does_not_wait_behind_the_messages_of_a_loud_one() {
+        let inbox = Inbox::default();
+        inbox.push(&mut messages(LOUD, 0..10_000));
+        assert_eq!(take(&inbox, &[]), Some((LOUD, 0)));
+        inbox.push(&mut messages(QUIET, 0..3));
+        inbox.push(&mut messages(LOUD, 10_000..10_010));
+        let taken: Vec<_> = std::iter::from_fn(|| take(&inbox, &[])).collect();
+        let quiet: Vec<_> = (0..taken.len()).filter(|at| taken[*at].0 == QUIET).collect();
+        assert!(quiet.len() == 3 && quiet[2] < TAKEN_MAX + 6, "taken at {quiet:?}");
+        // Each peer's are in order, and none is lost.
+        for (peer, sequences) in [(LOUD, 1..10_010), (QUIET, 0..3)] {
+            let of_peer = taken.iter().filter(|(sender, _)| *sender == peer).map(|(_, it)| *it);
+            assert!(of_peer.eq(sequences), "{peer}");
+        }
+        assert!(taken.len() == 10_012 && inbox.is_empty());
+    }
+
+    #[test]
+    fn the_named_peers_take_turns_alone() {
+        let inbox = Inbox::default();
+        let other = Identity([3; 16]);
+        inbox.push(&mut messages(LOUD, 0..3));
+        inbox.push(&mut messages(QUIET, 0..1));
+        inbox.push(&mut messages(other, 0..1));
+        let named = [QUIET, LOUD];
+        let taken: Vec<_> = std::iter::from_fn(|| take(&inbox, &named)).collect();
+        assert_eq!(taken, [(LOUD, 0), (QUIET, 0), (LOUD, 1), (LOUD, 2)]);
+        assert_eq!(take(&inbox, &[]), Some((other, 0)));
     }
 }

@@ -42,6 +42,7 @@ mod shared;
 #[cfg(not(target_os = "linux"))]
 #[path = "shared/unsupported.rs"]
 mod shared;
+mod turns;
 mod unacknowledged;
 
 pub use accepted_names::AcceptedNames;

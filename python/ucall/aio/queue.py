@@ -87,14 +87,17 @@ class Communicator:
         """The ids of the current peers."""
         return self._queue.peers()
 
-    def put(self, data: Any, *peers: uuid.UUID) -> asyncio.Future[None]:
+    def put(self, data: Any, *peers: uuid.UUID, copy: bool = False) -> asyncio.Future[None]:
         """Enqueues an object and returns a future, which need not be awaited.
+
+        Do not change arrays and buffers of more than 64 KiB until it is done, unless ``copy`` is
+        set.
 
         Cancelling the future cancels the message, unless it is on the wire. If the queue is full,
         ``full="block"`` raises `FullError`, because an event loop must not wait.
         """
         loop = self._attach()
-        receipt: Future = self._queue._put_nowait(data, *peers)
+        receipt: Future = self._queue._put_nowait(data, *peers, copy=copy)
         awaited: asyncio.Future[None] = loop.create_future()
         self._puts[receipt] = awaited
         self._queue._watch(receipt)

@@ -59,7 +59,7 @@ def test_each_protocol_has_its_classes(protocol: nq.Protocol) -> None:
             continue
         assert issubclass(kind, ucall.queue.core.Communicator)
         parameters = inspect.signature(kind.put).parameters
-        assert [str(it) for it in parameters.values()][-2:] == ["data", "*peers"]
+        assert [str(it) for it in parameters.values()][-3:] == ["data", "*peers", "copy=False"]
     for name in ("Stream", "PickleSerializer", "BytesSerializer"):
         assert getattr(nq, name) is getattr(ucall.queue.utils.stream, name)
 

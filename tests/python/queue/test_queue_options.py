@@ -106,7 +106,7 @@ def test_get_merge_gives_load_one_chunk(pairs: Pairs, merge: bool) -> None:
 
 @pytest.mark.parametrize("merge", [True, False])
 def test_put_merge_joins_the_chunks_of_dump(pairs: Pairs, merge: bool) -> None:
-    pieces = [bytearray(b"a" * 10_000), bytearray(b"b" * 10_000)]
+    pieces = [bytearray(b"a" * 100_000), bytearray(b"b" * 100_000)]
     serialization = nq.SerializationOptions(
         dump=lambda _: nq.Stream(pieces), load=lambda stream: stream.read()
     )
@@ -115,10 +115,10 @@ def test_put_merge_joins_the_chunks_of_dump(pairs: Pairs, merge: bool) -> None:
     )
     client.put(None)
     # Programs must not do this; here it shows that the message is sent without a copy.
-    pieces[0][:] = b"c" * 10_000
+    pieces[0][:] = b"c" * 100_000
     server = pairs.server(netloc=client.options.netloc, serialization=serialization)
     first = b"a" if merge else b"c"
-    assert server.get(timeout=WAIT_S).data == first * 10_000 + b"b" * 10_000
+    assert server.get(timeout=WAIT_S).data == first * 100_000 + b"b" * 100_000
 
 
 def test_transport_size_bounds_untaken_messages(pairs: Pairs) -> None:

@@ -39,6 +39,8 @@ use crate::ffi;
 
 /// Bytes up to this length are copied; longer ones are sent from the object's memory.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
+/// Memory that may change is copied up to this length, so that a program may use it again.
+const COPIED_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// The number of ids that are cached as objects.
 const CACHED_IDS_MAX: usize = 4096;
 
@@ -141,31 +143,37 @@ impl QueueCore {
 
     /// Enqueues an object for these peers, or for all. Waits only with ``full="block"``.
     ///
-    /// Do not change the object until the future is done.
+    /// Arrays and buffers of up to 64 KiB are copied. Do not change longer ones until the future is
+    /// done: they are sent from where they are.
+    ///
+    /// Args:
+    ///     copy: Copies longer ones, too.
     ///
     /// Raises:
     ///     ucall.queue.FullError: The queue is full.
     ///     ucall.queue.RefusedError: A peer does not allow a class or a function in it.
     ///     ValueError: It is longer than ``message_size``.
-    #[pyo3(signature = (data, *peers))]
+    #[pyo3(signature = (data, *peers, copy = false))]
     fn put<'py>(
         &self,
         py: Python<'py>,
         data: &Bound<'py, PyAny>,
         peers: &Bound<'py, PyTuple>,
+        copy: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.enqueue(py, data, peers, self.blocks)
+        self.enqueue(py, data, peers, copy, self.blocks)
     }
 
     /// Like `put`, but raises `FullError` instead of waiting.
-    #[pyo3(signature = (data, *peers))]
+    #[pyo3(signature = (data, *peers, copy = false))]
     fn _put_nowait<'py>(
         &self,
         py: Python<'py>,
         data: &Bound<'py, PyAny>,
         peers: &Bound<'py, PyTuple>,
+        copy: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.enqueue(py, data, peers, false)
+        self.enqueue(py, data, peers, copy, false)
     }
 
     /// Waits for the next message, of these peers if there are any.
@@ -388,6 +396,7 @@ impl QueueCore {
         py: Python<'py>,
         data: &Bound<'py, PyAny>,
         peers: &Bound<'py, PyTuple>,
+        copy: bool,
         waits: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         pinned_buffers::release_pending(py);
@@ -406,7 +415,7 @@ impl QueueCore {
                 self.send(py, &peers, &Outgoing::copied(encoding, bytes), waits)?
             }
         } else {
-            self.put_dumped(py, data, &peers, waits)?
+            self.put_dumped(py, data, &peers, copy, waits)?
         };
         let future = ffi::call(self.future_type.bind(py), [])?;
         let core = future.cast::<Receipt>()?;
@@ -420,8 +429,10 @@ impl QueueCore {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         peers: &[Identity],
+        copy: bool,
         waits: bool,
     ) -> PyResult<ucall_queue::Receipt> {
+        let copied_bytes_max = if copy { usize::MAX } else { COPIED_BUFFER_BYTES_MAX };
         let dumped = ffi::call(self.dump.bind(py), [data])?;
         let (chunks, buffers) = dumped.extract::<(Bound<'_, PyList>, Bound<'_, PyList>)>()?;
         let encoding = Encoding::Serialized;
@@ -440,14 +451,14 @@ impl QueueCore {
         }
         let mut parts = Vec::with_capacity(chunks.len() + buffers.len());
         for chunk in &chunks {
-            parts.push(pinned_buffers::pin(&chunk)?);
+            parts.push(pinned_buffers::pin_or_copy(&chunk, copied_bytes_max)?);
         }
         let names = &sent_names(py, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())?;
         let mut segments = Vec::new();
         if !buffers.is_empty() {
             segments.push(parts.iter().map(|part| part.len() as u64).sum());
             for buffer in &buffers {
-                let part = pinned_buffers::pin(&buffer)?;
+                let part = pinned_buffers::pin_or_copy(&buffer, copied_bytes_max)?;
                 segments.push(part.len() as u64);
                 parts.push(part);
             }

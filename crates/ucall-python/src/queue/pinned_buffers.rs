@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use bytes::Bytes;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::ffi::fill_view;
 
@@ -67,6 +68,15 @@ pub(super) fn pin(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     let mut view = Box::new(View { buffer: ffi::Py_buffer::new(), next: ptr::null_mut() });
     fill_view(object, &mut view.buffer)?;
     Ok(Bytes::from_owner(PinnedBuffer(Some(view))))
+}
+
+/// As `pin`, but copies memory that may change and has up to `copied_bytes_max` bytes.
+pub(super) fn pin_or_copy(object: &Bound<'_, PyAny>, copied_bytes_max: usize) -> PyResult<Bytes> {
+    let pinned = pin(object)?;
+    match pinned.len() <= copied_bytes_max && !object.is_exact_instance_of::<PyBytes>() {
+        true => Ok(Bytes::copy_from_slice(&pinned)),
+        false => Ok(pinned),
+    }
 }
 
 /// Releases the views that were sent.
