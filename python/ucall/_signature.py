@@ -246,6 +246,8 @@ def _describe_parameter(
             annotation = item_of(annotation)
         if resolve_alias(annotation) is Context:
             return parameter.name, int(parameter.kind), "context", True, None
+        if getattr(typing.get_origin(annotation), "__name__", "") == "Unpack":
+            raise UnsupportedType(type_name(annotation), "write its keys as parameters")
         _check_default(parameter, annotation)
         takes = describe_annotation(annotation, registry)
     except UnsupportedType as unsupported:

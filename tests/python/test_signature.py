@@ -5,7 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Dict, List, Optional, Union  # noqa: UP035
+from typing import (  # noqa: UP035
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Dict,
+    List,
+    Optional,
+    TypedDict,
+    Union,
+    Unpack,
+)
 
 import attrs
 import msgspec
@@ -128,6 +138,10 @@ def test_a_function_without_a_name_needs_one(function: Any) -> None:
         Server(port=0).add(function)
 
 
+class Options(TypedDict):
+    limit: int
+
+
 class Query(type(pydantic.Field())):  # type: ignore[misc]
     """As FastAPI's."""
 
@@ -160,4 +174,11 @@ def test_a_default_in_metadata_is_refused() -> None:
     def search(limit: Annotated[int, pydantic.Field(default=10)]) -> None: ...
 
     with pytest.raises(TypeError, match="its default is in its metadata: write it after"):
+        Server(port=0).add(search)
+
+
+def test_unpacked_keywords_are_refused_with_a_remedy() -> None:
+    def search(**options: Unpack[Options]) -> None: ...
+
+    with pytest.raises(TypeError, match=r"parameter 'options': .* write its keys as parameters"):
         Server(port=0).add(search)

@@ -8,6 +8,7 @@ import decimal
 import enum
 import functools
 import json
+import pathlib
 import typing
 import uuid
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
+import numpy
 import pytest
 
 import ucall
@@ -130,6 +132,13 @@ VALID: list[tuple[Any, Any, Any]] = [
     (Annotated[str, msgspec.Meta(min_length=1, pattern="^a")], "ab", "ab"),
     (list[Annotated[float, "a note"]], [1.5], [1.5]),
     (collections.abc.Sequence[int], [1], [1]),
+    (collections.deque[datetime.date], ["2026-11-21"], collections.deque([DATE])),
+    (collections.deque, [1, "a"], collections.deque([1, "a"])),
+    (pathlib.PurePosixPath, "/a/b", pathlib.PurePosixPath("/a/b")),
+    (dict[pathlib.Path, int], {"a": 1}, {pathlib.Path("a"): 1}),
+    (numpy.float32, 1.5, numpy.float32(1.5)),
+    (list[numpy.uint8], [255], [numpy.uint8(255)]),
+    (numpy.bool_, True, numpy.bool_(True)),
     (tuple[bytes, bytearray], ["AAE=", "AA=="], (b"\0\1", bytearray(1))),
     (list[bytes | None], ["AAE=", None], [b"\0\1", None]),
 ]  # fmt: skip
@@ -185,6 +194,14 @@ MISMATCHES: list[tuple[Any, Any, str]] = [
     (uuid.UUID, "x" * 99, f": expected UUID, got '{'x' * 59}…"),
     (decimal.Decimal, "x", ": expected Decimal, got 'x'"),
     (set[int], ["a"], "[0]: expected int, got str"),
+    (collections.deque[int], [1, "a"], "[1]: expected int, got str"),
+    (collections.deque[int], 5, ": expected list[int], got int"),
+    (pathlib.Path, 5, ": expected path (str), got int"),
+    (pathlib.Path, "\0", ": expected path (str) without NUL"),
+    (numpy.uint8, 256, ": expected uint8, got 256"),
+    (numpy.uint8, 1.0, ": expected uint8, got float"),
+    (numpy.float32, 1e39, ": expected float32, got 1e+39"),
+    (numpy.bool_, 1, ": expected bool, got int"),
     (tuple[int, str], [1], ": expected tuple[int, str] (list of length 2), got list of length 1"),
     (tuple[int, ...], [1, "a"], "[1]: expected int, got str"),
     (list[bytes], ["?"], "[0]: expected bytes in base64, got a str that is no base64"),
@@ -258,6 +275,8 @@ REFUSED: list[tuple[Any, str]] = [
     (Callable[[], int], "collections.abc.Callable[[], int] cannot be served"),
     (collections.abc.Iterator[int], "collections.abc.Iterator[int] cannot be served"),
     (range, "range cannot be served"),
+    (dict[numpy.int64, int], "cannot be served: use int, float or str for its keys"),
+    (numpy.complex64, "complex64 cannot be served"),
     (typing.NoReturn, "typing.NoReturn cannot be served"),
     (Annotated[int, msgspec.Meta(pattern="a")], "cannot be served: can only set pattern on a str"),
     (enum.IntEnum("Huge", {"MOST": 2**64 - 1}), "cannot be served: integer values > (2**63 - 1)"),
@@ -350,6 +369,8 @@ RESULTS: list[tuple[object, Any]] = [
     (datetime.timedelta(0, 1), "PT1S"),
     (decimal.Decimal("1.10"), "1.10"),
     ({3}, [3]),
+    ([range(2), collections.deque([DATE])], [[0, 1], ["2026-11-21"]]),
+    ({pathlib.PurePosixPath("a"): pathlib.PurePosixPath("/b")}, {"a": "/b"}),
     (frozenset(), []),
     ({"all": {NUMBER}}, {"all": [str(NUMBER)]}),
     ([msgspec.Raw(b"[1]"), Holder(msgspec.Raw(b"2.0"))], [[1], {"value": 2.0}]),

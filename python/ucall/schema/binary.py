@@ -6,7 +6,7 @@ from typing import Any
 
 from ucall.schema.dialects import LOCAL
 
-__all__ = ["array_param", "array_result", "bytes_schema", "image_schema"]
+__all__ = ["array_param", "array_result", "bytes_schema", "image_schema", "number_schema"]
 
 Schema = dict[str, Any]
 
@@ -92,6 +92,13 @@ def _leaf(name: str) -> Schema | None:
         bounds = numpy.iinfo(dtype)
         return {"type": "integer", "minimum": int(bounds.min), "maximum": int(bounds.max)}
     return {"type": "number"} | _float_bounds(numpy.finfo(dtype))
+
+
+def number_schema(kind: Any) -> Schema:
+    """The schema of a NumPy scalar: as that of an item of a list for its dtype."""
+    import numpy
+
+    return _leaf(numpy.dtype(kind).name) or {}
 
 
 def _float_bounds(bounds: Any) -> Schema:

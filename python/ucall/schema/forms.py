@@ -6,12 +6,13 @@ registered type describes, has a Struct of what it takes, or of what is written 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any
 
 from ucall.types.classes import ABSENT, Argument, Constructor, constructor_of, hints_of, sort_of
-from ucall.types.forms import Forms, struct_of
+from ucall.types.forms import Forms, list_of, struct_of
 
 if TYPE_CHECKING:
     from ucall.types.classes import Part
@@ -38,7 +39,8 @@ class SchemaForms(Forms):
             part.annotation
         )
         if is_of_fields and not self._is_param:  # All fields are written but the private of attrs.
-            return sort_of(typing.get_origin(part.annotation) or part.annotation) == "attrs"
+            kind = typing.get_origin(part.annotation) or part.annotation
+            return sort_of(kind) == "attrs" or kind is collections.deque
         return super()._is_special(part)
 
     def _of_class(self, annotation: Any) -> Any:
@@ -51,6 +53,9 @@ class SchemaForms(Forms):
             for name, it in zip(known.__struct_fields__, constructor.arguments, strict=True):
                 known.__annotations__[name] = self.of(it.annotation)
         return known
+
+    def _of_deque(self, annotation: Any) -> Any:
+        return list_of(annotation, self.of)
 
     def _of_union(self, annotation: Any) -> Any:
         members = tuple(self.of(it) for it in typing.get_args(annotation))

@@ -88,6 +88,8 @@ class Schemas:
         if self.registry.is_registered(annotation):
             return {"title": annotation.__name__}
         decoder = self.registry.decoder_of(annotation)
+        if decoder is not None and decoder.form == "value":
+            return _scalar(annotation)
         if decoder is not None and "array" not in decoder.type_name:
             return binary.image_schema()
         if decoder is not None and direction == "param":
@@ -173,6 +175,13 @@ class Schemas:
             if self._written.setdefault(numbered, written) == written:
                 return numbered
         raise AssertionError("unreachable")
+
+
+def _scalar(kind: Any) -> Schema:
+    """The schema of a path or of a NumPy scalar."""
+    if not hasattr(kind, "dtype"):
+        return {"type": "string", "format": "path"}
+    return binary.number_schema(kind)
 
 
 def _with_base64(made: Schema) -> Schema:

@@ -42,12 +42,20 @@ def check(annotation: Any, registry: TypeRegistry) -> None:
     for part in walk(annotation, registry.is_registered):
         try:
             registry.decoder_of(part.annotation)
+            _check_keys(part.annotation)
             _check_metadata(part)
             kind = typing.get_origin(part.annotation) or part.annotation
             if isinstance(kind, type):
                 _check_class(kind, part, registry)
         except UnsupportedType as unsupported:
             raise UnsupportedType(part.where + unsupported.problem, unsupported.reason) from None
+
+
+def _check_keys(annotation: Any) -> None:
+    """Refuses NumPy scalars as keys: JSON's keys are texts, which none of them takes."""
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is dict and hasattr(arguments[0], "dtype"):
+        raise UnsupportedType(type_name(annotation), "use int, float or str for its keys")
 
 
 def _check_metadata(part: Part) -> None:

@@ -11,7 +11,9 @@ others are encoded one level at a time.
 
 from __future__ import annotations
 
+import collections
 import functools
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -40,6 +42,9 @@ _BY_MSGSPEC = (
     ("enum", "Enum"),
     ("uuid", "UUID"),
 )
+
+#: Classes that are written as lists of their items.
+_LISTS = (set, frozenset, collections.deque, range)
 
 #: What classes with fields have: dataclasses, attrs and Structs.
 _FIELDS = ("__dataclass_fields__", "__attrs_attrs__", "__struct_fields__")
@@ -84,8 +89,10 @@ class Encoder:
                 return encode
         if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
             return self._by_pydantic
-        if issubclass(kind, (set, frozenset)):
+        if issubclass(kind, _LISTS):
             return list
+        if issubclass(kind, pathlib.PurePath):
+            return str
         if any(hasattr(kind, name) for name in _FIELDS):
             return self._find_class_encoder(kind)
         if any(is_derived(kind, *named) for named in _BY_MSGSPEC):

@@ -9,6 +9,7 @@ constructor is called with the fields of that.
 
 from __future__ import annotations
 
+import collections
 import functools
 import typing
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from ucall.types.messages import type_name
 if TYPE_CHECKING:
     from ucall.types.registry import Explained, TypeRegistry
 
-__all__ = ["Forms", "PartError", "decode_hook", "part_in", "struct_of"]
+__all__ = ["Forms", "PartError", "decode_hook", "list_of", "part_in", "struct_of"]
 
 
 class PartError(ValueError):
@@ -105,7 +106,12 @@ class Forms:
             return self._part(annotation, self._complete_pydantic)
         if sort_of(typing.get_origin(annotation) or annotation) is not None:
             return self._of_class(annotation)
+        if (typing.get_origin(annotation) or annotation) is collections.deque:
+            return self._of_deque(annotation)
         return self._of_composed(annotation)
+
+    def _of_deque(self, annotation: Any) -> Any:
+        return self._part(annotation, self._complete_deque)
 
     def _of_class(self, annotation: Any) -> Any:
         return self._part(annotation, self._complete_class)
@@ -118,7 +124,8 @@ class Forms:
         kind = typing.get_origin(part.annotation) or part.annotation
         if self._registry.is_registered(kind):
             return _is_known_to_msgspec(kind)
-        return part.builder == "pydantic" or not is_built_alike(kind)
+        is_deque = kind is collections.deque
+        return part.builder == "pydantic" or is_deque or not is_built_alike(kind)
 
     def _of_registered(self, annotation: Any) -> Any:
         if not _is_known_to_msgspec(annotation):
@@ -161,6 +168,11 @@ class Forms:
     def _complete_class(self, part: _Part) -> None:
         part.form = self._struct(part, part.annotation)
         part.build = self._builder(part)
+
+    def _complete_deque(self, part: _Part) -> None:
+        part.form = list_of(part.annotation, self.of)
+        build = self._builder(part)
+        part.build = lambda value: collections.deque(build(value))
 
     def _complete_union(self, part: _Part) -> None:
         members = [
@@ -272,6 +284,12 @@ def struct_of(
         kw_only=True,
         **constructor.options,
     )
+
+
+def list_of(annotation: Any, of: Callable[[Any], Any]) -> Any:
+    """The list that has the items of a deque."""
+    (item,) = typing.get_args(annotation) or (Any,)
+    return list[of(item)]  # type: ignore[misc]
 
 
 def _docstring(kind: Any) -> str | None:

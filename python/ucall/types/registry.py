@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ucall.types import scalars
 from ucall.types.annotations import Takes
 from ucall.types.encode import Encoder
 from ucall.types.messages import kind_of, type_name
@@ -89,7 +90,8 @@ class TypeRegistry:
         return _lookup(self._registered, kind) is not None
 
     def decoder_of(self, annotation: Any) -> Decoder | None:
-        """The decoder of a registered type, an array or an image; ``None`` for other types.
+        """The decoder of a registered type, an array, an image, a path or a NumPy scalar; ``None``
+        for other types.
 
         Raises:
             UnsupportedType: It is an array of an unsupported dtype.
@@ -110,7 +112,8 @@ class TypeRegistry:
         if _is_named(kind, "PIL.Image", "Image"):
             decode = functools.partial(_decode_image, self._max_image_pixels, self._pixel_budget())
             return Decoder("binary", decode, _IMAGE)
-        return None
+        scalar = scalars.decoder(annotation)
+        return None if scalar is None else Decoder("value", *scalar)
 
     def _pixel_budget(self) -> PixelBudget:
         """The limit that all parameters of the server share."""
