@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -343,3 +344,26 @@ def test_a_long_text_in_a_message_is_searched_once(connect_to: ConnectTo) -> Non
     kind = " should be " * 300_000 + "\n"
     error = connect_to(own).error("own", [{"pet": {"kind": kind}}])
     assert error["code"] == -32602 and error["data"].startswith("params.owner.pet: input tag ")
+
+
+class Anything(pydantic.BaseModel):
+    value: Any
+    raw: Any = None
+
+
+class Lenient(Anything):
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="null")
+
+
+def test_nan_in_fields_without_a_type_cannot_be_written(connect_to: ConnectTo) -> None:
+    def give(form: str) -> Any:
+        kind = Lenient if form == "lenient" else Anything
+        value = {None: 1, math.nan: 2} if form == "keys" else [1.5, math.nan]
+        return [kind(value=value)]
+
+    wire = connect_to(give)
+    error = wire.error("give", ["values"])
+    assert error["data"] == "result[0].value[1]: NaN cannot be written as JSON"
+    assert wire.result("give", ["lenient"]) == [{"value": [1.5, None], "raw": None}]
+    (written,) = wire.result("give", ["keys"])
+    assert list(written["value"].values()) == [1, 2]

@@ -87,7 +87,9 @@ class Encoder:
         for module, name, encode in _BUILTIN_ENCODERS:
             if is_derived(kind, module, name):
                 return encode
-        if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
+        if hasattr(kind, "__pydantic_serializer__"):
+            return self._find_class_encoder(kind)
+        if kind.__module__.startswith("pydantic"):
             return self._by_pydantic
         if issubclass(kind, _LISTS):
             return list
@@ -122,19 +124,15 @@ class Encoder:
             raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from error
 
     def _by_pydantic(self, value: Any) -> object:
-        """Encodes by pydantic, with the names that it validates."""
+        """Encodes an object of a type of pydantic's own, such as a URL."""
         pydantic_core = _require("pydantic_core", value)
-        serializer = getattr(type(value), "__pydantic_serializer__", None)
-        if serializer is not None:
-            return self._by_serializer(serializer, value)
         try:
             return pydantic_core.to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
         except ValueError as error:
-            if isinstance(error, Unwritable):
-                raise
             raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from error
 
     def _by_serializer(self, serializer: Any, value: Any) -> object:
+        """Encodes by pydantic, with the names that it validates."""
         try:
             return serializer.to_python(
                 value, mode="json", by_alias=True, fallback=self._encode_in_model

@@ -29,13 +29,18 @@ _COMPOSED = (typing.Union, types.UnionType, typing.Annotated, typing.Literal)
 
 
 def serializer(kind: Any) -> Any:
-    """pydantic's serializer of a dataclass with metadata of pydantic's."""
+    """pydantic's serializer of a class, which leaves NaN and infinities in fields without a type
+    unless the class has a configuration for them: JSON has none, so they are errors."""
     from pydantic import TypeAdapter
 
-    configuration: Any = {"arbitrary_types_allowed": True, "ser_json_bytes": "base64"}
+    configuration: Any = {"arbitrary_types_allowed": True, "ser_json_inf_nan": "constants"}
+    own = getattr(kind, "model_config", getattr(kind, "__pydantic_config__", None))
+    if own is None:
+        configuration["ser_json_bytes"] = "base64"
+    else:
+        configuration |= {name: it for name, it in own.items() if name.startswith("ser_json_")}
     # A class alone may not be given a configuration; within a tuple it may.
-    made = TypeAdapter(tuple[kind], config=configuration)
-    return _Serializer(made.serializer)
+    return _Serializer(TypeAdapter(tuple[kind], config=configuration).serializer)
 
 
 class _Serializer:
