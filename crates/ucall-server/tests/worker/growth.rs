@@ -78,6 +78,32 @@ fn case_of_requests_to_cancel() {
 }
 
 #[test]
+fn an_item_of_a_batch_costs_the_same_beside_many_calls() {
+    assert_no_growth("growth::case_of_items_of_a_batch");
+}
+
+#[test]
+#[ignore = "a case, which counts when it runs alone"]
+fn case_of_items_of_a_batch() {
+    let (waiting, steps) = sizes();
+    let mut harness = Harness::with(|config| config.limits.batch_calls_max = MANY);
+    let peer = harness.connect();
+    let request = |id| {
+        let meta = r#""_meta":{"progressToken":1}"#;
+        format!(r#"{{"jsonrpc":"2.0","method":"stream",{meta},"id":{id}}}"#)
+    };
+    let requests: Vec<String> = (0..waiting).map(request).collect();
+    peer.write(format!("[{}]", requests.join(",")).as_bytes());
+    harness.turn_until(|harness| harness.worker.handler_mut().unfinished.len() == waiting);
+    for step in 0..=steps {
+        // Far from one another, so that the last one found is no help.
+        let id = step * (waiting / 2 + 1) % waiting;
+        harness.items(&id.to_string(), Overflow::Pause, [format!("\"item {step}\"")]);
+        assert!(text(&peer).contains(&format!("item {step}")));
+    }
+}
+
+#[test]
 fn a_message_to_a_full_client_costs_the_same_with_many_topics() {
     assert_no_growth("growth::case_of_messages");
 }

@@ -22,7 +22,12 @@ fn kilobyte(number: usize) -> String {
 }
 
 impl Harness {
-    fn items(&mut self, id: &str, overflow: Overflow, values: impl IntoIterator<Item = String>) {
+    pub fn items(
+        &mut self,
+        id: &str,
+        overflow: Overflow,
+        values: impl IntoIterator<Item = String>,
+    ) {
         let now = self.now();
         let handler = self.worker.handler_mut();
         let token = handler.deferred[id.as_bytes()];
