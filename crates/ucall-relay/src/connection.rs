@@ -440,8 +440,11 @@ impl Connection {
                     Ok(false) => {}
                     Err(error) => self.ended = Some(describe_tls(&error)),
                 }
-                let is_sent = !self.has_output() && !context.is_sending(socket);
-                if self.ends_after_send && is_sent && self.ended.is_none() {
+                if self.ends_after_send
+                    && self.ended.is_none()
+                    && !self.has_output()
+                    && !context.is_sending(socket)
+                {
                     self.ended = Some(ConnectionEnd::Done);
                 }
             }

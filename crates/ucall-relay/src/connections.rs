@@ -143,6 +143,7 @@ impl Connections {
                 }
                 None => {
                     self.update(key);
+                    self.set_timer(key);
                     self.keep_if_sending(key);
                 }
             }
@@ -167,20 +168,27 @@ impl Connections {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Brings the sums, the list of those that take calls and the timer up to date.
-    fn update(&mut self, key: u32) {
-        let Some(Some(entry)) = self.entries.get_mut(key as usize) else { return };
-        let Entry { connection, outstanding, is_private, timer, .. } = entry;
-        let before = mem::replace(outstanding, connection.outstanding());
-        self.outstanding = self.outstanding - before + *outstanding;
-        let before = mem::replace(is_private, connection.is_private());
-        self.private = self.private - usize::from(before) + usize::from(*is_private);
+    /// Sets the timer of a connection, after the last change of a turn.
+    fn set_timer(&mut self, key: u32) {
+        let Some(Some(Entry { connection, timer, .. })) = self.entries.get_mut(key as usize) else {
+            return;
+        };
         if let Some(at) = connection.deadline()
             && timer.is_none_or(|timer| at < timer)
         {
             *timer = Some(at);
             self.timers.push(Reverse((at, key)));
         }
+    }
+
+    /// Brings the sums and the list of those that take calls up to date.
+    fn update(&mut self, key: u32) {
+        let Some(Some(entry)) = self.entries.get_mut(key as usize) else { return };
+        let Entry { connection, outstanding, is_private, .. } = entry;
+        let before = mem::replace(outstanding, connection.outstanding());
+        self.outstanding = self.outstanding - before + *outstanding;
+        let before = mem::replace(is_private, connection.is_private());
+        self.private = self.private - usize::from(before) + usize::from(*is_private);
         match (connection.has_room(), entry.position) {
             (true, None) => {
                 entry.position = Some(self.available.len());

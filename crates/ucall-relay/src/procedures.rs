@@ -350,11 +350,17 @@ impl RelayHandler {
         let (now, upstreams) = (self.now, &mut self.upstreams);
         self.candidates.clear();
         let untried = (0..upstreams.len()).filter(|index| tried & (1 << *index) == 0);
-        let admitting = untried.clone().filter(|index| upstreams[*index].admits(now));
-        let rank =
-            |index: &usize| (!upstreams[*index].is_healthy(), upstreams[*index].is_standby());
-        let best = admitting.clone().map(|index| rank(&index)).min();
-        self.candidates.extend(admitting.filter(|index| Some(rank(index)) == best));
+        let mut best = (true, true);
+        for index in untried.clone().filter(|index| upstreams[*index].admits(now)) {
+            let rank = (!upstreams[index].is_healthy(), upstreams[index].is_standby());
+            if rank < best {
+                self.candidates.clear();
+                best = rank;
+            }
+            if rank == best {
+                self.candidates.push(index);
+            }
+        }
         if self.candidates.is_empty() {
             self.candidates.extend(untried.filter(|index| upstreams[*index].admits_another(now)));
         }

@@ -15,6 +15,9 @@ pub(crate) const NO_CALL: u32 = u32::MAX;
 /// Memory that is kept for the next incomplete reply.
 const CACHED_BYTES_MAX: usize = 64 * 1024;
 
+/// Texts that are not searched first.
+const SHORT_BYTES: usize = 8;
+
 /// What an item has around its value: `max_reply_bytes` limits the value, as it does at the server
 /// that sends it.
 const AROUND_ITEM_BYTES: usize = 256;
@@ -309,7 +312,8 @@ fn slot_number(text: &[u8]) -> Option<u32> {
 /// Replaces the line breaks of a JSON text, which are between tokens only, by spaces. Calls and
 /// replies over raw TCP and items of streams are lines.
 pub(crate) fn to_one_line(text: &mut [u8]) {
-    if memchr::memchr2(b'\n', b'\r', text).is_some() {
+    // Most results are so short that a search costs more.
+    if text.len() < SHORT_BYTES || memchr::memchr2(b'\n', b'\r', text).is_some() {
         for byte in text.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
             *byte = b' ';
         }

@@ -516,8 +516,10 @@ impl Upstream {
 
     /// When [`Upstream::advance`] is due, even without events.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let check = self.health.as_ref().filter(|_| !self.is_removed);
-        let check = check.and_then(|health| health.deadline(&self.destination));
-        self.connections.deadline().into_iter().chain(check).min()
+        let deadline = self.connections.deadline();
+        let Some(health) = self.health.as_ref().filter(|_| !self.is_removed) else {
+            return deadline;
+        };
+        deadline.into_iter().chain(health.deadline(&self.destination)).min()
     }
 }
