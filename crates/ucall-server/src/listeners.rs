@@ -165,7 +165,7 @@ impl Listeners {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
     use std::time::Instant;
 
     use ucall_engine::fake::{Fake, Network};
@@ -205,6 +205,22 @@ mod tests {
         assert!(!listeners.are_closed());
         listeners.close(&mut engine);
         assert!(listeners.are_closed() && listeners.adopt_waiting(&mut engine).is_empty());
+    }
+
+    #[test]
+    fn only_the_last_of_several_processes_refuses_connections() {
+        let ((mut engine, _network), mut listeners) = (Fake::new(), Listeners::default());
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = socket.local_addr().expect("an address");
+        let shared = Listener::from(socket).shared(Sharing::Processes);
+        let elsewhere = shared.try_clone().expect("a descriptor");
+        listeners.listen(shared, &mut engine).expect("the fake engine listens");
+        assert!(listeners.are_shared() && !listeners.may_refuse());
+        listeners.set_all_stop();
+        assert!(listeners.may_refuse());
+        let _waiting = TcpStream::connect(address).expect("a connection");
+        assert_eq!(listeners.refuse(&mut engine).len(), 1);
+        assert!(TcpStream::connect(address).is_err() && elsewhere.is_shut_down());
     }
 
     #[test]

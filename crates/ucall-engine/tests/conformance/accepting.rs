@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use ucall_engine::{Engine, Listener, Sharing, bind, bind_unix};
 
@@ -91,6 +92,33 @@ pub fn a_shared_listener_may_be_ended_elsewhere(harness: &mut Harness<impl Engin
         assert!(harness.accepted.is_empty() && harness.accept_failed.is_empty());
         harness.engine.close(listener);
     }
+}
+
+pub fn a_shared_listener_that_pauses_leaves_its_connection_to_others(
+    harness: &mut Harness<impl Engine>,
+) {
+    let socket = bind(LOOPBACK, false).unwrap();
+    let address = socket.local_addr().unwrap();
+    let shared = Listener::from(socket).shared(Sharing::Processes);
+    let listener = harness.engine.listen(shared.try_clone().unwrap()).unwrap();
+    harness.turn_until_quiet();
+    let mut other = (harness.make)();
+    other.listen(shared).unwrap();
+    let mut completions = Vec::new();
+    let mut wait_in_other = || {
+        let soon = other.clock().now() + Duration::from_millis(1);
+        other.wait(Some(soon), &mut completions).unwrap();
+        !completions.is_empty()
+    };
+    assert!(!wait_in_other());
+    // The first in the queue is woken, and does not accept.
+    let _peer = dial(address);
+    harness.engine.pause(listener);
+    let is_accepted = (0..500).any(|_| {
+        harness.turn();
+        !harness.accepted.is_empty() || wait_in_other()
+    });
+    assert!(is_accepted, "a connection waits in vain");
 }
 
 pub fn closing_a_listener_stops_listening(harness: &mut Harness<impl Engine>) {

@@ -88,6 +88,7 @@ conformance! {
         accepts_from_a_unix_socket
         a_shared_listener_pauses_after_each_connection
         a_shared_listener_may_be_ended_elsewhere
+        a_shared_listener_that_pauses_leaves_its_connection_to_others
         closing_a_listener_stops_listening
         rebinds_at_once_after_a_drop;
     lifetime:
