@@ -396,13 +396,15 @@ typedef struct ucall_stats_t {
 } ucall_stats_t;
 
 /*
- * The counters of all threads, as of their last turns. `size` is sizeof(ucall_stats_t). May be
- * called on any thread. Returns false for a NULL server or output.
+ * The counters of all threads, as of their last turns. `size` is sizeof(ucall_stats_t); counters
+ * that the library lacks are 0. May be called on any thread. Returns false for a NULL server or
+ * output, and above 64 KiB.
  */
 bool ucall_stats(ucall_server_t server, ucall_stats_t *output, size_t size);
 
 /* The options of a store (docs/store.md). 0 is the default of each. */
 typedef struct ucall_store_config_t {
+    size_t size; /* sizeof(ucall_store_config_t); 0 means the fields of version 0.1 */
     size_t max_bytes;       /* the size up to which its file grows; 64 GiB */
     size_t max_value_bytes; /* the size of one value; 16 MiB */
     size_t max_watch_bytes; /* the changes that are kept for slow watchers; 64 MiB */
@@ -655,12 +657,12 @@ typedef struct ucall_peer_t {
 } ucall_peer_t;
 
 /*
- * The peer of a call. Returns false without `with_peers` and `trusted_proxies`, and for a client
- * that its proxy does not name.
+ * The peer of a call. `size` is sizeof(ucall_peer_t). Returns false without `with_peers` and
+ * `trusted_proxies`, and for a client that its proxy does not name.
  */
-bool ucall_call_peer(ucall_call_t call, ucall_peer_t *output);
+bool ucall_call_peer(ucall_call_t call, ucall_peer_t *output, size_t size);
 /* The same of a request. */
-bool ucall_request_peer(ucall_request_t request, ucall_peer_t *output);
+bool ucall_request_peer(ucall_request_t request, ucall_peer_t *output, size_t size);
 
 /*
  * The first header of that name, in any case, of the HTTP request of a call. It has no NUL at its

@@ -21,6 +21,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -272,7 +273,8 @@ class server {
         try {
             std::string const line = std::string("threw: ") + what;
             ucall_call_warn(handle, line.data(), line.size());
-        } catch (...) { /* there is no memory for the line */
+        } catch (std::bad_alloc const &) {
+            /* There is no memory for the line. */
         }
         ucall_call_reply_error_unknown(handle);
     }

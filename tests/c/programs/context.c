@@ -22,7 +22,7 @@ static void describe(ucall_call_t call) {
     write_text(writer, "method", found, text, length);
     found = ucall_call_header(call, "x-WORD", 0, &text, &length);
     write_text(writer, "word", found, text, length);
-    found = ucall_call_peer(call, &peer);
+    found = ucall_call_peer(call, &peer, sizeof peer);
     write_text(writer, "address", found, peer.address, UCALL_NUL_TERMINATED);
     ucall_writer_key(writer, "port", 4);
     ucall_writer_i64(writer, found ? peer.port : -1);
@@ -68,6 +68,10 @@ static void remove_procedure(ucall_call_t call, ucall_callback_tag_t tag) {
 /* stats(): calls, accepted and open connections, bytes received. */
 static void stats(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_stats_t now;
+    struct {
+        ucall_stats_t known;
+        uint64_t newer;
+    } later = {.newer = 7};
     uint64_t calls = 7;
     char text[128];
     (void)tag;
@@ -75,6 +79,10 @@ static void stats(ucall_call_t call, ucall_callback_tag_t tag) {
     if (!ucall_stats(server, &now, sizeof now) ||
         !ucall_stats(server, (ucall_stats_t *)&calls, sizeof calls) || calls != now.calls ||
         ucall_stats(NULL, &now, sizeof now) || ucall_stats(server, NULL, 8))
+        abort();
+    /* One that knows a counter which the library lacks, and one with a negative size. */
+    if (!ucall_stats(server, &later.known, sizeof later) || later.newer ||
+        ucall_stats(server, &now, (size_t)-1))
         abort();
     snprintf(text, sizeof text, "[%d,%d,%d,%d]", (int)now.calls, (int)now.accepted_connections,
              (int)now.open_connections, (int)now.bytes_received);
@@ -106,8 +114,10 @@ static bool authenticate(ucall_request_t request, ucall_callback_tag_t tag, void
     size_t length;
     ucall_peer_t peer;
     *user = NULL;
-    if (strcmp(tag, "auth") || !ucall_request_peer(request, &peer)) abort();
-    if (ucall_request_header(NULL, "x-key", 0, &key, &length) || ucall_request_peer(NULL, &peer))
+    if (strcmp(tag, "auth") || !ucall_request_peer(request, &peer, sizeof peer))
+        abort();
+    if (ucall_request_header(NULL, "x-key", 0, &key, &length) ||
+        ucall_request_peer(NULL, &peer, sizeof peer))
         abort();
     if (ucall_request_header(request, "x-key", 5, &key, &length) && length == 6 &&
         !memcmp(key, "secret", 6)) {
@@ -122,7 +132,7 @@ static void ask_nothing(void) {
     ucall_str_t text;
     size_t length;
     if (ucall_call_method(NULL, &text, &length) || ucall_call_is_notification(NULL) ||
-        ucall_call_user(NULL) || ucall_call_peer(NULL, NULL) ||
+        ucall_call_user(NULL) || ucall_call_peer(NULL, NULL, 0) ||
         ucall_call_header(NULL, "a", 0, &text, &length) || ucall_remove_procedure(NULL, "a") ||
         ucall_remove_procedure(server, NULL) || ucall_remove_procedure(server, "none"))
         abort();

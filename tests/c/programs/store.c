@@ -50,6 +50,9 @@ int main(int argc, char **argv) {
     if (check(ucall_init(&config, &server), "init")) return 1;
     if (check(ucall_add_procedure(server, "one", one, NULL), "one")) return 1;
     if (check(ucall_add_procedure(server, "inherited", inherited, NULL), "inherited")) return 1;
+    store.size = 1;
+    if (check(!ucall_add_store(server, "kv", argv[2], &store), "a size that is none")) return 1;
+    store.size = sizeof store;
     if (check(ucall_add_store(server, "kv", argv[2], &store), "kv")) return 1;
     if (check(!ucall_add_store(NULL, "kv", argv[2], &store), "no server")) return 1;
     if (check(!ucall_add_store(server, NULL, argv[2], NULL), "no name")) return 1;

@@ -74,7 +74,7 @@ static bool auth(ucall_request_t request, ucall_callback_tag_t tag, void **found
     ucall_peer_t peer;
     (void)tag;
     *found = &server;
-    return ucall_request_peer(request, &peer) && !strcmp(peer.address, "127.0.0.1");
+    return ucall_request_peer(request, &peer, sizeof peer) && !strcmp(peer.address, "127.0.0.1");
 }
 
 /* udp [posix|uring] [without_dedupe|limited|auth|forced_auth]; limited: 3 calls a second of an

@@ -5,7 +5,8 @@ use std::ptr;
 
 use ucall_proto::http1::Head;
 
-use super::params::{write_output, write_text_output};
+use super::params::write_text_output;
+use super::server::write_sized;
 use crate::auth::AuthRequest;
 use crate::boundary::{catch_panic, name};
 use crate::call::Call;
@@ -53,11 +54,15 @@ pub unsafe extern "C" fn ucall_call_user(call: CallHandle) -> *mut c_void {
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone; `output` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_call_peer(call: CallHandle, output: *mut PeerAddress) -> bool {
+pub unsafe extern "C" fn ucall_call_peer(
+    call: CallHandle,
+    output: *mut PeerAddress,
+    size: usize,
+) -> bool {
     // SAFETY: our caller says that it is alive and ours alone.
     let peer = catch_panic(None, || PeerAddress::of(unsafe { call.as_ref() }?.peer()?));
     // SAFETY: our caller says that it is NULL or writable.
-    unsafe { write_output(peer, output) }
+    peer.is_some_and(|peer| output.is_null() || unsafe { write_sized(&peer, output, size) })
 }
 
 /// A header of the HTTP request of a call.
@@ -111,11 +116,12 @@ pub unsafe extern "C" fn ucall_request_header(
 pub unsafe extern "C" fn ucall_request_peer(
     request: *const AuthRequest<'static>,
     output: *mut PeerAddress,
+    size: usize,
 ) -> bool {
     // SAFETY: our caller says that it is NULL or alive.
     let peer = catch_panic(None, || PeerAddress::of(unsafe { request.as_ref() }?.caller.peer?));
     // SAFETY: our caller says that it is NULL or writable.
-    unsafe { write_output(peer, output) }
+    peer.is_some_and(|peer| output.is_null() || unsafe { write_sized(&peer, output, size) })
 }
 
 /// # Safety

@@ -15,6 +15,9 @@ use crate::handles;
 use crate::server::{RunMode, Server};
 use ucall_server::Stats;
 
+/// Larger than a structure of any version.
+const STRUCTURE_MAX: usize = 64 << 10;
+
 /// The version of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn ucall_version() -> *const c_char {
@@ -146,7 +149,7 @@ impl From<Stats> for ServerStats {
     }
 }
 
-/// Copies as many counters as the program has room for.
+/// Copies as many counters as the program has room for; those that this version lacks are 0.
 ///
 /// # Safety
 /// `server` is NULL or alive; `output` is NULL, or writable for `size` bytes.
@@ -161,9 +164,25 @@ pub unsafe extern "C" fn ucall_stats(
         Some(ServerStats::from(unsafe { server.as_ref() }?.stats()))
     });
     let (Some(stats), false) = (stats, output.is_null()) else { return false };
-    let size = size.min(size_of::<ServerStats>());
+    // SAFETY: our caller says that it is writable for the size.
+    unsafe { write_sized(&stats, output, size) }
+}
+
+/// Writes as much of a structure as the program has room for, and zeros where this version has
+/// less; `false` for a size that is none.
+///
+/// # Safety
+/// `output` is writable for `size` bytes.
+pub(super) unsafe fn write_sized<T>(value: &T, output: *mut T, size: usize) -> bool {
+    if size > STRUCTURE_MAX {
+        return false;
+    }
+    let (output, known) = (output.cast::<u8>(), size.min(size_of::<T>()));
     // SAFETY: our caller says that the bytes are writable; ours are readable.
-    unsafe { (&raw const stats).cast::<u8>().copy_to_nonoverlapping(output.cast(), size) };
+    unsafe {
+        ptr::from_ref(value).cast::<u8>().copy_to_nonoverlapping(output, known);
+        output.add(known).write_bytes(0, size - known);
+    }
     true
 }
 

@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use crate::boundary::{report_result, string};
 use crate::server::Server;
 use crate::store::StoreConfig;
+use ucall_store::StoreOptions;
 
 /// Registers the procedures of a store.
 ///
@@ -23,8 +24,11 @@ pub unsafe extern "C" fn ucall_add_store(
         let server = unsafe { server.as_ref() }.ok_or("server is NULL")?;
         // SAFETY: our caller says that they end at their NUL.
         let (name, path) = unsafe { (string(name, "name")?, string(path, "path")?) };
-        // SAFETY: our caller says that it is NULL or readable.
-        let options = unsafe { config.as_ref() }.map(StoreConfig::options).unwrap_or_default();
+        let options = match config.is_null() {
+            true => StoreOptions::default(),
+            // SAFETY: our caller says that it is readable.
+            false => unsafe { StoreConfig::read(config)? }.options(),
+        };
         server.add_store(name, path, options)?;
         Ok(true)
     })
