@@ -483,9 +483,9 @@ void ucall_drain(ucall_server_t server, uint64_t timeout_ms);
 /*
  * Stops the server, waits for the other threads that serve, closes its connections and port, and
  * frees it. From then on no other thread may call a function with that server; a second call of
- * this one is an error, see `ucall_last_error`. Deferred calls may still be answered, which has no
- * effect, and must be released. A callback may free its own server, whose thread stops after the
- * callback returns.
+ * this one is an error, see `ucall_last_error`, also while newer servers exist. Deferred calls may
+ * still be answered, which has no effect, and must be released. A callback may free its own server,
+ * whose thread stops after the callback returns.
  *
  * After fork(2), before any thread has served, only one of the two processes may use a server; the
  * other must not call these functions with it.

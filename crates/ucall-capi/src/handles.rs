@@ -3,12 +3,17 @@
 //! Freed servers are known in every build. Writers and deferred calls are known in debug builds
 //! alone, because each would cost a lock.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::any::Any;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::boundary::{ErrorCode, set_last_error};
 
+/// How many freed servers keep their address, so that no newer one has it.
+const KEPT_MAX: usize = 1_000;
+
 static FREED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+static KEPT: Mutex<VecDeque<Weak<dyn Any + Send + Sync>>> = Mutex::new(VecDeque::new());
 
 fn freed() -> MutexGuard<'static, BTreeSet<usize>> {
     FREED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,6 +31,16 @@ pub(crate) fn free<T>(handle: *const T, function: &str) -> bool {
         report(function);
     }
     is_first
+}
+
+/// Keeps the address of a freed object for a long time: another free of it then meets no newer one.
+pub(crate) fn keep_address<T: Send + Sync + 'static>(object: &Arc<T>) {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() == KEPT_MAX {
+        kept.pop_front();
+    }
+    let weak: Weak<T> = Arc::downgrade(object);
+    kept.push_back(weak);
 }
 
 /// [`create`] in a debug build.

@@ -306,6 +306,36 @@ pub unsafe extern "C" fn ucall_free(server: *const Server) {
         }
         // SAFETY: it came from `Arc::into_raw`, and our caller gives up the program's reference.
         let server = unsafe { Arc::from_raw(server) };
+        handles::keep_address(&server);
         server.shut_down();
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_was_freed_is_no_newer_one() {
+        let mut config = Config { pick_port: 1, engine: 1, ..Config::EMPTY };
+        let mut init = || {
+            let mut server = ptr::null();
+            // SAFETY: both are writable.
+            assert!(unsafe { ucall_init(&raw mut config, &raw mut server) });
+            server
+        };
+        let first = init();
+        // SAFETY: it is alive.
+        unsafe { ucall_free(first) };
+        let newer = init();
+        assert_ne!(first, newer);
+        // SAFETY: the address of a freed server is compared alone.
+        unsafe { ucall_free(first) };
+        assert_eq!(last_error_code(), ErrorCode::InvalidArgument);
+        // SAFETY: it is alive.
+        unsafe {
+            assert!(!ucall_remove_procedure(newer, c"none".as_ptr()));
+            ucall_free(newer);
+        }
+    }
 }
