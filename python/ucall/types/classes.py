@@ -19,6 +19,9 @@ from typing import Any, Literal, TypeAlias
 from ucall.types.annotations import is_pydantic, metadata_of, parts_of
 from ucall.types.messages import UnsupportedType, type_name
 
+if sys.version_info >= (3, 14):
+    import annotationlib
+
 __all__ = [
     "ABSENT",
     "Argument",
@@ -209,7 +212,7 @@ def _field_names(kind: Any, sort: Sort | None) -> list[str]:
         return [attribute.name for attribute in kind.__attrs_attrs__]
     if sort == "struct":
         return list(kind.__struct_fields__)
-    return list(kind._fields if sort == "namedtuple" else kind.__annotations__)
+    return list(kind._fields if sort == "namedtuple" else _hints(kind))
 
 
 def _hints(kind: Any) -> dict[str, Any]:
@@ -234,7 +237,10 @@ def _unwrapped(hint: Any) -> Any:
 
 
 def _own_names(owner: type) -> Any:
-    return inspect.get_annotations(owner) if "__annotations__" in vars(owner) else ()
+    """The names of the fields that a class itself has, and not its bases."""
+    if sys.version_info >= (3, 14):  # It evaluates annotations on access (PEP 649).
+        return annotationlib.get_annotations(owner, format=annotationlib.Format.FORWARDREF)
+    return vars(owner).get("__annotations__", ())
 
 
 def _type_arguments(annotation: Any) -> dict[Any, dict[Any, Any]]:
