@@ -492,7 +492,7 @@ def test_the_reason_of_the_server_outlives_a_failed_send(
     server = serve(same, max_body_bytes=1000)
     with new_client(f"{scheme}://{HOST}:{server.port}") as client:
         client.subscribe()  # After it, calls over raw TCP share a connection.
-        with pytest.raises((ConnectionError, ucall.RPCError), match="expected a .* of at most"):
+        with pytest.raises((ConnectionError, ucall.RPCError), match=r"expected a .* of at most"):
             _ = client.same("x" * (20 << 20)).json
 
 
