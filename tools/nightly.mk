@@ -21,5 +21,5 @@ test-mutations: #: Change the modules that decide everywhere, and fail at what n
 
 SECONDS_EACH ?= 10
 .PHONY: test-fairness
-test-fairness: setup #: Compare the times of callers beside one attacker of each kind with those alone
+test-fairness: setup-release #: Compare the times of callers beside one attacker of each kind with those alone
 	cd tests && $(abspath $(PY)) -m fairness --seconds $(SECONDS_EACH)
