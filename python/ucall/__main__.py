@@ -160,7 +160,7 @@ def _serve(settings: Settings) -> int:
         )
         server._core.configure(
             engine=settings.engine,
-            host=settings.host if settings.uds is None else _process_role.unix_host(settings.uds),
+            host=_process_role.listen_host(settings.host, settings.uds, settings.fd),
             port=settings.port,
             uds_mode=server._uds_mode,
             tls=tls,

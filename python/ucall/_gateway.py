@@ -27,7 +27,7 @@ __all__ = ["Configuration", "build", "read_text"]
 log = logging.getLogger("ucall")
 
 #: Options that a reload cannot change, because the sockets stay open.
-_FIXED = ("host", "port", "uds", "uds_mode")
+_FIXED = ("host", "port", "uds", "uds_mode", "fd")
 
 Check = Callable[[object], bool]
 

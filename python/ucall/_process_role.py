@@ -13,10 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec, TypeVar
 
 __all__ = [
     "ALL_STOP",
+    "FD",
     "HEARTBEAT",
     "MULTIPROCESSING_MAIN",
     "NUMBER",
@@ -28,12 +29,13 @@ __all__ = [
     "imported_module",
     "importing",
     "is_importing",
+    "listen_host",
     "overridable",
-    "unix_host",
     "url",
 ]
 
 P = ParamSpec("P")
+H = TypeVar("H", str, str | None)
 
 #: In the environment of a worker: the descriptor of the socket to its supervisor.
 WORKER: Final = "UCALL_WORKER_CONTROL"
@@ -77,6 +79,9 @@ options: dict[str, Any] = {}
 
 #: The prefix of a Unix socket's path, where the core takes a host.
 UNIX: Final = "unix:"
+
+#: The prefix of an inherited socket's descriptor, where the core takes a host.
+FD: Final = "fd:"
 
 #: The name under which a child of `multiprocessing` imports the program again.
 MULTIPROCESSING_MAIN: Final = "__mp_main__"
@@ -147,9 +152,24 @@ def importing() -> Iterator[None]:
         _importing = before
 
 
-def unix_host(path: str | os.PathLike[str]) -> str:
-    """The host that the core takes for a Unix socket. The core rejects an empty path."""
-    path = os.fspath(path)
+def listen_host(host: H, uds: str | os.PathLike[str] | None, fd: int | None) -> str | H:
+    """The host that the core takes. It rejects an empty path of a Unix socket.
+
+    Raises:
+        TypeError: ``fd`` is no number.
+        ValueError: It is negative, or beside ``uds``.
+    """
+    if fd is not None:
+        if uds is not None:
+            raise ValueError("fd: expected no uds beside it")
+        if not isinstance(fd, int) or isinstance(fd, bool):
+            raise TypeError(f"fd: expected the number of a descriptor, got {type(fd).__name__}")
+        if fd < 0:
+            raise ValueError(f"fd: expected the number of a descriptor, got {fd}")
+        return f"{FD}{fd}"
+    if uds is None:
+        return host
+    path = os.fspath(uds)
     return UNIX + (os.path.abspath(path) if path else "")
 
 

@@ -31,6 +31,7 @@ class Settings:
     reload: bool
     log_level: str
     uds: str | None = None
+    fd: int | None = None
     access_log: str | None = None
     access_log_sample: float | None = None
     ssl_certfile: list[str] | None = None
@@ -171,6 +172,7 @@ def _parser() -> Parser:
     _add(parser, "--host", help="address to listen on; 0.0.0.0 for all addresses")
     _add(parser, "--port", type=_port, help="port to listen on; 0 picks a free one")
     _add(parser, "--uds", metavar="PATH", help="Unix socket to listen on instead")
+    _add(parser, "--fd", type=_descriptor, metavar="N", help="listening socket to inherit instead")
     _add(parser, "--workers", type=_count, metavar="N", help="processes, restarted when they die")
     _add(parser, "--engine", choices=("auto", "uring", "posix"), help="auto: uring where allowed")
     _add(parser, "--threads", type=_count, metavar="N", help="run plain functions in N threads")
@@ -276,6 +278,13 @@ def _port(text: str) -> int:
     if not 0 <= port < 65_536:
         raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {port}")
     return port
+
+
+def _descriptor(text: str) -> int:
+    number = _number(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected a descriptor, got {number}")
+    return number
 
 
 def _count(text: str) -> int:

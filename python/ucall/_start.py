@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ucall import _process_role, _threads
 
 if TYPE_CHECKING:
+    from ucall import _core
     from ucall._nats.registration import Registration
     from ucall.server import Server
 
@@ -23,6 +24,7 @@ __all__ = [
     "check_no_running_loop",
     "in_turn",
     "is_left_to_program",
+    "listen_host",
     "report_to_service_manager",
     "supervise",
 ]
@@ -57,8 +59,24 @@ def check_no_running_loop() -> None:
         )
 
 
+def listen_host(host: str) -> str:
+    """The host; in its place the socket that a service manager has passed to this process."""
+    if host.startswith(_process_role.FD) or "LISTEN_FDS" not in os.environ:
+        return host
+    from ucall import _systemd
+
+    descriptor = _systemd.inherited_socket()
+    return host if descriptor is None else f"{_process_role.FD}{descriptor}"
+
+
+def _take_inherited(core: _core.Server) -> None:
+    if (host := listen_host(core.host)) != core.host:
+        core.configure(host=host)
+
+
 def bind(server: Server) -> None:
     """Binds a server that is about to run, and says where, once."""
+    _take_inherited(server._core)
     if not server._core.is_stop_requested and server._core.bind():
         announce(f"listening on {_url(server)}, engine: {server.engine}")
 
@@ -119,10 +137,13 @@ def supervise(server: Server, workers: int) -> None:
     if server._picks_udp_port:
         raise ValueError("udp_port: with workers, expected a port, got 0")
     supervisor = _supervisor.Supervisor(workers, _supervisor.command())
+    _take_inherited(core)
+    asked = core.host
     # It finds a port that is free for UDP, too.
     core.bind()
     core.unbind()
-    supervisor.bind(core.host, core.port or 0, core.uds_mode, core.scheme)
+    host = asked if asked.startswith(_process_role.FD) else core.host
+    supervisor.bind(host, core.port or 0, core.uds_mode, core.scheme)
     if server._xdp is not None:
         supervisor.attach_xdp(server._xdp, core.host, core.udp_port or core.port or 0)
     core.share_counters(supervisor.counters)

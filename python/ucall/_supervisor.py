@@ -111,6 +111,8 @@ class Supervisor:
         self._tickets = secrets.token_bytes(32)
         #: The socket of all workers, once it is bound.
         self._listener: _core.ListeningSocket | None = None
+        #: The socket of a service manager, in place of a host. Workers do not hear of it.
+        self._inherited = _start.listen_host("")
         #: Detached when the supervisor ends.
         self._xdp: _core.XdpProgram | None = None
         self._selector = selectors.DefaultSelector()
@@ -316,6 +318,8 @@ class Supervisor:
         Raises:
             OSError: The address is unavailable.
         """
+        if not host.startswith(_process_role.FD):
+            host = self._inherited or host
         self._listener = listener = _core.ListeningSocket(host, port, uds_mode)
         self._url = _process_role.url(scheme, listener.host, listener.port)
         _start.announce(f"listening on {self._url}, workers: {len(self._slots)}")
@@ -454,9 +458,12 @@ class Supervisor:
         if self._listener is not None and all(worker.last_beat is None for worker in workers):
             # None would ever accept the connections that wait.
             self._listener.shut_down()
+        # An inherited socket is for further servers: they serve the connections that wait.
+        is_inherited = self._listener is not None and self._listener.is_inherited
         for worker in workers:
             with suppress(OSError):  # It may have died.
-                worker.control.send(_process_role.ALL_STOP)
+                if not is_inherited:
+                    worker.control.send(_process_role.ALL_STOP)
             worker.process.terminate()
 
     def _kill_all(self) -> None:

@@ -1,4 +1,5 @@
-"""Reports to a service manager by systemd's protocol: see sd_notify(3).
+"""The socket of a service manager, and reports to it, by systemd's protocols: see sd_listen_fds(3)
+and sd_notify(3).
 
 The manager names a datagram socket in ``NOTIFY_SOCKET``. A process that serves takes the variable
 out of its environment, because its children are not the service.
@@ -6,16 +7,19 @@ out of its environment, because its children are not the service.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
 import time
 from collections.abc import Iterable
 
-__all__ = ["Notifier", "notifier"]
+__all__ = ["Notifier", "inherited_socket", "notifier"]
 
 log = logging.getLogger("ucall")
 
+#: The first of the descriptors that the manager passes.
+_FIRST_DESCRIPTOR = 3
 #: How long a message waits for a manager that is slow to read.
 _SEND_TIMEOUT_S = 1.0
 
@@ -37,6 +41,27 @@ def _take_watchdog_s() -> float | None:
     if not microseconds.isdecimal() or int(microseconds) == 0 or process != str(os.getpid()):
         return None
     return int(microseconds) / 1e6
+
+
+def inherited_socket() -> int | None:
+    """The descriptor of the socket that the manager has passed to this process; None without one.
+
+    The first server that asks gets it. The variables are for this process alone.
+
+    Raises:
+        OSError: There are several.
+    """
+    count, process = os.environ.get("LISTEN_FDS", ""), os.environ.get("LISTEN_PID", "")
+    if process != str(os.getpid()) or not count.isdecimal() or int(count) == 0:
+        return None
+    for name in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
+    if int(count) > 1:
+        raise OSError(
+            errno.EINVAL, f"LISTEN_FDS: expected one socket, got {count}: a server has one address"
+        )
+    os.set_inheritable(_FIRST_DESCRIPTOR, False)
+    return _FIRST_DESCRIPTOR
 
 
 class Notifier:

@@ -57,6 +57,8 @@ class Server(Decorators):
         uds: Path of a Unix socket to listen on instead. Replaces a file without a listener, and
             removes it when the server stops. `Context.peer` is then a `ucall.Process`.
         uds_mode: Permissions of the socket file: users with write permission can call.
+        fd: Descriptor of a listening socket, which another program has bound, in place of ``host``
+            and ``port``. It stays open. See docs/deploy.md.
         debug: Adds the traceback to an error's ``data``.
         allowed_hosts: Names, besides localhost, that browsers may address the server by.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
@@ -167,6 +169,7 @@ class Server(Decorators):
         *,
         uds: str | os.PathLike[str] | None = None,
         uds_mode: int = 0o600,
+        fd: int | None = None,
         debug: bool = False,
         allowed_hosts: Iterable[str] = (),
         allow_origins: Iterable[str] = (),
@@ -252,7 +255,7 @@ class Server(Decorators):
         )
         self._core = _core.Server(
             self._ENGINE,
-            host if uds is None else _process_role.unix_host(uds),
+            _process_role.listen_host(host, uds, fd),
             _checks.port(port),
             uds_mode=_checks.uds_mode(uds_mode),
             debug=debug,

@@ -322,6 +322,7 @@ def test_documented_defaults_are_the_defaults() -> None:
         "port",
         "uds",
         "uds_mode",
+        "fd",
         "xdp",
         "xdp_busy_poll",
         "max_source_calls_per_s",

@@ -3,9 +3,13 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::{Listener, UnixFile, bind, bind_unix};
+use socket2::{SockRef, Type};
+
+use crate::listen::set_up_accepted;
+use crate::unix::refuse_descriptors;
+use crate::{Listener, Sharing, UnixFile, bind, bind_unix};
 
 /// The prefix of a Unix socket's path, in place of a host.
 const UNIX: &str = "unix:";
@@ -33,6 +37,31 @@ pub struct Bound {
     pub address: Address,
     /// The file of a Unix socket, which is removed on drop.
     pub file: Option<UnixFile>,
+}
+
+impl Bound {
+    /// A socket that another program has bound and keeps, set up as [`bind`] does.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is no stream socket that listens.
+    pub fn inherit(listener: Listener) -> io::Result<Self> {
+        let socket = SockRef::from(&listener);
+        if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
+            let reason = "it is no socket that listens for connections";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        socket.set_nonblocking(true)?;
+        let local = socket.local_addr()?;
+        let address = if let Some(address) = local.as_socket() {
+            set_up_accepted(&socket)?;
+            Address::Tcp(address)
+        } else {
+            refuse_descriptors(&socket);
+            let path = local.as_pathname().map(Path::to_owned).unwrap_or_default();
+            Address::Unix { path, mode: 0 }
+        };
+        Ok(Self { listener: listener.shared(Sharing::Programs), address, file: None })
+    }
 }
 
 impl Address {

@@ -47,15 +47,20 @@ fn bind_once(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     if share_port {
         socket.set_reuse_port(true)?;
     }
-    // Linux copies the option to accepted sockets, which saves a call for each.
-    socket.set_tcp_nodelay(true)?;
-    // Linux copies these, too. Probes find peers that were cut off, or that have closed a
-    // connection on which the server sends nothing.
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_INTERVAL);
-    socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_INTERVAL).with_retries(3))?;
+    set_up_accepted(&socket)?;
     socket.bind(&address.into()).map_err(|error| explain(error, address))?;
     socket.listen(BACKLOG).map_err(|error| explain(error, address))?;
     Ok(socket.into())
+}
+
+/// Sets the options of a listening socket that Linux copies to the sockets that it accepts, which
+/// saves calls for each.
+pub(crate) fn set_up_accepted(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    // Probes find peers that were cut off, or that have closed a connection on which the server
+    // sends nothing.
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_INTERVAL);
+    socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_INTERVAL).with_retries(3))
 }
 
 /// Binds a UDP socket to `address`. With `share_port`, several sockets may be bound to one port,
@@ -79,6 +84,9 @@ pub enum Sharing {
     Threads,
     /// Those of several processes, of which each may stop while the others accept.
     Processes,
+    /// Those of other programs, one after another: the one that has bound it keeps it open. What
+    /// waits when a worker stops is for the next one.
+    Programs,
 }
 
 /// A bound, listening socket, of TCP or a Unix one.

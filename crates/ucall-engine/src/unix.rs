@@ -128,7 +128,7 @@ fn bind(path: &Path, mode: u32) -> io::Result<(UnixListener, UnixFile)> {
 /// `SO_LINGER`, as long as the peer has chosen. Older kernels lack the option, and the socket stays
 /// unchanged.
 #[cfg(target_os = "linux")]
-fn refuse_descriptors(socket: &Socket) {
+pub(crate) fn refuse_descriptors(socket: &Socket) {
     // The same number on every architecture that Rust supports but sparc.
     const SO_PASSRIGHTS: libc::c_int = if cfg!(target_arch = "sparc64") { 92 } else { 83 };
     let refused: libc::c_int = 0;
@@ -146,7 +146,7 @@ fn refuse_descriptors(socket: &Socket) {
 
 /// Does nothing: only Linux has such an option.
 #[cfg(not(target_os = "linux"))]
-fn refuse_descriptors(_socket: &Socket) {}
+pub(crate) fn refuse_descriptors(_socket: &Socket) {}
 
 /// Changes the mode of the socket at `path`, but of no file or link that another process may have
 /// put there meanwhile.

@@ -1,25 +1,33 @@
 //! Where a server listens: what its program has asked for, and what it was bound to.
 
 use std::io;
+use std::os::fd::RawFd;
 
-use ucall_engine::Address;
+use pyo3::prelude::*;
+use ucall_engine::{Address, Bound};
+
+use crate::bind::{self, FD};
 
 /// An address that the first run resolves and binds.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenAddress {
-    /// A name, a numeric address, or `unix:` and a path.
+    /// A name, a numeric address, `unix:` and a path, or `fd:` and the number of a socket that this
+    /// process has inherited.
     host: String,
     port: u16,
     uds_mode: u32,
-    /// `None` for a name before the first run. After it, with the port that the system picked; it
-    /// stays after a stop, so that the next run binds the same.
+    /// `None` for a name or a socket before the first run. After it, with the port that the system
+    /// picked; it stays after a stop, so that the next run binds the same.
     address: Option<Address>,
 }
 
 impl ListenAddress {
     /// Asks no name server.
     pub(crate) fn new(host: &str, port: u16, uds_mode: u32) -> io::Result<Self> {
-        let address = Address::parse(host, port, uds_mode)?;
+        let address = match descriptor(host) {
+            Some(_) => None,
+            None => Address::parse(host, port, uds_mode)?,
+        };
         Ok(Self { host: host.to_owned(), port, uds_mode, address })
     }
 
@@ -46,6 +54,14 @@ impl ListenAddress {
         }
     }
 
+    /// Binds and listens. May ask a name server.
+    pub(crate) fn bind(&self) -> PyResult<Bound> {
+        match descriptor(&self.host) {
+            Some(number) => bind::inherit(number),
+            None => bind::bind(&self.resolve()?),
+        }
+    }
+
     pub(crate) fn set_bound(&mut self, address: Address) {
         self.address = Some(address);
     }
@@ -53,6 +69,11 @@ impl ListenAddress {
     /// The address, unless a name is to be resolved first.
     pub(crate) fn known(&self) -> Option<&Address> {
         self.address.as_ref()
+    }
+
+    /// Whether another program has bound the socket.
+    pub(crate) fn is_inherited(&self) -> bool {
+        descriptor(&self.host).is_some()
     }
 
     /// Whether it is known to be reached by this machine alone.
@@ -70,6 +91,7 @@ impl ListenAddress {
         match self.known() {
             Some(Address::Unix { .. }) => Some(0),
             Some(Address::Tcp(address)) => Some(address.port()).filter(|port| *port != 0),
+            None if self.is_inherited() => None,
             None => Some(self.port).filter(|port| *port != 0),
         }
     }
@@ -78,4 +100,9 @@ impl ListenAddress {
     pub(crate) fn uds_mode(&self) -> u32 {
         self.uds_mode
     }
+}
+
+/// The number of an inherited socket.
+fn descriptor(host: &str) -> Option<RawFd> {
+    host.strip_prefix(FD)?.parse().ok()
 }

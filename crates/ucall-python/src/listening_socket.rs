@@ -6,12 +6,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use ucall_engine::{Address, Bound};
 
-use crate::bind::bind;
+use crate::listen_address::ListenAddress;
 
 /// A listening socket and, of a Unix one, its file, which is removed with it.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct ListeningSocket {
     address: Address,
+    /// Whether another program has bound it, and keeps it for further servers.
+    is_inherited: bool,
     bound: Mutex<Option<Bound>>,
 }
 
@@ -25,8 +27,10 @@ impl ListeningSocket {
 impl ListeningSocket {
     #[new]
     fn new(py: Python<'_>, host: &str, port: u16, uds_mode: u32) -> PyResult<Self> {
-        let bound = py.detach(|| bind(&Address::resolve(host, port, uds_mode)?))?;
-        Ok(Self { address: bound.address.clone(), bound: Mutex::new(Some(bound)) })
+        let asked = ListenAddress::new(host, port, uds_mode)?;
+        let bound = py.detach(|| asked.bind())?;
+        let (address, is_inherited) = (bound.address.clone(), asked.is_inherited());
+        Ok(Self { address, is_inherited, bound: Mutex::new(Some(bound)) })
     }
 
     /// The address without the port, or `unix:` and a path.
@@ -41,6 +45,12 @@ impl ListeningSocket {
         self.address.port()
     }
 
+    /// Whether another program has bound it.
+    #[getter]
+    fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
     /// Duplicates the descriptor, for a process that listens.
     fn descriptor(&self) -> PyResult<RawFd> {
         let Some(bound) = &*self.bound() else { return Ok(-1) };
@@ -53,8 +63,12 @@ impl ListeningSocket {
         self.bound().iter().for_each(|bound| bound.listener.wake_all());
     }
 
-    /// Refuses connections from now on, in all processes, and resets those that wait.
+    /// Refuses connections from now on, in all processes, and resets those that wait. An inherited
+    /// socket is left to those who keep it.
     fn shut_down(&self) {
+        if self.is_inherited {
+            return;
+        }
         self.bound().iter().for_each(|bound| bound.listener.shut_down());
     }
 

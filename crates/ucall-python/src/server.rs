@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ucall_engine::xdp::QueueShare;
-use ucall_engine::{Address, Listener, Sharing};
+use ucall_engine::{Listener, Sharing};
 use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_server::{
     CallMetrics, CookieKey, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
@@ -160,11 +160,9 @@ impl Server {
         if let Some(descriptor) = descriptor {
             // SAFETY: the caller gives the descriptor away.
             let listener = Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-            let listener = listener.shared(Sharing::Processes);
-            if let Some(address) = listener.local_address()? {
-                state.address.set_bound(Address::Tcp(address));
-            }
-            state.listener = Some(listener);
+            let bound = ucall_engine::Bound::inherit(listener)?;
+            state.address.set_bound(bound.address);
+            state.listener = Some(bound.listener.shared(Sharing::Processes));
             if let Some(udp) = &mut state.udp {
                 udp.is_shared = true;
             }
@@ -190,13 +188,15 @@ impl Server {
         // Binding may block, and the state's lock is released before the interpreter's is taken
         // again.
         py.detach(|| {
-            let address = self.state().address.clone();
+            let asked = self.state().address.clone();
             // Nothing is locked while a name server is asked.
-            let address = address.resolve()?;
+            let address = if asked.is_inherited() { None } else { Some(asked.resolve()?) };
             let mut state = self.state();
             let is_due = state.is_unbound();
-            if is_due {
-                state.bind(&address)?;
+            match address {
+                Some(address) if is_due => state.bind(&address)?,
+                None if is_due => state.take(asked.bind()?)?,
+                _ => {}
             }
             Ok(is_due)
         })

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use ucall_engine::xdp::{QueueShare, XdpProgram};
-use ucall_engine::{Address, EngineKind, Listener, UnixFile};
+use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile};
 use ucall_server::{
     AccessLog, CallMetrics, Counters, Message, MetricsPage, ServerMessage, Stats, Tls,
 };
@@ -108,6 +108,13 @@ impl ServerState {
                 }
                 bound = bind(address)?;
             }
+        }
+        self.take(bound)
+    }
+
+    /// Takes over a socket that listens.
+    pub(crate) fn take(&mut self, bound: Bound) -> PyResult<()> {
+        if let Some(udp) = &mut self.udp {
             udp.bind(&bound.address)?;
         }
         self.address.set_bound(bound.address);

@@ -96,8 +96,12 @@ impl Listeners {
     }
 
     /// Accepts the connections that wait in the backlogs, for the last time: the kernel refuses
-    /// further ones. The engine may still report some that it has accepted before.
+    /// further ones. A socket of another program keeps them for its next server. The engine may
+    /// still report some that it has accepted before.
     pub(crate) fn refuse(&mut self, engine: &mut impl Engine) -> Vec<Id> {
+        if self.listener_sockets.iter().any(|it| it.sharing() == Sharing::Programs) {
+            return Vec::new();
+        }
         self.listener_sockets.iter().for_each(Listener::stop_queueing);
         let adopted = self.adopt_waiting(engine);
         self.listener_sockets.iter().for_each(Listener::shut_down);
