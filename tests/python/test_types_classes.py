@@ -492,3 +492,15 @@ def test_what_is_beside_a_model_stays_strict(connect_to: ConnectTo) -> None:
     assert wire.result("echo", [[{"quantity": "5"}, 1]]) == [{"quantity": 5}, 1]
     error = wire.error("echo", [[{"quantity": 5}, "1"]])
     assert error["data"] == "params.a[1]: expected int, got str"
+
+
+@dataclasses.dataclass
+class Defaults:
+    name: str
+    count: int = 2
+    inner: Plain | None = None
+
+
+def test_defaults_are_written_too(connect_to: ConnectTo) -> None:
+    wire = connect_to(serving(list[Defaults]))
+    assert wire.result("echo", [[{"name": "a"}]]) == [{"name": "a", "count": 2, "inner": None}]

@@ -76,9 +76,18 @@ def _is_plain(part: Part, registered: tuple[type, ...]) -> bool:
         return resolve_alias(annotation) is not annotation  # What it names is a part, too.
     if sort_of(kind) is not None:
         derived: list[Any] = list(_with_derived(kind))
-        is_alike = all(map(is_built_alike, derived))
+        is_alike = all(is_built_alike(it) and not _may_lack_fields(it) for it in derived)
         return is_alike and not any(issubclass(it, registered) or is_pydantic(it) for it in derived)
     return issubclass(kind, _PLAIN) and not any(issubclass(it, kind) for it in registered)
+
+
+def _may_lack_fields(kind: Any) -> bool:
+    """Whether ``msgspec`` leaves a default of a dataclass to the class, when it builds an object,
+    and then does not write it."""
+    if sort_of(kind) != "dataclass" or not kind.__dictoffset__:
+        return False
+    fields: tuple[Any, ...] = dataclasses.fields(kind)
+    return any(field.default is not dataclasses.MISSING for field in fields)
 
 
 def _with_derived(kind: type) -> Iterator[type]:
