@@ -37,6 +37,8 @@ pub struct DeliveryState {
     pub index: u32,
     peer: Mutex<Option<Identity>>,
     acknowledged: AtomicU64,
+    /// The last number that was sent to any incarnation of the peer.
+    sent: AtomicU64,
     failure: OnceLock<Failure>,
     /// How often a message was added to `unsent`.
     unsent_changes: AtomicU64,
@@ -50,6 +52,8 @@ struct UnsentRange {
     first: u64,
     last: u64,
     failure: Failure,
+    /// They were sent before.
+    was_sent: bool,
 }
 
 /// How many messages and bytes of one incarnation of a peer were taken.
@@ -78,6 +82,7 @@ impl DeliveryState {
             index,
             peer: Mutex::new(peer),
             acknowledged: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             failure: OnceLock::new(),
             unsent_changes: AtomicU64::new(0),
             unsent: Mutex::new(Vec::new()),
@@ -109,6 +114,24 @@ impl DeliveryState {
         failure.map_or(DeliveryStatus::Pending, |failure| DeliveryStatus::Failed(failure.clone()))
     }
 
+    /// Whether the peer may have a message that has failed.
+    pub fn may_have_arrived(&self, sequence: u64) -> bool {
+        let ranges = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = ranges.partition_point(|range| range.last < sequence);
+        match ranges.get(next).filter(|range| range.first <= sequence) {
+            Some(range) => range.was_sent,
+            None => self.was_sent(sequence),
+        }
+    }
+
+    fn was_sent(&self, sequence: u64) -> bool {
+        sequence <= self.sent.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_sent(&self, sequence: u64) {
+        self.sent.fetch_max(sequence, Ordering::Release);
+    }
+
     /// Why the session is over, if it is.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.get()
@@ -129,14 +152,22 @@ impl DeliveryState {
 
     /// Records that a message is not sent, and the reason.
     pub(crate) fn mark_unsent(&self, sequence: u64, failure: Failure) {
+        let was_sent = self.was_sent(sequence);
         let mut ranges = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         let position = ranges.partition_point(|range| range.last < sequence);
         let before = position.checked_sub(1).and_then(|before| ranges.get_mut(before));
         match before {
-            Some(range) if range.last + 1 == sequence && range.failure == failure => {
+            Some(range)
+                if range.last + 1 == sequence
+                    && range.failure == failure
+                    && range.was_sent == was_sent =>
+            {
                 range.last = sequence;
             }
-            _ => ranges.insert(position, UnsentRange { first: sequence, last: sequence, failure }),
+            _ => {
+                let (first, last) = (sequence, sequence);
+                ranges.insert(position, UnsentRange { first, last, failure, was_sent });
+            }
         }
         self.unsent_changes.fetch_add(1, Ordering::Release);
     }
@@ -340,6 +371,17 @@ mod tests {
             assert_eq!(delivery.progress(sequence), DeliveryStatus::Failed(failure), "{sequence}");
         }
         assert_eq!(delivery.progress(2002), DeliveryStatus::Done);
+    }
+
+    #[test]
+    fn only_messages_that_were_sent_may_have_arrived() {
+        let delivery = DeliveryState::new(0, None);
+        delivery.mark_unsent(1, Failure::Dropped);
+        delivery.set_sent(3);
+        delivery.mark_unsent(2, Failure::Rejected("of another version".to_owned()));
+        delivery.fail(Failure::Expired);
+        let arrived: Vec<_> = (1..=4).filter(|&it| delivery.may_have_arrived(it)).collect();
+        assert_eq!(arrived, [2, 3]);
     }
 
     #[test]

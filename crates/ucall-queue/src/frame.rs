@@ -60,7 +60,7 @@ pub(crate) enum Kind {
     Cancelled,
     /// The messages from the number in the body to that in the header were dropped.
     Gap,
-    /// No message follows.
+    /// No message follows. With a segment, the sender will not be started again.
     End,
     /// How far the sender has received and taken, and its window.
     Acknowledge,
@@ -260,6 +260,16 @@ fn for_each_header(
 pub(crate) fn first_frame(frames: &[u8]) -> Option<(Header, usize)> {
     let header = Header::read(frames.first_chunk()?).ok()?;
     Some((header, HEADER_BYTES + usize::try_from(header.length).ok()?))
+}
+
+/// How many of the messages among our own frames have such a number.
+pub(crate) fn count_messages(frames: &[u8], is_counted: impl Fn(u64) -> bool) -> usize {
+    let (mut rest, mut count) = (frames, 0);
+    while let Some((header, length)) = first_frame(rest) {
+        count += usize::from(header.kind == Kind::Data && is_counted(header.sequence));
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    count
 }
 
 /// The handshake, which each side sends when a link begins.

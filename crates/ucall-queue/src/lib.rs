@@ -18,6 +18,7 @@
 
 mod accepted_names;
 mod backoff;
+mod batch;
 mod buffer_pool;
 mod decoder;
 mod delivery_notifier;

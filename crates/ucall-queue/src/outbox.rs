@@ -14,9 +14,10 @@ use hashbrown::HashMap;
 use ucall_engine::{EventCount, WakeFlag};
 
 use crate::accepted_names::AcceptedNames;
+use crate::batch::Batch;
 use crate::delivery_state::DeliveryState;
 use crate::failure::Failure;
-use crate::frame::{self, HEADER_BYTES, Header, Kind};
+use crate::frame::{self, HEADER_BYTES};
 use crate::identity::Identity;
 use crate::message::{COPIED_BYTES_MAX, MESSAGE_WEIGHT, Outgoing};
 use crate::options::FullPolicy;
@@ -26,18 +27,6 @@ use crate::options::FullPolicy;
 /// there is no difference (pipelined over a Unix socket, counted by callgrind). Either way a short
 /// message is copied once.
 const BATCH_BYTES: usize = 64 * 1024;
-
-/// Frames that are sent and kept together.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) first: u64,
-    pub(crate) last: u64,
-    /// Its weight in the peer's window and in our queue.
-    pub(crate) weight: usize,
-    /// Whole frames, or the head of one frame whose body is `parts`.
-    pub(crate) frames: Vec<u8>,
-    pub(crate) parts: Vec<Bytes>,
-}
 
 /// The numbers of a message in its sessions, by which its delivery is polled.
 #[derive(Clone, Debug)]
@@ -168,8 +157,12 @@ impl Outbox {
         queues.queues.iter().flatten().filter_map(|queue| queue.delivery.peer()).collect()
     }
 
-    pub(crate) fn open(&self, delivery: Arc<DeliveryState>) {
+    /// Opens a queue. Another one, whose place it takes, takes no messages from now on.
+    pub(crate) fn open(&self, delivery: Arc<DeliveryState>, instead_of: Option<u32>) {
         let mut queues = self.lock();
+        if let Some(queue) = instead_of.and_then(|index| queues.queue_mut(index)) {
+            queue.ended = true;
+        }
         let index = delivery.index;
         let position = index as usize;
         if queues.queues.len() <= position {
@@ -243,6 +236,13 @@ impl Outbox {
     /// Whether a queue has messages whose names the peer may not accept.
     pub(crate) fn has_unchecked(&self, index: u32) -> bool {
         self.lock().queue(index).is_some_and(|queue| !queue.unchecked.is_empty())
+    }
+
+    /// How many messages of a queue have such a number.
+    pub(crate) fn count_messages(&self, index: u32, is_counted: impl Fn(u64) -> bool) -> usize {
+        let queues = self.lock();
+        let batches = queues.queue(index).into_iter().flat_map(|queue| &queue.batches);
+        batches.map(|batch| frame::count_messages(&batch.frames, &is_counted)).sum()
     }
 
     /// Whether a queue has no messages.
@@ -326,8 +326,10 @@ impl SendQueues {
         queue_bytes_max: usize,
         full: FullPolicy,
     ) -> Result<Receipt, PutError> {
-        // The only queue, as in a client, needs no list.
-        if let ([], [Some(queue)], None) = (peers, &mut self.queues[..], &self.closed)
+        // The only queue, as in a client, needs no list. A client whose server was started again
+        // has had another one.
+        if let ([], [Some(queue)] | [Some(queue), None] | [None, Some(queue)], None) =
+            (peers, &mut self.queues[..], &self.closed)
             && !queue.ended
             && message.names.is_empty()
             && !queue.is_full(message.weight(), queue_bytes_max)
@@ -335,7 +337,7 @@ impl SendQueues {
             let receipt = Receipt::One(queue.delivery.clone(), queue.push(message));
             if !queue.is_changed {
                 queue.is_changed = true;
-                self.changed.push(0);
+                self.changed.push(queue.delivery.index);
             }
             return Ok(receipt);
         }
@@ -527,21 +529,6 @@ impl SendQueue {
     }
 }
 
-impl Batch {
-    /// Takes the place of messages that are not sent.
-    pub(crate) fn gap(first: u64, last: u64) -> Self {
-        let mut frames = Header::control(Kind::Gap, last, 8).write().to_vec();
-        frames.extend(first.to_le_bytes());
-        Self { first, last, weight: 0, frames, parts: Vec::new() }
-    }
-
-    /// The end of this side, numbered as the message after the last.
-    pub(crate) fn end(sequence: u64) -> Self {
-        let frames = Header::control(Kind::End, sequence, 0).write().to_vec();
-        Self { first: sequence, last: sequence, weight: 0, frames, parts: Vec::new() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -551,7 +538,7 @@ mod tests {
     fn the_names_of_dropped_messages_are_dropped() {
         let full = FullPolicy::DropOldest;
         let outbox = Outbox::new(Arc::new(WakeFlag::new(|| {})), 1000, 1000, full);
-        outbox.open(Arc::new(DeliveryState::new(0, None)));
+        outbox.open(Arc::new(DeliveryState::new(0, None)), None);
         let names = &["app.Job".to_owned()];
         let message = Outgoing { names, ..Outgoing::copied(Encoding::Serialized, &[0; 100]) };
         for _ in 0..100 {
@@ -567,7 +554,7 @@ mod tests {
             let outbox = Outbox::new(Arc::new(WakeFlag::new(|| {})), 1000, 1000, full);
             let peers = [0, 1, 2].map(|index| Identity([index; 16]));
             for (index, peer) in (0..).zip(peers) {
-                outbox.open(Arc::new(DeliveryState::new(index, Some(peer))));
+                outbox.open(Arc::new(DeliveryState::new(index, Some(peer))), None);
             }
             let message = Outgoing::copied(Encoding::Bytes, &[0; 500]);
             outbox.put(&peers[1..2], &message).unwrap();
@@ -587,7 +574,8 @@ mod tests {
         let full = FullPolicy::DropOldest;
         let outbox = Outbox::new(Arc::new(WakeFlag::new(|| {})), 1000, 1000, full);
         for index in 0..2 {
-            outbox.open(Arc::new(DeliveryState::new(index, Some(Identity([index as u8; 16])))));
+            let peer = Some(Identity([index as u8; 16]));
+            outbox.open(Arc::new(DeliveryState::new(index, peer)), None);
         }
         outbox.set_accepted(1, Arc::new(AcceptedNames::Listed(Default::default())));
         let first = Outgoing::copied(Encoding::Bytes, &[0; 500]);

@@ -18,14 +18,15 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::delivery_state::{DeliveryState, ReceiveCredit};
+use crate::batch::Batch;
+use crate::delivery_state::{DeliveryState, DeliveryStatus, ReceiveCredit};
 use crate::failure::Failure;
 use crate::frame::{self, Header, Hello, Kind, Progress, ProtocolError, Sharing};
 use crate::identity::{Identity, Incarnation};
 use crate::link_key::LinkKey;
 use crate::message::COPIED_BYTES_MAX;
 use crate::options::Acknowledge;
-use crate::outbox::{Batch, Outbox};
+use crate::outbox::Outbox;
 
 /// Bytes that a peer may send beyond its window, which it checks only before each batch.
 const WINDOW_SLACK: u64 = 1 << 20;
@@ -51,6 +52,8 @@ pub(crate) struct Session {
     /// limit.
     pub(crate) awaits_server: bool,
     pub(crate) ending: Ending,
+    /// Our end says that this side will not be started again.
+    pub(crate) end_is_final: bool,
     outgoing: SendHalf,
     incoming: ReceiveHalf,
 }
@@ -104,6 +107,8 @@ struct ReceiveHalf {
     window: u64,
     advertised: Advertised,
     has_ended: bool,
+    /// The peer has said that it will not be started again.
+    end_is_final: bool,
     /// The peer waits for room, so that any taken message is reported.
     is_peer_blocked: bool,
     is_due: bool,
@@ -141,6 +146,7 @@ impl Session {
             peer_takes_names: false,
             awaits_names: false,
             ending: Ending::Open,
+            end_is_final: false,
             outgoing: SendHalf { acknowledge, message_bytes_max: u64::MAX, ..SendHalf::default() },
             incoming: ReceiveHalf {
                 credit: Arc::new(ReceiveCredit::new(index, 0, Acknowledge::Received)),
@@ -150,6 +156,7 @@ impl Session {
                 window: 0,
                 advertised: Advertised::default(),
                 has_ended: false,
+                end_is_final: false,
                 is_peer_blocked: false,
                 is_due: false,
             },
@@ -198,7 +205,7 @@ impl Session {
             self.progress(&hello.progress, outbox)?;
             self.outgoing.rewind_to(hello.progress.received);
         } else {
-            self.outgoing.restore_end(self.ending);
+            self.outgoing.restore_end(self.ending, self.end_is_final);
             self.outgoing.rewind_to_begin();
         }
         Ok(())
@@ -282,7 +289,7 @@ impl Session {
         }
         let sequence = outbox.end_sequence(self.delivery.index)?;
         self.ending = Ending::Sent(sequence);
-        Some(Batch::end(sequence))
+        Some(Batch::end(sequence, self.end_is_final))
     }
 
     /// Whether any message of ours is not acknowledged. Our end does not count.
@@ -290,6 +297,15 @@ impl Session {
         let is_end = |sent_batch: &SentBatch| self.ending == Ending::Sent(sent_batch.first);
         self.outgoing.store.front().is_some_and(|sent_batch| !is_end(sent_batch))
             || !outbox.is_empty(self.delivery.index)
+    }
+
+    /// How many messages of ours are neither acknowledged nor known to have failed.
+    pub(crate) fn count_unacknowledged(&self, outbox: &Outbox) -> usize {
+        let is_pending =
+            |sequence: u64| self.delivery.progress(sequence) == DeliveryStatus::Pending;
+        let sent = self.outgoing.store.iter().filter_map(|sent_batch| sent_batch.parts.first());
+        let sent: usize = sent.map(|frames| frame::count_messages(frames, is_pending)).sum();
+        sent + outbox.count_messages(self.delivery.index, is_pending)
     }
 
     /// Whether unacknowledged messages are kept for another incarnation of the peer.
@@ -300,6 +316,11 @@ impl Session {
     /// Whether the peer has ended.
     pub(crate) fn peer_has_ended(&self) -> bool {
         self.incoming.has_ended
+    }
+
+    /// Whether the peer has ended for good.
+    pub(crate) fn peer_has_ended_for_good(&self) -> bool {
+        self.incoming.has_ended && self.incoming.end_is_final
     }
 
     /// Whether our side has ended, and the peer knows.
@@ -331,6 +352,7 @@ impl Session {
         }
         incoming.received = header.sequence;
         incoming.has_ended |= header.kind == Kind::End;
+        incoming.end_is_final |= header.kind == Kind::End && header.segments > 0;
         incoming.is_due = true;
         Ok(true)
     }
@@ -447,6 +469,7 @@ impl SendHalf {
         self.untaken_weight += weight as u64;
         let mut sent_batch = SentBatch { first, last, weight, parts };
         sent_batch.drop_oversized(self.message_bytes_max, delivery);
+        delivery.set_sent(last);
         let parts = sent_batch.parts.clone();
         self.store.push_back(sent_batch);
         self.next = self.store.len();
@@ -489,10 +512,10 @@ impl SendHalf {
     }
 
     /// Keeps our end for another incarnation of the peer, after the last one acknowledged it.
-    fn restore_end(&mut self, ending: Ending) {
+    fn restore_end(&mut self, ending: Ending, is_final: bool) {
         let Ending::Sent(sequence) = ending else { return };
         if self.store.back().is_none_or(|sent_batch| sent_batch.last < sequence) {
-            let Batch { first, last, weight, frames, .. } = Batch::end(sequence);
+            let Batch { first, last, weight, frames, .. } = Batch::end(sequence, is_final);
             self.store.push_back(SentBatch { first, last, weight, parts: vec![frames.into()] });
         }
     }
@@ -524,6 +547,7 @@ impl ReceiveHalf {
         self.last_message = received;
         self.weight = 0;
         self.has_ended = false;
+        self.end_is_final = false;
         self.advertised = Advertised { window: self.advertised.window, ..Advertised::default() };
     }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import uuid
 from collections import deque
@@ -57,7 +58,8 @@ class Communicator:
         self._queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pipe: tuple[int, int] | None = None
-        self._puts: dict[Any, asyncio.Future[None]] = {}
+        #: The futures of `put`, and whether the log says so if they fail with the session.
+        self._puts: dict[Any, tuple[asyncio.Future[None], bool]] = {}
         #: Messages of `get` calls that were cancelled.
         self._requeued: deque[Message] = deque()
         self._gets: deque[tuple[tuple[uuid.UUID, ...], asyncio.Future[Message]]] = deque()
@@ -99,7 +101,8 @@ class Communicator:
         loop = self._attach()
         receipt: Future = self._queue._put_nowait(data, *peers, copy=copy)
         awaited: asyncio.Future[None] = loop.create_future()
-        self._puts[receipt] = awaited
+        # One that fails at once was never in the queue, so the log does not count it.
+        self._puts[receipt] = awaited, not receipt.done()
         self._queue._watch(receipt)
         awaited.add_done_callback(lambda it: receipt.cancel() if it.cancelled() else None)
         self._poll_soon()
@@ -143,12 +146,13 @@ class Communicator:
         """Calls ``callback(event)`` in the event loop for each change of a connection."""
         self._queue._notifier.on_connection.append(callback)
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, *, final: bool = False) -> None:
         """Closes in order: see `ucall.queue.Communicator.close`.
 
         If it is cancelled, it closes at once, as after the timeout.
         """
-        closing = asyncio.ensure_future(asyncio.to_thread(self._queue.close, timeout))
+        close = functools.partial(self._queue.close, timeout, final=final)
+        closing = asyncio.ensure_future(asyncio.to_thread(close))
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError:
@@ -212,7 +216,7 @@ class Communicator:
     def _resolve_puts(self) -> bool:
         futures, events = self._queue._next_changes(0)
         for future in futures:
-            awaited = self._puts.pop(future, None)
+            awaited, is_logged = self._puts.pop(future, (None, False))
             if awaited is None or awaited.done():
                 continue
             raised = future.exception()
@@ -220,6 +224,9 @@ class Communicator:
                 awaited.set_result(None)
             else:
                 awaited.set_exception(raised)
+                if is_logged and isinstance(raised, ConnectionError):
+                    # The log has one line for all; asyncio would have one for each.
+                    awaited.exception()
         notifier = self._queue._notifier
         for event in events:
             for callback, argument in notifier.calls(event):

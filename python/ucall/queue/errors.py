@@ -15,6 +15,8 @@ class _PeerError(Exception):
     """An exception that concerns one peer."""
 
     peer: uuid.UUID | None
+    #: Of a future: whether a peer may have received the message. False if `put` has raised it.
+    may_have_arrived: bool = False
 
     def __init__(self, peer: uuid.UUID | None, reason: str) -> None:
         super().__init__(peer, reason)
@@ -32,6 +34,8 @@ class ConnectionError(_PeerError, errors.ConnectionError):
         peer: The id of the peer. If this communicator has closed, and the error concerns no single
             peer, its own id. None if no peer is known: a client has had no session with its server,
             or a server has no client to put to.
+        may_have_arrived: Of a future: whether a peer may have received the message. If not, putting
+            the object again makes no repeat.
     """
 
     def __init__(self, peer: uuid.UUID | None = None, reason: str = "closed") -> None:

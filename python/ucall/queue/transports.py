@@ -120,9 +120,9 @@ class _External(Communicator):
     def _location(cls, options: CommunicatorOptions) -> None:
         return None
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, *, final: bool = False) -> None:
         """Closes the communicator: see `ucall.queue.Communicator.close`."""
-        super().close(timeout)
+        super().close(timeout, final=final)
         if self._transport is not None and not self._is_forked:
             self._transport.close()
 

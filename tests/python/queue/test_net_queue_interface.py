@@ -204,7 +204,7 @@ def test_errors_of_a_closed_server_carry_its_id(pairs: Pairs) -> None:
     client = pairs.client(server)
     client.put("in").result(WAIT_S)
     server.get(timeout=WAIT_S)
-    server.close()
+    server.close(final=True)
     assert raised_by(lambda: client.get(timeout=WAIT_S)).peer == server.id
     for peers in ((), (server.id,)):
         assert raised_by(client.put("late", *peers).result).peer == server.id

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pairs import Pairs, free_location
 
-from harness import in_asyncio
+from harness import eventually, in_asyncio
 from ucall import queue as nq
 
 Pair = Callable[..., tuple[nq.Communicator, nq.Communicator]]
@@ -133,7 +133,7 @@ def test_closing_the_server_flushes_both_ways(pair: Pair) -> None:
     client.put("first").result(WAIT_S)
     to_client = [server.put(number) for number in range(1000)]
     to_server = [client.put(number) for number in range(1000)]
-    server.close()
+    server.close(final=True)
     for future in to_client + to_server:
         future.result(WAIT_S)
     assert [server.get().data for _ in range(1001)] == ["first", *range(1000)]
@@ -141,6 +141,39 @@ def test_closing_the_server_flushes_both_ways(pair: Pair) -> None:
     for communicator in (server, client):
         with pytest.raises(ConnectionError):
             communicator.get(timeout=WAIT_S)
+
+
+def test_a_client_goes_on_with_the_next_server(pairs: Pairs) -> None:
+    first = pairs.server()
+    client = pairs.client(first, reconnect=(0.01, 0.1))
+    client.put("before").result(WAIT_S)
+    last = first.put("last")
+    first.close()
+    last.result(WAIT_S)
+    assert eventually(lambda: client.state == "connecting")
+    waiting = client.put("after")
+    netloc = client.options.netloc
+    second = pairs.server(netloc=netloc, broker=first.options.broker)
+    waiting.result(WAIT_S)
+    assert second.get(timeout=WAIT_S).data == "after"
+    second.put("first").result(WAIT_S)
+    assert [client.get(timeout=WAIT_S).data for _ in range(2)] == ["last", "first"]
+    second.close(final=True)
+    with pytest.raises(ConnectionError):
+        client.get(timeout=WAIT_S)
+    assert client.state == "closed"
+
+
+@pytest.mark.parametrize("pairs", ["tcp"], indirect=True)
+def test_a_future_says_whether_its_message_may_have_arrived(pairs: Pairs) -> None:
+    server = pairs.server()
+    client = pairs.client(server, ack="explicit", queue_size=1000, full="drop_newest")
+    sent = client.put("sent")
+    server.get(timeout=WAIT_S)
+    dropped = client.put(b"x" * 1000)
+    client.close(0)
+    errors = [it.exception(WAIT_S) for it in (sent, dropped, client.put("late"))]
+    assert [getattr(it, "may_have_arrived", None) for it in errors] == [True, False, False]
 
 
 def test_put_returns_a_concurrent_future(pair: Pair) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 from pairs import Pairs, free_location
 
-from harness import in_asyncio
+from harness import eventually, in_asyncio
 from ucall import queue as nq
 from ucall.aio import queue as anq
 
@@ -139,6 +140,21 @@ async def test_a_raising_callback_delays_no_message(pairs: Pairs) -> None:
         await asyncio.to_thread(client.close)
         await asyncio.wait_for(ended.wait(), WAIT_S)
     assert told == [f"KeyError({client.id!r})"]
+
+
+@in_asyncio
+async def test_lost_messages_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    complaints: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    client = anq.new(options=nq.CommunicatorOptions(netloc=free_location()))
+    for number in range(100):
+        client.put(number)
+    await client.close(timeout=0)
+    gc.collect()
+    assert complaints == []
+    assert eventually(lambda: "100 messages were not acknowledged" in caplog.text)
+    assert caplog.text.count("not acknowledged") == 1
 
 
 @in_asyncio

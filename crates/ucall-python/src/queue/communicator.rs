@@ -258,11 +258,13 @@ impl QueueCore {
         QueueLog { lines: self.handle.log_queue.clone() }
     }
 
-    /// Starts an orderly close, or closes at once.
-    fn _close(&self, at_once: bool) {
-        match at_once {
-            true => self.handle.abort(),
-            false => self.handle.close(),
+    /// Starts an orderly close, or closes at once. If a server's is `is_final`, so do its clients.
+    #[pyo3(signature = (at_once, is_final = false))]
+    fn _close(&self, at_once: bool, is_final: bool) {
+        match (at_once, is_final) {
+            (true, _) => self.handle.abort(),
+            (false, true) => self.handle.close_for_good(),
+            (false, false) => self.handle.close(),
         }
     }
 

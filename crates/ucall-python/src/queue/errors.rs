@@ -15,6 +15,18 @@ pub(super) fn reject_forked(handle: &Handle) -> PyResult<()> {
     }
 }
 
+/// The exception of a future, for the failure of its message.
+pub(super) fn undelivered<'py>(
+    py: Python<'py>,
+    peer: Option<Identity>,
+    failure: &Failure,
+    may_have_arrived: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let raised = failed(py, peer, failure)?;
+    raised.setattr("may_have_arrived", may_have_arrived)?;
+    Ok(raised)
+}
+
 /// The exception for a failure.
 pub(super) fn failed<'py>(
     py: Python<'py>,

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use ucall_queue::{DeliveryState, DeliveryStatus, Failure, Handle, Identity};
 
-use super::errors::{failed, reject_forked};
+use super::errors::{reject_forked, undelivered};
 use super::pinned_buffers;
 use super::waiting::{deadline_after, wait_checking_signals};
 
@@ -78,6 +78,19 @@ impl Receipt {
                 }
                 (None, whole)
             }
+        }
+    }
+
+    /// Whether a peer may have the message, which has failed.
+    fn may_have_arrived(&self) -> bool {
+        match self.entry.get().map(|entry| &entry.receipt) {
+            Some(ucall_queue::Receipt::One(delivery, sequence)) => {
+                delivery.may_have_arrived(*sequence)
+            }
+            Some(ucall_queue::Receipt::Many(all)) => {
+                all.iter().any(|(delivery, sequence)| delivery.may_have_arrived(*sequence))
+            }
+            Some(ucall_queue::Receipt::None(..)) | None => false,
         }
     }
 
@@ -163,7 +176,10 @@ impl Receipt {
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         match self.outcome(py, timeout)? {
             None => Ok(()),
-            Some((peer, failure)) => Err(PyErr::from_value(failed(py, peer, &failure)?)),
+            Some((peer, failure)) => {
+                let raised = undelivered(py, peer, &failure, self.may_have_arrived())?;
+                Err(PyErr::from_value(raised))
+            }
         }
     }
 
@@ -176,7 +192,9 @@ impl Receipt {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.outcome(py, timeout)? {
             None => Ok(None),
-            Some((peer, failure)) => failed(py, peer, &failure).map(Some),
+            Some((peer, failure)) => {
+                undelivered(py, peer, &failure, self.may_have_arrived()).map(Some)
+            }
         }
     }
 

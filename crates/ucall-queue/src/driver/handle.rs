@@ -63,6 +63,7 @@ pub enum ConnectionState {
 #[derive(Debug)]
 pub(super) enum Command {
     Close,
+    CloseForGood,
     Abort,
     /// Messages of this session were taken or acknowledged.
     Taken(u32),
@@ -151,6 +152,12 @@ impl Handle {
     pub fn close(&self) {
         self.is_closing.store(true, Ordering::Relaxed);
         self.send(Command::Close);
+    }
+
+    /// As [`Handle::close`], and the clients of this server end as well.
+    pub fn close_for_good(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.send(Command::CloseForGood);
     }
 
     /// Ends at once.

@@ -86,6 +86,7 @@ impl<E: Engine> Driver<E> {
         for command in commands.drain(..) {
             match command {
                 Command::Close => context.manager.close(context.now),
+                Command::CloseForGood => context.manager.close_for_good(context.now),
                 Command::Abort => {
                     context.manager.abort(context.now);
                     self.transport.abort();

@@ -17,6 +17,10 @@
 //! that is gone. The side that has ended forgets the session. If it misses the answer, it gets the
 //! same one on the next link.
 //!
+//! The end of a server is one for now, or for good. After one for now a client has the next session
+//! from the moment at which the end arrives: what is put from then on waits there, and this session
+//! ends beside it, before the next one gets a link. After one for good the client ends.
+//!
 //! So when a server forgets a session, its client knows the delivery of all its messages. If
 //! nothing listens any more, a client that waits only for this answer ends without it.
 #![forbid(unsafe_code)]
@@ -36,11 +40,12 @@ use crate::session::Ending;
 impl SessionManager {
     /// Sends the queue of a session, then its end.
     pub(super) fn flush_session(&mut self, index: u32, now: Instant) {
-        let is_closing = self.is_closing;
+        let (is_closing, is_final) = (self.is_closing, self.is_final);
         let outbox = self.outbox.clone();
         let Some(session) = self.session(index) else { return };
         if session.ending == Ending::Open {
             session.ending = Ending::Flushing;
+            session.end_is_final = is_final;
             outbox.end(index);
         }
         if std::mem::take(&mut session.awaits_server) {
@@ -62,6 +67,11 @@ impl SessionManager {
         let outbox = self.outbox.clone();
         let Some(session) = self.session(index).filter(|it| it.peer_has_ended()) else { return };
         if !session.keeps_for_next_incarnation(&outbox) {
+            let is_new = session.ending == Ending::Open && !session.peer_has_ended_for_good();
+            let peer = session.peer;
+            if is_new && !self.is_server && !self.is_closing {
+                self.succeed_session(index, peer, now);
+            }
             self.flush_session(index, now);
             return self.send_finish_if_done(index);
         }
@@ -69,6 +79,13 @@ impl SessionManager {
             link.control.extend(Header::control(Kind::Finish, 0, 0).write());
             link.is_closing = true;
         }
+    }
+
+    /// Opens the next session of a client, while this one ends with its server.
+    fn succeed_session(&mut self, index: u32, peer: Option<Identity>, now: Instant) {
+        self.open_session(peer, Some(index), now);
+        self.succeeded = Some(index);
+        self.log_queue.info(|| "the server has closed, and may be started again".to_owned(), now);
     }
 
     /// The link of a session, marked as ready, after writing the acknowledgement that is due. The
@@ -140,7 +157,21 @@ impl SessionManager {
         if self.is_closing { Failure::Closed } else { Failure::PeerClosed }
     }
 
+    /// Ends a session, and logs how many messages fail with it.
     pub(super) fn end_session(&mut self, index: u32, failure: Failure, now: Instant) {
+        let outbox = self.outbox.clone();
+        let count = self.session(index).map_or(0, |it| it.count_unacknowledged(&outbox));
+        self.log_unacknowledged(count, &failure, now);
+        self.remove_session(index, failure, now);
+    }
+
+    pub(super) fn log_unacknowledged(&self, count: usize, failure: &Failure, now: Instant) {
+        if count > 0 {
+            self.log_queue.warn(|| format!("{failure}: {}", not_acknowledged(count)), now);
+        }
+    }
+
+    pub(super) fn remove_session(&mut self, index: u32, failure: Failure, now: Instant) {
         if let Some(link) = self.acknowledge_last(index) {
             link.session = None;
             link.is_closing = true;
@@ -150,7 +181,12 @@ impl SessionManager {
         if session.link.is_some() {
             self.connected.fetch_sub(1, Ordering::Relaxed);
         }
-        if !self.is_server {
+        if self.succeeded.take_if(|ending| *ending == index).is_some() {
+            // The next one begins to wait now.
+            self.sessions.iter_mut().flatten().for_each(|next| next.disconnected_at = now);
+        }
+        let is_last = self.sessions.iter().all(Option::is_none);
+        if !self.is_server && is_last {
             // Before its queue is removed, so that `put` fails for this reason and no other.
             self.outbox.close(session.peer, failure.clone());
         }
@@ -164,12 +200,16 @@ impl SessionManager {
             self.push_event(Event::Ended(peer), now);
         }
         if !self.is_server {
-            for key in self.links.keys().copied().collect::<Vec<_>>() {
-                if Some(key) != session.link {
-                    self.close_link(key, false, now);
-                }
+            // Those that have begun to connect. Another session of this client keeps its own.
+            let links = self.links.iter().filter(|(key, link)| {
+                Some(**key) != session.link && (is_last || link.session == Some(index))
+            });
+            for key in links.map(|(key, _)| *key).collect::<Vec<_>>() {
+                self.close_link(key, false, now);
             }
-            self.close_inbox(session.peer, failure);
+            if is_last {
+                self.close_inbox(session.peer, failure);
+            }
         }
         self.check_closed();
     }
@@ -190,5 +230,13 @@ impl SessionManager {
         self.inbox.push(&mut self.arrived);
         self.inbox.close(peer, failure);
         self.has_progress = true;
+    }
+}
+
+/// Says how many messages of ours have failed.
+pub(super) fn not_acknowledged(count: usize) -> String {
+    match count {
+        1 => "1 message was not acknowledged".to_owned(),
+        _ => format!("{count} messages were not acknowledged"),
     }
 }

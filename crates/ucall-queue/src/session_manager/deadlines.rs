@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a session of a server or of a side that closes | ends; a peer that returns begins another |
 //! | a session of a client | fails its messages, and another takes its place |
+//! | the next one, while a session ends with its server | waits until that has ended |
 //! | the session that took its place | keeps its messages until the server is back |
 //!
 //! So a program learns of each outage once, and a put message that has not failed still arrives.
@@ -11,6 +12,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::closing::not_acknowledged;
 use super::{LinkKey, SessionManager};
 use crate::event_queue::Event;
 use crate::failure::Failure;
@@ -56,6 +58,7 @@ impl SessionManager {
             let Some(Some(session)) = self.sessions.get(index) else { continue };
             if session.link.is_none()
                 && !session.awaits_server
+                && self.succeeded.is_none_or(|ending| ending == index as u32)
                 && now >= session.disconnected_at + expire
             {
                 self.expire_session(index as u32, now);
@@ -71,22 +74,29 @@ impl SessionManager {
         let failure = self.last_dial_error.clone().map_or(Failure::Expired, Failure::Unreachable);
         if session.start_reported || session.has_unsent(&self.outbox) {
             let name = peer.map_or_else(|| "the server".to_owned(), |peer| format!("peer {peer}"));
-            let line =
-                || format!("{name} was gone for longer than expire_s: its session has ended");
+            let lost = match session.count_unacknowledged(&self.outbox) {
+                0 => "its session has ended".to_owned(),
+                count => not_acknowledged(count),
+            };
+            let line = || format!("{name} was gone for longer than expire_s: {lost}");
             self.push_event(Event::Expired(peer, failure.to_string()), now);
             self.log_queue.warn(line, now);
         }
         match self.is_server || self.is_closing || !is_open {
-            true => self.end_session(index, failure, now),
-            false => self.renew_session(&failure, now),
+            true => self.remove_session(index, failure, now),
+            false => self.renew_session(index, &failure, now),
         }
     }
 
     /// Has a new session take the place of a client's, whose messages fail. Messages that are put
     /// from now on wait for the server.
-    fn renew_session(&mut self, failure: &Failure, now: Instant) {
-        let Some(mut old) = self.sessions.first_mut().and_then(Option::take) else { return };
-        let index = self.open_session(old.peer, now);
+    fn renew_session(&mut self, before: u32, failure: &Failure, now: Instant) {
+        let position = self.sessions.get_mut(before as usize);
+        let Some(mut old) = position.and_then(Option::take) else { return };
+        let index = self.open_session(old.peer, Some(before), now);
+        if index != before {
+            self.outbox.remove(before);
+        }
         if let Some(session) = self.session(index) {
             session.awaits_server = true;
         }

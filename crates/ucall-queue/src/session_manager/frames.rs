@@ -20,6 +20,10 @@ use crate::shared::SharedMemory;
 
 /// Refuses a new incarnation for now, because earlier messages were not taken.
 const INBOX_FULL: &str = "busy: too much waits to be taken";
+/// Refuses a new session while the server closes, if it may be started again.
+const CLOSING: &str = "busy: the server is closing";
+/// The same, if it will not.
+const CLOSING_FOR_GOOD: &str = "closed: the server is closing";
 /// Answers a client that has finished, which is no refusal to it.
 const SESSION_OVER: &str = "closed: the session is over";
 /// Refuses a link whose peer may not have the id that it claims.
@@ -210,7 +214,7 @@ impl SessionManager {
         match self.choose_session(key, hello, now) {
             Ok(index) => self.join(key, index, hello, Some(Kind::Welcome), now),
             Err(reason) => {
-                if reason != SESSION_OVER {
+                if reason != SESSION_OVER && reason != CLOSING {
                     let line = || format!("peer {} is refused: {reason}", hello.identity);
                     self.log_queue.warn(line, now);
                     let event = Event::Refused(Some(hello.identity), reason.to_owned());
@@ -265,7 +269,7 @@ impl SessionManager {
             self.end_session(index, Failure::PeerClosed, now);
         }
         if self.is_closing {
-            return Err("closed: the server is closing");
+            return Err(if self.is_final { CLOSING_FOR_GOOD } else { CLOSING });
         }
         if is_full {
             return Err(INBOX_FULL);
@@ -273,7 +277,7 @@ impl SessionManager {
         if self.by_peer.len() >= self.options.peers_max {
             return Err("busy: too many peers");
         }
-        let index = self.open_session(Some(hello.identity), now);
+        let index = self.open_session(Some(hello.identity), None, now);
         let certificate_name = self.links.get(&key).and_then(|link| link.certificate_name.clone());
         if let Some(session) = self.session(index) {
             session.certificate_name = certificate_name;
@@ -404,7 +408,7 @@ impl SessionManager {
         let keeps = self.session(index).is_some_and(|it| it.keeps_for_next_incarnation(&outbox));
         let reason = frame::read_reason(reason);
         let peer = self.session(index).and_then(|session| session.peer);
-        if self.replace_dial_error(&reason) && reason != SESSION_OVER {
+        if self.replace_dial_error(&reason) && reason != SESSION_OVER && reason != CLOSING {
             self.log_queue.warn(|| format!("the server refuses this side: {reason}"), now);
             self.push_event(Event::Refused(peer, reason.clone()), now);
         }

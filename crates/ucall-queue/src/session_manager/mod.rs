@@ -102,6 +102,10 @@ pub struct SessionManager {
     /// Why the last attempt to connect failed.
     last_dial_error: Option<String>,
     is_closing: bool,
+    /// A server that closes will not be started again.
+    is_final: bool,
+    /// The session of a client that ends with its server, while another has taken its place.
+    succeeded: Option<u32>,
 }
 
 impl SessionManager {
@@ -149,9 +153,11 @@ impl SessionManager {
             announced: AcceptedNames::default(),
             last_dial_error: None,
             is_closing: false,
+            is_final: false,
+            succeeded: None,
         };
         if !is_server {
-            manager.open_session(None, now);
+            manager.open_session(None, None, now);
             manager.actions.push_back(Action::Dial(Duration::ZERO));
         }
         manager
@@ -186,14 +192,19 @@ impl SessionManager {
 
     /// The server of a client, once it is known.
     fn server(&self) -> Option<Identity> {
-        let client_session = self.sessions.first().filter(|_| !self.is_server)?;
-        client_session.as_ref()?.peer
+        let mut sessions = self.sessions.iter().flatten().filter(|_| !self.is_server);
+        sessions.find_map(|session| session.peer)
+    }
+
+    /// The session of a client that the next link continues.
+    fn dialed_session(&self) -> Option<u32> {
+        let mut sessions = self.sessions.iter().flatten().filter(|_| !self.is_server);
+        self.succeeded.or_else(|| sessions.next().map(|session| session.delivery.index))
     }
 
     /// Whether a client has a session and no link.
     pub fn wants_link(&self) -> bool {
-        let has_session = matches!(self.sessions.first(), Some(Some(_)));
-        !self.is_server && has_session && self.links.is_empty()
+        self.dialed_session().is_some() && self.links.is_empty()
     }
 
     /// Opens a link. Above the limit of links without a handshake, the oldest of those is closed.
@@ -242,13 +253,13 @@ impl SessionManager {
         if link.role == Role::Accepted {
             self.unidentified.insert(key);
         } else {
-            let window = self.window();
-            if let Some(Some(session)) = self.sessions.first_mut() {
-                let limit = self.options.message_bytes_max;
-                let mut hello = session.hello(self.identity, limit, window);
+            let (identity, limit) = (self.identity, self.options.message_bytes_max);
+            let (window, index) = (self.window(), self.dialed_session());
+            if let Some(session) = index.and_then(|index| self.session(index)) {
+                let mut hello = session.hello(identity, limit, window);
                 hello.sharing = link.sharing();
                 hello.write(Kind::Hello, &mut link.control);
-                link.session = Some(0);
+                link.session = index;
             }
         }
         self.links.insert(key, link);
@@ -364,10 +375,8 @@ impl SessionManager {
 
     /// Ends the session of a client that has never connected.
     fn fail_unstarted(&mut self, reason: &str, now: Instant) {
-        let was_started =
-            self.sessions.first().is_none_or(|it| it.as_ref().is_none_or(|it| it.peer.is_some()));
-        if !self.is_server && !was_started {
-            self.end_session(0, Failure::Insecure(reason.to_owned()), now);
+        if let Some(index) = self.dialed_session().filter(|_| self.server().is_none()) {
+            self.end_session(index, Failure::Insecure(reason.to_owned()), now);
         }
     }
 
@@ -390,8 +399,10 @@ impl SessionManager {
     /// A connection could not be made; `refused` if nothing listens at the address.
     pub fn handle_dial_failed(&mut self, refused: bool, now: Instant) {
         // No peer waits for our end, and no message of ours waits before it.
-        if refused && self.is_flushed(0) {
-            return self.end_session(0, self.closing_failure(), now);
+        if let Some(index) = self.dialed_session().filter(|_| refused)
+            && self.is_flushed(index)
+        {
+            self.end_session(index, self.closing_failure(), now);
         }
         self.redial();
     }
@@ -423,6 +434,13 @@ impl SessionManager {
         self.has_progress = true;
     }
 
+    /// As [`SessionManager::close`], after which no server with this address is started again: the
+    /// clients end as well.
+    pub fn close_for_good(&mut self, now: Instant) {
+        self.is_final = true;
+        self.close(now);
+    }
+
     /// Refuses further messages, sends the queues, and ends every session in order.
     pub fn close(&mut self, now: Instant) {
         if std::mem::replace(&mut self.is_closing, true) {
@@ -443,8 +461,11 @@ impl SessionManager {
     pub fn abort(&mut self, now: Instant) {
         self.is_closing = true;
         self.outbox.close(self.server(), Failure::Closed);
+        let sessions = self.sessions.iter().flatten();
+        let count = sessions.map(|session| session.count_unacknowledged(&self.outbox)).sum();
+        self.log_unacknowledged(count, &Failure::Closed, now);
         for index in 0..self.sessions.len() as u32 {
-            self.end_session(index, Failure::Closed, now);
+            self.remove_session(index, Failure::Closed, now);
         }
         for key in self.links.keys().copied().collect::<Vec<_>>() {
             self.close_link(key, false, now);
@@ -466,14 +487,20 @@ impl SessionManager {
         share.min(self.options.window_bytes as u64).max(WINDOW_BYTES_MIN)
     }
 
-    fn open_session(&mut self, peer: Option<Identity>, now: Instant) -> u32 {
+    /// Opens a session with a peer, which may take the place of another one.
+    fn open_session(
+        &mut self,
+        peer: Option<Identity>,
+        instead_of: Option<u32>,
+        now: Instant,
+    ) -> u32 {
         let free = self.sessions.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.sessions.push(None);
             self.sessions.len() - 1
         });
         let delivery = Arc::new(DeliveryState::new(index as u32, peer));
-        self.outbox.open(delivery.clone());
+        self.outbox.open(delivery.clone(), instead_of);
         let incarnation = Incarnation((self.random)().max(1));
         let session = Session::new(delivery, incarnation, self.options.acknowledge, now);
         if let Some(position) = self.sessions.get_mut(index) {
@@ -520,7 +547,7 @@ impl SessionManager {
 
     /// Has the caller make another connection, if there is a session to resume.
     fn redial(&mut self) {
-        if self.is_server || !matches!(self.sessions.first(), Some(Some(_))) {
+        if self.dialed_session().is_none() {
             return;
         }
         let delay = self.backoff.next((self.random)());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ucall_queue::{Acknowledge, DeliveryStatus, Event, Options, Receipt};
+use ucall_queue::{Acknowledge, DeliveryStatus, Event, LogLevel, Options, Receipt};
 
 use crate::pair::{CLIENT, Pair, SERVER, is_of_session};
 
@@ -50,7 +50,7 @@ impl ClosingSession {
             pair.client.manager.close(pair.now);
         }
         if closes != Closer::Client {
-            pair.server.manager.close(pair.now);
+            pair.server.manager.close_for_good(pair.now);
         }
         Self { pair, acknowledge, put, received: Default::default() }
     }
@@ -137,6 +137,100 @@ fn sessions_close_with_two_cuts_at_any_turns() {
             }
         }
     }
+}
+
+#[test]
+fn a_client_outlives_a_server_that_is_started_again() {
+    for acknowledge in [Acknowledge::Received, Acknowledge::Taken] {
+        for (turns, is_cut) in (0..24).flat_map(|turns| [(turns, false), (turns, true)]) {
+            let mut pair = Pair::new(Options { acknowledge, ..Options::default() });
+            pair.client.put(b"here");
+            pair.run_until(|pair| !pair.server.take_all().is_empty());
+            let before = pair.client.put(b"before");
+            let mut received = Vec::new();
+            pair.server.manager.close(pair.now);
+            for _ in 0..turns {
+                pair.turn(48);
+            }
+            if is_cut {
+                pair.cut();
+            }
+            let late = pair.client.put(b"late");
+            pair.run_until(|pair| {
+                received.extend(pair.server.take_all());
+                pair.server.manager.is_closed()
+            });
+            let place = format!("{acknowledge:?}, {turns} turns, {is_cut}");
+            assert!(pair.client.inbox.closed().is_none(), "{place}");
+            pair.kill(SERVER);
+            let began = pair.now;
+            while progress(&late) == DeliveryStatus::Pending {
+                assert!(pair.now < began + TIME_MAX, "{place}");
+                pair.turn(usize::MAX);
+                received.extend(pair.server.take_all());
+            }
+            assert_eq!(progress(&late), DeliveryStatus::Done, "{place}");
+            assert_ne!(progress(&before), DeliveryStatus::Pending, "{place}");
+            for (receipt, data) in [(&before, &b"before"[..]), (&late, b"late")] {
+                let count = received.iter().filter(|it| *it == data).count();
+                assert!(count <= 1, "{place}: {received:?}");
+                assert!(count == 1 || progress(receipt) != DeliveryStatus::Done, "{place}");
+            }
+            let again = pair.client.put(b"again");
+            pair.run_until(|pair| {
+                pair.server.take_all();
+                progress(&again) == DeliveryStatus::Done
+            });
+            let events = &pair.client.manager.events;
+            let events = std::iter::from_fn(|| events.poll()).filter(is_of_session);
+            let whole = [Event::Started(SERVER), Event::Ended(SERVER), Event::Started(SERVER)];
+            assert_eq!(events.collect::<Vec<_>>(), whole, "{place}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_closes_with_its_server_needs_no_further_link() {
+    for turns in 0..24 {
+        let mut pair = Pair::new(Options::default());
+        pair.client.put(b"here");
+        pair.run_until(|pair| !pair.server.take_all().is_empty());
+        pair.server.manager.close(pair.now);
+        (0..turns).for_each(|_| pair.turn(24));
+        pair.dials = 0;
+        pair.client.manager.close(pair.now);
+        pair.run_until(|pair| pair.client.manager.is_closed() && pair.server.manager.is_closed());
+        assert_eq!(pair.dials, 0, "after {turns} turns");
+    }
+}
+
+#[test]
+fn a_close_says_how_many_messages_were_not_acknowledged() {
+    let mut pair = Pair::new(Options::default());
+    let receipts: Vec<_> = (0..4u8).map(|number| pair.client.put(&[number])).collect();
+    let Receipt::One(delivery, number) = &receipts[1] else { panic!("{receipts:?}") };
+    assert!(pair.client.outbox.cancel(delivery, *number));
+    pair.client.manager.close(pair.now);
+    pair.client.manager.abort(pair.now);
+    let log = &pair.client.manager.log_queue;
+    log.finish();
+    let lines: Vec<_> = std::iter::from_fn(|| log.next_line()).collect();
+    let line = "this side has closed: 3 messages were not acknowledged".to_owned();
+    assert_eq!(lines, [(LogLevel::Warning, line)]);
+    assert!(!delivery.may_have_arrived(4));
+}
+
+#[test]
+fn a_message_that_was_sent_may_have_arrived() {
+    let mut pair = Pair::new(Options::default());
+    pair.client.put(b"here");
+    pair.run_until(|pair| !pair.server.take_all().is_empty());
+    let Receipt::One(delivery, sent) = pair.client.put(b"sent") else { panic!() };
+    pair.client.turn(pair.now);
+    pair.cut();
+    let Receipt::One(_, waiting) = pair.client.put(b"waiting") else { panic!() };
+    pair.client.manager.abort(pair.now);
+    assert!(delivery.may_have_arrived(sent) && !delivery.may_have_arrived(waiting));
 }
 
 #[test]
@@ -227,7 +321,7 @@ proptest! {
                 Step::Turn(most) => closing.turn(most),
                 Step::Cut => closing.pair.cut(),
                 Step::CloseClient => closing.pair.client.manager.close(now),
-                Step::CloseServer => closing.pair.server.manager.close(now),
+                Step::CloseServer => closing.pair.server.manager.close_for_good(now),
             }
         }
         closing.finish(steps.len());

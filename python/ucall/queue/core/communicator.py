@@ -167,19 +167,22 @@ class Communicator(QueueCore):
         self._notifier.on_connection.append(callback)
         self._notifier.start()
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, *, final: bool = False) -> None:
         """Waits until all messages, sent and received, are acknowledged, then closes.
 
         `get` still returns messages that were received. A peer without a connection is waited for
         until ``expire_s``. A message that a peer put with ``ack="explicit"`` and that was not
-        acknowledged stays with the peer, for the next communicator with this id.
+        acknowledged stays with the peer, for the next communicator with this id. The log has a
+        warning with the number of messages that were not acknowledged.
 
         Args:
             timeout: Seconds to wait. Then the communicator closes, and the futures of messages that
                 are not acknowledged fail. If its thread looks up a name just then, they do once it
                 has the answer, for which this waits a second at most.
+            final: Closes the clients of a server as well. By default they wait until it is started
+                again, and go on with a new session. Has no effect on a client.
         """
-        self._close(False)
+        self._close(False, final and self.is_server)
         if not self._wait_closed(timeout):
             self._close(True)
             self._wait_closed(_ABORT_S)
@@ -221,8 +224,8 @@ def _close_all() -> None:
     end = time.monotonic() + _EXIT_S
     for communicator in still_open:
         communicator.close(max(0.0, end - time.monotonic()))
-    # Those that the program has dropped close, too.
-    concurrent.futures.wait(list(Communicator._running), max(0.0, end - time.monotonic()))
+    # Those that the program has dropped close, too, and the last lines of all are logged.
+    concurrent.futures.wait(list(Communicator._running), max(_ABORT_S, end - time.monotonic()))
 
 
 def _mark_all_forked() -> None:
