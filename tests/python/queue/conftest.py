@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from broker import BROKERS, SharedBroker
+from brokers import NatsServer, jetstream
 from certificates import Authority, authority  # noqa: F401
 from pairs import PROTOCOLS, Pairs
 from resources import shared_maps
+from stored_queues import Queues
 
 from harness import eventually
 from ucall import queue as nq
@@ -53,3 +55,16 @@ def pair(pairs: Pairs) -> Iterator[Callable[..., tuple[nq.Communicator, nq.Commu
         return server, pairs.client(server, **given)
 
     yield make
+
+
+@pytest.fixture(scope="module")
+def storing_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """Stores the queues over JetStream of the tests of one file."""
+    with NatsServer(*jetstream(tmp_path_factory.mktemp("jetstream") / "node")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def queues(storing_broker: NatsServer) -> Iterator[Queues]:
+    with contextlib.closing(Queues(storing_broker)) as made:
+        yield made

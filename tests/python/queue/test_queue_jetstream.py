@@ -11,85 +11,24 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nats.errors
+import nats.js.errors
 import numpy as np
 import pytest
 from brokers import NatsServer, cluster, connected, jetstream, version
+from stored_queues import Queues, stored
 
 from harness import eventually
 from ucall import queue as nq
 from ucall.aio import queue as anq
-from ucall.queue.jetstream import stored as stored_queues
+from ucall.queue.jetstream import stored as stored_module
 
 WAIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with NatsServer(*jetstream(tmp_path_factory.mktemp("jetstream") / "node")) as broker:
-        yield broker
-
-
-class Queues:
-    """Makes both sides of one queue, and closes them."""
-
-    def __init__(self, broker: NatsServer) -> None:
-        self.broker = broker
-        self.topic = f"test.{uuid.uuid4()}"
-        self._made: list[nq.StoredQueue] = []
-
-    def options(self, **given: Any) -> nq.CommunicatorOptions:
-        serialization = given.pop("serialization", nq.SerializationOptions())
-        broker = {"topic": self.topic, **given.pop("broker", {})}
-        id = given.pop("id", None) or uuid.uuid4()
-        return nq.CommunicatorOptions(
-            id=id,
-            netloc=nq.NetworkLocation(port=self.broker.port),
-            connection=nq.ConnectionOptions(
-                # The broker waits longer than any test for a server that keeps what it has.
-                **{"reconnect": (0.01, 0.05), "expire_s": 10.0 * WAIT_S, **given}
-            ),
-            serialization=serialization,
-            broker=nq.BrokerOptions(**broker),
-        )
-
-    def client(self, **given: Any) -> nq.jetstream.client.Communicator:
-        made = nq.new(nq.Protocol.JETSTREAM, nq.Purpose.CLIENT, self.options(**given))
-        self._made.append(made)
-        return made
-
-    def server(self, ack: str = "taken", **given: Any) -> nq.jetstream.server.Communicator:
-        options = self.options(ack=ack, **given)
-        made = nq.new(nq.Protocol.JETSTREAM, nq.Purpose.SERVER, options)
-        self._made.append(made)
-        return made
-
-    def close(self) -> None:
-        for made in self._made:
-            made.close(1)
-
-
-@pytest.fixture
-def queues(shared: NatsServer) -> Iterator[Queues]:
-    with contextlib.closing(Queues(shared)) as made:
-        yield made
-
-
-def stored(queues: Queues) -> int:
-    """The messages that the broker keeps."""
-    name = queues.topic.replace(".", "=2E")
-
-    async def ask(connection: Any) -> int:
-        return int((await connection.jetstream().stream_info(name)).state.messages)
-
-    return connected(queues.broker.url, ask)
 
 
 def test_messages_outlive_the_process_that_put_them(queues: Queues) -> None:
@@ -329,7 +268,7 @@ def test_a_new_leader_of_the_group_marks_what_was_stored(tmp_path: Path) -> None
         connected(url, step_down)
         assert eventually(lambda: connected(url, leader) not in (before, None))
         # A server looks for the leader if it has got nothing for a second.
-        time.sleep(1.1)
+        server._receiver()._pulled_at -= 1.1
         assert server.get(timeout=WAIT_S).redelivered
         client.put(2).result(WAIT_S)
         assert not server.get(timeout=WAIT_S).redelivered
@@ -587,7 +526,7 @@ def test_a_forked_child_exits_while_its_parent_puts(queues: Queues) -> None:
         signal.alarm(WAIT_S)
         code = 1
         try:
-            stored_queues._close_all()
+            stored_module._close_all()
             code = 0
         finally:
             os._exit(code)

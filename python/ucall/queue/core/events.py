@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Literal, NamedTuple, cast
 
-__all__ = ["ConnectionEvent", "event_of"]
+__all__ = ["ConnectionEvent", "Kind", "event_of"]
 
 Kind = Literal["started", "lost", "resumed", "expired", "refused", "ended"]
 

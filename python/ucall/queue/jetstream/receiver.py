@@ -54,11 +54,12 @@ _UNACKNOWLEDGED_MAX = 65_536
 class _StoredMessage(Message):
     """A message that `get` returns."""
 
-    __slots__ = ("_is_acknowledged", "_receiver", "_reply")
+    __slots__ = ("_is_acknowledged", "_receiver", "_reply", "_streams")
 
     _receiver: weakref.ref[Receiver]
     _reply: str
     _is_acknowledged: bool
+    _streams: int
 
     def ack(self) -> None:
         """Acknowledges the message to the broker, which then removes it. Never waits.
@@ -70,7 +71,7 @@ class _StoredMessage(Message):
             receiver = self._receiver()
             if receiver is None:
                 raise ConnectionError
-            receiver.acknowledge(self._reply)
+            receiver.acknowledge(self._reply, self._streams)
             self._is_acknowledged = True
 
 
@@ -100,6 +101,11 @@ class Receiver(Session):
         self._repeats_to, self._repeats_as_of = 0, 1
         #: The node that leads the group, and counts its deliveries.
         self._leader: str | None = None
+        #: When the group was made, and the number of its last delivery to this side.
+        self._group_made_at: Any = None
+        self._last_delivery = 0
+        #: Streams before this one, whose messages nothing can acknowledge any more.
+        self._streams = 0
         self._subscription: Any = None
         super().__init__(options)
 
@@ -122,12 +128,12 @@ class Receiver(Session):
                 self._waiting -= 1
             stored = self._pulled.popleft()
             self._held[stored.reply] = stored
-            is_last = not self._pulled
+            is_last, streams = not self._pulled, self._streams
         if is_last and self._waiting:
             self._wake()
-        return self._message(stored)
+        return self._message(stored, streams)
 
-    def _message(self, stored: Any) -> Message:
+    def _message(self, stored: Any, streams: int) -> Message:
         headers = stored.headers or {}
         peer = sender_of(headers)
         known = stored.metadata
@@ -137,7 +143,7 @@ class Receiver(Session):
         def made(data: Any) -> Message:
             message = _StoredMessage(peer, data, redelivered)
             message._receiver, message._reply = weakref.ref(self), stored.reply
-            message._is_acknowledged = False
+            message._is_acknowledged, message._streams = False, streams
             if self._options.connection.ack == "taken":
                 message.ack()
             return message
@@ -151,9 +157,12 @@ class Receiver(Session):
             raise
         return made(data)
 
-    def acknowledge(self, reply: str) -> None:
+    def acknowledge(self, reply: str, streams: int) -> None:
         """Acknowledges a message, from any thread."""
         with self._lock:
+            if streams != self._streams:
+                # It is gone with its stream; another message may have its number.
+                return
             stored = self._held.pop(reply, None)
             if stored is None:
                 # `close` has given it back.
@@ -168,13 +177,31 @@ class Receiver(Session):
 
     async def _prepare(self) -> None:
         await super()._prepare()
-        await self._until_done(self._join_group)
         self._inbox = self._broker.new_inbox()
         self._subscription = await self._broker.subscribe(self._inbox, cb=self._handle_pulled)
 
+    async def _make_stored(self) -> None:
+        await super()._make_stored()
+        await self._until_done(self._join_group)
+
+    async def _is_stored(self) -> bool:
+        return await super()._is_stored() and (await self._group()).created == self._group_made_at
+
+    def _handle_made_again(self, is_new: bool) -> None:
+        with self._lock:
+            self._last_delivery = 0
+            # Another group does not know what was delivered before.
+            self._repeats_to, self._repeats_as_of = 0, self._connections if is_new else 0
+            if is_new:
+                self._streams += 1
+                self._pulled.clear()
+                self._held.clear()
+                self._acknowledged.clear()
+        self._end_pull()
+
     async def _join_group(self) -> None:
         try:
-            self._leader = await self._find_leader()
+            group = await self._group()
         except nats.js.errors.NotFoundError:
             config = api.ConsumerConfig(
                 durable_name=_GROUP,
@@ -183,10 +210,21 @@ class Receiver(Session):
                 max_ack_pending=_UNACKNOWLEDGED_MAX,
             )
             await self._js.add_consumer(self.stream, config)
+            group = await self._group()
+        self._leader, self._group_made_at = _leader_of(group), group.created
 
-    async def _find_leader(self) -> str | None:
+    async def _group(self) -> Any:
+        """What the broker knows of the group.
+
+        Raises:
+            nats.js.errors.NotFoundError: There is none.
+            nats.js.errors.ServiceUnavailableError: Its leader is being elected.
+        """
         found = await self._js.consumer_info(self.stream, _GROUP)
-        return found.cluster.leader if found.cluster else None
+        if found.cluster and not found.cluster.leader:
+            reason = "the leader of its consumer is being elected"
+            raise nats.js.errors.ServiceUnavailableError(description=reason)
+        return found
 
     async def _work(self) -> None:
         helpers = [asyncio.ensure_future(self._pull_all()), asyncio.ensure_future(self._renew())]
@@ -257,8 +295,14 @@ class Receiver(Session):
             if headers.get("Status") in _ENDED:
                 self._end_pull()
             else:
+                self._suspicious.set()
                 self._pause(headers.get("Description", "the broker has refused to send messages"))
             return
+        delivery = message.metadata.sequence.consumer
+        if delivery <= self._last_delivery:
+            # Another group has this name, or its leader has lost its last counts.
+            await self._until_done(self._verify_stored)
+        self._last_delivery = delivery
         while self._repeats_as_of != self._connections:
             connection = self._connections
             await self._until_done(self._count_stored)
@@ -287,11 +331,10 @@ class Receiver(Session):
         super()._handle_connected()
 
     async def _notice_leader(self) -> None:
-        leader = await self._find_leader()
-        if self._leader and leader and leader != self._leader:
+        leader = _leader_of(await self._group())
+        if leader != self._leader:
             await self._count_stored()
-        # There is none during an election, nor at first.
-        self._leader = leader or self._leader
+        self._leader = leader
 
     async def _count_stored(self) -> None:
         self._repeats_to = (await self._js.stream_info(self.stream)).state.last_seq
@@ -330,3 +373,9 @@ class Receiver(Session):
         with self._lock:
             self._is_closing = True
             self._condition.notify_all()
+
+
+def _leader_of(group: Any) -> str | None:
+    """The node that leads the group; None without a cluster."""
+    leader: str | None = group.cluster.leader if group.cluster else None
+    return leader

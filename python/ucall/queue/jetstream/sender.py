@@ -23,7 +23,7 @@ from ucall._nats.connection import header_bytes
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.errors import ConnectionError, FullError
 from ucall.queue.jetstream.payload import PEER, REPEATED, dumped
-from ucall.queue.jetstream.session import Session, reason_of
+from ucall.queue.jetstream.session import Session, log, reason_of
 from ucall.queue.nats_transport import NO_READER
 
 __all__ = ["Sender"]
@@ -195,6 +195,7 @@ class Sender(Session):
             return
         if message.headers and message.headers.get("Status") == NO_READER:
             self._reason = "no stream takes the topic, or its leader is being elected"
+            self._suspicious.set()
             return self._refused(number)
         try:
             reply = json.loads(message.data)
@@ -263,6 +264,7 @@ class Sender(Session):
         self._forget(put)
         if error is None:
             self._progress_at = self._time()
+            self._stored += 1
             put.future.set_result(None)
         else:
             put.future.set_exception(error)
@@ -292,11 +294,18 @@ class Sender(Session):
         with self._lock:
             puts += self._waiting.values()
             self._waiting.clear()
+        count = 0
         for put in puts:
             if put.future.running() or put.future.set_running_or_notify_cancel():
-                self._finish(put, ConnectionError(None, reason))
+                count += 1
+                error = ConnectionError(None, reason)
+                error.may_have_arrived = put.sent_at > 0
+                self._finish(put, error)
             else:
                 self._forget(put)
+        if count:
+            lost = "1 message was" if count == 1 else f"{count} messages were"
+            log.warning("NATS's stream %s: %s: %s not stored", self.stream, reason, lost)
 
     def _handle_ended(self) -> None:
         with self._lock:

@@ -2,7 +2,9 @@
 
 The stream of the topic ``jobs`` is ``jobs``; characters that the name of a stream must not have are
 escaped, as ``=2E``. The first communicator creates it, from its options, and an existing one is
-used as it is.
+used as it is. A stream that is deleted while it is used, or lost with the broker's disk, is made
+again: a deletion is detected by the broker's answers, or by a look every two seconds, and one that
+another communicator has repaired by the time at which the stream was made.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ import nats.js.api as api
 import nats.js.errors
 
 from ucall._nats.connection import cancel, connect, start
+from ucall.queue.core.events import ConnectionEvent, Kind
 from ucall.queue.core.nats_options import broker_urls, connection_options
 from ucall.queue.core.options import CommunicatorOptions
+from ucall.queue.jetstream.events import Events
 
-__all__ = ["Session", "reason_of"]
+__all__ = ["Session", "log", "reason_of"]
 
 log = logging.getLogger("ucall")
 
@@ -32,6 +36,10 @@ log = logging.getLogger("ucall")
 _DUPLICATES_S = 120.0
 #: Seconds for the last bytes to the broker.
 _END_S = 1.0
+#: Seconds between two looks at the stream.
+_LOOK_S = 2.0
+#: Seconds in which the broker removes the files of what was deleted, before it gets another one.
+_REMOVAL_S = 0.1
 #: The first nats-server whose group of servers survives the kill of one with all its messages.
 _WITHOUT_LOSS = (2, 10)
 #: JetStream's error for a stream that another communicator has created meanwhile.
@@ -63,6 +71,14 @@ class Session:
         #: Connections to the broker so far.
         self._connections = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.events = Events()
+        #: When the stream was made, by which another one of its name is detected, and the messages
+        #: that it had at the last look.
+        self._made_at: Any = None
+        self._stored = 0
+        #: The stream may be gone.
+        self._suspicious = asyncio.Event()
+        self._looking = asyncio.Lock()
         #: Wakes `_work`: there is something to do, or a change of the connection.
         self._wanted = asyncio.Event()
         self.ended: Future[None] = start(self._run())
@@ -101,11 +117,17 @@ class Session:
         self._loop = asyncio.get_running_loop()
         try:
             if await self._while_wanted(self._connect()):
-                await self._work()
+                watching = asyncio.ensure_future(self._watch_stored())
+                try:
+                    await self._work()
+                finally:
+                    await cancel(watching)
         except Exception:
             log.exception("the queue of NATS's stream %s has failed", self.stream)
         finally:
             self._handle_ended()
+            self._report("ended")
+            self.events.push(None)
             if self._broker is not None:
                 # It may wait for a broker that does not read.
                 with contextlib.suppress(Exception):
@@ -117,7 +139,7 @@ class Session:
             self._given,
             f"ucall queue {self._options.id}",
             reports=True,
-            on_lost=self._wanted.set,
+            on_lost=self._handle_lost,
             on_connected=self._handle_connected,
         )
         version = self._broker.connected_server_version
@@ -129,11 +151,84 @@ class Session:
             )
         self._js = self._broker.jetstream()
         await self._prepare()
+        self._suspicious.clear()
         self._is_ready = True
+        self._report("started")
+
+    def _report(self, kind: Kind, reason: str | None = None) -> None:
+        self.events.push(ConnectionEvent(kind, None, reason))
+
+    def _handle_lost(self) -> None:
+        if self._is_ready:
+            self._report("lost", "the connection to NATS was lost")
+        self._wanted.set()
 
     def _handle_connected(self) -> None:
         self._connections += 1
+        if self._is_ready:
+            self._report("resumed")
+        # The broker may have lost its disk.
+        self._suspicious.set()
         self._wanted.set()
+
+    async def _watch_stored(self) -> None:
+        """Looks whether the stream is still there, now and then and when there is a doubt."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._suspicious.wait()
+            self._suspicious.clear()
+            if self._broker.is_connected:
+                # Another error than that it is gone tells nothing: a broker may elect a leader.
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await self._verify_stored()
+
+    async def _verify_stored(self) -> None:
+        """Makes the stream again if it is gone, and says what was lost."""
+        async with self._looking:
+            try:
+                if await self._is_stored():
+                    return
+                reason = "it was made again"
+            except nats.js.errors.NotFoundError as error:
+                reason = reason_of(error)
+            before, stored = self._made_at, self._stored
+            self._is_ready = False
+            log.warning("NATS's stream %s is lost: %s", self.stream, reason)
+            self._report("lost", reason)
+            await asyncio.sleep(_REMOVAL_S)
+            await self._make_stored()
+            is_new = self._made_at != before
+            self._handle_made_again(is_new)
+            log.warning(
+                "NATS's stream %s is there again: %s",
+                self.stream,
+                f"the messages that it had are lost (at the last look: {stored})"
+                if is_new
+                else "messages that were not acknowledged are delivered again",
+            )
+            self._is_ready = True
+            self._report("started" if is_new else "resumed")
+            self._wanted.set()
+
+    async def _is_stored(self) -> bool:
+        """Whether the stream is the one that this side knows.
+
+        Raises:
+            nats.js.errors.NotFoundError: It is gone.
+        """
+        found = await self._js.stream_info(self.stream)
+        if found.created != self._made_at:
+            return False
+        self._stored = found.state.messages
+        return True
+
+    async def _make_stored(self) -> None:
+        """Creates the stream, unless it exists."""
+        await self._until_done(self._create_stream)
+
+    def _handle_made_again(self, is_new: bool) -> None:
+        """The stream is another one if it is new; otherwise a part of it was made again."""
 
     async def _while_wanted(self, work: Coroutine[Any, Any, None]) -> bool:
         """Runs until it is done, or until this side closes with nothing to do."""
@@ -158,15 +253,18 @@ class Session:
         self._wanted.clear()
 
     async def _prepare(self) -> None:
-        """Creates the stream, unless it exists."""
-        await self._until_done(self._create_stream)
+        """Creates what is missing at the broker, and subscribes."""
+        await self._make_stored()
 
     async def _create_stream(self) -> None:
         try:
-            await self._js.stream_info(self.stream)
-            return
+            found = await self._js.stream_info(self.stream)
         except nats.js.errors.NotFoundError:
-            pass
+            await self._add_stream()
+            found = await self._js.stream_info(self.stream)
+        self._made_at, self._stored = found.created, found.state.messages
+
+    async def _add_stream(self) -> None:
         options = self._options
         config = api.StreamConfig(
             name=self.stream,

@@ -13,6 +13,9 @@ from ucall.queue.core.options import CommunicatorOptions, check_security, check_
 from ucall.queue.core.process_end import at_process_end, note_opened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ucall.queue.core.events import ConnectionEvent
     from ucall.queue.jetstream.receiver import Receiver
     from ucall.queue.jetstream.sender import Sender
 
@@ -92,6 +95,17 @@ class StoredQueue:
     def state(self) -> Literal["connecting", "connected", "closing", "closed"]:
         """Whether it is connected to the broker, and the queue exists there."""
         return self._work.state
+
+    def on_connection(self, callback: Callable[[ConnectionEvent], object]) -> None:
+        """Calls ``callback(event)``, on a thread of ucall's, for each change of the connection.
+
+        It is ``"started"`` once the queue is ready; ``"lost"``, when the connection to the broker
+        is lost, or the stream or its consumer was deleted; ``"resumed"``, when the connection is
+        there again, or the consumer, and ``"started"`` when another stream took the place of a lost
+        one; ``"ended"`` after `close`. ``peer`` is None.
+        """
+        self._reject_forked()
+        self._work.events.add(callback)
 
     def close(self, timeout: float | None = None) -> None:
         """Closes it.

@@ -1,0 +1,136 @@
+"""Streams and consumers that are lost while queues over JetStream use them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nats.js.errors
+import pytest
+from brokers import NatsServer, connected, jetstream
+from stored_queues import Queues, stored
+
+from harness import eventually
+from ucall import queue as nq
+
+WAIT_S = 60
+
+
+def delete(queues: Queues, what: str) -> None:
+    """What an operator may do, or another program of the same topic."""
+    name = queues.topic.replace(".", "=2E")
+
+    async def main(connection: Any) -> None:
+        stream = connection.jetstream()
+        config = (await stream.stream_info(name)).config
+        if what == "consumer":
+            # It is made again at once, which the broker may take for a failure.
+            with contextlib.suppress(nats.js.errors.ServerError):
+                await stream.delete_consumer(name, "ucall")
+            return
+        await stream.delete_stream(name)
+        if what == "replaced":
+            await stream.add_stream(config)
+
+    connected(queues.broker.url, main)
+
+
+def look(queue: nq.StoredQueue) -> None:
+    """Does not wait for the next look at the stream."""
+    assert queue._work._loop is not None
+    queue._work._loop.call_soon_threadsafe(queue._work._suspicious.set)
+
+
+@pytest.mark.parametrize("what", ["stream", "consumer", "replaced"])
+def test_what_is_deleted_at_the_broker_is_made_again(
+    queues: Queues, what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A replaced one is looked for at once below. Others are found without that.
+    monkeypatch.setattr(
+        "ucall.queue.jetstream.session._LOOK_S", 600.0 if what == "replaced" else 0.05
+    )
+    client, server = queues.client(), queues.server("explicit")
+    events: dict[nq.StoredQueue, list[nq.ConnectionEvent]] = {client: [], server: []}
+    for side in (client, server):
+        assert eventually(lambda side=side: side.state == "connected")  # type: ignore[misc]
+        side.on_connection(events[side].append)
+    for number in range(3):
+        client.put(number).result(WAIT_S)
+    held = server.get(timeout=WAIT_S)
+    for side in (client, server):
+        # It knows what is stored.
+        look(side)
+        assert eventually(lambda side=side: side._work._stored == 3)  # type: ignore[misc]
+    delete(queues, what)
+    is_new = what != "consumer"
+    for side in (client, server) if is_new else (server,):
+        look(side)
+        assert eventually(lambda side=side: len(events[side]) == 2)  # type: ignore[misc]
+        assert [it.kind for it in events[side]] == ["lost", "started" if is_new else "resumed"]
+        assert side.state == "connected"
+    client.put(3).result(WAIT_S)
+    if is_new:
+        assert "that it had are lost (at the last look: 3)" in caplog.text
+        first = server.get(timeout=WAIT_S)
+        assert (first.data, first.redelivered) == (3, False)
+        # It acknowledges no message that has its number now.
+        held.ack()
+        assert stored(queues) == 1
+        first.ack()
+    else:
+        assert "messages that were not acknowledged are delivered again" in caplog.text
+        again = [server.get(timeout=WAIT_S) for _ in range(4)]
+        assert [it.data for it in again] == [0, 1, 2, 3]
+        assert [it.redelivered for it in again[:3]] == [True] * 3
+        for message in again:
+            message.ack()
+    assert eventually(lambda: stored(queues) == 0)
+
+
+def test_a_put_and_a_get_that_waits_notice_a_deletion_at_once(
+    queues: Queues, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a look.
+    monkeypatch.setattr("ucall.queue.jetstream.session._LOOK_S", 10.0 * WAIT_S)
+    client = queues.client()
+    client.put(0).result(WAIT_S)
+    delete(queues, "stream")
+    client.put(1).result(WAIT_S)
+    server = queues.server()
+    assert server.get(timeout=WAIT_S).data == 1
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        waiting = threads.submit(server.get, timeout=WAIT_S)
+        assert eventually(lambda: server._receiver()._expected == 1)
+        delete(queues, "consumer")
+        assert eventually(lambda: "delivered again" in caplog.text)
+        client.put(2).result(WAIT_S)
+        assert waiting.result(WAIT_S).data == 2
+
+
+def test_a_broker_without_its_disk_gets_a_stream_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "node"
+    with NatsServer(*jetstream(folder)) as broker, contextlib.closing(Queues(broker)) as queues:
+        client, server = queues.client(), queues.server()
+        client.put("lost").result(WAIT_S)
+        broker.kill()
+        shutil.rmtree(folder)
+        broker.start()
+        client.put("stored").result(WAIT_S)
+        assert server.get(timeout=WAIT_S).data == "stored"
+        assert "that it had are lost (at the last look: 1)" in caplog.text
+        queues.close()
+
+
+def test_lost_puts_are_counted_in_the_log(queues: Queues, caplog: pytest.LogCaptureFixture) -> None:
+    queues.broker = NatsServer()
+    client = queues.client()
+    futures = [client.put(number) for number in range(3)]
+    client.close(0)
+    assert "closed: 3 messages were not stored" in caplog.text
+    error = futures[0].exception(WAIT_S)
+    assert isinstance(error, nq.ConnectionError) and not error.may_have_arrived
