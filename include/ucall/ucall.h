@@ -74,8 +74,8 @@ typedef char const *ucall_str_t;
  * A served function. It runs on a serving thread, which serves no other call until it returns: do
  * long work on another thread, see `ucall_call_defer`. Several threads may run it at once. It must
  * return: a C++ exception or pthread_exit that leaves it ends the process, and longjmp leaves the
- * server unusable. A forked child must not return from it but call exec, _exit or exit; one that
- * returns is ended with status 1.
+ * server unusable. pthread_cancel must not be used on a serving thread. A forked child must not
+ * return from it but call exec, _exit or exit; one that returns is ended with status 1.
  *
  * It replies once, by one of the `ucall_call_reply_…` functions. A second reply is ignored and
  * logged. Without a reply, the caller gets the error -32603. A reply to a notification is dropped.

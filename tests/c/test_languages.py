@@ -37,6 +37,14 @@ def test_whatever_is_thrown_is_an_error_reply(built, engine):
         assert f'procedure "{name}" threw: {text}' in server.errors
 
 
+def test_an_exception_that_leaves_a_callback_of_c_is_logged(built, engine):
+    server = harness.Server([built(harness.PROGRAMS / "thrown.cpp"), engine])
+    with Client(server.port) as client:
+        client.submit("raw")
+        assert server.wait() != 0
+    assert 'procedure "raw" was left by an exception' in server.errors
+
+
 def test_what_programmers_of_cpp_write_first(built, engine):
     program = built(harness.PROGRAMS / "thrown.cpp")
     with serving([program, engine]) as server, Client(server.port) as client:

@@ -425,6 +425,15 @@ impl<'a, 'r> Call<'a, 'r> {
         self.deadline.map(|deadline| deadline.at)
     }
 
+    /// Logs that the callback did not return. Such an exception ends the process.
+    #[cold]
+    pub(crate) fn warn_unwound(&self) {
+        self.warn(
+            "was left by an exception, pthread_exit or pthread_cancel, which ends the process; \
+             catch exceptions in the callback",
+        );
+    }
+
     /// Logs that the program has released a live call.
     pub(crate) fn warn_not_deferred(&self) {
         self.warn("released a call that it had not deferred; ignored");

@@ -11,7 +11,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::{self, MaybeUninit, offset_of};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,7 +145,8 @@ impl LiveSlot {
         Ok(Self { slot, number })
     }
 
-    /// Puts a call into the slot while `run` runs its callback, and returns it.
+    /// Puts a call into the slot while `run` runs its callback, and returns it. `unwound` gets the
+    /// call if an exception leaves the callback.
     ///
     /// # Safety
     /// The slot has no call: `run` does not enter it again.
@@ -154,6 +155,7 @@ impl LiveSlot {
         slot: *const Self,
         call: C,
         run: impl FnOnce(CallHandle),
+        unwound: impl FnOnce(&C),
     ) -> &'s C {
         const { assert!(size_of::<C>() <= size_of::<CallMemory>()) }
         // SAFETY: slots are never freed.
@@ -163,10 +165,25 @@ impl LiveSlot {
         // has returned, so not longer than its borrows.
         unsafe { place.write(call) };
         let handle = slot.handle.load(Ordering::Relaxed);
+        // SAFETY: it was written just now.
+        let on_unwind = OnUnwind(Some(|| unwound(unsafe { &*place })));
         run(CallHandle(handle));
+        mem::forget(on_unwind);
         slot.handle.store(handle.wrapping_add(GENERATION), Ordering::Relaxed);
         // SAFETY: it was written above, and no handle reaches it any more.
         unsafe { &*place }
+    }
+}
+
+/// Runs a function when it is dropped.
+struct OnUnwind<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnUnwind<F> {
+    #[cold]
+    fn drop(&mut self) {
+        if let Some(run) = self.0.take() {
+            run();
+        }
     }
 }
 

@@ -62,7 +62,7 @@ impl Handler for CallbackHandler {
         // there is nothing to drop.
         let outcome = unsafe {
             let run = |handle| (callback.function)(handle, callback.tag);
-            LiveSlot::run(slot, call, run).outcome()
+            LiveSlot::run(slot, call, run, Call::warn_unwound).outcome()
         };
         self.buffers.reset();
         outcome

@@ -17,6 +17,8 @@ int main(int argc, char **argv) {
     ucall::server server(config);
     server.add("number", [](ucall::call) { throw 42; });
     server.add("text", [](ucall::call) { throw "a secret"; });
+    ucall_add_procedure(
+        server.get(), "raw", [](ucall_call_t, ucall_callback_tag_t) { throw 1; }, nullptr);
     server.add("exception", [](ucall::call) { throw std::runtime_error("the reason"); });
     server.add("add", [](ucall::call call) {
         call.reply(call.param<int>(0) + call.param<short>(1) + call.param<unsigned char>(2));
