@@ -549,6 +549,11 @@ impl Handler for Interpreter {
         self.metrics.clone()
     }
 
+    fn is_busy(&mut self) -> bool {
+        let py = self.attach();
+        self.tasks.as_ref().is_some_and(|tasks| tasks.has_made_tasks(py))
+    }
+
     fn abandon(&mut self) {
         let py = self.attach();
         self.abandon_all(py);

@@ -234,6 +234,12 @@ pub trait Handler {
         None
     }
 
+    /// Whether other code of its functions than deferred calls runs, which a drain waits for. The
+    /// worker asks this only when nothing else is left to wait for.
+    fn is_busy(&mut self) -> bool {
+        false
+    }
+
     /// Answers all deferred calls with an error: the server ends without waiting for them.
     fn abandon(&mut self) {}
 

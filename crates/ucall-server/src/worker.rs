@@ -509,7 +509,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             Some(DrainStep::Nothing) | None => {}
         }
         let is_empty = self.driver.connections().len() == 0 && !self.admission.is_due();
-        is_empty && self.driver.listeners().are_closed() && self.driver.context().running() == 0
+        let has_ended = is_empty && self.driver.listeners().are_closed();
+        has_ended && self.driver.context().running() == 0 && !self.handler_mut().is_busy()
     }
 
     #[cold]

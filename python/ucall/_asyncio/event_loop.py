@@ -19,14 +19,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import selectors
 import traceback
 import types
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from typing import Any, TypeVarTuple
+from weakref import WeakSet
 
 from ucall import _core
+from ucall._asyncio.lifespan import runs_functions
 
 __all__ = ["Loop", "attach", "close", "new_task", "run"]
 
@@ -96,8 +99,33 @@ class Loop(asyncio.SelectorEventLoop):
         #: The variables of a task that `new_task` makes, and its first step.
         self.variables: Context | None = None
         self.first_step: Callable[[], object] | None = None
+        #: Tasks that functions have made, beside those of their calls.
+        self._made: WeakSet[asyncio.Task[Any]] = WeakSet()
         #: Returned for callbacks that run outside the queue, whose callers keep no handle.
         self._no_handle = asyncio.Handle(print, (), self)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **options)
+        if runs_functions.get():
+            self._made.add(task)
+        return task
+
+    def made_tasks(self) -> list[asyncio.Task[Any]]:
+        """The tasks that functions have made and that still run: a drain waits for them.
+
+        Those of hooks may run for as long as the server, so it does not wait for them.
+        """
+        return [task for task in self._made if not task.done()]
+
+    def cancel_made_tasks(self) -> None:
+        """Cancels the tasks that the drain has waited for in vain."""
+        if not (tasks := self.made_tasks()):
+            return
+        names = sorted({getattr(task.get_coro(), "__qualname__", "a task") for task in tasks})
+        line = "%d tasks that functions have made are cancelled, because the server ends: %s"
+        logging.getLogger("ucall").warning(line, len(tasks), ", ".join(names[:5]))
+        for task in tasks:
+            task.cancel()
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None

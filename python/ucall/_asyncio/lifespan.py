@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
     from ucall.server import Server
 
-__all__ = ["Lifespan", "LifespanHooks"]
+__all__ = ["Lifespan", "LifespanHooks", "runs_functions"]
+
+#: Whether code is that of a function, or was scheduled by one, rather than by a hook.
+runs_functions: ContextVar[bool] = ContextVar("ucall.runs_functions", default=False)
 
 #: How long cancelled calls may clean up before the shutdown hooks.
 _CLEANUP_S = 2.0

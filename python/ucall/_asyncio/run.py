@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ucall import _core
+from ucall._asyncio.lifespan import runs_functions
 
 if TYPE_CHECKING:
     from ucall._asyncio.event_loop import Loop
@@ -28,16 +29,25 @@ def run_server(
         if not _begin(server, driver, _attached_loop(driver) if needs_loop else None):
             return
     try:
-        if is_new:
-            driver.listen()
-        if on_start is not None:
-            on_start()
-        _take_turns(driver)
+        _serve(driver, on_start)
     except BaseException:
         _end(server, driver)
         raise
     if driver.is_stopped:
         _end(server, driver)
+
+
+def _serve(driver: _core.LoopDriver, on_start: Callable[[], object] | None) -> None:
+    # Calls copy the variables, and plain functions run in them.
+    before = runs_functions.set(True)
+    try:
+        if driver.is_new:
+            driver.listen()
+        if on_start is not None:
+            on_start()
+        _take_turns(driver)
+    finally:
+        runs_functions.reset(before)
 
 
 def _begin(server: Server, driver: _core.LoopDriver, loop: Loop | None) -> bool:
@@ -82,6 +92,7 @@ def _end(server: Server, driver: _core.LoopDriver) -> None:
 
     try:
         loop.worker_selector.driver = None
+        loop.cancel_made_tasks()
         loop.run_until_complete(server._lifespan.end_async(asyncio.all_tasks(loop)))
     finally:
         _close(driver, loop)

@@ -87,6 +87,19 @@ impl Tasks {
         self.event_loop.bind(py)
     }
 
+    /// Whether tasks that functions have made still run, on a loop of the server's own.
+    pub(crate) fn has_made_tasks(&self, py: Python<'_>) -> bool {
+        let asked = || {
+            let made = self.event_loop(py).call_method0(intern!(py, "made_tasks"))?;
+            made.is_truthy()
+        };
+        self.guard.is_none()
+            && asked().unwrap_or_else(|error: PyErr| {
+                error.write_unraisable(py, None);
+                false
+            })
+    }
+
     /// Makes the coroutine that passes the items of an async generator to `sink`.
     pub(crate) fn stream<'py>(
         &self,
