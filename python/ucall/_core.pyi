@@ -2,8 +2,8 @@
 
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, Self, TypeVar, final
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, final, overload
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -17,6 +17,7 @@ from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
 _Encode = Callable[[Any], object]
+_P = ParamSpec("_P")
 _OnClose = TypeVar("_OnClose", bound=Callable[[], object])
 
 __all__ = [
@@ -366,6 +367,17 @@ class Context:
     @property
     def connection(self) -> Connection:
         """The client's connection, which has the data of its session."""
+    @overload
+    def background(
+        self, function: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> None: ...
+    @overload
+    def background(self, function: Coroutine[Any, Any, object], /) -> None:
+        """Runs ``function(*args, **kwargs)``, or a coroutine, after the reply to the call. An async
+        function runs as a task, a plain one in a thread (``max_threads``). It counts as a running
+        call, and a drain waits for it. What it raises is logged. It does not run if the call fails
+        or is cancelled. Raises TypeError for another object, and RuntimeError after the reply.
+        """
     def notify(
         self,
         method: str,

@@ -55,6 +55,18 @@ async def triple(values: list[int]) -> list[int]:
 def begin() -> None: ...
 
 
+async def send_mail(address: str, retries: int = 3) -> None: ...
+
+
+@server
+def register(ctx: Context) -> None:
+    ctx.background(send_mail, "ada@example.com", retries=1)
+    ctx.background(send_mail("ada@example.com"))
+    ctx.background(print, "registered")
+    ctx.background(send_mail, 5)  # type: ignore[call-overload]
+    ctx.background("send_mail")  # type: ignore[call-overload]
+
+
 @server.on_process_start
 async def load(number: int) -> None: ...
 

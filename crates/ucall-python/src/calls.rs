@@ -1,11 +1,11 @@
 //! What Python keeps of each deferred call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall, Token};
 
+use crate::background::{BackgroundRecord, CallState};
 use crate::job_input::JobInput;
 use crate::metrics::WaitingCall;
 use crate::outcomes::DeferredOutcome;
@@ -27,14 +27,16 @@ pub(crate) enum EntryKind {
     Run(Vec<Token>),
     /// The task or thread of a generator.
     Stream(Arc<StreamRun>),
+    /// A function that runs after the reply to its call.
+    Background(BackgroundRecord),
 }
 
 /// A call that will be answered later.
 pub(crate) struct Deferred {
     /// A task or a future, which can be cancelled.
     pub(crate) future: Option<Py<PyAny>>,
-    /// Read by `ctx.cancelled` on any thread.
-    pub(crate) cancelled: Option<Arc<AtomicBool>>,
+    /// Shared with its context, if it has one.
+    pub(crate) state: Option<Arc<CallState>>,
     pub(crate) retained: RetainedParams,
     pub(crate) items: CallItems,
     /// Counts the call, if that is measured.
@@ -73,7 +75,7 @@ impl Entry {
     pub(crate) fn call(&mut self) -> Option<&mut Deferred> {
         match &mut self.kind {
             EntryKind::Call(call) => Some(call),
-            EntryKind::Run(_) | EntryKind::Stream(_) => None,
+            EntryKind::Run(_) | EntryKind::Stream(_) | EntryKind::Background(_) => None,
         }
     }
 }
@@ -89,8 +91,8 @@ impl Deferred {
 
     /// Cancels the call: reports that to its code, and releases its params.
     pub(crate) fn cancel(&mut self) {
-        if let Some(cancelled) = &self.cancelled {
-            cancelled.store(true, Ordering::Relaxed);
+        if let Some(state) = &self.state {
+            state.cancel();
         }
         if let RetainedParams::Input(input) = &self.retained {
             drop(input.take());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use ucall_engine::Peer;
 use ucall_proto::http1::{Head, Headers};
 use ucall_proto::json::Reader;
@@ -13,6 +13,7 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{Call, Meta};
 use ucall_server::{Caller, Deadline, Transport};
 
+use crate::background::CallState;
 use crate::convert::{Convert, Input};
 use crate::session::{Channel, Connection, no_channel};
 use crate::tls::PyTls;
@@ -31,7 +32,7 @@ pub(crate) struct Context {
     /// The text of the request's `_meta`.
     meta: Option<Vec<u8>>,
     deadline: Option<Instant>,
-    cancelled: Arc<AtomicBool>,
+    state: Arc<CallState>,
     session: Option<Arc<TlsSession>>,
     channel: Option<Channel>,
     /// Whether the function has sent its client a notification.
@@ -45,7 +46,7 @@ impl Context {
         caller: &Caller,
         user: Option<&Py<PyAny>>,
         deadline: Option<Deadline>,
-        cancelled: Arc<AtomicBool>,
+        state: Arc<CallState>,
         channel: Option<Channel>,
     ) -> Self {
         let method = call.method.unescaped();
@@ -55,7 +56,7 @@ impl Context {
             meta: call.meta.map(|Meta(text)| text.to_vec()),
             user: user.map(|user| user.clone_ref(py)),
             deadline: deadline.map(|deadline| deadline.at),
-            cancelled,
+            state,
             ..Self::of_request(py, call.head, call.session, caller, channel)
         }
     }
@@ -77,7 +78,7 @@ impl Context {
             headers: head.map(|head| head.header_block().to_vec()),
             meta: None,
             deadline: None,
-            cancelled: Arc::default(),
+            state: Arc::default(),
             session: session.cloned(),
             channel,
             has_notified: AtomicBool::new(false),
@@ -237,7 +238,24 @@ impl Context {
     /// server ends. Long work should read it now and then.
     #[getter]
     fn cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.state.is_cancelled()
+    }
+
+    /// Runs ``function(*args, **kwargs)``, or a coroutine, after the reply to the call. An async
+    /// function runs as a task, a plain one in a thread (``max_threads``). It counts as a running
+    /// call, and a drain waits for it. What it raises is logged. It does not run if the call fails
+    /// or is cancelled. Raises TypeError for another object, and RuntimeError after the reply.
+    #[pyo3(signature = (function, /, *args, **kwargs))]
+    fn background(
+        &self,
+        function: &Bound<'_, PyAny>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let method = self.method.bind(function.py());
+        let id = self.id.as_ref().map(|id| format!(" (id {})", String::from_utf8_lossy(id)));
+        let call = format!("{method}{}", id.as_deref().unwrap_or(" (a notification)"));
+        self.state.add_job(function, args, kwargs, &call)
     }
 
     /// The client's connection, which has the data of its session.

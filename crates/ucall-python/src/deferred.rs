@@ -1,7 +1,6 @@
 //! Deferred calls: those in tasks, threads, processes and batches.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -12,6 +11,7 @@ use ucall_server::{CallId, Caller, Deadline, Polled, Reservation, RunPermit, Tok
 
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::{self, Tasks};
+use crate::background::CallState;
 use crate::batch::{self, Batch};
 use crate::batch_results;
 use crate::calls::{BatchArguments, CallItems, Deferred, Entry, EntryKind, RetainedParams};
@@ -87,7 +87,7 @@ impl Interpreter {
     pub(crate) fn insert_call(
         &mut self,
         start: CallStart<'_, '_>,
-        cancelled: Option<Arc<AtomicBool>>,
+        state: Option<Arc<CallState>>,
         retained: RetainedParams,
     ) -> Token {
         let items = CallItems::of(&start);
@@ -96,7 +96,7 @@ impl Interpreter {
         let running = self.running_call(procedure.series);
         let call = Deferred {
             future: None,
-            cancelled,
+            state,
             retained,
             items,
             running,
@@ -123,7 +123,7 @@ impl Interpreter {
         reply: &mut Reply<'_>,
     ) -> Result<CallOutcome, Failure> {
         let procedure = start.procedure;
-        let (context, cancelled) = self.context(py, &start)?;
+        let (context, state) = self.context(py, &start)?;
         let started = self.start_task(py, &start, context.clone());
         self.warn_if_slow(py, procedure);
         let task = started?;
@@ -131,12 +131,15 @@ impl Interpreter {
             context.cast_exact::<Context>().is_ok_and(|context| context.get().has_notified())
         });
         if !has_notified && tasks::is_done(&task).map_err(Failure::Raised)? {
-            let result = tasks::result_of(&task).map_err(Failure::Raised)?;
-            self.write(procedure, &result, reply)?;
-            return Ok(CallOutcome::Done);
+            let result = tasks::result_of(&task).map_err(Failure::Raised);
+            let written = result.and_then(|result| self.write(procedure, &result, reply));
+            if let Some(state) = state {
+                self.end_state(procedure, &state, written.is_ok());
+            }
+            return written.map(|()| CallOutcome::Done);
         }
         let retained = self.retained_params(start.call);
-        let token = self.insert_call(start, cancelled, retained);
+        let token = self.insert_call(start, state, retained);
         self.watch_future(&task, token, true)?;
         Ok(CallOutcome::Deferred)
     }
@@ -162,10 +165,10 @@ impl Interpreter {
         start: CallStart<'_, '_>,
     ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
-        let (context, cancelled) = self.context(py, &start)?;
+        let (context, state) = self.context(py, &start)?;
         let future = arguments::call(py, procedure, call.params, context, &mut self.scratch)?;
         let retained = self.retained_params(call);
-        let token = self.insert_call(start, cancelled, retained);
+        let token = self.insert_call(start, state, retained);
         self.watch_future(&future, token, false)?;
         Ok(CallOutcome::Deferred)
     }
@@ -197,14 +200,14 @@ impl Interpreter {
         start: CallStart<'_, '_>,
     ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
-        let (context, cancelled) = self.context(py, &start)?;
+        let (context, state) = self.context(py, &start)?;
         let input = Arc::new(JobInput::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
             context: context.map(Bound::unbind),
             waiting: self.waiting_call(WaitsFor::Thread),
             _reserved: self.reserve(call),
         }));
-        let token = self.insert_call(start, cancelled, RetainedParams::Input(input.clone()));
+        let token = self.insert_call(start, state, RetainedParams::Input(input.clone()));
         let work = match procedure.mode {
             CallMode::ThreadGenerator => {
                 let run = self.insert_stream(procedure, &[token], false, false);
@@ -235,7 +238,7 @@ impl Interpreter {
         rules: BatchRules,
     ) -> Result<CallOutcome, Failure> {
         let CallStart { procedure, call, .. } = start;
-        let (context, cancelled) = self.context(py, &start)?;
+        let (context, state) = self.context(py, &start)?;
         let arguments = arguments::take(py, procedure, call.params, context, &mut self.scratch)?;
         let waiting = self.waiting_call(WaitsFor::Batch);
         let arguments = Some(BatchArguments { arguments, _waiting: waiting });
@@ -244,18 +247,18 @@ impl Interpreter {
             true => CallItems::of(&start).outcome(),
             false => CallOutcome::Deferred,
         };
-        let token = self.insert_call(start, cancelled, retained);
+        let token = self.insert_call(start, state, retained);
         self.batches.push(procedure, rules, token, self.turn_began, &self.calls);
         Ok(outcome)
     }
 
-    /// The context of a call, if its function takes one, and the flag behind `ctx.cancelled`.
+    /// The context of a call, if its function takes one, and what it shares.
     #[expect(clippy::type_complexity, reason = "named, it would explain no more")]
     pub(crate) fn context<'py>(
         &self,
         py: Python<'py>,
         start: &CallStart<'_, '_>,
-    ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<AtomicBool>>), Failure> {
+    ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<CallState>>), Failure> {
         let &CallStart { procedure, call, caller, deadline, .. } = start;
         if let Some(request) = &start.request {
             return Ok((Some(request.bind(py).clone()), None));
@@ -263,13 +266,26 @@ impl Interpreter {
         if !procedure.takes_context() {
             return Ok((None, None));
         }
-        let cancelled = Arc::<AtomicBool>::default();
+        let state = Arc::new(CallState::new());
         let user = self.user();
         let channel =
             self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
-        let context = Context::new(py, call, caller, user, deadline, cancelled.clone(), channel);
+        let context = Context::new(py, call, caller, user, deadline, state.clone(), channel);
         let context = Bound::new(py, context).map_err(Failure::Raised)?;
-        Ok((Some(context.into_any()), Some(cancelled)))
+        Ok((Some(context.into_any()), Some(state)))
+    }
+
+    /// The call has its result, or has failed.
+    pub(crate) fn end_state(
+        &mut self,
+        procedure: &Arc<Procedure>,
+        state: &CallState,
+        has_result: bool,
+    ) {
+        match has_result {
+            true => self.add_background(procedure, state),
+            false => state.drop_jobs(),
+        }
     }
 
     /// Creates tasks. The first async function of a running server creates the event loop, in which
@@ -385,6 +401,9 @@ impl Interpreter {
             let replied = match kind {
                 EntryKind::Call(call) => {
                     let replied = self.reply(py, &procedure, outcome, text);
+                    if let Some(state) = &call.state {
+                        self.end_state(&procedure, state, replied.is_ok());
+                    }
                     let error = replied.as_ref().err().map(|error| error.code);
                     if let Some(running) = call.running {
                         running.record(error, now);
@@ -400,6 +419,10 @@ impl Interpreter {
                 }
                 EntryKind::Stream(run) => {
                     self.finish_stream_entry(py, &run, outcome);
+                    continue;
+                }
+                EntryKind::Background(record) => {
+                    self.end_job(py, &record, outcome);
                     continue;
                 }
             };
@@ -501,6 +524,11 @@ impl Interpreter {
     /// Answers all calls with an error, and cancels them.
     pub(crate) fn abandon_all(&mut self, py: Python<'_>) {
         for token in self.calls.all() {
+            if let Some(Entry { kind: EntryKind::Background(record), .. }) = self.calls.find(token)
+                && let Some(task) = &record.task
+            {
+                cancel_future(py, task);
+            }
             self.abandon_call(py, token, Some(errors::aborted("the server stops")));
         }
     }

@@ -19,6 +19,7 @@ use ucall_server::{
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks::Tasks;
 use crate::attachment::{Attachment, DropAttached};
+use crate::background::CallState;
 use crate::batch::{BatchSizes, Batches};
 use crate::callbacks::Callbacks;
 use crate::calls::{Calls, Entry};
@@ -251,14 +252,14 @@ impl Interpreter {
     fn run(
         &mut self,
         py: Python<'_>,
-        procedure: &Procedure,
+        procedure: &Arc<Procedure>,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Result<(), Failure> {
         let result = match &procedure.signature {
             Some(signature) if signature.context.is_some() => {
-                self.call_with_context(py, procedure, call, caller)?
+                return self.run_with_context(py, procedure, call, caller, reply);
             }
             _ => arguments::call(py, procedure, call.params, None, &mut self.scratch)?,
         };
@@ -282,24 +283,29 @@ impl Interpreter {
 
     /// Calls a function that takes its context, with variables of its own.
     #[cold]
-    fn call_with_context<'py>(
+    fn run_with_context(
         &mut self,
-        py: Python<'py>,
-        procedure: &Procedure,
+        py: Python<'_>,
+        procedure: &Arc<Procedure>,
         call: &Call<'_>,
         caller: &Caller,
-    ) -> Result<Bound<'py, PyAny>, Failure> {
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Failure> {
         let deadline = self.deadline_of(procedure, call);
         let user = self.user();
         let channel =
             self.channel(py, caller.connection, call.head.is_some(), Some(&procedure.encode));
-        let context = Context::new(py, call, caller, user, deadline, Arc::default(), channel);
+        let state = Arc::new(CallState::new());
+        let context = Context::new(py, call, caller, user, deadline, state.clone(), channel);
         let context = Some(Bound::new(py, context)?.into_any());
         let variables = self.own_variables(py)?;
         let scratch = &mut self.scratch;
-        variables::run_in(&variables, || {
+        let result = variables::run_in(&variables, || {
             arguments::call(py, procedure, call.params, context, scratch)
-        })
+        });
+        let written = result.and_then(|result| self.write(procedure, &result, reply));
+        self.end_state(procedure, &state, written.is_ok());
+        written
     }
 
     #[inline(always)]

@@ -15,6 +15,8 @@ mod arguments;
 mod asyncio;
 mod attachment;
 mod auth;
+mod background;
+mod background_start;
 mod batch;
 mod batch_results;
 mod bind;

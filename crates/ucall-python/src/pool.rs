@@ -13,6 +13,7 @@ use ucall_proto::RpcError;
 use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
+use crate::background::BackgroundJob;
 use crate::batch;
 use crate::batch_results;
 use crate::errors;
@@ -75,6 +76,8 @@ pub(crate) enum Work {
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
     /// A generator, of a call or of a batch.
     Stream { start: GeneratorStart, run: Arc<StreamRun> },
+    /// A function that runs after the reply to its call.
+    Background(BackgroundJob),
 }
 
 /// What a generator function is called with.
@@ -90,7 +93,7 @@ impl Job {
             Work::Call(input) | Work::Stream { start: GeneratorStart::Call(input), .. } => {
                 input.is_empty()
             }
-            Work::Batch { .. } | Work::Stream { .. } => false,
+            Work::Batch { .. } | Work::Stream { .. } | Work::Background(_) => false,
         }
     }
 }
@@ -192,6 +195,10 @@ impl Shared {
                 if run.is_batch() {
                     self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
                 }
+            }
+            Work::Background(background) => {
+                background.run(py, &self.report);
+                self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
             }
             Work::Batch { columns, items } => {
                 let run = || batch::run(py, &job.procedure, &columns);

@@ -63,6 +63,19 @@ impl Report {
         self.log.error(py, "a function raised after its call was abandoned", Some(error))
     }
 
+    /// Logs what a function has raised that ran after the reply to its call.
+    pub(crate) fn background_failed(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        error: &PyErr,
+    ) -> Result<(), Interrupted> {
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return Err(Interrupted);
+        }
+        self.log.error(py, &format!("{name} raised"), Some(error))
+    }
+
     /// Logs why authentication failed.
     pub(crate) fn auth_failed(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
         self.log.error(py, "auth failed, so the request was rejected", Some(error))

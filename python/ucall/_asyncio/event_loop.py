@@ -119,7 +119,8 @@ class Loop(asyncio.SelectorEventLoop):
 
     def cancel_made_tasks(self) -> None:
         """Cancels the tasks that the drain has waited for in vain."""
-        if not (tasks := self.made_tasks()):
+        tasks = [task for task in self.made_tasks() if not task.cancelling()]
+        if not tasks:
             return
         names = sorted({getattr(task.get_coro(), "__qualname__", "a task") for task in tasks})
         line = "%d tasks that functions have made are cancelled, because the server ends: %s"

@@ -88,14 +88,20 @@ def _end(server: Server, driver: _core.LoopDriver) -> None:
     loop: Loop | None = driver.event_loop
     if loop is None:
         return server._lifespan.end()
-    import asyncio
-
     try:
         loop.worker_selector.driver = None
-        loop.cancel_made_tasks()
-        loop.run_until_complete(server._lifespan.end_async(asyncio.all_tasks(loop)))
+        loop.run_until_complete(_end_async(server, loop))
     finally:
         _close(driver, loop)
+
+
+async def _end_async(server: Server, loop: Loop) -> None:
+    import asyncio
+
+    # Calls that the drain has cancelled cancel their own tasks first.
+    await asyncio.sleep(0)
+    loop.cancel_made_tasks()
+    await server._lifespan.end_async(asyncio.all_tasks(loop))
 
 
 def _attached_loop(driver: _core.LoopDriver) -> Loop:

@@ -7,6 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::Generator;
+use super::ready::Ready;
 use super::run::{Progress, StreamRun, Waiter};
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
@@ -25,12 +26,18 @@ enum Stop<'py> {
 }
 
 impl Interpreter {
-    /// Takes the next steps of generators, and lets tasks of async ones go on.
+    /// Takes the next steps of generators, lets tasks of async ones go on, and starts functions in
+    /// the background.
     #[inline(never)]
     pub(crate) fn step_streams(&mut self, py: Python<'_>) {
-        for future in std::mem::take(&mut self.ready_streams.futures) {
-            if let Err(error) = set_done(future.bind(py)) {
-                error.write_unraisable(py, None);
+        for ready in std::mem::take(&mut self.ready_streams.others) {
+            match ready {
+                Ready::Future(future) => {
+                    if let Err(error) = set_done(future.bind(py)) {
+                        error.write_unraisable(py, None);
+                    }
+                }
+                Ready::Job(job) => self.start_job(py, job),
             }
         }
         let until = Instant::now() + SLICE;

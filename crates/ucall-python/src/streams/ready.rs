@@ -7,14 +7,23 @@ use pyo3::prelude::*;
 
 use super::Generator;
 use super::run::{StreamRun, Waiter};
+use crate::background::DueJob;
 
 /// Generators whose next step is due.
 #[derive(Default)]
 pub(crate) struct ReadyStreams {
     pub(super) generators: VecDeque<(Arc<StreamRun>, Generator)>,
-    /// Futures of the tasks of async generators. They are completed at the end of a turn: the loop
-    /// would not run their callbacks before the worker's wait.
-    pub(super) futures: Vec<Py<PyAny>>,
+    /// Other work at the end of a turn.
+    pub(super) others: Vec<Ready>,
+}
+
+/// Work at the end of a turn that is no step of a generator.
+pub(super) enum Ready {
+    /// The future of the task of an async generator. It is completed at the end of a turn: the loop
+    /// would not run its callbacks before the worker's wait.
+    Future(Py<PyAny>),
+    /// The start of a function in the background.
+    Job(DueJob),
 }
 
 impl ReadyStreams {
@@ -25,13 +34,17 @@ impl ReadyStreams {
     pub(super) fn push_waiter(&mut self, run: Arc<StreamRun>, waiter: Waiter) {
         match waiter {
             Waiter::Generator(generator) => self.push(run, generator),
-            Waiter::Future(future) => self.futures.push(future),
+            Waiter::Future(future) => self.others.push(Ready::Future(future)),
         }
+    }
+
+    pub(crate) fn push_job(&mut self, job: DueJob) {
+        self.others.push(Ready::Job(job));
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.generators.is_empty() && self.futures.is_empty()
+        self.generators.is_empty() && self.others.is_empty()
     }
 }
 

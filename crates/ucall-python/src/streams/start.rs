@@ -70,13 +70,13 @@ impl Interpreter {
 
     fn begin_generator(&mut self, py: Python<'_>, start: CallStart<'_, '_>) -> Result<(), Failure> {
         let CallStart { procedure, call, .. } = start;
-        let (context, cancelled) = self.context(py, &start)?;
+        let (context, state) = self.context(py, &start)?;
         let (variables, scratch) = (self.own_variables(py)?, &mut self.scratch);
         let generator = Generator::new(&variables, || {
             arguments::call(py, procedure, call.params, context, scratch)
         })?;
         let retained = self.retained_params(call);
-        let token = self.insert_call(start, cancelled, retained);
+        let token = self.insert_call(start, state, retained);
         let run = self.insert_stream(procedure, &[token], false, true);
         self.ready_streams.push(run, generator);
         Ok(())
@@ -88,12 +88,12 @@ impl Interpreter {
         start: CallStart<'_, '_>,
     ) -> Result<(), Failure> {
         let CallStart { procedure, call, .. } = start;
-        let (context, cancelled) = self.context(py, &start)?;
+        let (context, state) = self.context(py, &start)?;
         let (variables, scratch) = (self.own_variables(py)?, &mut self.scratch);
         let generator =
             run_in(&variables, || arguments::call(py, procedure, call.params, context, scratch))?;
         let retained = self.retained_params(call);
-        let token = self.insert_call(start, cancelled, retained);
+        let token = self.insert_call(start, state, retained);
         let run = self.insert_stream(procedure, &[token], false, true);
         let started = self.start_stream_task(py, run, &generator, &variables);
         self.warn_if_slow(py, procedure);
