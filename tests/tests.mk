@@ -8,7 +8,7 @@ conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp
 .PHONY: test-nightly
 test-nightly: export MUTATIONS := 1000000
 test-nightly: test-all test-loom test-fuzz conformance sanitize leaks test-many-servers ## Run all tests that need no network, in some hours
-test-nightly: test-store-kills soak fuzz mutants test-mutations
+test-nightly: test-worker-deaths test-store-kills soak fuzz mutants test-mutations
 
 # Three preemptions reach every step of these protocols, and take seconds rather than hours.
 .PHONY: test-loom
@@ -38,6 +38,11 @@ test-many-servers: setup #: Kill, drain and restart servers under the load of a 
 	UCALL_MANY_SERVERS_SECONDS=60 $(PY) -m pytest -q --numprocesses 2 --timeout 600 \
 		tests/python/test_many_servers.py tests/python/test_nats_many.py \
 		tests/python/test_lost_packets.py
+
+.PHONY: test-worker-deaths
+test-worker-deaths: setup #: Kill workers for a minute, and report how long new connections wait
+	UCALL_WORKER_DEATHS_SECONDS=60 $(PY) -m pytest -q -s --both-engines --timeout 600 \
+		tests/python/test_worker_connections.py -k all_the_time
 
 NATS_TOOL := github.com/nats-io/natscli/nats@v0.5.1
 .bench/bin/nats:
