@@ -20,8 +20,8 @@
 //! later, because the engine may report connections that it has accepted before.
 //!
 //! While other processes accept connections at the same socket, a worker only leaves it to them,
-//! and closes its own descriptor when `idle_time` is over. Until then it accepts the connections
-//! that no other process has taken, and learns if all processes stop.
+//! and closes its own descriptor when `idle_time` is over. Until then it may learn that all
+//! processes stop.
 
 use std::mem;
 use std::time::{Duration, Instant};

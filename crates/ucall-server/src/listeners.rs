@@ -108,9 +108,10 @@ impl Listeners {
         adopted
     }
 
-    /// Accepts the connections that wait in the backlogs, until [`Listeners::close`].
+    /// Accepts the connections that wait in the backlogs, until [`Listeners::close`]; none if other
+    /// processes accept them, which the engine has woken.
     pub(crate) fn adopt_waiting(&mut self, engine: &mut impl Engine) -> Vec<Id> {
-        self.adopt(usize::MAX, engine)
+        if self.may_refuse() { self.adopt(usize::MAX, engine) } else { Vec::new() }
     }
 
     /// Accepts up to `max` of them.
@@ -220,9 +221,10 @@ mod tests {
         let elsewhere = shared.try_clone().expect("a descriptor");
         listeners.listen(shared, &mut engine).expect("the fake engine listens");
         assert!(listeners.are_shared() && !listeners.may_refuse());
+        let _waiting = TcpStream::connect(address).expect("a connection");
+        assert!(listeners.adopt_waiting(&mut engine).is_empty());
         listeners.set_all_stop();
         assert!(listeners.may_refuse());
-        let _waiting = TcpStream::connect(address).expect("a connection");
         assert_eq!(listeners.refuse(&mut engine).len(), 1);
         assert!(TcpStream::connect(address).is_err() && elsewhere.is_shut_down());
     }
