@@ -107,7 +107,8 @@ class Failure(ValueError):
 
 
 class Array(numpy.ndarray[Any, Any]):
-    pass
+    def __reduce__(self) -> Any:
+        return Array, (self.shape,)
 
 
 CLASSES = (Color, Point, Named, Label, Slotted, Own, Listed, Mapped, Members, Failure, Array)

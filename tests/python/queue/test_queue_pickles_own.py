@@ -320,7 +320,8 @@ def test_a_name_stands_only_where_it_is_asked_for() -> None:
 
 
 class Own(np.ndarray[Any, Any]):
-    pass
+    def __reduce__(self) -> Any:
+        return Own, (self.shape,)
 
 
 class OwnBytes(bytearray):

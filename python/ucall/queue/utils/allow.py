@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from ucall.queue.utils.arrays import array_refusal, is_array_subclass
+
 __all__ = [
     "AllowedNames",
     "accepted_names",
@@ -63,11 +65,17 @@ def allow(*classes: Class) -> Class:
         The first class.
 
     Raises:
-        TypeError: An argument is not a class.
+        TypeError: An argument is not a class, or is one of arrays, of which receivers make plain
+            ones alone.
     """
     for found in classes:
         if not isinstance(found, type):
             raise TypeError(f"allow takes classes, not {found!r}")
+        if is_array_subclass(found):
+            raise TypeError(
+                f"allow cannot help, because {array_refusal(found)}. If its __reduce__ returns a "
+                "function of yours, allow that with PickleSerializer.allow_by_name"
+            )
         _allowed[_module_name(found.__module__), found.__qualname__] = found
     for announce in on_change:
         announce()

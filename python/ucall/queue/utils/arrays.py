@@ -5,8 +5,12 @@ It imports NumPy on first use: a program without arrays need not have it.
 
 from __future__ import annotations
 
+import copyreg
+import math
+import operator
 import pickle
 import re
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,24 +19,77 @@ if TYPE_CHECKING:
 
     _Dtype: TypeAlias = np.dtype[Any]
 
-__all__ = ["array", "dtype_of_state", "reducers"]
+__all__ = ["Reducers", "array", "array_refusal", "dtype_of_state", "is_array_subclass"]
+
+#: The kinds of dtypes that the loader makes: numbers, text, times and structures of them.
+_KINDS = frozenset("biufcSUVmM")
+#: Types whose reducers are remembered.
+_TYPES_MAX = 1000
 
 _UNIT = re.compile(r"[a-zA-Z]{1,7}")
 
 
 def array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
-    """An array over a buffer. `reducers` write a call of it, which plain pickle can also load."""
+    """An array over a buffer. `Reducers` write a call of it, which plain pickle can also load."""
     import numpy as np
 
     return np.ndarray(shape, dtype, buffer, order=order)
 
 
-def reducers(numpy: ModuleType) -> dict[type, Any]:
-    """The functions that `pickle` calls instead of the ``__reduce_ex__`` of these types."""
-    return {numpy.ndarray: _reduced}
+class Reducers(dict[type, Any]):
+    """The functions that `pickle` calls instead of the ``__reduce_ex__`` of a type.
+
+    An array that no receiver can read is refused here, where the program can still change it.
+    """
+
+    def __init__(self, numpy: ModuleType) -> None:
+        super().__init__({numpy.ndarray: _reduced, **copyreg.dispatch_table})
+
+    def __missing__(self, kind: type) -> Any:
+        if issubclass(kind, type) or len(self) > _TYPES_MAX:
+            raise KeyError(kind)
+        self[kind] = found = _refused if is_array_subclass(kind) else _BY_ITSELF
+        return found
+
+
+_BY_ITSELF = operator.methodcaller("__reduce_ex__", 5)
+
+
+def is_array_subclass(kind: type) -> bool:
+    """Whether it derives from NumPy's arrays or scalars, and is pickled as they are."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    for base in (numpy.ndarray, numpy.void):
+        if kind is not base and issubclass(kind, base):
+            return _reduces_as(kind, base)
+    return False
+
+
+def _reduces_as(kind: Any, base: Any) -> bool:
+    return kind.__reduce__ is base.__reduce__ and kind.__reduce_ex__ is base.__reduce_ex__
+
+
+def array_refusal(kind: type) -> str:
+    """Why no receiver makes an object of this class, and what to put."""
+    return (
+        f"no receiver makes a {kind.__module__}.{kind.__qualname__}: put numpy.asarray(array), or "
+        "item() of a scalar"
+    )
+
+
+def _refused(value: Any) -> Any:
+    raise pickle.PicklingError(array_refusal(type(value)))
 
 
 def _reduced(value: Any) -> Any:
+    if value.dtype.hasobject or value.dtype.kind not in _KINDS:
+        raise pickle.PicklingError(
+            f"no receiver makes an array of dtype {value.dtype}: put a list, or an array of "
+            "numbers, text or times"
+        )
+    if value.dtype.names is not None:
+        value = _of_plain_records(value)
     name = _names.get(value.dtype)
     if name is None:
         name = _names[value.dtype] = _name_of(value.dtype)
@@ -45,6 +102,13 @@ def _reduced(value: Any) -> Any:
         if flags.f_contiguous:
             return array, (pickle.PickleBuffer(value), name, value.shape, "F")
     return value.__reduce_ex__(5)
+
+
+def _of_plain_records(value: Any) -> Any:
+    """The array with the plain dtype of its fields: that of a `recarray` names a class."""
+    import numpy as np
+
+    return value if value.dtype.type is np.void else value.view(np.dtype((np.void, value.dtype)))
 
 
 # A cache of `_name_of`.
@@ -62,13 +126,15 @@ def dtype_of_state(name: str, state: tuple[Any, ...]) -> _Dtype:
     """The dtype of a name and the state that NumPy pickles with it.
 
     Raises:
-        pickle.UnpicklingError: It contains objects or subarrays, or NumPy does not write it so.
+        pickle.UnpicklingError: It contains objects, or NumPy does not write it so.
     """
     import numpy as np
 
     _, order, subarray, names, fields, itemsize, _, _, *more = state
-    if subarray is not None or order not in ("<", ">", "|", "="):
-        raise pickle.UnpicklingError("a dtype of subarrays is not allowed")
+    if order not in ("<", ">", "|", "="):
+        raise pickle.UnpicklingError("a dtype has an unknown byte order")
+    if subarray is not None:
+        return _subarray(subarray, itemsize)
     if names is not None:
         return _structured(names, fields, itemsize)
     made: _Dtype = np.dtype(name)
@@ -77,6 +143,20 @@ def dtype_of_state(name: str, state: tuple[Any, ...]) -> _Dtype:
     elif itemsize not in (-1, made.itemsize):
         raise pickle.UnpicklingError("the size of a dtype differs from its name's")
     return made.newbyteorder(order)
+
+
+def _subarray(subarray: Any, itemsize: Any) -> _Dtype:
+    """A fixed number of items, as the three coordinates of a point."""
+    import numpy as np
+
+    base, shape = subarray
+    counts = shape if isinstance(shape, tuple) else (shape,)
+    if not isinstance(base, np.dtype) or any(type(count) is not int for count in counts):
+        raise pickle.UnpicklingError("a dtype of subarrays is invalid")
+    if itemsize != base.itemsize * math.prod(counts):
+        raise pickle.UnpicklingError("the size of a dtype differs from that of its subarray")
+    made: _Dtype = np.dtype((base, counts))
+    return made
 
 
 def _structured(names: Any, fields: Any, itemsize: Any) -> _Dtype:

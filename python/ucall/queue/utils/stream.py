@@ -13,7 +13,7 @@ from typing import Any
 
 from ucall._core import PickleLoader, bytes_view
 from ucall.queue.utils.allow import accepted_names, allow_by_name, find
-from ucall.queue.utils.arrays import reducers
+from ucall.queue.utils.arrays import Reducers
 
 __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
 
@@ -213,7 +213,7 @@ class PickleSerializer:
         else:
             pickler = _NamingPickler(writer, buffers.append, self._dump)
         numpy = sys.modules.get("numpy")
-        if numpy is not None:
+        if numpy is not None and not self._trust:
             if copyreg.dispatch_table != _table_made_of:
                 _make_table(numpy)
             pickler.dispatch_table = _table
@@ -236,7 +236,7 @@ _table_made_of: dict[type, Any] | None = None
 def _make_table(numpy: ModuleType) -> None:
     global _table, _table_made_of
     _table_made_of = dict(copyreg.dispatch_table)
-    _table = {**reducers(numpy), **_table_made_of}
+    _table = Reducers(numpy)
 
 
 class _Writer:
