@@ -222,6 +222,7 @@ ABSURD = {
     "str, bytes": "not UTF-8",
     "f64": "not finite",
     "error": "longer than any object in memory",
+    "error, NULL": "an error whose message is NULL",
 }
 
 
@@ -241,8 +242,7 @@ def test_a_reply_that_cannot_be_sent_is_a_whole_error(absurd, method):
         assert error["code"] == -32603 and why in error["message"], (how, error)
         if method == "reply":
             assert absurd.call("reason") == error["message"]
-    for how in ("error, NULL", "error, none"):
-        assert absurd.error_of(method, {"how": how}) == {"code": 7, "message": ""}
+    assert absurd.error_of(method, {"how": "error, none"}) == {"code": 7, "message": ""}
     absurd.server.stop()
     assert "panicked" not in absurd.server.errors
 
