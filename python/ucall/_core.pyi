@@ -370,14 +370,14 @@ class Context:
     @overload
     def background(
         self, function: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> None: ...
-    @overload
-    def background(self, function: Coroutine[Any, Any, object], /) -> None:
+    ) -> None:
         """Runs ``function(*args, **kwargs)``, or a coroutine, after the reply to the call. An async
         function runs as a task, a plain one in a thread (``max_threads``). It counts as a running
         call, and a drain waits for it. What it raises is logged. It does not run if the call fails
         or is cancelled. Raises TypeError for another object, and RuntimeError after the reply.
         """
+    @overload
+    def background(self, function: Coroutine[Any, Any, object], /) -> None: ...
     def notify(
         self,
         method: str,

@@ -226,6 +226,8 @@ def test_idle_connections_are_closed_within_an_existing_loop(engine: str) -> Non
 
     async def main() -> None:
         serving = asyncio.create_task(server.serve())
+        while server.port is None:
+            await asyncio.sleep(0)
         reader, writer = await asyncio.open_connection(HOST, server.port)
         assert await asyncio.wait_for(reader.read(), timeout=60) == b""
         writer.close()

@@ -292,7 +292,7 @@ def every_kind_of_metric(serve: Serve) -> int:
     """The port of a server that has a sample of every metric."""
     server = serve(sum, refuse, metrics=True)
     server.batch(lambda x: x, name='"batch"\\')
-    server.relay("relayed.*", to="tcp://127.0.0.1:1")
+    server.relay("relayed.*", to="tcp://127.0.0.1:1", health_check="ping")
     with Wire(server.port) as wire:
         wire.result("sum", [1, 1])
         wire.error("refuse")

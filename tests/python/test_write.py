@@ -121,7 +121,7 @@ UNWRITABLE: list[tuple[object, str]] = [
     (float("nan"), "result: NaN cannot be written as JSON"),
     (float("-inf"), "result: -inf cannot be written as JSON"),
     (1j, "result: complex cannot be written as JSON"),
-    (range(2), "result: range cannot be written as JSON"),
+    (iter([]), "result: list_iterator cannot be written as JSON"),
     (object(), "result: object cannot be written as JSON"),
     (len, "result: builtin_function_or_method cannot be written as JSON"),
     ("\ud800", "result: a str with a lone surrogate cannot be written as JSON"),
