@@ -38,8 +38,8 @@ impl Posix {
                     }
                     return;
                 }
-                // Another process has ended the socket.
-                Err(_) if is_shared && found.is_shut_down() => {
+                // A drain has ended the socket, of this process or of another one.
+                Err(_) if found.is_shut_down() => {
                     readiness.readable = false;
                     return;
                 }

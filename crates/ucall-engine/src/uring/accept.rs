@@ -108,8 +108,8 @@ impl Uring {
                     self.add_accepted(id, file as u32, completions);
                 }
             }
-            // Another process has ended the socket.
-            Err(_) if listener.socket.is_shared() && listener.socket.is_shut_down() => {
+            // A drain has ended the socket, of this process or of another one.
+            Err(_) if listener.socket.is_shut_down() => {
                 listener.paused = true;
             }
             Err(error) if retired || is_transient(&error) => listener.wake_others(),

@@ -81,16 +81,18 @@ pub fn a_shared_listener_may_be_ended_elsewhere(harness: &mut Harness<impl Engin
     let path = folder.path().join("socket");
     let (unix, _file) = bind_unix(&path, 0o600).unwrap();
     for socket in [Listener::from(bind(LOOPBACK, false).unwrap()), Listener::from(unix)] {
-        let shared = socket.shared(Sharing::Processes);
-        let listener = harness.engine.listen(shared.try_clone().unwrap()).unwrap();
-        harness.turn_until_quiet();
-        shared.stop_queueing();
-        shared.shut_down();
-        harness.turn_until_quiet();
-        harness.engine.resume(listener);
-        harness.turn_until_quiet();
-        assert!(harness.accepted.is_empty() && harness.accept_failed.is_empty());
-        harness.engine.close(listener);
+        for sharing in [Sharing::Processes, Sharing::None] {
+            let shared = socket.try_clone().unwrap().shared(sharing);
+            let listener = harness.engine.listen(shared.try_clone().unwrap()).unwrap();
+            harness.turn_until_quiet();
+            shared.stop_queueing();
+            shared.shut_down();
+            harness.turn_until_quiet();
+            harness.engine.resume(listener);
+            harness.turn_until_quiet();
+            assert!(harness.accepted.is_empty() && harness.accept_failed.is_empty());
+            harness.engine.close(listener);
+        }
     }
 }
 
