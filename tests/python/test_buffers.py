@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,3 +173,40 @@ def test_the_pieces_of_a_serializer_and_of_a_pickle_have_no_addresses() -> None:
 class Addresses:
     def __reduce_ex__(self, protocol: Any) -> Any:
         return bytes, (pickle.PickleBuffer(ADDRESSES[0]),)
+
+
+FORKS_DURING_AN_IMPORT = """
+import os, pickle, signal, sys, threading, types
+from ucall import _core
+
+parent, imports, has_forked = os.getpid(), threading.Event(), threading.Event()
+
+class Module(types.ModuleType):
+    def __getattr__(self, name):
+        if name != "PickleBuffer":
+            raise AttributeError(name)
+        if os.getpid() == parent:
+            imports.set()
+            has_forked.wait()
+        return pickle.PickleBuffer
+
+sys.modules["pickle"] = Module("pickle")
+thread = threading.Thread(target=_core.bytes_view, args=(b"ab",))
+thread.start()
+imports.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(bytes(_core.bytes_view(b"ab")) != b"ab")
+has_forked.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_that_is_forked_during_an_import_waits_for_nothing() -> None:
+    """The thread that imports is missing in the child."""
+    # From 3.12 on Python warns of a fork beside threads.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS_DURING_AN_IMPORT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")

@@ -4,12 +4,12 @@ use std::io;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use ucall_proto::http1::ResponseHeadError;
 
 use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 use crate::convert;
+use crate::ffi::Imported;
 
 /// An error quotes at most this many bytes of an invalid reply.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -54,13 +54,13 @@ impl ClientFault {
     #[cold]
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
         let message = match self {
-            Self::TimedOut => return raise(py, &TIMEOUT_ERROR, "TimeoutError", self.message()),
+            Self::TimedOut => return raise(py, &TIMEOUT_ERROR, self.message()),
             Self::Http { status, reason, text, retry_after_s } => {
                 return http_error(py, (status, reason, text, retry_after_s));
             }
             _ => self.message(),
         };
-        raise(py, &CONNECTION_ERROR, "ConnectionError", message)
+        raise(py, &CONNECTION_ERROR, message)
     }
 
     fn message(&self) -> String {
@@ -117,24 +117,19 @@ impl From<io::Error> for ClientFault {
     }
 }
 
-static CONNECTION_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-static TIMEOUT_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-static HTTP_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static CONNECTION_ERROR: Imported<PyType> = Imported::new("ucall.errors", "ConnectionError");
+static TIMEOUT_ERROR: Imported<PyType> = Imported::new("ucall.errors", "TimeoutError");
+static HTTP_ERROR: Imported<PyType> = Imported::new("ucall.errors", "HTTPError");
 
-fn raise(
-    py: Python<'_>,
-    cell: &'static PyOnceLock<Py<PyType>>,
-    name: &str,
-    message: String,
-) -> PyErr {
-    match cell.import(py, "ucall.errors", name) {
+fn raise(py: Python<'_>, class: &'static Imported<PyType>, message: String) -> PyErr {
+    match class.get(py) {
         Ok(class) => PyErr::from_type(class.clone(), message),
         Err(error) => error,
     }
 }
 
 fn http_error(py: Python<'_>, arguments: (u16, String, String, Option<u64>)) -> PyErr {
-    match HTTP_ERROR.import(py, "ucall.errors", "HTTPError") {
+    match HTTP_ERROR.get(py) {
         Ok(class) => PyErr::from_type(class.clone(), arguments),
         Err(error) => error,
     }

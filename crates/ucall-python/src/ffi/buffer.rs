@@ -10,10 +10,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 #[cfg(feature = "queue")]
-use pyo3::sync::PyOnceLock;
-#[cfg(feature = "queue")]
 use pyo3::types::{PyBytes, PyMemoryView, PyType};
 
+#[cfg(feature = "queue")]
+use super::Imported;
 use super::type_name;
 
 /// Calls `read` with the memory of an object in C order; others raise `TypeError`.
@@ -64,10 +64,10 @@ pub(crate) fn fill_view(object: &Bound<'_, PyAny>, view: &mut ffi::Py_buffer) ->
 #[cfg(feature = "queue")]
 #[pyfunction]
 pub(crate) fn bytes_view<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    static PICKLE_BUFFER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static PICKLE_BUFFER: Imported<PyType> = Imported::new("pickle", "PickleBuffer");
     let mut view = BufferView(ffi::Py_buffer::new());
     fill(object, &mut view.0)?;
-    if object.is_exact_instance(PICKLE_BUFFER.import(object.py(), "pickle", "PickleBuffer")?) {
+    if object.is_exact_instance(PICKLE_BUFFER.get(object.py())?) {
         return object.call_method0("raw");
     }
     if view.0.ndim == 0 {

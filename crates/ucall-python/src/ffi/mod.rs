@@ -8,6 +8,7 @@ mod buffer;
 mod bytes;
 mod call;
 mod halt;
+mod imported;
 mod iterator;
 mod members;
 mod number;
@@ -23,6 +24,7 @@ pub(crate) use call::{
     Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
 };
 pub(crate) use halt::halt;
+pub(crate) use imported::Imported;
 pub(crate) use iterator::{Step, is_iterator, step};
 pub(crate) use members::members;
 pub(crate) use number::{decimal, float, integer, integer_from_digits, small_integer};

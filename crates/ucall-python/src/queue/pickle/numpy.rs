@@ -12,7 +12,7 @@ use super::error::{Refused, because};
 use super::names::{Known, Placeholder};
 use super::objects::{Built, Objects, Pending};
 use super::values::made;
-use crate::ffi;
+use crate::ffi::{self, Imported};
 use crate::queue::incoming::Block;
 
 type Result<T> = std::result::Result<T, Refused>;
@@ -65,18 +65,18 @@ fn text<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Result<&'a Bound<'py, PyStrin
 }
 
 fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    CLASS.import(py, "numpy", "ndarray")
+    static CLASS: Imported<PyType> = Imported::new("numpy", "ndarray");
+    CLASS.get(py)
 }
 
 fn dtype_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    CLASS.import(py, "numpy", "dtype")
+    static CLASS: Imported<PyType> = Imported::new("numpy", "dtype");
+    CLASS.get(py)
 }
 
 fn from_buffer_function(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    FUNCTION.import(py, "numpy", "frombuffer")
+    static FUNCTION: Imported<PyAny> = Imported::new("numpy", "frombuffer");
+    FUNCTION.get(py)
 }
 
 /// The dtype of a short name, such as `<f8`, `S5` or `M8[us]`, but never of objects.
