@@ -8,9 +8,11 @@ import gc
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import forking
@@ -90,6 +92,21 @@ def hosted(request: pytest.FixtureRequest, serve: Serve, engine: str) -> Iterato
     for server, thread in running:
         server.stop()
         thread.join()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    try:
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+            pytest.skip("only root may mount a file system")
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.fixture

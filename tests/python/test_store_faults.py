@@ -35,21 +35,6 @@ def serving(path: Path, count: int) -> Iterator[list[tuple[Any, int]]]:
         yield [(process, int(process.stdout.readline())) for process in processes]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    try:
-        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-            pytest.skip("only root may mount a file system")
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 def test_a_full_disk_refuses_writes_and_keeps_what_it_has(small_disk: Path) -> None:
     with serving(small_disk / "kv", 1) as [(_, port)], Wire(port) as wire:
         written = 0

@@ -10,7 +10,6 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +32,6 @@ except OSError as error:
 """
 
 
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a mebibyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    try:
-        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-            pytest.skip("only root may mount a file system")
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 def fill(disk: Path) -> None:
     try:
         with (disk / "others").open("ab", 0) as file:
@@ -65,16 +49,16 @@ def ran(code: str, *arguments: object) -> str:
     return process.stdout
 
 
-def test_a_full_disk_refuses_a_store_whose_locks_have_no_space(mounted: Path) -> None:
-    ucall.store.open(mounted / "old").put("a", 1)
-    fill(mounted)
-    refused = f"{mounted}/{{}}/lock.mdb: the disk is full or fails: No space left"
-    assert refused.format("new") in ran(OPENS, mounted / "new")
-    assert ran(OPENS, mounted / "old") == "1\n"
+def test_a_full_disk_refuses_a_store_whose_locks_have_no_space(small_disk: Path) -> None:
+    ucall.store.open(small_disk / "old").put("a", 1)
+    fill(small_disk)
+    refused = f"{small_disk}/{{}}/lock.mdb: the disk is full or fails: No space left"
+    assert refused.format("new") in ran(OPENS, small_disk / "new")
+    assert ran(OPENS, small_disk / "old") == "1\n"
     # As in a copy of the file alone.
-    (mounted / "old/lock.mdb").unlink()
-    fill(mounted)
-    assert refused.format("old") in ran(OPENS, mounted / "old")
+    (small_disk / "old/lock.mdb").unlink()
+    fill(small_disk)
+    assert refused.format("old") in ran(OPENS, small_disk / "old")
 
 
 def test_the_space_of_all_snapshots_is_reserved(tmp_path: Path) -> None:
@@ -202,16 +186,16 @@ def test_a_store_that_is_open_for_reading_only(tmp_path: Path) -> None:
 
 
 def test_a_store_on_a_read_only_volume_is_read(
-    mounted: Path, capsys: pytest.CaptureFixture[str]
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = ucall.store.open(mounted / "kv")
+    store = ucall.store.open(small_disk / "kv")
     store.put("a", 1)
     store.close()
-    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-    read = ucall.store.open(mounted / "kv", readonly=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    read = ucall.store.open(small_disk / "kv", readonly=True)
     assert read.get("a") == (1, 1)
     read.close()
-    assert command.main(["check", str(mounted / "kv")]) == 0
+    assert command.main(["check", str(small_disk / "kv")]) == 0
     assert capsys.readouterr().out == "1 entries\n"
 
 
