@@ -1,5 +1,6 @@
 /** `ucall.js` with a server that the tests control: what calls, streams and connections do. */
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { env } from "node:process";
 import { afterEach, beforeEach, describe, test } from "node:test";
@@ -656,28 +657,54 @@ describe("WebSocket", () => {
 });
 
 describe("HTTP", () => {
-  /** Server-sent events as their standard allows them; each text's own line ends. */
-  const EVENTS = [
-    'data: {"method":"$/progress","params":{"token":ID,"value":"é"}}\n\n',
-    ": silence\n\nid: 3\nevent: message\n",
-    'data:{"method":"$/progress",\r\ndata:"params":{"token":ID,"value":"€ 𝄞"}}\r\n\r\n',
-    'data: {"method":"$/progress","params":{"token":ID,"value":3}}\r\r',
-    'data: {"id":ID,"result":null}\n\n',
-  ];
+  /** Calls `use` while requests get these pieces of a body. */
+  async function answering(type, pieces, use) {
+    const { fetch } = globalThis;
+    globalThis.fetch = async () => new Response(ReadableStream.from(pieces), { headers: { "Content-Type": type } });
+    try {
+      return await use(connect("http").stream("any"));
+    } finally {
+      globalThis.fetch = fetch;
+    }
+  }
 
-  for (const size of [1, 2, 3, 1000]) {
-    test(`events arrive in pieces of ${size}`, async () => {
-      peer.respond = async ({ id }, response) => {
-        response.writeHead(200, { "Content-Type": "text/event-stream; charset=utf-8" });
-        const bytes = Buffer.from(EVENTS.join("").replaceAll("ID", id));
-        for (let at = 0; at < bytes.length; at += size) {
-          await new Promise((resolve) => response.write(bytes.subarray(at, at + size), resolve));
-        }
-        response.end();
-      };
-      assert.deepEqual(await all(connect("http").stream("any")), ["é", "€ 𝄞", 3]);
+  const TABLE = JSON.parse(readFileSync(new URL("../events.json", import.meta.url), "utf8"));
+  const fill = (text) => text.replace(/<([A-Z]+)>/g, (_, name) => TABLE.documents[name]);
+
+  for (const [name, [text, events]] of Object.entries(TABLE.bodies)) {
+    test(`events: ${name}`, async () => {
+      const body = new TextEncoder().encode(fill(text));
+      const expected = events.filter((event) => event.trim()).map((event) => JSON.parse(fill(event)));
+      const { result } = expected.pop();
+      const values = expected.map(({ params }) => params.value);
+      const cuts = Array.from(body, (_, at) => [body.subarray(0, at), body.subarray(at)]);
+      for (const pieces of [...cuts, Array.from(body, (byte) => Uint8Array.of(byte))]) {
+        await answering("text/event-stream", pieces, async (stream) => {
+          assert.deepEqual(await all(stream), values);
+          assert.deepEqual(await stream.result, result);
+        });
+      }
     });
   }
+
+  for (const [type, hasEvents] of Object.entries(TABLE.types)) {
+    test(`the media type ${type}`, async () => {
+      const [text] = TABLE.bodies["line feeds"];
+      await answering(type, [new TextEncoder().encode(fill(text))], async (stream) => {
+        if (hasEvents) assert.equal((await all(stream)).length, 2);
+        else await assert.rejects(all(stream), { name: "ConnectionError" });
+      });
+    });
+  }
+
+  test("the last event needs no further byte", async () => {
+    const pieces = new ReadableStream({
+      start: (controller) => controller.enqueue(new TextEncoder().encode(fill("data: <A>\r\r"))),
+    });
+    await answering("text/event-stream", pieces, async (stream) => {
+      assert.equal((await stream.next()).value, JSON.parse(TABLE.documents.A).params.value);
+    });
+  });
 
   test("a stream that is not read pauses the server", async () => {
     let sent = 0;

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import forking
@@ -28,6 +29,22 @@ EVENTS = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
     b"Cache-Control: no-store\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
+
+
+#: Bodies of events, with what a reader finds in them. `ucall.js` reads the same.
+EVENT_BODIES: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "events.json").read_text(encoding="utf-8")
+)
+
+
+def event_body(name: str) -> tuple[bytes, list[Any]]:
+    """A body of `EVENT_BODIES`, and its items and reply."""
+    body, events = EVENT_BODIES["bodies"][name]
+    for key, document in EVENT_BODIES["documents"].items():
+        body = body.replace(f"<{key}>", document)
+        events = [event.replace(f"<{key}>", document) for event in events]
+    found = [json.loads(event) for event in events if event.strip()]
+    return body.encode(), [it["params"]["value"] if "params" in it else it for it in found]
 
 
 def item(value: Any, token: Any = 1) -> bytes:
@@ -353,38 +370,42 @@ def documents(pieces: list[bytes]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_events_may_be_cut_anywhere(end: bytes) -> None:
-    lines = [
-        b": a comment",
-        b"",
-        b"event: message",
-        b"id: 1",
-        b"data",
-        b"",
-        b"data:" + item("first"),
-        b"",
-        b"retry: 5",
-        b"data: " + item("second")[:19],
-        b"data: " + item("second")[19:],
-        b"data2: no",
-        b"",
-        b"",
-        b"data: " + result(5),
-        b"",
-        b"",
-    ]
-    body = end.join(lines)
+@pytest.mark.parametrize("name", EVENT_BODIES["bodies"])
+def test_events_are_those_of_the_standard(name: str) -> None:
+    body, events = event_body(name)
     text = EVENTS + chunk(body[:30]) + chunk(body[30:]) + b"0\r\n\r\n"
-    expected = ["first", "second", {"jsonrpc": "2.0", "id": 1, "result": 5}]
     for cut in range(len(text) + 1):
-        assert documents([text[:cut], text[cut:]]) == expected
-    assert documents([text[at : at + 1] for at in range(len(text))]) == expected
+        assert documents([text[:cut], text[cut:]]) == events
+    assert documents([text[at : at + 1] for at in range(len(text))]) == events
     for framing in b"Connection: close", b"Content-Length: %d" % len(body):
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + framing + b"\r\n\r\n"
         reader = _core.ReplyReader(http=True, reply_bytes_max=1000, events=True)
-        assert len(reader.feed(head) + reader.feed(body)) == 3
+        assert len(reader.feed(head) + reader.feed(body)) == len(events)
         assert reader.end() is None
+
+
+def test_the_last_event_needs_no_further_byte() -> None:
+    for end in b"\n\n", b"\r\r", b"\r\n\r":
+        reader = _core.ReplyReader(http=True, reply_bytes_max=1000, events=True)
+        assert len(reader.feed(EVENTS + chunk(b"data: " + result(5) + end))) == 1
+
+
+@pytest.mark.parametrize(("media_type", "has_events"), EVENT_BODIES["types"].items())
+def test_the_media_type_has_any_case(read: Read, media_type: str, has_events: bool) -> None:
+    body, _ = event_body("line feeds")
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
+
+    def script(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(head % (media_type.encode(), len(body)) + body)
+
+    with scripted(script) as server:
+        uri = f"http://127.0.0.1:{server.port}"
+        if has_events:
+            assert read(uri) == (["é€𝄞", 2], 5)
+        else:
+            with pytest.raises(ucall.ConnectionError, match="not JSON-RPC"):
+                read(uri)
 
 
 def test_items_of_ended_streams_and_second_replies_are_dropped(read: Read) -> None:

@@ -693,10 +693,12 @@ class HttpTransport {
     if (stream) headers.set("Accept", "text/event-stream");
     if (options.token !== undefined) headers.set("Authorization", `Bearer ${options.token}`);
     const response = await fetch(url, { method: "POST", body: text, headers, signal });
-    const type = response.headers.get("Content-Type") ?? "";
-    if (type.startsWith("text/event-stream") && response.body) return yield* events(response.body);
+    const [type] = (response.headers.get("Content-Type") ?? "").toLowerCase().split(/[ \t]*;/);
+    if (type === "text/event-stream" && response.status === 200 && response.body) {
+      return yield* events(response.body);
+    }
     const body = await response.text();
-    if (!response.ok && !type.startsWith("application/json")) {
+    if (!response.ok && type !== "application/json") {
       throw new Error(`${response.status} ${response.statusText} ${body}`);
     }
     if (body) yield body;
@@ -713,27 +715,36 @@ class HttpTransport {
   }
 }
 
-/** The data of each server-sent event. @param {ReadableStream<Uint8Array>} body */
+/**
+ * The data of each server-sent event that has some (WHATWG HTML, 9.2.6).
+ * @param {ReadableStream<Uint8Array>} body
+ */
 async function* events(body) {
+  // It drops a byte order mark.
   const decoder = new TextDecoder();
   const reader = body.getReader();
   /** @type {string[]} */
   let pieces = [];
   /** @type {string[]} */
   let data = [];
+  let isAfterReturn = false;
   for (let chunk = await reader.read(); !chunk.done; chunk = await reader.read()) {
-    const piece = decoder.decode(chunk.value, { stream: true });
+    let piece = decoder.decode(chunk.value, { stream: true });
+    if (!piece) continue;
+    // A line feed that follows a carriage return ends no other line.
+    if (isAfterReturn && piece[0] === "\n") piece = piece.slice(1);
+    isAfterReturn = piece.endsWith("\r");
     pieces.push(piece);
     // A long event is joined once, at its end.
     if (!/[\r\n]/.test(piece)) continue;
-    // The last line, and a CR whose LF may follow, are not complete.
-    const lines = pieces.join("").split(/\r\n|\n|\r(?!$)/);
+    const lines = pieces.join("").split(/\r\n?|\n/);
     pieces = [lines.pop() ?? ""];
     for (const line of lines) {
-      if (line.startsWith("data:")) data.push(line.slice(line[5] === " " ? 6 : 5));
-      if (line || !data.length) continue;
-      yield data.join("\n");
+      if (line === "data" || line.startsWith("data:")) data.push(line.slice(line[5] === " " ? 6 : 5));
+      if (line) continue;
+      const text = data.join("\n");
       data = [];
+      if (text.trim()) yield text;
     }
   }
 }

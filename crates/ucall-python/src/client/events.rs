@@ -1,9 +1,12 @@
 //! Reads server-sent events (WHATWG HTML, section 9.2.6) from a body that arrives in pieces.
 //!
-//! Only `data` counts. Its lines are collected until an empty line ends the event. Comments, other
-//! fields and events without data are skipped.
+//! Only `data` counts. Its lines are collected until an empty line ends the event. Comments and
+//! other fields are skipped, and so are events whose data is blank: they carry no document.
 
 use super::error::ClientFault;
+
+/// It may precede the first line, of which it is no part.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads the events of one body.
 #[derive(Debug)]
@@ -13,8 +16,10 @@ pub(super) struct EventReader {
     taken: usize,
     /// Bytes of the body without an end of line after `taken`.
     scanned: usize,
-    /// The data of the event so far.
+    /// The data of the event so far; each line of it ends with a line feed.
     data: Vec<u8>,
+    /// Whether a line was read, so that no byte order mark may follow.
+    has_begun: bool,
     /// Whether the last line ended with a carriage return, of which a line feed is then a part.
     after_return: bool,
 }
@@ -22,23 +27,35 @@ pub(super) struct EventReader {
 impl EventReader {
     /// A reader of events with up to `bytes_max` bytes of data.
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, taken: 0, scanned: 0, data: Vec::new(), after_return: false }
+        Self {
+            bytes_max,
+            taken: 0,
+            scanned: 0,
+            data: Vec::new(),
+            has_begun: false,
+            after_return: false,
+        }
     }
 
     /// The data of the next event, once it is complete. `body` starts where it did in the previous
     /// call, unless [`forget_taken`](Self::forget_taken) was called.
     pub(super) fn next(&mut self, body: &[u8]) -> Result<Option<Vec<u8>>, ClientFault> {
         while let Some(line) = self.next_line(body) {
-            if line.is_empty() && !self.data.is_empty() {
-                return Ok(Some(std::mem::take(&mut self.data)));
+            let is_first = !std::mem::replace(&mut self.has_begun, true);
+            let line =
+                if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
+            if line.is_empty() {
+                let mut data = std::mem::take(&mut self.data);
+                data.pop();
+                if !data.trim_ascii().is_empty() {
+                    return Ok(Some(data));
+                }
             }
             if let Some(value) = data_of(line) {
-                if !self.data.is_empty() {
-                    self.data.push(b'\n');
-                }
+                self.check_size(self.data.len() + value.len())?;
                 self.data.extend_from_slice(value);
+                self.data.push(b'\n');
             }
-            self.check_size(self.data.len())?;
         }
         self.check_size(body.len().saturating_sub(self.taken))?;
         Ok(None)
