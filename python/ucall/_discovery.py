@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ucall._response import HttpResponse, parts
+from ucall._documents import Document
 
 if TYPE_CHECKING:
     from ucall import _core
@@ -30,6 +30,8 @@ class Discovery:
         self._texts = title, version, description
         self._lock = threading.Lock()
         self._document: dict[str, Any] = {}
+        #: The document as it is sent, and what it was made of.
+        self._sent: tuple[object, Document] | None = None
         #: The functions and native methods that the document describes.
         self._described: tuple[dict[str, Served] | None, dict[str, NativeMethod] | None] = (
             None,
@@ -77,6 +79,8 @@ class Discovery:
         """Yields the response to ``GET /openrpc.json``."""
         import json
 
-        text = json.dumps(self.document(), ensure_ascii=False, separators=(",", ":"))
-        headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
-        return parts(HttpResponse(text, 200, "application/json", headers), request)
+        document, sent = self.document(), self._sent
+        if sent is None or sent[0] is not document:
+            text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+            sent = self._sent = document, Document(text.encode(), "application/json")
+        return sent[1].respond(request)

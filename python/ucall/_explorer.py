@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from ucall._documents import Document, weights
 from ucall._response import HttpResponse, parts
 
 if TYPE_CHECKING:
@@ -21,41 +22,34 @@ __all__ = ["register"]
 
 
 class _Page(NamedTuple):
-    html: bytes
-    compressed: bytes
-    etag: str
+    document: Document
     policy: str
 
 
-def register(core: _core.Server) -> None:
-    """Has a server answer ``GET /``."""
+def register(core: _core.Server, methods: Iterable[str]) -> None:
+    """Has a server answer ``GET /``.
+
+    Args:
+        methods: Those of the program's routes at ``/``, now and later.
+    """
+
+    def respond(request: _core.HttpRequest) -> Iterator[bytes]:
+        if weights(request.headers.get("accept", "")).get("text/html", 0.0) > 0:
+            return _respond(request)
+        # As the core answers without the page.
+        headers = {"Allow": ", ".join(["POST", *methods, "OPTIONS"]), "Vary": "Accept"}
+        return parts(HttpResponse("requests are sent with POST\n", 405, headers=headers), request)
+
     # In a thread, because the first request imports and compresses.
     core.insert_route(
-        "/", ["GET"], _respond, str, mode="thread_generator", is_public=True, wants_peer=False
+        "/", ["GET"], respond, str, mode="thread_generator", is_public=True, wants_peer=False
     )
 
 
 def _respond(request: _core.HttpRequest) -> Iterator[bytes]:
-    """Yields the response to ``GET /``: the page for browsers, else 405."""
-    if "text/html" not in request.headers.get("accept", ""):
-        # As the core answers without the page.
-        text, headers = "requests are sent with POST\n", {"Allow": "POST, OPTIONS"}
-        return parts(HttpResponse(text, 405, headers=headers), request)
     page = _page()
-    headers = {
-        "Cache-Control": "no-cache",  # caches ask whether theirs is current
-        "Content-Security-Policy": page.policy + _socket_sources(request.headers.get("host", "")),
-        "ETag": page.etag,
-        "Vary": "Accept, Accept-Encoding",
-        "X-Content-Type-Options": "nosniff",
-    }
-    if page.etag in request.headers.get("if-none-match", ""):
-        return parts(HttpResponse(status=304, headers=headers), request)
-    body = page.html
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        body = page.compressed
-    return parts(HttpResponse(body, 200, "text/html; charset=utf-8", headers), request)
+    policy = page.policy + _socket_sources(request.headers.get("host", ""))
+    return page.document.respond(request, {"Content-Security-Policy": policy}, vary="Accept, ")
 
 
 def _socket_sources(host: str) -> str:
@@ -68,7 +62,6 @@ def _socket_sources(host: str) -> str:
 @functools.cache
 def _page() -> _Page:
     # Imported with the first request, because few servers get one.
-    import gzip
     import hashlib
     from base64 import b64encode
     from pathlib import Path
@@ -85,5 +78,4 @@ def _page() -> _Page:
         "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "connect-src 'self'"
     )
-    etag = f'"{hashlib.sha256(html).hexdigest()[:32]}"'
-    return _Page(html, gzip.compress(html, mtime=0), etag, policy)
+    return _Page(Document(html, "text/html; charset=utf-8"), policy)

@@ -74,6 +74,8 @@ class Functions:
         #: Run in each process of a pool that starts from now on.
         self._process_hooks: list[ProcessHook] = []
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
+        #: The methods of the routes at ``/``.
+        self._root_methods: list[str] = []
         #: Their description; ``None`` if the server does not describe itself.
         self.discovery: Discovery | None = None
         #: Whether any function needs an event loop.
@@ -83,7 +85,7 @@ class Functions:
             ["GET"],
             _static.browser_client,
             str,
-            mode="generator",
+            mode="thread_generator",  # because the first request imports and compresses
             is_public=True,
             wants_peer=False,
         )
@@ -92,7 +94,7 @@ class Functions:
         """Has the server describe its functions to those who ask."""
         self.discovery = Discovery(self, title, version, description)
         self.discovery.register(self._core)
-        _explorer.register(self._core)
+        _explorer.register(self._core, self._root_methods)
 
     @property
     def types(self) -> TypeRegistry:
@@ -272,6 +274,8 @@ class Functions:
             known = self._routes.setdefault((method, path), function)
             if known is not function and _origin(known) != _origin(function):
                 raise ValueError(f"{method} {path} is already answered by {known!r}")
+        if path == "/":
+            self._root_methods += [it for it in methods if it not in self._root_methods]
         self.is_async |= is_async
         self._core.insert_route(
             path,

@@ -67,8 +67,19 @@ def test_the_page_is_compressed_and_cached() -> None:
             compressed = b"".join(response.iter_raw())
         assert response.headers["Content-Encoding"] == "gzip"
         assert gzip.decompress(compressed) == whole.content and len(compressed) <= 100_000
-        known = {**BROWSER, "If-None-Match": whole.headers["ETag"]}
+        known = {**BROWSER, "If-None-Match": response.headers["ETag"]}
         assert httpx.get(url(server), headers=known).status_code == 304
+
+
+def test_other_clients_learn_the_other_methods() -> None:
+    """Caches keep a 405, so it says what it depends on."""
+    server = ucall.Server(port=0)
+    server.http("/", methods=["PUT"])(lambda request: "put")
+    with server:
+        for accepted in ("*/*", "text/html;q=0, */*", "text/htmlx"):
+            other = httpx.get(url(server), headers={"Accept": accepted})
+            assert other.status_code == 405 and other.headers["Vary"] == "Accept"
+            assert other.headers["Allow"] == "POST, PUT, OPTIONS"
 
 
 def test_the_policy_allows_only_the_page_itself() -> None:

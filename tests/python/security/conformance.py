@@ -160,8 +160,6 @@ DEMANDS = [
         "a fragment in the target",
         line("POST /#top HTTP/1.1"),
         ("400",),
-        "404",
-        "refused too, as a path that is not served",
     ),
     Demand(LINE, "a space in the target", line("POST /a b HTTP/1.1"), ("400",)),
     Demand(LINE, "a NUL in the target", line("POST /\0 HTTP/1.1"), ("400",)),

@@ -29,6 +29,7 @@ pub(super) fn methods<S: Service>(head: &Head<'_>, service: &S) -> Methods {
     match head.target() {
         Target::Root | Target::Asterisk => Methods::CALLS.union(service.route_methods(path)),
         Target::WebSocket | Target::Other(_) => service.route_methods(path),
+        Target::Authority => Methods::NONE,
     }
 }
 
@@ -37,7 +38,7 @@ pub(super) fn methods<S: Service>(head: &Head<'_>, service: &S) -> Methods {
 pub(super) fn check<S: Service>(head: &Head<'_>, service: &S) -> Result<(), HttpError> {
     match methods(head, service) {
         allow if allow.contains(head.method()) => Ok(()),
-        allow if allow.is_empty() => Err(HttpError::NotFound),
+        allow if allow.is_empty() && head.target() != Target::Authority => Err(HttpError::NotFound),
         allow => Err(HttpError::MethodNotAllowed { allow }),
     }
 }

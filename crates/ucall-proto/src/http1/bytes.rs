@@ -36,7 +36,8 @@ const fn classes() -> [u8; 256] {
         if value.is_ascii_alphanumeric() {
             table[byte] = TOKEN | HOST;
         }
-        if value.is_ascii_graphic() {
+        // A fragment is no part of a target (RFC 9112, section 3.2).
+        if value.is_ascii_graphic() && value != b'#' {
             table[byte] |= TARGET;
         }
         byte += 1;
@@ -78,7 +79,7 @@ pub(super) fn is_plain_host(byte: u8) -> bool {
     byte != b'%' && is_host(byte)
 }
 
-/// Whether `byte` is allowed in a request target: visible ASCII.
+/// Whether `byte` is allowed in a request target: visible ASCII, without the `#` of a fragment.
 #[inline]
 pub(super) fn is_target(byte: u8) -> bool {
     has_class(byte, TARGET)

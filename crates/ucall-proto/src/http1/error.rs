@@ -230,6 +230,9 @@ impl HttpError {
             Self::MethodNotAllowed { allow: Methods::CALLS } => {
                 (405, "requests are sent with POST")
             }
+            Self::MethodNotAllowed { allow: Methods::NONE } => {
+                (405, "this server is no proxy, so it has no CONNECT")
+            }
             Self::MethodNotAllowed { .. } => {
                 (405, "this path has other methods; the header Allow names them")
             }

@@ -44,6 +44,8 @@ pub enum Target<'a> {
     WebSocket,
     /// The `*` of OPTIONS, for the server as a whole.
     Asterisk,
+    /// The host and the port of CONNECT.
+    Authority,
     /// Any other target, unchanged.
     Other(&'a [u8]),
 }
@@ -55,6 +57,7 @@ pub(super) enum TargetKind {
     Root,
     WebSocket,
     Asterisk,
+    Authority,
     Other,
 }
 
@@ -115,6 +118,7 @@ impl<'a> Head<'a> {
             TargetKind::Root => Target::Root,
             TargetKind::WebSocket => Target::WebSocket,
             TargetKind::Asterisk => Target::Asterisk,
+            TargetKind::Authority => Target::Authority,
             TargetKind::Other => Target::Other(self.parsed.target_at.of(self.text)),
         }
     }

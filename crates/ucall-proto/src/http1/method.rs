@@ -38,6 +38,8 @@ const NAMES: [(Method, &str); 7] = [
 pub struct Methods(u8);
 
 impl Methods {
+    /// None at all.
+    pub const NONE: Self = Self(0);
     /// Those of the path that JSON-RPC is called at.
     pub const CALLS: Self = Self(bit(Method::Post) | bit(Method::Options));
 
@@ -62,7 +64,7 @@ impl Methods {
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(self) -> bool {
-        self.0 == 0
+        self == Self::NONE
     }
 
     /// Whether `method` is one of them.

@@ -99,9 +99,10 @@ fn read_target(method: &[u8], target: &[u8]) -> Result<(TargetKind, Option<Span>
         return Err(HttpError::TargetMalformed);
     }
     match target {
+        _ if method == b"CONNECT" && is_authority(target) => Ok((TargetKind::Authority, None)),
+        _ if method == b"CONNECT" => Err(HttpError::TargetMalformed),
         [b'/', ..] => Ok((path_kind(target), None)),
         b"*" if method == b"OPTIONS" => Ok((TargetKind::Asterisk, None)),
-        _ if method == b"CONNECT" && is_authority(target) => Ok((TargetKind::Other, None)),
         _ => read_absolute(target),
     }
 }
@@ -113,7 +114,7 @@ fn read_absolute(target: &[u8]) -> Result<(TargetKind, Option<Span>), HttpError>
         .map(|scheme| scheme.len())
         .ok_or(HttpError::TargetMalformed)?;
     let rest = target.get(start..).unwrap_or_default();
-    let length = rest.iter().position(|&byte| matches!(byte, b'/' | b'?' | b'#'));
+    let length = rest.iter().position(|&byte| matches!(byte, b'/' | b'?'));
     let (authority, path) = rest.split_at(length.unwrap_or(rest.len()));
     if !is_authority(authority) {
         return Err(HttpError::TargetMalformed);

@@ -135,7 +135,7 @@ fn reads_targets() {
         ("POST HTTPS://b?q ", Target::Root, "b"),
         ("POST http://[::1]:8/?q ", Target::Root, "[::1]:8"),
         ("POST http://b/x ", Target::Other(b"http://b/x"), "b"),
-        ("CONNECT b:443 ", Target::Other(b"b:443"), "a:1"),
+        ("CONNECT b:443 ", Target::Authority, "a:1"),
         (&format!("GET {long} "), Target::Other(long.as_bytes()), "a:1"),
     ] {
         for start in ["", "\r\n", "\r\n\r\n"] {
@@ -186,6 +186,9 @@ fn refuses_request_lines() {
         ("POST http://user@a/ HTTP/1.1\r\n", TargetMalformed),
         ("POST http://a:b/ HTTP/1.1\r\n", TargetMalformed),
         ("CONNECT / x HTTP/1.1\r\n", RequestLineMalformed),
+        ("CONNECT / HTTP/1.1\r\n", TargetMalformed),
+        ("GET /a#b HTTP/1.1\r\n", TargetMalformed),
+        ("GET http://a#b HTTP/1.1\r\n", TargetMalformed),
         ("POST /\u{e9} HTTP/1.1\r\n", TargetMalformed),
         ("POST /a\tb HTTP/1.1\r\n", TargetMalformed),
         ("POST / HTTP/1.1\n", LineFeedAlone),
