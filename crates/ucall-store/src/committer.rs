@@ -323,11 +323,13 @@ mod tests {
     #[test]
     fn a_store_that_only_reads_notices_a_removed_directory() {
         let directory = tempfile::TempDir::new().expect("a directory");
-        let database = database(directory.path());
+        drop(database(directory.path()));
+        let options = StoreOptions { is_read_only: true, ..StoreOptions::default() };
+        let database = Arc::new(Database::open(directory.path(), &options).expect("a store"));
         let _committer = Committer::start(database.clone(), Duration::ZERO).expect("a thread");
         database.snapshot().expect("it is there");
         fs::remove_dir_all(directory.path()).expect("removed");
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(20);
         while database.snapshot().is_ok() {
             assert!(Instant::now() < until, "it is not noticed");
             thread::yield_now();
