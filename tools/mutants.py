@@ -23,7 +23,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import cache_from_source
@@ -41,6 +41,8 @@ HANGS_S = 120
 FAILED = {"pytest": 1, "cargo": 101}
 #: What a runner prints of a test that ran.
 PASSED = re.compile(r"\b[1-9]\d* passed\b")
+#: What pytest's summary says of each test, and the test.
+OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\S+)", re.MULTILINE)
 #: Builds that take less time than those of a release.
 PROFILE = {
     "CARGO_PROFILE_RELEASE_LTO": "off",
@@ -219,6 +221,9 @@ def find_unusable_tests(mutants: list[Mutant]) -> dict[str, str]:
     unusable: dict[str, str] = {}
     is_extension_built = False
     tests = {mutant.test: mutant for mutant in mutants}
+    passed = find_passed(test for test, mutant in tests.items() if mutant.kind == "python")
+    for test in passed:
+        del tests[test]
     for number, mutant in enumerate(tests.values(), start=1):
         print(f"{number}/{len(tests)} without a change: {mutant.test}", flush=True)
         try:
@@ -235,6 +240,23 @@ def find_unusable_tests(mutants: list[Mutant]) -> dict[str, str]:
         elif not PASSED.search(output):
             unusable[mutant.test] = "is skipped"
     return unusable
+
+
+def find_passed(tests: Iterable[str]) -> set[str]:
+    """Those tests of pytest of which some variant passes and none fails, in one run of each of the
+    folders of `tests/`, since their helpers share names."""
+    nodes = [test.removeprefix("pytest ") for test in tests]
+    options = ["-q", "-rA", "--show-capture=no", "--timeout", "60", "-p", "no:cacheprovider"]
+    pytest = [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "loadgroup"]
+    outcomes: dict[str, set[str]] = {}
+    for folder in sorted({Path(node).parts[1] for node in nodes}):
+        inside = [node for node in nodes if Path(node).parts[1] == folder]
+        print(f"{len(inside)} tests of tests/{folder} without a change", flush=True)
+        _, output = run(*pytest, *options, *inside, most_s=HANGS_S * len(inside))
+        for outcome, node in OUTCOME.findall(output):
+            for name in {node, node.partition("[")[0]}:
+                outcomes.setdefault(name, set()).add(outcome)
+    return {f"pytest {node}" for node in nodes if outcomes.get(node) == {"PASSED"}}
 
 
 def write(path: Path, text: str) -> None:
