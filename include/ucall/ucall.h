@@ -208,7 +208,8 @@ typedef struct ucall_config_t {
     size_t max_pipeline;
     /* Unsent bytes of one connection. Default: 1 MiB. Past it, reading pauses. */
     size_t max_output_bytes;
-    /* Unreleased deferred calls of one thread. Default: 10,000. Past it: -32003. */
+    /* Unreleased deferred calls of one thread, the last eighth for connections with few of them.
+     * Default: 10,000. Past it: -32003. */
     size_t max_running_calls;
     /* From the first byte of a head to its last. Default: 10 s. Past it: 408. */
     uint64_t head_timeout_ms;

@@ -108,7 +108,7 @@ class Server(Decorators):
             of them loses one, or what its ``overflow`` says.
         max_waiting_message_bytes: The same in bytes. One message more may wait, however long.
         max_running_calls: Concurrent calls of async functions and in threads, processes and
-            batches. Past it, -32003.
+            batches. Past it, -32003. The last eighth is for connections with few calls.
         max_threads: Threads for blocking functions. Past it, calls wait.
         drain_timeout_s: Seconds that running calls get when the server stops. Past it, -32007.
         shutdown_delay_s: Seconds between a stop and the closing of the listener, while calls are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import threading
@@ -182,6 +183,42 @@ def test_too_many_calls_at_once(serve: Serve) -> None:
         done = [json.loads(wire.line()) for _ in range(5)]
         assert {reply["result"] for reply in done} == {"held"}
         assert wire.result("block", [0]) == "slept"
+
+
+@pytest.mark.parametrize("kind", ["batch", "notifications"])
+def test_a_connection_with_many_calls_leaves_the_last_ones_to_others(
+    serve: Serve, kind: str
+) -> None:
+    held: list[asyncio.Future[str]] = []
+
+    async def hold() -> str:
+        held.append(asyncio.get_running_loop().create_future())
+        return await held[-1]
+
+    def count() -> int:
+        return len(held)
+
+    def release() -> None:
+        for call in held:
+            call.set_result("held")
+
+    server = serve(hold, count, release, max_running_calls=80)
+    ids = range(100) if kind == "batch" else [...] * 100
+    calls = [request("hold", id=it) for it in ids]
+    with contextlib.ExitStack() as stack:
+        hog, *others = (stack.enter_context(Wire(server.port)) for _ in range(12))
+        hog.send(b"[" + b",".join(calls) + b"]")
+        assert eventually(lambda: others[0].result("count") == 70)
+        *others, last = others
+        for wire in others:
+            wire.send(request("hold"))
+        assert eventually(lambda: last.result("count") == 80)
+        assert last.error("hold")["code"] == -32003
+        last.send(request("release", id=...))
+        assert [json.loads(wire.line())["result"] for wire in others] == ["held"] * 10
+        if kind == "batch":
+            codes = [reply.get("error", {}).get("code") for reply in json.loads(hog.line())]
+            assert codes == [None] * 70 + [-32003] * 30
 
 
 def test_deadlines_of_finished_calls_are_pruned(serve: Serve) -> None:

@@ -300,7 +300,15 @@ impl<'a, 'r> Call<'a, 'r> {
         let (id, arrived) = (caller.call_id(request), handler.turn_began);
         let calls = &mut handler.calls;
         let (deadline, log) = (self.deadline, &handler.log);
-        let handle = match DeferredHandle::insert(calls, id, deadline, arrived, log, stream) {
+        let handle = match DeferredHandle::insert(
+            calls,
+            id,
+            caller.own_connection(),
+            deadline,
+            arrived,
+            log,
+            stream,
+        ) {
             Ok(handle) => handle,
             Err(error) => {
                 self.reply_error(error);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ucall_engine::Id;
 use ucall_proto::RpcError;
 use ucall_server::{CallId, Deadline, DeferredCalls, OutcomeQueue, RunPermit, Token};
 
@@ -54,19 +55,20 @@ pub(crate) struct DeferredHandle {
 }
 
 impl DeferredHandle {
-    /// Inserts a call.
+    /// Inserts a call, of a connection unless others call over it as well.
     ///
     /// # Errors
     /// The reply to a call past the limit.
     pub(crate) fn insert(
         calls: &mut Calls,
         id: CallId,
+        caller: Option<Id>,
         deadline: Option<Deadline>,
         arrived: Instant,
         log: &Arc<Log>,
         stream: Option<Stream>,
     ) -> Result<Self, RpcError> {
-        let permit = calls.admit()?;
+        let permit = calls.admit(caller)?;
         let state = Arc::new(CallState { is_cancelled: AtomicBool::new(false), stream });
         let token = calls.insert(Some(id), deadline, arrived, state.clone());
         let (outcomes, log) = (calls.outcomes().clone(), log.clone());

@@ -60,7 +60,7 @@ impl Interpreter {
         }
         let permit = match procedure.is_builtin {
             true => self.calls.permit(),
-            false => self.calls.admit()?,
+            false => self.calls.admit(caller.own_connection())?,
         };
         let start = CallStart { procedure, call, caller, deadline, permit, request };
         let started = match procedure.mode {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::{Id, SockAddr, is_shortage};
 use ucall_proto::{MemoryBudget, Reservation};
-use ucall_server::{NativeContext, NativeOutcome, Token};
+use ucall_server::{NativeContext, NativeOutcome, Share, Token};
 
 use crate::ends::{ConnectionEnd, EndedConnection, GivenUp, LostCall, describe_tls, failed};
 use crate::http::{self, HttpReplyReader, HttpTarget};
@@ -19,7 +19,6 @@ use crate::options::{Destination, UpstreamAddress};
 use crate::replies::{NO_CALL, ReplyReader, UpstreamReply, to_one_line};
 use crate::request::{CallContext, end_call, write_cancel, write_meta};
 use crate::secure::Transport;
-use crate::shares::Share;
 use crate::slots::{PendingCall, Slots};
 
 /// How long a connect may take.

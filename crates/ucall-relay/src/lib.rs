@@ -12,7 +12,6 @@
 //! | `connection` | one connection, without its socket |
 //! | `ends` | how connections and calls end |
 //! | `secure` | the TLS of a connection |
-//! | `shares` | the calls of each caller's connection |
 //! | `stream_turns` | how much of streams a turn reads |
 //! | `slots` | the calls that wait on a connection, each by a number |
 //! | `rewrite` | names and params that a relay changes |
@@ -50,7 +49,6 @@ mod resolver;
 mod retry_budget;
 mod rewrite;
 mod secure;
-mod shares;
 mod slots;
 mod stream_turns;
 mod upstream;

@@ -9,7 +9,7 @@ use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
     Deadline, NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome,
-    NativeOutcomes, NativeProcedure, Token, Transport,
+    NativeOutcomes, NativeProcedure, Token,
 };
 
 use crate::ends::LostCall;
@@ -103,9 +103,7 @@ impl NativeHandler for RelayHandler {
     fn call(&mut self, _: usize, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         self.begin_turn(call.now);
         let (request, deadline) = (call.request, call.deadline);
-        // A socket of datagrams, or a connection to a broker, is not one caller's.
-        let is_shared = matches!(call.caller.transport, Transport::Udp | Transport::Nats);
-        let caller = (!is_shared).then_some(call.caller.connection);
+        let caller = call.caller.own_connection();
         match self.begin(request, deadline, caller, |held_bytes| call.defer(held_bytes)) {
             Ok(outcome) => outcome,
             Err(error) => {

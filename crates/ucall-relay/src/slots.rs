@@ -6,10 +6,9 @@
 use std::time::Instant;
 
 use ucall_engine::Id;
-use ucall_server::Token;
+use ucall_server::{Share, Token};
 
 use crate::request::CallContext;
-use crate::shares::Share;
 
 /// A call that an upstream has to answer.
 #[derive(Debug)]

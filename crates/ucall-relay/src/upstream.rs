@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::RpcError;
-use ucall_server::{Circuit, NativeContext, NativeOutcome, Token, UpstreamMetrics};
+use ucall_server::{Circuit, NativeContext, NativeOutcome, Shares, Token, UpstreamMetrics};
 
 use crate::breaker::{Breaker, BreakerChange};
 use crate::connection::{Connection, SHARED_BYTES_MAX, calls_max};
@@ -17,7 +17,6 @@ use crate::health::HealthCheck;
 use crate::options::{Destination, RelayOptions, UpstreamAddress};
 use crate::places::{Place, Places};
 use crate::request::CallContext;
-use crate::shares::Shares;
 use crate::slots::PendingCall;
 
 /// How long other upstreams are preferred to one that ends: servers of this project serve so long,
@@ -257,7 +256,7 @@ impl Upstream {
     /// Passes a call to a connection. Returns where it is.
     pub(crate) fn call(&mut self, key: u32, mut call: PendingCall, text: &mut Vec<u8>) -> Place {
         let now = call.started;
-        call.share = call.caller.map(|caller| self.shares.of(caller));
+        call.share = call.caller.map(|caller| self.shares.take(caller));
         self.watch_silence(now);
         let slot = self.connections.change(key, |connection| connection.call(call, text));
         self.breaker.begin(now);
@@ -281,7 +280,7 @@ impl Upstream {
         now: Instant,
     ) {
         self.watch_silence(now);
-        let share = caller.map(|caller| self.shares.of(caller));
+        let share = caller.map(|caller| self.shares.take(caller));
         self.connections.change(key, |connection| connection.notify(text, context, share, now));
     }
 

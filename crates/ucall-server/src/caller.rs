@@ -72,6 +72,13 @@ impl Caller {
         }
     }
 
+    /// The connection, unless it is not this caller's alone: a socket of datagrams, or a
+    /// connection to a broker.
+    pub fn own_connection(&self) -> Option<Id> {
+        let is_shared = matches!(self.transport, Transport::Udp | Transport::Nats);
+        (!is_shared).then_some(self.connection)
+    }
+
     /// The id of one of the caller's calls.
     #[inline]
     pub fn call_id(&self, call: &Call<'_>) -> CallId {

@@ -46,7 +46,7 @@ pub use caller::{CallId, Caller, Transport};
 pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
 pub use deadline::Deadline;
-pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Token};
+pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Share, Shares, Token};
 pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, HealthState, Polled};
 pub use mailbox::{Mailbox, Message};

@@ -16,9 +16,11 @@
 mod by_connection;
 mod outcomes;
 mod run_limit;
+mod shares;
 
 pub use outcomes::OutcomeQueue;
 pub use run_limit::{RunLimit, RunPermit};
+pub use shares::{Share, Shares};
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -61,6 +63,8 @@ pub struct DeferredCalls<C, O> {
     /// Outcomes that were taken from the queue, in order.
     ready: VecDeque<(Token, O)>,
     limit: RunLimit,
+    /// Those of each connection that have a permit.
+    shares: Shares,
     /// A moving average of the microseconds from arrival to outcome, waiting included.
     average_micros: u64,
     budget: MemoryBudget,
@@ -95,6 +99,7 @@ impl<C, O> DeferredCalls<C, O> {
             outcomes: Arc::new(OutcomeQueue::new()),
             ready: VecDeque::new(),
             limit,
+            shares: Shares::default(),
             average_micros: 1000,
             budget,
         }
@@ -116,14 +121,16 @@ impl<C, O> DeferredCalls<C, O> {
         &self.limit
     }
 
-    /// Admits one more running call.
+    /// Admits one more running call, of a connection unless others call over it as well.
     ///
     /// # Errors
-    /// The reply to a call past the limit, with the time after which a place is likely to be free.
-    pub fn admit(&self) -> Result<RunPermit, RpcError> {
-        match self.is_full() {
-            false => Ok(self.permit()),
-            true => Err(self.overloaded()),
+    /// The reply to a call past the limit, or past the connection's share of what is left, with the
+    /// time after which a place is likely to be free.
+    pub fn admit(&mut self, caller: Option<Id>) -> Result<RunPermit, RpcError> {
+        let calls = caller.map_or(0, |caller| self.shares.calls(caller));
+        match self.limit.admits(calls) {
+            true => Ok(self.limit.permit(caller.map(|caller| self.shares.take(caller)))),
+            false => Err(self.overloaded()),
         }
     }
 
@@ -134,7 +141,7 @@ impl<C, O> DeferredCalls<C, O> {
 
     /// Counts one more running call, also past the limit.
     pub fn permit(&self) -> RunPermit {
-        self.limit.permit()
+        self.limit.permit(None)
     }
 
     #[cold]

@@ -1,6 +1,17 @@
 //! The limit on calls that run at once.
+//!
+//! Its last part is for connections with few calls: one that has many, such as streams without an
+//! end, gets no more there, so that others find a place. How many are too many depends on what is
+//! free, not on how many connections call: each leaves [`SHARE_DIVISOR`] times its own calls free,
+//! so any number of them leaves something.
 
 use std::sync::Arc;
+
+use super::shares::Share;
+
+/// The part of the limit that is for connections with few calls, and the part of that which is
+/// still free that one of them may have.
+const SHARE_DIVISOR: usize = 8;
 
 /// The limit on calls that run at once. Clones share their count.
 #[derive(Clone, Debug)]
@@ -16,12 +27,13 @@ struct Inner {
 
 /// Counts as one running call until it is dropped, on any thread.
 #[derive(Debug)]
-pub struct RunPermit(#[expect(dead_code, reason = "counted by its clones")] Arc<()>);
+#[expect(dead_code, reason = "counted by the clones")]
+pub struct RunPermit(Arc<()>, Option<Share>);
 
 impl RunPermit {
     /// The permit of a health check, which is no running call.
     pub fn uncounted() -> Self {
-        Self(Arc::default())
+        Self(Arc::default(), None)
     }
 }
 
@@ -41,14 +53,21 @@ impl RunLimit {
         self.running() >= self.0.running_max
     }
 
+    /// Whether a connection with so many calls may have another.
+    pub(super) fn admits(&self, calls: usize) -> bool {
+        let max = self.0.running_max;
+        let free = max.saturating_sub(self.running());
+        free > 0 && (free > max / SHARE_DIVISOR || calls * SHARE_DIVISOR < free)
+    }
+
     /// Whether `more` calls would take more than half of the limit.
     pub(crate) fn is_past_half(&self, more: usize) -> bool {
         self.running() + more > self.0.running_max.div_ceil(2)
     }
 
     /// Counts one more call, also past the limit.
-    pub(super) fn permit(&self) -> RunPermit {
-        RunPermit(self.0.permits.clone())
+    pub(super) fn permit(&self, share: Option<Share>) -> RunPermit {
+        RunPermit(self.0.permits.clone(), share)
     }
 
     /// The option, and the calls that it allows.

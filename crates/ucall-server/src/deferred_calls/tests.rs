@@ -1,6 +1,6 @@
 //! Unit tests of the registry.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -130,8 +130,8 @@ fn ended_calls_are_pruned_behind_one_that_runs() {
 #[test]
 fn a_permit_counts_until_it_is_dropped_on_any_thread() {
     let mut calls = Calls::new(2, "max_deferred_calls");
-    let permits = [calls.admit().unwrap(), calls.admit().unwrap()];
-    let error = calls.admit().unwrap_err();
+    let permits = [calls.admit(None).unwrap(), calls.admit(None).unwrap()];
+    let error = calls.admit(None).unwrap_err();
     let data = br#"{"retry_after_ms":1,"max_deferred_calls":2}"#;
     assert_eq!((error.code, error.data.as_deref()), (RpcError::OVERLOADED, Some(&data[..])));
     thread::spawn(|| drop(permits)).join().unwrap();
@@ -139,9 +139,32 @@ fn a_permit_counts_until_it_is_dropped_on_any_thread() {
     let now = Instant::now();
     let token = calls.insert(None, None, now, "long");
     calls.finish(token, now + 16 * SECOND);
-    let _permits = [calls.admit().unwrap(), calls.admit().unwrap()];
-    let data = calls.admit().unwrap_err().data.unwrap();
+    let _permits = [calls.admit(None).unwrap(), calls.admit(None).unwrap()];
+    let data = calls.admit(None).unwrap_err().data.unwrap();
     assert!(data.starts_with(br#"{"retry_after_ms":1000"#), "{}", data.escape_ascii());
+}
+
+#[test]
+fn the_last_eighth_of_the_limit_is_for_connections_with_few_calls() {
+    let mut calls = Calls::new(800, "max_deferred_calls");
+    let mut permits = HashMap::<u32, Vec<RunPermit>>::new();
+    let mut take = |calls: &mut Calls, index: u32, wanted: usize| {
+        let caller = Some(Id { index, generation: 1 });
+        let admitted: Vec<_> = (0..wanted).map_while(|_| calls.admit(caller).ok()).collect();
+        let count = admitted.len();
+        permits.entry(index).or_default().extend(admitted);
+        count
+    };
+    assert_eq!(take(&mut calls, 1, 800), 700, "seven eighths");
+    // One that begins in the last eighth leaves eight times its own calls free.
+    assert_eq!(take(&mut calls, 2, 800), 12);
+    assert_eq!(take(&mut calls, 3, 800), 10);
+    assert_eq!((take(&mut calls, 1, 1), take(&mut calls, 2, 1)), (0, 0));
+    // Those without a call, and callers that share a connection, may have all.
+    assert_eq!((4..1000).map(|index| take(&mut calls, index, 1)).sum::<usize>(), 78);
+    assert_eq!((take(&mut calls, 1000, 1), calls.admit(None).is_ok()), (0, false));
+    permits.remove(&1);
+    assert_eq!(permits.values().map(Vec::len).sum::<usize>(), calls.limit().running());
 }
 
 #[test]

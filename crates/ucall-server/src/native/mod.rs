@@ -148,7 +148,7 @@ impl NativeCall<'_> {
     /// # Errors
     /// The reply to a call past the limit on running calls.
     pub fn defer(self, held_bytes: usize) -> Result<Token, RpcError> {
-        let permit = self.calls.admit()?;
+        let permit = self.calls.admit(self.caller.own_connection())?;
         let reserved = self.calls.budget().reserve_large(held_bytes);
         let caller = self.request.id.map(|_| self.caller.call_id(self.request));
         let running = |(metrics, series): (&Arc<CallMetrics>, SeriesIndex)| {

@@ -247,7 +247,7 @@ fn a_handler_s_deadline_is_the_worker_s() {
 fn native_calls_count_against_the_limit_of_the_handler() {
     let (mut harness, events) = harness(None);
     let permits: Vec<_> =
-        (1..10_000).map(|_| harness.worker.handler_mut().calls.admit().unwrap()).collect();
+        (1..10_000).map(|_| harness.worker.handler_mut().calls.admit(None).unwrap()).collect();
     let peer = harness.connect();
     let notification = r#"{"jsonrpc":"2.0","method":"native.later"}"#;
     peer.write((notification.to_owned() + &call("native.later", "[]", "2")).as_bytes());
@@ -258,6 +258,28 @@ fn native_calls_count_against_the_limit_of_the_handler() {
     complete(&events, "", Ok(b"1".to_vec()));
     harness.turn();
     assert_eq!((text(&peer), running(&harness)), (String::new(), 0));
+}
+
+#[test]
+fn a_connection_with_many_calls_leaves_the_last_ones_to_others() {
+    let (mut harness, events) = harness(None);
+    let permits: Vec<_> =
+        (0..8_992).map(|_| harness.worker.handler_mut().calls.admit(None).unwrap()).collect();
+    let (hog, other) = (harness.connect(), harness.connect());
+    let notification = r#"{"jsonrpc":"2.0","method":"native.later"}"#;
+    hog.write((notification.repeat(300) + &call("native.later", "[]", "1")).as_bytes());
+    harness.turn();
+    assert!(text(&hog).contains(r#""id":1,"error":{"code":-32003,"#));
+    assert_eq!(running(&harness) - permits.len(), 112, "as many as leave eight times of them");
+    other.write(call("native.later", "[]", "2").as_bytes());
+    harness.turn();
+    complete(&events, "2", Ok(b"3".to_vec()));
+    harness.turn();
+    assert!(text(&other).contains(r#""id":2,"result":3"#));
+    drop(permits);
+    hog.write(call("native.later", "[]", "4").as_bytes());
+    harness.turn();
+    assert_eq!((text(&hog), running(&harness)), (String::new(), 113));
 }
 
 #[test]
