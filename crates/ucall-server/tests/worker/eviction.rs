@@ -21,6 +21,7 @@ fn idle_connections_give_way_before_websockets_and_these_before_subscribers() {
     let publisher = harness.worker.publisher();
     // In the order of their last bytes: the idle ones are the last.
     let subscriber = harness.connect();
+    subscriber.write(call("echo", "[]", "1").as_bytes());
     let id = subscriber.socket().unwrap();
     publisher.subscribe(id, "topic", Overflow::DropOldest).unwrap();
     let websocket = harness.connect();
