@@ -242,12 +242,13 @@ def _stream(client: Client, options: argparse.Namespace, params: Params) -> int:
 
 
 def _format_error(error: RPCError) -> str:
-    """One line with the error's data, as JSON unless it is text."""
-    line = f"{error.message} [{error.code}]"
+    """The error with its data, as JSON unless it is text, of which each line is kept."""
+    line = f"{' '.join(error.message.split())} [{error.code}]"
     if error.data is None:
         return line
     data = error.data if isinstance(error.data, str) else json.dumps(error.data, ensure_ascii=False)
-    return f"{line}: {data}{_base64_hint(data)}"
+    hinted = [f"{it}{_base64_hint(it)}" for it in data.split("\n")]
+    return f"{line}: {hinted[0]}" if len(hinted) == 1 else "\n".join((line, *hinted))
 
 
 def _base64_hint(data: str) -> str:
@@ -261,9 +262,10 @@ def _base64_hint(data: str) -> str:
 
 
 def _report_error(status: int, error: Exception | str) -> int:
-    """Prints an error in one line; returns the exit status."""
-    line = " ".join(str(error).split())
-    print(f"ucall: {printable(line)}", file=sys.stderr)
+    """Prints an error, in one line unless it is a text with several; returns the exit status."""
+    lines = error.split("\n") if isinstance(error, str) else [str(error)]
+    shown = "\n  ".join(printable(" ".join(line.split())) for line in lines)
+    print(f"ucall: {shown}", file=sys.stderr)
     return status
 
 

@@ -65,8 +65,10 @@ class RPCError(Exception):
         self.data = data
 
     def __str__(self) -> str:
-        detail = "" if self.data is None else f" ({self.data!r})"
-        return f"{self.message} [{self.code}]{detail}"
+        line = f"{self.message} [{self.code}]"
+        if isinstance(self.data, str) and "\n" in self.data:  # Such as the errors of params.
+            return "\n  ".join((line, *self.data.splitlines()))
+        return line if self.data is None else f"{line} ({self.data!r})"
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         # Does not call `__init__`: that of a derived class may take other arguments.

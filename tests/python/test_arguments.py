@@ -83,28 +83,42 @@ def test_params_reach_the_function(
     assert connect_to(function).result(function.__name__, params) == result
 
 
+A, S = "missing, expected int", "expected int, got str"
+PAST = "params[{}]: unexpected, expected at most {}"
+
 MISMATCHES: list[tuple[Callable[..., Any], Any, str]] = [
     (plain, {"a": 1}, "params.b: missing, expected int"),
     (plain, {"b": 1}, "params.a: missing, expected int"),
     (plain, [1], "params.b: missing, expected int"),
-    (plain, None, "params.a: missing, expected int"),
+    (plain, None, f"params.a: {A}\nparams.b: {A}"),
     (plain, {"a": 1, "b": 2, "c": 3}, "params.c: unexpected, expected a, b"),
     (plain, {"a": 1, "b": 2, "a b": 3}, 'params["a b"]: unexpected, expected a, b'),
-    (plain, {"": 1}, 'params[""]: unexpected, expected a, b'),
-    (plain, {"x" * 1000: 1}, f"params.{'x' * 64}…: unexpected, expected a, b"),
+    (plain, {"": 1, "a": 2, "b": 3}, 'params[""]: unexpected, expected a, b'),
+    (plain, {"x" * 1000: 1, "a": 2, "b": 3}, f"params.{'x' * 64}…: unexpected, expected a, b"),
     (plain, [1, 2, 3], "params[2]: unexpected, expected at most 2 params"),
     (nothing, [1], "params[0]: unexpected, expected no params"),
     (nothing, {"a": 1}, "params.a: unexpected, expected no params"),
     (plain, {"a": "1", "b": 2}, "params.a: expected int, got str"),
     (plain, ["1", 2], "params.a: expected int, got str"),
     (
+        plain,
+        {"b": "1", "c": 2},
+        f"params.b: {S}\nparams.c: unexpected, expected a, b\nparams.a: {A}",
+    ),
+    (
+        plain,
+        ["1", None, 3],
+        f"params.a: {S}\nparams.b: expected int, got None\n{PAST.format(2, '2 params')}",
+    ),
+    (
         positional_only,
         {"a": 1},
-        "params.a: unexpected, expected by position only, in an array of params",
+        "params.a: unexpected, expected by position only, in an array of params\n"
+        "params.a: missing, expected int",
     ),
     (shadowing, {"a": 1}, "params.a: missing, expected int"),
     (keyword_only, {"a": 1}, "params.b: missing, expected int"),
-    (keyword_only, [1, 2], "params[1]: unexpected, expected at most 1 param"),
+    (keyword_only, [1, 2], f"{PAST.format(1, '1 param')}\nparams.b: {A}"),
     (keyword_only, [1], "params.b: missing, expected int"),
     (gathering, [1, "2"], "params[1]: expected int, got str"),
     (gathering, {"a": 1, "x": "1"}, "params.x: expected float, got str"),

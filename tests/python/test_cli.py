@@ -318,6 +318,12 @@ def test_rpc_errors(call: Run) -> None:
     done = call("absent")
     expected = b'ucall: Method not found [-32601]: there is no method "absent"\n'
     assert (done.returncode, done.stderr) == (1, expected)
+    done = call("same", "valve=1")
+    assert done.stderr.decode().splitlines() == [
+        "ucall: Invalid params [-32602]",
+        "  params.valve: unexpected, expected value",
+        "  params.value: missing, expected any value",
+    ]
     done = call("same", "value=1", "more=2", "--format", "raw")
     assert done.returncode == 1 and b'"code":-32602' in done.stdout
     assert done.stderr.count(b"\n") == 1

@@ -159,6 +159,8 @@ def test_the_exception_class() -> None:
     error = ucall.RPCError(5, "no", [1])
     assert (error.code, error.message, error.data) == (5, "no", [1])
     assert str(error) == "no [5] ([1])" and str(ucall.RPCError(5, "no")) == "no [5]"
+    several = ucall.RPCError(-32602, "Invalid params", "params.a: no\nparams.b: no")
+    assert str(several) == "Invalid params [-32602]\n  params.a: no\n  params.b: no"
     for copied in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (copied.code, copied.message, copied.data) == (5, "no", [1])
     for code, message in [("5", "no"), (5, None), (True, "no"), (1.0, "no")]:

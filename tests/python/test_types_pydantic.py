@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -94,7 +95,7 @@ MISMATCHES: list[tuple[Any, str]] = [
     ({"name": "a", "addresses": [{"Street": "H", "number": 1}]},
      ".addresses[0].Street: expected at least 2 characters, got 'H'"),
     ({"name": "a", "addresses": [{"Street": "High", "number": "x", "more": 1}]},
-     ".addresses[0].number: expected int, got 'x' (and 1 more)"),
+     ".addresses[0].number: expected int, got 'x'\nparams.person.addresses[0].more: unexpected"),
     ({"name": "a", "addresses": [{"Street": "High", "number": 1, "more": 1}]},
      ".addresses[0].more: unexpected"),
     ({"name": "a", "site": "x"}, ".site: expected URL"),
@@ -316,11 +317,11 @@ def test_collected_errors_are_bounded(connect_to: ConnectTo, method: str, wrap: 
 
     many = ",".join(['"a"'] * 100_000)
     for numbers in (f'{{"many":[{many}]}}', f'{{"nested":[{{"many":[{many}]}}]}}'):
-        assert ask(numbers).endswith("many[0].int: expected int, got 'a' (and 1 more)")
+        assert re.search(r"\[0]\.int: .*\n.*\[0]\.bool: expected bool, got 'a'$", ask(numbers))
     named = ",".join(f'"{number}":[]' for number in range(1_000))
-    assert ask(f'{{"named":{{{named}}}}}').endswith(
-        "named.0: expected int, got list (and 999 more)"
-    )
+    listed = ask(f'{{"named":{{{named}}}}}').split("\n")
+    assert listed[-2].endswith(f"named.{len(listed) - 2}: expected int, got list")
+    assert listed[-1] == "and more"
     assert "invalid in 1001 places" in ask(f'{{"named":{{{named},"a":[]}}}}')
     assert wire.result(method, [json.loads(wrap.format('{"many":[1,null],"named":{"a":1}}'))]) == 3
 

@@ -167,13 +167,14 @@ MISMATCHES: list[tuple[Any, Any, str]] = [
     (User, {"name": "a"}, ".age: missing, expected int >= 0 and <= 150"),
     (Access, 4, ": expected flags of 1, 2, got 4"),
     (User, {"name": "a", "age": 1, "tags": ["a", 5]}, ".tags[1]: expected str, got int"),
-    (User, {"name": "a", "age": 1, "boss": {"name": 1}}, ".boss.name: expected str, got int"),
+    (User, {"name": "a", "age": 1, "boss": {"name": 1, "age": 2}},
+     ".boss.name: expected str, got int"),
     (User, [], ": expected User (dict), got list"),
     (User, None, ": expected User (dict), got None"),
     (User | None, 5, ": expected User (dict) | None, got int"),
-    (User | None, {"name": 5}, ".name: expected str, got int"),
-    (list[User], [{"name": "a", "age": 1}, {}], "[1].name: missing, expected str"),
-    (dict[str, User], {"a b": {"name": 5}}, '["a b"].name: expected str, got int'),
+    (User | None, {"name": 5, "age": 1}, ".name: expected str, got int"),
+    (list[User], [{"name": "a", "age": 1}, {"age": 1}], "[1].name: missing, expected str"),
+    (dict[str, User], {"a b": {"name": 5, "age": 1}}, '["a b"].name: expected str, got int'),
     (dict[str, set[int]], {"a": [1], "b": [None]}, ".b[0]: expected int, got None"),
     (dict[int, str], {"a": "b"}, ": key: expected int, got str"),
     (Options, {}, ".verbose: missing, expected bool"),
@@ -254,13 +255,10 @@ def test_a_missing_param_names_its_type(connect_to: ConnectTo) -> None:
     assert wire.error("echo")["data"] == "params.a: missing, expected int >= 0 and <= 150"
 
 
-def test_the_failing_key_is_not_searched_in_large_values(connect_to: ConnectTo) -> None:
+def test_the_failing_key_is_found_in_large_values(connect_to: ConnectTo) -> None:
     wire = connect_to(serving(dict[str, Point]))
-    given: dict[str, Any] = {f"k{i}": [1] for i in range(100)}
-    given["last"] = ["x"]
+    given: dict[str, Any] = {f"k{i}": [1] for i in range(5_000)} | {"last": ["x"]}
     assert wire.error("echo", [given])["data"] == "params.a.last[0]: expected float, got str"
-    given = {f"k{i}": [1] for i in range(5_000)} | {"last": ["x"]}
-    assert wire.error("echo", [given])["data"] == 'params.a["..."][0]: expected float, got str'
 
 
 REFUSED: list[tuple[Any, str]] = [

@@ -5,6 +5,7 @@ use pyo3::types::PyDict;
 
 use crate::convert::{ConversionFault, Input};
 use crate::ffi::{self, Slots};
+use crate::invalid_params::{self, missing, named, too_many};
 use crate::procedure::{Param, Procedure, Signature};
 
 /// Why there is no result.
@@ -26,9 +27,6 @@ impl From<PyErr> for Failure {
 }
 
 type Filled = Result<(), ConversionFault>;
-
-/// An error names at most this many parameters.
-const NAMES_MAX: usize = 10;
 
 /// Calls `procedure` with `params`, the text of an array or an object. A function that takes a
 /// `ucall.Context` gets `context`.
@@ -61,7 +59,10 @@ pub(crate) fn take<'py>(
         Failure::Params(ConversionFault::value("unexpected, the function has no signature"))
     })?;
     let mut arguments = Arguments::new(signature, context);
-    arguments.fill(signature, &mut input).map_err(Failure::Params)?;
+    if let Err(fault) = arguments.fill(signature, &mut input) {
+        drop(arguments);
+        return Err(Failure::Params(invalid_params::all_faults(signature, input, fault)));
+    }
     Ok(arguments.slots.split_off(0).into_iter().map(Bound::unbind).collect())
 }
 
@@ -73,7 +74,10 @@ fn call_by_signature<'py>(
     mut input: Input<'_, '_, 'py>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let mut arguments = Arguments::new(signature, context);
-    arguments.fill(signature, &mut input).map_err(Failure::Params)?;
+    if let Err(fault) = arguments.fill(signature, &mut input) {
+        drop(arguments);
+        return Err(Failure::Params(invalid_params::all_faults(signature, input, fault)));
+    }
     arguments.call(callable, signature).map_err(Failure::Raised)
 }
 
@@ -173,8 +177,7 @@ impl<'py> Arguments<'py> {
         let mut index = 0;
         input.reader.enter();
         while input.reader.next_item() {
-            // The context is no param, so the params after it move up by one slot.
-            let position = index + usize::from(signature.context.is_some_and(|it| it <= index));
+            let position = signature.position_of(index);
             match signature.params.get(position).filter(|_| position < signature.positional) {
                 Some(param) => {
                     let value = input.read(&param.convert).map_err(|fault| named(fault, param))?;
@@ -251,58 +254,22 @@ impl<'py> Arguments<'py> {
 }
 
 impl Signature {
+    /// The slot of a param that is given by position. The context is no param, so the params after
+    /// it move up by one slot.
+    #[inline(always)]
+    pub(crate) fn position_of(&self, index: usize) -> usize {
+        index + usize::from(self.context.is_some_and(|it| it <= index))
+    }
+
     /// Finds a parameter by name, at place `hint` first: callers mostly keep to the signature's
     /// order.
     #[inline]
-    fn find(&self, name: &[u8], hint: usize) -> Option<usize> {
+    pub(crate) fn find(&self, name: &[u8], hint: usize) -> Option<usize> {
         let is_it = |param: &Param| param.by_name && param.name.as_bytes() == name;
         if self.params.get(hint).is_some_and(is_it) {
             return Some(hint);
         }
         self.params.iter().position(is_it)
-    }
-
-    /// The number of params that may be given by position.
-    fn positional_params(&self) -> usize {
-        self.positional - usize::from(self.context.is_some_and(|it| it < self.positional))
-    }
-
-    #[cold]
-    fn unexpected(&self, key: &[u8]) -> ConversionFault {
-        let mut params = self.params.iter().enumerate();
-        let is_it = |(position, param): (usize, &Param)| {
-            param.name.as_bytes() == key && self.context != Some(position)
-        };
-        if params.any(is_it) {
-            return ConversionFault::value(
-                "unexpected, expected by position only, in an array of params",
-            );
-        }
-        let by_name = self.params.iter().filter(|param| param.by_name);
-        let names: Vec<&str> = by_name.map(|param| &*param.name).take(NAMES_MAX).collect();
-        match names.len() {
-            0 => too_many(self.positional_params()),
-            _ => ConversionFault::value(format!("unexpected, expected {}", names.join(", "))),
-        }
-    }
-}
-
-#[cold]
-fn named(fault: ConversionFault, param: &Param) -> ConversionFault {
-    fault.at_key(param.name.as_bytes())
-}
-
-#[cold]
-fn missing(param: &Param) -> ConversionFault {
-    named(ConversionFault::value(format!("missing, expected {}", param.convert)), param)
-}
-
-#[cold]
-fn too_many(max: usize) -> ConversionFault {
-    let params = if max == 1 { "param" } else { "params" };
-    match max {
-        0 => ConversionFault::value("unexpected, expected no params"),
-        _ => ConversionFault::value(format!("unexpected, expected at most {max} {params}")),
     }
 }
 

@@ -39,6 +39,8 @@ mod health;
 mod http_route;
 mod interpreter_lock;
 mod interpreter_shutdown;
+mod invalid_params;
+
 mod job_input;
 mod keys;
 mod listen_address;

@@ -390,7 +390,10 @@ def _struct(kind: Any, hints: dict[str, Any]) -> Constructor:
     options |= {"forbid_unknown_fields": config.forbid_unknown_fields}
     if config.tag is not None:
         options |= {"tag": config.tag, "tag_field": config.tag_field}
-    return Constructor(kind, arguments, options=options)
+    refused: frozenset[str] = getattr(
+        kind, "__ucall_refused__", frozenset()
+    )  # Those of the class it stands for.
+    return Constructor(kind, arguments, refused, options=options)
 
 
 def _called(kind: Any, hints: dict[str, Any], sort: Sort | None) -> Constructor:

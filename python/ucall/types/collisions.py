@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["with_collision_check"]
 
 Decode: TypeAlias = Callable[[bytes], Any]
-Explain: TypeAlias = Callable[[BaseException, bytes], "Explained"]
+Explain: TypeAlias = Callable[[BaseException, bytes, int], "Explained"]
 
 _TEXT_BYTES_MIN = 16 << 10
 """A shorter text holds too few items to take long."""
@@ -63,8 +63,9 @@ def with_collision_check(
             _check(_parsed(raw))
         return decode(raw)
 
-    def explain_checked(error: BaseException, raw: bytes) -> Explained:
-        return (str(error), []) if isinstance(error, _Colliding) else explain(error, raw)
+    def explain_checked(error: BaseException, raw: bytes, limit: int) -> Explained:
+        is_colliding = isinstance(error, _Colliding)
+        return [(str(error), [])] if is_colliding else explain(error, raw, limit)
 
     return decode_checked, explain_checked
 

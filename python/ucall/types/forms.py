@@ -30,7 +30,7 @@ from ucall.types.classes import (
 from ucall.types.messages import type_name
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Explained, TypeRegistry
+    from ucall.types.registry import Explained, Found, TypeRegistry
 
 __all__ = ["Forms", "PartError", "decode_hook", "list_of", "part_in", "struct_of"]
 
@@ -41,12 +41,19 @@ class PartError(ValueError):
     Args:
         problem: The message for the caller.
         steps: The path within the part.
+        explain: Returns a number of its errors.
     """
 
-    def __init__(self, problem: str, steps: list[str | int]) -> None:
+    def __init__(
+        self,
+        problem: str,
+        steps: list[str | int],
+        explain: Callable[[int], Explained] | None = None,
+    ) -> None:
         super().__init__(problem)
         self.problem = problem
         self.steps = steps
+        self.explain = explain or (lambda _: [(problem, steps)])
 
 
 @dataclass
@@ -89,7 +96,7 @@ class Forms:
     def __init__(
         self,
         registry: TypeRegistry,
-        explain: Callable[[Any, Callable[[Any], Any], BaseException, Any], Explained],
+        explain: Callable[[Any, BaseException, Any], Found],
     ) -> None:
         self._registry = registry
         self._explain = explain
@@ -215,10 +222,7 @@ def _build(part: _Part, convert: Callable[[Any], Any], explain: Any, value: Any)
     try:
         made = convert(value)
     except msgspec.ValidationError as error:
-        explained = explain(part.form, convert, error, value)
-        if explained is None:
-            raise
-        raise PartError(*explained) from error
+        raise PartError(*explain(part.form, error, value)) from error
     constructor = part.constructors.get(type(made))
     if constructor is None:
         return made
@@ -246,10 +250,12 @@ def _build_by_pydantic(decoder: Any, value: Any) -> Any:
     try:
         return decoder.decode(raw)
     except ValueError as error:
-        explained = decoder.explain(error, raw)
-        if explained is None:
+        explain = functools.partial(decoder.explain, error, raw)
+        first = explain(1)
+        if not first:
             raise
-        raise PartError(*explained) from error
+        problem, steps = first[0]
+        raise PartError(problem, steps, explain) from error
 
 
 def struct_of(
@@ -279,7 +285,7 @@ def struct_of(
         kind.__name__,
         fields,
         rename=dict(zip(names, keys, strict=True)),
-        namespace={"__doc__": _docstring(kind)},
+        namespace={"__doc__": _docstring(kind), "__ucall_refused__": constructor.refused},
         module=kind.__module__,
         kw_only=True,
         **constructor.options,

@@ -5,12 +5,13 @@ A model converts values as its configuration says. An annotated type without a m
 models, bytes are base64 and numbers are finite, as in all other parameters.
 
 pydantic collects all errors, at hundreds of bytes each, so that megabytes of wrong items would take
-gigabytes. Here a list stops at its first error, and above `_ERRORS_MAX` errors the message has only
-their number.
+gigabytes. Here a list stops at its first error, unless the text is short, and above `_ERRORS_MAX`
+errors the message has only their number.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import typing
 from collections.abc import Callable
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["decoder", "describe"]
 
 _ERRORS_MAX = 1_000
-"""Up to this number of errors, the message has the first one."""
+"""Up to this number of errors, the messages have them."""
+
+_EVERY_ITEM_BYTES_MAX = 16 << 10
+"""Up to this length of the text, the errors are those of all items of its lists."""
 
 _LISTS = ("list", "tuple", "set", "frozenset")
 """The schemas of pydantic that have the option ``fail_fast``."""
@@ -58,7 +62,7 @@ class TextDecoder(NamedTuple):
     """Builds the values of an annotation from JSON text, and explains the errors."""
 
     decode: Callable[[bytes], Any]
-    explain: Callable[[BaseException, bytes], Explained]
+    explain: Callable[[BaseException, bytes, int], Explained]
 
 
 def decoder(annotation: Any) -> TextDecoder:
@@ -73,13 +77,14 @@ def decoder(annotation: Any) -> TextDecoder:
     try:
         for model in filter(is_model, parts_of(annotation)):
             model.__pydantic_core_schema__["type"]  # Raises if it refers to an unknown name.
-        validator = _validator(annotation)
+        validator, of_every_item = _validators(annotation)
     except (TypeError, NameError, pydantic.errors.PydanticUserError) as error:
         first_line = str(error).partition("\n")[0]
         raise UnsupportedType(type_name(annotation), first_line) from None
     except pydantic_core.SchemaError as error:
         raise UnsupportedType(type_name(annotation), " ".join(str(error).split())) from None
-    return TextDecoder(*with_collision_check(annotation, validator.validate_json, explain))
+    explained = functools.partial(explain, of_every_item)
+    return TextDecoder(*with_collision_check(annotation, validator.validate_json, explained))
 
 
 def is_model(kind: object) -> bool:
@@ -97,24 +102,26 @@ def _configuration(annotation: Any) -> Any:
     return {"strict": True, "val_json_bytes": form, "allow_inf_nan": False}
 
 
-def _validator(annotation: Any) -> Any:
-    """A validator with lists that stop at their first error."""
+def _validators(annotation: Any) -> tuple[Any, Callable[[], Any]]:
+    """A validator with lists that stop at their first error, and what makes one with lists that do
+    not."""
     from pydantic import TypeAdapter
     from pydantic_core import SchemaError, SchemaValidator
 
     configuration = _configuration(annotation)
     # A class alone may not be given a configuration; within a tuple it may.
     made = _first_item(TypeAdapter(tuple[annotation], config=configuration).core_schema)
+    of_every_item = functools.cache(lambda: SchemaValidator(made, configuration))
     try:
         schema = _with_fail_fast(made)
         try:
             # Otherwise nested models would use their own validators, whose lists do not stop.
             options: Any = {"_use_prebuilt": False}
-            return SchemaValidator(schema, configuration, **options)
+            return SchemaValidator(schema, configuration, **options), of_every_item
         except TypeError:  # pydantic before 2.12 has neither prebuilt validators nor the option.
-            return SchemaValidator(schema, configuration)
+            return SchemaValidator(schema, configuration), of_every_item
     except SchemaError:  # pydantic before 2.8 has no ``fail_fast``.
-        return SchemaValidator(made, configuration)
+        return of_every_item(), of_every_item
 
 
 def _first_item(schema: Any) -> Any:
@@ -133,18 +140,36 @@ def _with_fail_fast(schema: Any) -> Any:
     return copied | {"fail_fast": True} if schema.get("type") in _LISTS else copied
 
 
-def explain(error: BaseException, raw: bytes) -> Explained:
-    """The message of the first of pydantic's errors, with the number of further ones."""
+def explain(
+    of_every_item: Callable[[], Any], error: BaseException, raw: bytes, limit: int
+) -> Explained:
+    """The messages of the first of pydantic's errors.
+
+    Args:
+        of_every_item: Makes the validator with lists that do not stop at their first error.
+        error: What the other one raised.
+        raw: The text.
+        limit: The number of messages.
+    """
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
-        return None
-    if error.error_count() > _ERRORS_MAX:
-        return f"invalid in {error.error_count()} places", []
-    messages = error.errors(include_url=False, include_context=False)
-    first = messages[0]
-    more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
-    return _message(first) + more, list(first["loc"])
+        return []
+    found = error
+    if limit > 1 and len(raw) <= _EVERY_ITEM_BYTES_MAX:
+        found = _errors_of_every_item(of_every_item(), error, raw)
+    if found.error_count() > _ERRORS_MAX:
+        return [(f"invalid in {found.error_count()} places", [])]
+    messages = found.errors(include_url=False, include_context=False)
+    return [(_message(it), list(it["loc"])) for it in messages[:limit]]
+
+
+def _errors_of_every_item(validator: Any, error: Any, raw: bytes) -> Any:
+    try:
+        validator.validate_json(raw)
+    except type(error) as every:
+        return error if every.error_count() > _ERRORS_MAX else every
+    return error
 
 
 def _message(fault: Any) -> str:

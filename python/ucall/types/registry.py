@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoder", "TypeRegistry"]
 
-Explained: TypeAlias = tuple[str, list[str | int]] | None
-"""The message for the caller and the path to the invalid part; ``None`` if the value is valid."""
+Found: TypeAlias = tuple[str, list[str | int]]
+"""The message of an error, and the path to the invalid part."""
+
+Explained: TypeAlias = list[Found]
+"""The errors for the caller; empty if the value is valid."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,9 @@ class Decoder:
         return self.decode(value)
 
 
-def explain(error: BaseException, given: object) -> Explained:
+def explain(error: BaseException, given: object, limit: int) -> Explained:
     """The message of a decoder's exception."""
-    return (str(error), []) if isinstance(error, (ValueError, TypeError)) else None
+    return [(str(error), [])] if isinstance(error, (ValueError, TypeError)) else []
 
 
 class TypeRegistry:

@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ucall.types import forms
 from ucall.types.collisions import with_collision_check
 from ucall.types.expected import described
 from ucall.types.messages import UnsupportedType, kind_of, require, type_name, value_text
+from ucall.types.validation_errors import Search
 
 if TYPE_CHECKING:
     from ucall.types.annotations import Takes
-    from ucall.types.registry import Explained, TypeRegistry
+    from ucall.types.registry import Explained, Found, TypeRegistry
 
-__all__ = ["describe", "form_decoder", "nodes"]
-
-Decode: TypeAlias = Callable[[bytes], Any]
+__all__ = ["STEP", "describe", "explain_part", "form_decoder", "info_of", "nodes", "parsed"]
 
 _PATH = re.compile(r"(?P<key>`key` in )?`\$(?P<path>[^`]*)`")
 _PATH_LENGTH_MAX = 4096
 """The longest path of the deepest type. A longer one is text that the caller sent."""
 
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[(\.\.\.)\]")
+STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[(\.\.\.)\]")
 _FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
 _OURS = ("Expected ", "Invalid ", "Number out of range", "Integer value out of range")
 _GOT = re.compile(r"Expected .*, got `(?P<got>\w+)`", re.DOTALL)
@@ -37,9 +36,6 @@ _WORDS = {"`array`": "list", "`object`": "dict", "`null`": "None", "`": ""}
 _KINDS = {"array": "list", "object": "dict", "null": "None"}
 
 _ANY_KEY = "..."
-
-_SEARCH_BYTES_MAX = 1 << 20
-"""JSON text that the search for a key may decode again."""
 
 _UNKNOWN: Any = object()
 """Stands for a type or a value that the path does not lead to."""
@@ -55,7 +51,7 @@ def describe(annotation: Any, registry: TypeRegistry) -> Takes:
     require("msgspec", type_name(annotation))
     require("msgspec.inspect", type_name(annotation))
     try:
-        form = forms.Forms(registry, _explain_part).of(annotation)
+        form = forms.Forms(registry, explain_part).of(annotation)
         decoder, info = form_decoder(form, registry)
     except NameError as error:
         raise UnsupportedType(
@@ -63,7 +59,11 @@ def describe(annotation: Any, registry: TypeRegistry) -> Takes:
         ) from None
     except (NotImplementedError, TypeError, ValueError) as error:
         raise _unsupported(annotation, str(error)) from None
-    explain_error = functools.partial(explain, info, decoder.decode)
+    hook = functools.partial(forms.decode_hook, registry)
+    # ``msgspec`` converts no decoded value to text.
+    has_raw = any(type(node).__name__ == "RawType" for _, node in nodes(info, "", set()))
+    search = None if has_raw else Search(form, hook, explain_part)
+    explain_error = functools.partial(explain, info, search)
     return "custom", (
         "text",
         *with_collision_check(annotation, decoder.decode, explain_error),
@@ -89,36 +89,54 @@ def form_decoder(form: Any, registry: TypeRegistry) -> tuple[Any, Any]:
     return decoder, info
 
 
-def explain(info: Any, decode: Decode, error: BaseException, raw: bytes) -> Explained:
-    """The message and the path of an error that ``msgspec`` raised for a value of a type."""
+def explain(
+    info: Any,
+    search: Search | None,
+    error: BaseException,
+    raw: bytes,
+    limit: int,
+) -> Explained:
+    """The message and the path of an error that ``msgspec`` raised for a value of a type, and of
+    the errors after it."""
     import msgspec
 
     if not isinstance(error, msgspec.DecodeError):
-        return None
+        return []
     document = _document(raw)
-    return _explain(info, lambda: _message(decode, document), error, document, len(raw))
+    first = _explain(info, error, document)
+    if limit == 1 or document is _UNKNOWN or search is None:
+        return [first]
+    found = search.errors_of(document, len(raw), limit)
+    if found and _ANY_KEY in first[1]:
+        return found
+    return [first, *(it for it in found if it[1] != first[1])]
 
 
-def _explain_part(form: Any, convert: Any, error: BaseException, value: Any) -> Explained:
-    """The same for a part that was converted from its decoded value."""
+def explain_part(form: Any, error: BaseException, value: Any) -> Found:
+    """The same of the first error of a part that was converted from its decoded value."""
+    return _explain(info_of(form), error, value)
+
+
+def info_of(form: Any) -> Any:
+    """The description of a type, which takes long to make."""
     import msgspec
 
-    def message() -> str:
-        try:
-            convert(value)
-        except msgspec.ValidationError as again:
-            return str(again)
-        return ""
-
-    info, size = msgspec.inspect.type_info(form), len(msgspec.json.encode(value))
-    return _explain(info, message, error, value, size)
+    try:
+        return _info_of(form)
+    except TypeError:  # It has no hash.
+        return msgspec.inspect.type_info(form)
 
 
-def _explain(
-    info: Any, message: Callable[[], str], error: BaseException, document: Any, bytes_in_all: int
-) -> tuple[str, list[str | int]]:
-    problem, path, is_key = _parsed(str(error))
-    steps = _steps(path, document, lambda: message() == str(error), bytes_in_all)
+@functools.lru_cache(maxsize=1_000)
+def _info_of(form: Any) -> Any:
+    import msgspec
+
+    return msgspec.inspect.type_info(form)
+
+
+def _explain(info: Any, error: BaseException, document: Any) -> Found:
+    problem, path, is_key = parsed(str(error))
+    steps = _steps(path)
     if is_key:
         return f"key: {_translated(problem)}", steps
     if isinstance(error.__cause__, forms.PartError):
@@ -140,7 +158,7 @@ def _document(raw: bytes) -> Any:
         return _UNKNOWN
 
 
-def _parsed(message: str) -> tuple[str, str, bool]:
+def parsed(message: str) -> tuple[str, str, bool]:
     """Splits a message into the problem, the path, and whether a key is invalid. The path is last:
     text of the caller's that looks like one may precede it."""
     problem, _, path_text = message.rpartition(" - at ")
@@ -148,47 +166,12 @@ def _parsed(message: str) -> tuple[str, str, bool]:
     return (problem, found["path"], bool(found["key"])) if found else (message, "", False)
 
 
-def _steps(
-    path: str, document: Any, is_same_error: Callable[[], bool], bytes_in_all: int
-) -> list[str | int]:
-    """The keys and indices of a path. ``msgspec`` omits the keys of plain dicts: this finds such a
-    key by decoding each member alone, until one causes the same error."""
-    steps: list[str | int] = []
-    value = document
-    for name, index, any_key in _STEP.findall(path):
-        step: str | int = int(index) if index else name
-        if any_key:
-            step = _ANY_KEY
-            if isinstance(value, dict) and len(value) * bytes_in_all <= _SEARCH_BYTES_MAX:
-                step = _failing_key(value, is_same_error)
-        steps.append(step)
-        value = _part_of_value(value, step)
-    return steps
-
-
-def _failing_key(members: dict[str, Any], is_same_error: Callable[[], bool]) -> str:
-    """The key whose member alone causes the error. Restores the dict."""
-    every = dict(members)
-    try:
-        for key, value in every.items():
-            members.clear()
-            members[key] = value
-            if is_same_error():
-                return key
-        return _ANY_KEY
-    finally:
-        members.clear()
-        members.update(every)
-
-
-def _message(decode: Decode, document: Any) -> str:
-    import msgspec
-
-    try:
-        decode(msgspec.json.encode(document))
-    except msgspec.DecodeError as error:
-        return str(error)
-    return ""
+def _steps(path: str) -> list[str | int]:
+    """The keys and indices of a path. ``msgspec`` omits the keys of plain dicts."""
+    return [
+        int(index) if index else _ANY_KEY if any_key else name
+        for name, index, any_key in STEP.findall(path)
+    ]
 
 
 def _field(leaf: Any, problem: str, name: str) -> str:
@@ -243,7 +226,8 @@ def _part_of_type(leaf: Any, step: str | int) -> Any:
 def _item(leaf: Any, index: int) -> Any:
     items: tuple[Any, ...] = getattr(leaf, "item_types", ())
     if type(leaf).__name__ == "NamedTupleType" or getattr(leaf, "array_like", False):
-        items = tuple(field.type for field in leaf.fields)
+        tags = () if getattr(leaf, "tag", None) is None else (_UNKNOWN,)
+        items = (*tags, *(field.type for field in leaf.fields))
     if index < len(items):
         return items[index]
     return getattr(leaf, "item_type", _UNKNOWN)

@@ -76,6 +76,11 @@ impl<'a> Reader<'a> {
         Self { text, position: 0 }
     }
 
+    /// Reads from the start of the text again.
+    pub fn rewind(&mut self) {
+        self.position = 0;
+    }
+
     #[inline]
     fn peek(&mut self) -> u8 {
         loop {

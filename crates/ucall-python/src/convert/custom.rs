@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_proto::json::ValueKind;
 
+use super::check::{Checked, Faults};
+use super::error::FAULTS_MAX;
 use super::{ConversionFault, Convert, Input};
 use crate::ffi;
 
@@ -17,8 +19,8 @@ pub(crate) struct Custom {
     form: Form,
     /// Called with the value in its form; returns the argument.
     decode: Py<PyAny>,
-    /// Called with the exception of `decode` and the value. Returns the message and the path in the
-    /// value, or None if the value is not at fault.
+    /// Called with the exception of `decode`, the value, and the number of faults to find at most.
+    /// Returns the message and the path in the value of each; none if the value is not at fault.
     explain: Py<PyAny>,
     /// The name of the type in messages.
     pub(super) type_name: String,
@@ -60,9 +62,22 @@ impl Custom {
         &self,
         input: &mut Input<'_, '_, 'py>,
     ) -> Result<Bound<'py, PyAny>, ConversionFault> {
+        self.read_with(input, 1)
+    }
+
+    /// Builds the next value, only to find its faults.
+    pub(super) fn check(&self, input: &mut Input<'_, '_, '_>) -> Checked {
+        self.read_with(input, FAULTS_MAX + 1).map(drop)
+    }
+
+    fn read_with<'py>(
+        &self,
+        input: &mut Input<'_, '_, 'py>,
+        faults_max: usize,
+    ) -> Result<Bound<'py, PyAny>, ConversionFault> {
         let given = self.read_input(input)?;
         let decoded = ffi::call(self.decode.bind(input.py), [&given]);
-        decoded.map_err(|error| self.fault(error, &given))
+        decoded.map_err(|error| self.fault(error, &given, faults_max))
     }
 
     fn read_input<'py>(
@@ -82,17 +97,27 @@ impl Custom {
     }
 
     #[cold]
-    fn fault(&self, error: PyErr, given: &Bound<'_, PyAny>) -> ConversionFault {
-        let py = given.py();
-        let explained = match ffi::call(self.explain.bind(py), [error.value(py), given]) {
-            Ok(explained) => explained,
-            Err(error) => return error.into(),
-        };
-        match explained.extract::<Option<(String, Vec<PathStep>)>>() {
-            Ok(Some((message, steps))) => ConversionFault::value(message).at(steps),
+    fn fault(&self, error: PyErr, given: &Bound<'_, PyAny>, faults_max: usize) -> ConversionFault {
+        match self.explained(&error, given, faults_max) {
+            Ok(Some(fault)) => fault,
             Ok(None) => error.into(),
-            Err(error) => error.into(),
+            Err(second) => second.into(),
         }
+    }
+
+    fn explained(
+        &self,
+        error: &PyErr,
+        given: &Bound<'_, PyAny>,
+        faults_max: usize,
+    ) -> PyResult<Option<ConversionFault>> {
+        let py = given.py();
+        let explained = self.explain.bind(py).call1((error.value(py), given, faults_max))?;
+        let mut faults = Faults::default();
+        for (message, steps) in explained.extract::<Vec<(String, Vec<PathStep>)>>()? {
+            faults.add(Err(ConversionFault::value(message).at(steps)));
+        }
+        Ok(faults.result().err())
     }
 }
 

@@ -5,12 +5,14 @@
 //! the position and the expected type.
 
 mod base64;
+mod check;
 mod custom;
 mod error;
 mod pieces;
 mod read;
 mod write;
 
+pub(crate) use check::{Checked, Faults};
 pub(crate) use error::ConversionFault;
 pub(crate) use pieces::Pieces;
 pub(crate) use read::Input;

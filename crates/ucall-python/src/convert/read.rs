@@ -17,7 +17,7 @@ pub(crate) struct Input<'text, 'scratch, 'py> {
     pub(crate) py: Python<'py>,
     pub(crate) reader: Reader<'text>,
     /// Scratch memory for strings while their escapes are decoded.
-    scratch: &'scratch mut Vec<u8>,
+    pub(super) scratch: &'scratch mut Vec<u8>,
 }
 
 impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
