@@ -195,6 +195,10 @@ BAD_UPGRADES = {
     "another proof": (WRONG_ACCEPT, "switches to another protocol"),
     "no upgrade": (http_reply(b"{}"), "HTTP without an upgrade to WebSocket"),
     "refused": (http_reply(b"who?", status="403 Forbidden"), "HTTP status 403 Forbidden: who?"),
+    "refused until the end": (
+        b"HTTP/1.1 403 Forbidden\r\n\r\nwho?",
+        "HTTP status 403 Forbidden: who?",
+    ),
     "no HTTP": (b"220 mail.example ESMTP\r\n", "HTTP with"),
     "an end": (b"", "closed the connection"),
 }

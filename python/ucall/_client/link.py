@@ -249,12 +249,10 @@ class Link:
             return
         if self._observer:
             self._observer.received(data)
-        if data:
-            messages = self._reader.feed(data)
-        elif (last := self._reader.end()) is not None:
-            messages = [last]
-        else:
+        if not data:
+            self._reader.end()  # Raises the reason of a refused upgrade.
             raise closed_error()
+        messages = self._reader.feed(data)
         if messages and not self._reader.is_upgraded and self._upgrade is not None:
             raise upgrade_error(messages[0])
         with self._turn:
