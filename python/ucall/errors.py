@@ -114,25 +114,41 @@ class HTTPError(ConnectionError):
         reason: The reason phrase (RFC 9112, section 4).
         text: The beginning of the body.
         retry_after_s: The seconds of the header Retry-After; ``None`` without one.
+        location: Where a redirect leads, by the header Location. No client goes there by itself:
+            headers with credentials would go along.
     """
 
     status: int
     reason: str
     text: str
     retry_after_s: int | None
+    location: str | None
 
     def __init__(
-        self, status: int, reason: str = "", text: str = "", retry_after_s: int | None = None
+        self,
+        status: int,
+        reason: str = "",
+        text: str = "",
+        retry_after_s: int | None = None,
+        location: str | None = None,
     ) -> None:
         line = f"HTTP status {status} {reason}".rstrip()
-        super().__init__(f"{line}: {text}" if text else line)
+        detail = text
+        if location is not None:
+            detail = (
+                f"the server redirects to {location}; clients follow no redirects: use that URI"
+            )
+        super().__init__(f"{line}: {detail}" if detail else line)
         self.status = status
         self.reason = reason
         self.text = text
         self.retry_after_s = retry_after_s
+        self.location = location
 
-    def __reduce__(self) -> tuple[type[HTTPError], tuple[int, str, str, int | None]]:
-        return type(self), (self.status, self.reason, self.text, self.retry_after_s)
+    def __reduce__(self) -> tuple[type[HTTPError], tuple[object, ...], dict[str, object]]:
+        # Whether the call may have run is in the state.
+        arguments = self.status, self.reason, self.text, self.retry_after_s, self.location
+        return type(self), arguments, self.__dict__
 
 
 class TimeoutError(builtins.TimeoutError):

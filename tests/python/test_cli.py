@@ -407,6 +407,22 @@ def test_no_connection_and_no_reply() -> None:
         status, out, line = run("echo", "-p", str(server.port))
         assert (status, out, line) == (3, b"", "ucall: HTTP status 502 Bad Gateway: <h1> no</h1>\n")
 
+    def redirect(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(b"", "Location: https://b.example/", status="301 Moved Permanently"))
+
+    def nothing(peer: Peer) -> None:
+        peer.http_request()
+        peer.send(http_reply(b"", status="204 No Content"))
+
+    with scripted(redirect, nothing) as server:
+        status, out, line = run("echo", "-p", str(server.port))
+        assert (status, out) == (3, b"")
+        assert (
+            "HTTP status 301 Moved Permanently: the server redirects to https://b.example/" in line
+        )
+        assert "HTTP status 204 without a reply" in run("echo", "-p", str(server.port))[2]
+
 
 def test_a_closed_output_pipe() -> None:
     def long(peer: Peer) -> None:

@@ -6,12 +6,14 @@ import gc
 import inspect
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -250,6 +252,13 @@ def test_timeouts(client: Any, held: list[threading.Event]) -> None:
 def test_invalid_timeouts_are_rejected(client: Any, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):
         client.with_options(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [(1, 2), "5", True, timedelta(seconds=1)])
+def test_a_timeout_is_one_number(timeout: Any, new_client: NewClient) -> None:
+    expected = f"timeout: expected seconds or None, got {timeout!r}; one number limits a call as a"
+    with pytest.raises(TypeError, match=re.escape(expected)):
+        new_client(timeout=timeout)
 
 
 def test_options_make_another_client_on_the_same_connections(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import select
 import socket
 import threading
@@ -178,6 +179,38 @@ def test_html_pages_instead_of_replies(new_client: NewClient) -> None:
         new_client(port=server.port).sum(1, 2)
 
 
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+def test_a_redirect_says_where_it_leads(scheme: str, new_client: NewClient) -> None:
+    to = "https://example.org/rpc"
+    page = http_reply(b"<h1>Moved</h1>", f"location: {to} ", status="308 Permanent Redirect")
+    with (
+        scripted(once(page)) as server,
+        pytest.raises(ucall.HTTPError) as raised,
+        new_client(f"{scheme}://127.0.0.1:{server.port}") as client,
+    ):
+        client.sum(1, 2)
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert str(error) == (
+        f"HTTP status 308 Permanent Redirect: the server redirects to {to}; clients follow no "
+        "redirects: use that URI"
+    )
+    assert (error.status, error.location, error.text) == (308, to, "<h1>Moved</h1>")
+    assert error.may_have_run is (scheme == "http")
+    plain = http_reply(b"none", "Location: /elsewhere", status="404 Not Found")
+    with scripted(once(plain)) as server, pytest.raises(ucall.HTTPError, match=r"Found: none$"):
+        new_client(port=server.port).sum(1, 2)
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "200 OK"])
+def test_a_status_without_a_reply_says_so(status: str, new_client: NewClient) -> None:
+    expected = f"^HTTP status {status[:3]} without a reply, .*check that the address and its path"
+    with scripted(once(http_reply(b"", status=status))) as server:
+        client = new_client(port=server.port)
+        with pytest.raises(ucall.ConnectionError, match=expected):
+            client.sum(1, 2)
+        client.notify("sum", 1, 2)
+
+
 def test_an_error_with_a_status_is_an_error_of_the_call(new_client: NewClient) -> None:
     body = b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"bad"},"id":null}'
     reply = http_reply(body, status="400 Bad Request")
@@ -187,7 +220,7 @@ def test_an_error_with_a_status_is_an_error_of_the_call(new_client: NewClient) -
 
 @pytest.mark.parametrize(
     "body",
-    [result(5, id=2), result(5, id="1"), result(5, id=None), result(5, id=[1]), b"[]", b""],
+    [result(5, id=2), result(5, id="1"), result(5, id=None), result(5, id=[1]), b"[]"],
 )
 def test_replies_with_another_id_are_refused(body: bytes, new_client: NewClient) -> None:
     with scripted(answering(lambda _: body)) as server:

@@ -68,9 +68,7 @@ class Options:
         headers: Mapping[str, str],
         id: int | str | None = None,
     ) -> None:
-        if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
-            most = f"at most {threading.TIMEOUT_MAX:.0f}"
-            raise ValueError(f"timeout: expected seconds above 0, {most}, or None, got {timeout!r}")
+        _check_timeout(timeout)
         if isinstance(id, bool) or not isinstance(id, int | str | None):
             raise TypeError(f"id: expected int or str, got {type(id).__name__}")
         if id is not None and address.is_udp:
@@ -208,6 +206,19 @@ class BalancedOptions(Options):
 
     def _head(self) -> None:
         return None
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not hasattr(timeout, "__float__"):
+        raise TypeError(
+            f"timeout: expected seconds or None, got {timeout!r}; one number limits a call as a "
+            "whole, connecting and reading included"
+        )
+    if not 0 < timeout <= threading.TIMEOUT_MAX:  # type: ignore[operator]
+        most = f"at most {threading.TIMEOUT_MAX:.0f}"
+        raise ValueError(f"timeout: expected seconds above 0, {most}, or None, got {timeout!r}")
 
 
 def _with_deadline(headers: Mapping[str, str], timeout: float | None) -> Mapping[str, str]:

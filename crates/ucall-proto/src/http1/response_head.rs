@@ -28,6 +28,8 @@ pub struct ResponseHead {
     pub websocket_accept: Option<Vec<u8>>,
     /// `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is ignored.
     pub retry_after_s: Option<u64>,
+    /// `Location` of a redirect (RFC 9110, section 10.2.2).
+    pub location: Option<String>,
 }
 
 /// The length of a response's body.
@@ -84,6 +86,10 @@ pub fn parse_response_head(
         200..300 => String::new(),
         _ => response.reason.unwrap_or_default().to_owned(),
     };
+    let location = match status {
+        300..400 => value_of(response.headers, "location"),
+        _ => None,
+    };
     let keeps_alive = keeps_alive && body != ResponseBodyLength::UntilClose;
     Ok(Some(ResponseHead {
         len,
@@ -94,6 +100,7 @@ pub fn parse_response_head(
         has_events: fields.has_events,
         websocket_accept: fields.websocket_accept,
         retry_after_s: fields.retry_after_s,
+        location,
     }))
 }
 
@@ -164,6 +171,13 @@ impl Fields {
             (false, None) => Ok(ResponseBodyLength::UntilClose),
         }
     }
+}
+
+/// The value of the first header of a name.
+#[cold]
+fn value_of(headers: &[Header<'_>], name: &str) -> Option<String> {
+    let found = headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+    Some(String::from_utf8_lossy(found.value.trim_ascii()).into_owned())
 }
 
 /// Parses a number of digits only.

@@ -34,7 +34,15 @@ pub(super) enum ClientFault {
     /// The server violates the protocol; the text is a clause.
     Protocol(String),
     /// An HTTP status other than success, without a JSON-RPC document.
-    Http { status: u16, reason: String, text: String, retry_after_s: Option<u64> },
+    Http {
+        status: u16,
+        reason: String,
+        text: String,
+        retry_after_s: Option<u64>,
+        location: Option<String>,
+    },
+    /// A status of success without a body, as notifications get.
+    NoReply { status: u16 },
     /// The frames of the server violate WebSocket; the text says what was expected.
     WebSocket(String),
     /// The server sent a Close frame.
@@ -55,8 +63,8 @@ impl ClientFault {
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
         let message = match self {
             Self::TimedOut => return raise(py, &TIMEOUT_ERROR, self.message()),
-            Self::Http { status, reason, text, retry_after_s } => {
-                return http_error(py, (status, reason, text, retry_after_s));
+            Self::Http { status, reason, text, retry_after_s, location } => {
+                return http_error(py, (status, reason, text, retry_after_s, location));
             }
             _ => self.message(),
         };
@@ -93,6 +101,10 @@ impl ClientFault {
                 format!("the server closed the WebSocket: {code} {reason}").trim_end().to_owned()
             }
             Self::Http { status, .. } => format!("HTTP status {status}"),
+            Self::NoReply { status } => format!(
+                "HTTP status {status} without a reply, which only notifications get: check that \
+                 the address and its path are those of a JSON-RPC server"
+            ),
             Self::WrongReply => "the server replied to another request".to_owned(),
         }
     }
@@ -128,7 +140,9 @@ fn raise(py: Python<'_>, class: &'static Imported<PyType>, message: String) -> P
     }
 }
 
-fn http_error(py: Python<'_>, arguments: (u16, String, String, Option<u64>)) -> PyErr {
+type HttpErrorArguments = (u16, String, String, Option<u64>, Option<String>);
+
+fn http_error(py: Python<'_>, arguments: HttpErrorArguments) -> PyErr {
     match HTTP_ERROR.get(py) {
         Ok(class) => PyErr::from_type(class.clone(), arguments),
         Err(error) => error,

@@ -46,6 +46,8 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
     /// The seconds of its `Retry-After`.
     pub(super) retry_after_s: Option<u64>,
+    /// The `Location` of a redirect.
+    pub(super) location: Option<String>,
     /// Whether it is the end of a body of events, without a document.
     pub(super) ends_events: bool,
 }
@@ -299,6 +301,7 @@ impl Parser {
             reason: head.reason,
             body,
             retry_after_s: head.retry_after_s,
+            location: head.location,
             ends_events: false,
         };
         self.keeps_alive = head.keeps_alive;

@@ -27,7 +27,7 @@ impl Received {
     /// Parses a message. The body of an HTTP reply is no notification, and without JSON-RPC in it,
     /// an error status becomes the error.
     pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
-        let Message { status, reason, body, retry_after_s, .. } = message;
+        let Message { status, reason, body, retry_after_s, location, .. } = message;
         let (text, is_success) = (Bytes::from(body), matches!(status, 0 | 200..300));
         if is_success && text.trim_ascii().is_empty() {
             return Ok(Self::reply(status, text, Content::Nothing));
@@ -43,7 +43,7 @@ impl Received {
         let text = ClientFault::excerpt(&text);
         match is_success {
             true => Err(ClientFault::Protocol(format!("{text:?}"))),
-            false => Err(ClientFault::Http { status, reason, text, retry_after_s }),
+            false => Err(ClientFault::Http { status, reason, text, retry_after_s, location }),
         }
     }
 
@@ -97,9 +97,12 @@ impl Reply {
             (Content::Batch, Expected::Batch) => true,
             _ => false,
         };
-        match fits {
-            true => Ok(()),
-            false => Err(ClientFault::WrongReply.into_error(py)),
+        match (fits, &self.content) {
+            (true, _) => Ok(()),
+            (false, Content::Nothing) => {
+                Err(ClientFault::NoReply { status: self.status }.into_error(py))
+            }
+            (false, _) => Err(ClientFault::WrongReply.into_error(py)),
         }
     }
 
