@@ -109,7 +109,8 @@ class Encoder:
             return functools.partial(self._by_serializer, fields.serializer(kind))
         if fields.hold_only_plain(kind, self._registered):
             return self._by_msgspec
-        return fields.of_struct if hasattr(kind, "__struct_fields__") else fields.of_object
+        is_struct = hasattr(kind, "__struct_fields__")
+        return fields.of_struct if is_struct else fields.of_objects(kind)
 
     def _by_msgspec(self, value: Any) -> object:
         """Encodes by msgspec; parts of other types by this encoder."""

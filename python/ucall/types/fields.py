@@ -9,7 +9,7 @@ import enum
 import types
 import typing
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ucall.types.aliases import resolve_alias
@@ -17,7 +17,7 @@ from ucall.types.annotations import is_pydantic
 from ucall.types.classes import Part, is_built_alike, sort_of, walk
 from ucall.types.messages import UnsupportedType
 
-__all__ = ["hold_only_plain", "of_object", "of_struct", "serializer"]
+__all__ = ["hold_only_plain", "of_objects", "of_struct", "serializer"]
 
 #: Classes whose objects contain no others, and containers, whose items have annotations.
 _PLAIN = (
@@ -97,14 +97,22 @@ def _with_derived(kind: type) -> Iterator[type]:
         yield from _with_derived(derived)
 
 
-def of_object(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass or of an attrs class, which keeps private ones to itself."""
-    attributes = getattr(value, "__attrs_attrs__", None)
+def of_objects(kind: Any) -> Callable[[Any], dict[str, Any]]:
+    """What returns the fields of a dataclass or of an attrs class, which keeps private ones to
+    itself."""
+    attributes = getattr(kind, "__attrs_attrs__", None)
     if attributes is None:
-        names = [field.name for field in dataclasses.fields(value)]
+        names = [field.name for field in dataclasses.fields(kind)]
     else:
         names = [it.name for it in attributes if not it.name.startswith("_")]
-    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+    def fields_of(value: Any) -> dict[str, Any]:
+        try:
+            return {name: getattr(value, name) for name in names}
+        except AttributeError:
+            return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+    return fields_of
 
 
 def of_struct(value: Any) -> object:
