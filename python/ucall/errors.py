@@ -89,11 +89,14 @@ class EngineError(OSError):
     """
 
 
-class NoChannelError(RuntimeError):
+class NoChannelError(RPCError, RuntimeError):
     """The client cannot take messages of the server: it called over HTTP.
 
-    Messages that answer no call need a WebSocket or raw TCP.
+    Messages that answer no call need a WebSocket or raw TCP. The client gets the error if the
+    function does not catch it, and the server logs it.
     """
+
+    code = -32600
 
 
 class ConnectionError(builtins.ConnectionError):

@@ -193,7 +193,22 @@ def test_http_has_no_channel(serve_once: Serve) -> None:
     with Wire(server.port) as wire:
         wire.send(http(request("attempt")))
         assert b'"result":null' in wire.reply()[2]
-    assert raised == ["messages of the server need a WebSocket or raw TCP"] * 3
+    reason = "messages of the server need a WebSocket or raw TCP: call over one of them"
+    assert raised == [f"{reason} [-32600]"] * 3
+
+
+def test_a_client_without_a_channel_learns_what_to_use(
+    serve_once: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def build(ctx: ucall.Context) -> None:
+        ctx.notify("step")
+
+    server = serve_once(build)
+    with Wire(server.port) as wire:
+        wire.send(http(request("build")))
+        error = json.loads(wire.reply()[2])["error"]
+    assert error["code"] == -32600 and "WebSocket or raw TCP" in error["message"]
+    assert "build raised" in caplog.text and "NoChannelError" in caplog.text
 
 
 def test_wrong_arguments(serve_once: Serve) -> None:

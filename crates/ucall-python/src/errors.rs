@@ -18,11 +18,20 @@ create_exception!(
 pub(crate) struct Errors {
     /// `ucall.errors.find_rpc_error`
     find: Py<PyAny>,
+    /// `ucall.errors.NoChannelError`
+    no_channel: Py<PyAny>,
 }
 
 impl Errors {
     pub(crate) fn import(py: Python<'_>) -> PyResult<Self> {
-        Ok(Self { find: py.import("ucall.errors")?.getattr("find_rpc_error")?.unbind() })
+        let module = py.import("ucall.errors")?;
+        let member = |name| module.getattr(name).map(Bound::unbind);
+        Ok(Self { find: member("find_rpc_error")?, no_channel: member("NoChannelError")? })
+    }
+
+    /// Whether an error for the caller is logged, because the program may be wrong as well.
+    pub(crate) fn is_logged(&self, error: &Bound<'_, PyAny>) -> bool {
+        error.is_instance(self.no_channel.bind(error.py())).unwrap_or(false)
     }
 
     /// The `ucall.RPCError` that the exception is, or is a group of. The client gets it as it is.

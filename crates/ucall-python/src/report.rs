@@ -126,12 +126,20 @@ impl Report {
         if error.is_instance_of::<Unwritable>(py) {
             return self.invalid(py, procedure, &error.value(py).to_string());
         }
+        let mut is_logged = false;
         let failed = match self.errors.for_caller(py, &error) {
             Ok(None) => return self.internal(py, procedure, &error),
-            Ok(Some(found)) => errors::reply_with(&found, len_max, procedure.encode.bind(py)),
+            Ok(Some(found)) => {
+                is_logged = self.errors.is_logged(&found);
+                errors::reply_with(&found, len_max, procedure.encode.bind(py))
+            }
             Err(second) => Err(second.into()),
         };
         match failed {
+            Ok(reply) if is_logged => {
+                let line = format!("{} raised", procedure.name);
+                (reply, self.log.error(py, &line, Some(&error)))
+            }
             Ok(reply) => (reply, Ok(())),
             Err(ConversionFault::Raised(second)) => self.internal(py, procedure, &second),
             Err(fault) => self.unwritable(py, procedure, "data", fault, len_max),

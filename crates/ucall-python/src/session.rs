@@ -138,7 +138,7 @@ impl Channel {
 /// `ucall.NoChannelError`.
 pub(crate) fn no_channel(py: Python<'_>) -> PyResult<PyErr> {
     let class = py.import("ucall.errors")?.getattr("NoChannelError")?;
-    let reason = "messages of the server need a WebSocket or raw TCP";
+    let reason = "messages of the server need a WebSocket or raw TCP: call over one of them";
     Ok(PyErr::from_value(class.call1((reason,))?))
 }
 
