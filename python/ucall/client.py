@@ -112,8 +112,9 @@ class Client(ClientBase):
         broker_options: Mapping[str, Any] | None = None,
         _observer: Observer | None = None,
     ) -> None:
+        arguments = dict(locals())
         target = target_of(uri, port, server_hostname)
-        super().__init__(target, timeout, headers, max_image_pixels, trace)
+        super().__init__(target, timeout, headers, max_image_pixels, trace, arguments)
         address = self._options.address
         context = context_for(address, verify, cert)
         group = group_of(target, broker_options, max_reply_bytes)

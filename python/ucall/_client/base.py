@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
@@ -100,6 +101,14 @@ def check_channel_options(
         raise ValueError("reconnect: HTTP has no connection to keep; use ws:// or tcp://")
 
 
+#: Of the local names of a constructor, those that are no arguments.
+_IMPLICIT = {"self", "__class__"}
+#: The attributes of a client that a pickled one makes anew.
+_ATTRIBUTES = frozenset(
+    ["_arguments", "_ids", "_image_pixels_max", "_options", "_pool", "_spans", "_target"]
+)
+
+
 class ClientBase:
     """A client without its connections."""
 
@@ -112,7 +121,10 @@ class ClientBase:
         headers: Mapping[str, str] | None,
         max_image_pixels: int,
         trace: bool,
+        arguments: dict[str, Any],
     ) -> None:
+        #: Those of the constructor of `Client`, by name.
+        self._arguments = {name: arguments[name] for name in arguments if name not in _IMPLICIT}
         self._target = target
         address = target if isinstance(target, Address) else target.first
         self._spans: ClientSpans | None = None
@@ -160,6 +172,15 @@ class ClientBase:
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.Client of {self._target}>"
 
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """Pickles the address and the options, `with_options` included, without connections."""
+        options, arguments = self._options, self._arguments
+        if not isinstance(arguments["verify"], bool | str | os.PathLike):
+            raise TypeError("verify: an ssl.SSLContext cannot be pickled; give the path of a file")
+        arguments = {**arguments, "timeout": options.timeout, "headers": options.headers}
+        added = {name: value for name, value in self.__dict__.items() if name not in _ATTRIBUTES}
+        return _restore, (type(self), arguments, options.changes, added)
+
     def _new_id(self) -> int | str:
         return next(self._ids) if self._options.id is None else self._options.id
 
@@ -180,3 +201,19 @@ class ClientBase:
             span, request = self._spans.add_to(request)
         written = self._options.writer.document(request, request["id"])
         return written, request["id"], nullcontext() if span is None else span
+
+
+def _restore(
+    kind: type[ClientBase],
+    arguments: dict[str, Any],
+    changes: dict[str, Any],
+    added: dict[str, Any],
+) -> ClientBase:
+    """A client that was pickled. The constructor of a derived class is not called, since its
+    arguments are not known; the attributes that it has set are."""
+    made = object.__new__(kind)
+    made.__dict__.update(added)
+    [ours] = (it for it in kind.__mro__ if ClientBase in it.__bases__)
+    construct: Callable[..., None] = ours.__init__  # type: ignore[misc]
+    construct(made, **arguments)
+    return made.with_options(**changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from ucall import _core
 from ucall._client.address import Address
@@ -135,6 +135,11 @@ class Options:
                 raise ValueError(f"{name}: is for a client with several addresses")
         return Options(self.address, *self._merged(timeout, headers, id))
 
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What `changed` gets for these options that the constructor of a client does not take."""
+        return {"id": self.id}
+
     def _merged(
         self,
         timeout: float | Unchanged | None,
@@ -199,6 +204,12 @@ class BalancedOptions(Options):
             if isinstance(key, Unchanged)
             else key,
         )
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """See `Options.changes`."""
+        key = None if self.key is None else self.key.decode()
+        return {**super().changes, "idempotent": self.idempotent, "key": key}
 
     def at(self, address: Address, timeout: float | None) -> Options:
         """The options of an attempt at one address, with the time that is left."""

@@ -85,10 +85,11 @@ class Client(ClientBase):
         server_hostname: str | None = None,
         broker_options: Mapping[str, Any] | None = None,
     ) -> None:
+        arguments = dict(locals())
         if max_connections < 1:
             raise ValueError(f"max_connections: expected 1 or more, got {max_connections}")
         target = target_of(uri, port, server_hostname)
-        super().__init__(target, timeout, headers, max_image_pixels, trace)
+        super().__init__(target, timeout, headers, max_image_pixels, trace, arguments)
         address = self._options.address
         context = context_for(address, verify, cert)
         group = group_of(target, broker_options, max_reply_bytes)
