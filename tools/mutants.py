@@ -13,6 +13,7 @@ is built and run: each mutant must still apply, and its test exist. Standard lib
 """
 
 import argparse
+import ast
 import os
 import re
 import shutil
@@ -87,6 +88,11 @@ class Mutant:
             yield f"`before` is {count} times in {self.file}, not once"
         if self.before == self.after:
             yield "`after` equals `before`"
+        if self.file.endswith(".py"):
+            try:
+                ast.parse(text.replace(self.before, self.after))
+            except SyntaxError as error:
+                yield f"`after` is no Python: {error}"
         if self.runner not in FAILED:
             yield f"`test` begins with {self.runner}, not with {' or '.join(FAILED)}"
         elif not self._has_test():
