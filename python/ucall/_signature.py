@@ -12,11 +12,12 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucall._core import Context
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import Takes, describe_annotation, metadata_of
+from ucall.types.classes import hints_of, required_keys, sort_of
 from ucall.types.markers import check_default, has_own_default
 from ucall.types.messages import UnsupportedType, type_name
 
@@ -26,8 +27,9 @@ if sys.version_info >= (3, 14):
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-Parameter: TypeAlias = tuple[str, int, Takes, bool, object]
-"""Name, kind (see `inspect.Parameter`), type, whether it has a default, and the default."""
+Parameter: TypeAlias = tuple[str, int, Takes | list[tuple[str, Takes]], bool, object]
+"""Name, kind (see `inspect.Parameter`), type, whether it has a default, and the default. Of a
+``**kwargs`` that takes certain keys, the types by their names."""
 
 
 def describe(
@@ -51,13 +53,73 @@ def describe(
         TypeError: The function cannot be served; the message names it and the parameter.
     """
     try:
-        signature = inspect_signature(function)
+        parameters = parameters_of(function, hints)
     except ValueError:
         return None
-    return [
-        _describe_parameter(parameter, hints, name, registry, item_of)
-        for parameter in signature.parameters.values()
+    except UnsupportedType as unsupported:
+        raise TypeError(f"{name}: {unsupported}") from None
+    described = [
+        _describe_parameter(parameter, registry, name, item_of) for parameter in parameters
     ]
+    optional = [it for it in described if it[4] is _ABSENT]
+    if not optional:
+        return described
+    keys: list[tuple[str, Any]] = [(named, takes) for named, _, takes, _, _ in optional]
+    kind = int(inspect.Parameter.VAR_KEYWORD)
+    return [*(it for it in described if it[4] is not _ABSENT), ("", kind, keys, False, None)]
+
+
+_ABSENT = object()
+"""The default of a key that need not be given: it is not passed."""
+
+
+def parameters_of(
+    function: Callable[..., object], hints: dict[str, object]
+) -> list[inspect.Parameter]:
+    """The parameters, with their evaluated annotations. Those that a ``**kwargs`` takes by
+    ``Unpack[TypedDict]`` are keyword-only ones in its place.
+
+    Raises:
+        ValueError: It is a builtin without a signature.
+        UnsupportedType: It unpacks something else, or a key that is a parameter, too.
+    """
+    found: list[inspect.Parameter] = []
+    for parameter in inspect_signature(function).parameters.values():
+        annotation = hints.get(parameter.name, parameter.annotation)
+        if getattr(typing.get_origin(annotation), "__name__", "") == "Unpack":
+            found += _keys_of(annotation, parameter, {it.name for it in found})
+        else:
+            found.append(parameter.replace(annotation=annotation))
+    return found
+
+
+def _keys_of(
+    annotation: Any, parameter: inspect.Parameter, taken: set[str]
+) -> list[inspect.Parameter]:
+    (kind,) = typing.get_args(annotation)
+    if sort_of(typing.get_origin(kind) or kind) != "typeddict":
+        raise UnsupportedType(f"parameter {parameter.name!r}: {type_name(annotation)}")
+    required = required_keys(typing.get_origin(kind) or kind)
+    hints = hints_of(kind)
+    for key in hints:
+        if key in taken or not key.isidentifier():
+            problem = f"parameter {parameter.name!r}: {type_name(annotation)}"
+            reason = "is a parameter, too" if key in taken else "is no name"
+            raise UnsupportedType(problem, f"its key {key!r} {reason}")
+    return [
+        inspect.Parameter(
+            key,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if key in required else _ABSENT,
+            annotation=hint,
+        )
+        for key, hint in hints.items()
+    ]
+
+
+def is_absent(parameter: inspect.Parameter) -> bool:
+    """Whether it is a key that is not passed unless it is given."""
+    return parameter.default is _ABSENT
 
 
 def inspect_signature(function: Callable[..., object]) -> inspect.Signature:
@@ -235,19 +297,16 @@ def _enclosing_names(function: Callable[..., object]) -> dict[str, object]:
 
 def _describe_parameter(
     parameter: inspect.Parameter,
-    hints: dict[str, object],
-    name: str,
     registry: TypeRegistry,
+    name: str,
     item_of: Callable[[object], object] | None,
 ) -> Parameter:
-    annotation = hints.get(parameter.name, parameter.annotation)
+    annotation = parameter.annotation
     try:
         if item_of is not None:
             annotation = item_of(annotation)
         if resolve_alias(annotation) is Context:
             return parameter.name, int(parameter.kind), "context", True, None
-        if getattr(typing.get_origin(annotation), "__name__", "") == "Unpack":
-            raise UnsupportedType(type_name(annotation), "write its keys as parameters")
         _check_default(parameter, annotation)
         takes = describe_annotation(annotation, registry)
     except UnsupportedType as unsupported:

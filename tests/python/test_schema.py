@@ -215,6 +215,9 @@ def test_required_params_that_can_be_passed_in_one_way_decide():
     assert _method(by_name).passing == "by-name"
     assert _method(among_the_rest).passing == "by-position"
     assert _method(with_context).passing == "either"
+    # The others cannot be passed in that way.
+    listed = [_method(it).params for it in (by_position, by_name, among_the_rest)]
+    assert [[param.name for param in params] for params in listed] == [["a"], ["a"], ["a"]]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import (  # noqa: UP035
     Dict,
     List,
     Optional,
+    Required,
     TypedDict,
     Union,
     Unpack,
@@ -22,12 +23,16 @@ import msgspec
 import pydantic
 import pytest
 
-from ucall import Server, _signature
+from harness import Wire
+from ucall import Context, Server, _signature
+from ucall.schema import describe
 from ucall.types.annotations import Takes
 from ucall.types.registry import TypeRegistry
 
 if TYPE_CHECKING:
     from decimal import Decimal
+
+ConnectTo = Callable[..., Wire]
 
 
 def _described(function):
@@ -138,8 +143,10 @@ def test_a_function_without_a_name_needs_one(function: Any) -> None:
         Server(port=0).add(function)
 
 
-class Options(TypedDict):
-    limit: int
+class Options(TypedDict, total=False):
+    size: Required[int]
+    names: list[str]
+    colour: str
 
 
 class Query(type(pydantic.Field())):  # type: ignore[misc]
@@ -177,8 +184,45 @@ def test_a_default_in_metadata_is_refused() -> None:
         Server(port=0).add(search)
 
 
-def test_unpacked_keywords_are_refused_with_a_remedy() -> None:
-    def search(**options: Unpack[Options]) -> None: ...
+def test_unpacked_keywords_are_parameters(connect_to: ConnectTo) -> None:
+    def search(text: str, *more: str, **options: Unpack[Options]) -> list[Any]:
+        return [text, options]
 
-    with pytest.raises(TypeError, match=r"parameter 'options': .* write its keys as parameters"):
+    async def later(ctx: Context, *, limit: int = 3, **options: Unpack[Options]) -> list[Any]:
+        return [limit, options]
+
+    wire = connect_to(search, later)
+    every = {"size": 1, "names": ["a"], "colour": "red"}
+    assert wire.result("search", {"text": "x", **every}) == ["x", every]
+    assert wire.result("search", {"text": "x", "size": 1}) == ["x", {"size": 1}]
+    assert wire.result("later", {"names": [], "size": 2}) == [3, {"names": [], "size": 2}]
+    wrong = {"text": 1, "names": ["a", 1], "shape": 1}
+    assert wire.error("search", wrong)["data"].split("\n") == [
+        "params.text: expected str, got int",
+        "params.names[1]: expected str, got int",
+        "params.shape: unexpected, expected text, size, names, colour",
+        "params.size: missing, expected int",
+    ]
+    assert wire.error("search", ["x"])["data"] == "params.size: missing, expected int"
+    server = Server(port=0)
+    server.add(search)
+    (method,) = describe(server).methods
+    assert [(it.name, it.is_required) for it in method.params or ()] == [
+        ("text", True), ("size", True), ("names", False), ("colour", False)
+    ]  # fmt: skip
+    assert method.passing == "by-name"
+
+
+@pytest.mark.parametrize(
+    ("unpacked", "problem"),
+    [
+        (Unpack[Options], "its key 'size' is a parameter, too"),
+        (Unpack[int], "cannot be served"),  # type: ignore[misc]
+        (Unpack[TypedDict("Odd", {"a b": int})], "its key 'a b' is no name"),  # type: ignore[misc]
+    ],
+)
+def test_unpacked_keywords_that_are_no_parameters_are_refused(unpacked: Any, problem: str) -> None:
+    def search(size: int, **options: unpacked) -> None: ...
+
+    with pytest.raises(TypeError, match=f"search: parameter 'options': .*{problem}"):
         Server(port=0).add(search)

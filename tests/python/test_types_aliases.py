@@ -48,6 +48,8 @@ type Asked = ucall.Context
 type Many[*Ts] = tuple[*Ts]
 type Tree = list[Tree]
 type Json = dict[str, Json] | list[Json] | str
+type Nested[T] = list[Nested[T]] | T
+type Stacked = list[Stacked] | np.ndarray
 type Self = Self
 type Lost = list[Nowhere]  # noqa: F821
 Count = NewType("Count", Id)
@@ -94,9 +96,8 @@ def test_decoders_build_aliased_types(annotation: Any) -> None:
 @pytest.mark.parametrize(
     ("annotation", "problem"),
     [
-        (Tree, "Tree cannot be served: it is recursive; use Any for the inner part"),
-        (Json, "Json cannot be served: it is recursive; use Any for the inner part"),
-        (Self, "Self cannot be served: it is recursive; use Any for the inner part"),
+        (Self, "Self cannot be served: it is recursive without end; use Any for the inner part"),
+        (Stacked, "numpy.ndarray"),
         (Lost, "Lost cannot be served: it refers to an unknown name: name 'Nowhere' is not"),
         (list[Objects], "object"),
         (Same[complex], "complex cannot be served"),
@@ -137,6 +138,20 @@ def test_aliases_are_served_as_their_values(connect_to: ConnectTo) -> None:
     assert wire.error("positive", ["1"])["data"] == "params.a: expected int, got str"
     assert wire.result("mean", [[1, 2]]) == 1.5
     assert wire.result("pair", [[1, "a"]]) == [1, "a"]
+
+
+def test_recursive_aliases_are_built_by_pydantic(connect_to: ConnectTo) -> None:
+    def tree(a: Tree, b: Json = "", c: Nested[int] = 0) -> list[Any]:
+        return [a, b, c]
+
+    wire = connect_to(tree)
+    assert wire.result("tree", [[[], [[]]], {"a": ["b"]}, [1, [2]]]) == [
+        [[], [[]]],
+        {"a": ["b"]},
+        [1, [2]],
+    ]
+    for params in ([[[], 1]], [[], 5], [[], "", ["x"]]):
+        assert wire.error("tree", params)["code"] == -32602
 
 
 def test_models_may_be_recursive(connect_to: ConnectTo) -> None:

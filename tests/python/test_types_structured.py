@@ -17,7 +17,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import numpy
+import pydantic
 import pytest
+from typing_extensions import TypeAliasType
 
 import ucall
 from harness import Wire
@@ -248,6 +250,47 @@ def test_numbers_out_of_range_are_named(
     wire.send(f'{{"jsonrpc":"2.0","id":1,"method":"echo","params":[{text}]}}'.encode())
     error = json.loads(wire.line())["error"]
     assert (error["code"], error.get("data")) == (-32602, "params.a" + problem)
+
+
+# The form of ``type Json = …`` before Python 3.12.
+Json = TypeAliasType("Json", dict[str, "Json"] | list["Json"] | str | float | bool | None)
+Deep = TypeAliasType("Deep", list["Deep"] | int)
+
+
+@dataclass
+class Document:
+    body: Json
+    more: pydantic.JsonValue = None
+
+
+def test_recursive_names_are_built_by_pydantic(connect_to: ConnectTo) -> None:
+    def deep(a: Deep, b: Json = None) -> list[Any]:
+        return [a, b]
+
+    def write(document: Document) -> Document:
+        return document
+
+    wire = connect_to(deep, write)
+    assert wire.result("deep", [[1, [[2]], []], {"a": [None, 1.5]}]) == [
+        [1, [[2]], []],
+        {"a": [None, 1.5]},
+    ]
+    error = wire.error("deep", [[1, [["x"]]]])
+    assert error["code"] == -32602
+    assert (
+        error["data"]
+        == "params.a[1][0][0]: expected list, got str\nparams.a[1][0][0]: expected int, got str"
+    )
+    given = {"body": [{"a": ["b", True]}], "more": {"c": 1}}
+    assert wire.result("write", [given]) == given
+
+
+def test_recursive_names_with_parts_that_pydantic_does_not_check_are_refused() -> None:
+    counts = TypeAliasType("counts", list["counts"] | Age)
+    arrays = TypeAliasType("arrays", list["arrays"] | numpy.ndarray)
+    for annotation in (counts, arrays):
+        with pytest.raises(TypeError, match=r"thing: parameter 'a': .* cannot be served: "):
+            ucall.Server(port=0).add(serving(annotation), name="thing")
 
 
 def test_a_missing_param_names_its_type(connect_to: ConnectTo) -> None:

@@ -211,7 +211,7 @@ impl<'py> Arguments<'py> {
         key: &[u8],
         input: &mut Input<'_, '_, 'py>,
     ) -> Filled {
-        let Some(convert) = &signature.extra else {
+        let Some(convert) = signature.extra.as_ref().and_then(|extra| extra.of(key)) else {
             return Err(signature.unexpected(key).at_key(key));
         };
         let py = input.py;
@@ -281,7 +281,7 @@ fn call_as_given<'py>(
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let signature = Signature {
         rest: Some(crate::convert::Convert::Any),
-        extra: Some(crate::convert::Convert::Any),
+        extra: Some(crate::procedure::Extra::Any(crate::convert::Convert::Any)),
         ..Signature::default()
     };
     let mut arguments = Arguments::new(&signature, None);

@@ -1,7 +1,7 @@
 //! What is wrong with params that do not match a signature.
 
 use crate::convert::{Checked, ConversionFault, Faults, Input};
-use crate::procedure::{Param, Signature};
+use crate::procedure::{Extra, Param, Signature};
 
 /// An error names at most this many parameters.
 const NAMES_MAX: usize = 10;
@@ -44,7 +44,8 @@ fn check_by_name(
         let known =
             found.and_then(|index| signature.params.get(index).zip(is_given.get_mut(index)));
         let name = key.unescaped();
-        let checked = match (known, &signature.extra) {
+        let extra = signature.extra.as_ref().and_then(|extra| extra.of(&name));
+        let checked = match (known, extra) {
             (Some((param, is_given)), _) => {
                 *is_given = true;
                 input.check(&param.convert)
@@ -110,8 +111,9 @@ impl Signature {
                 "unexpected, expected by position only, in an array of params",
             );
         }
-        let by_name = self.params.iter().filter(|param| param.by_name);
-        let names: Vec<&str> = by_name.map(|param| &*param.name).take(NAMES_MAX).collect();
+        let by_name = self.params.iter().filter(|param| param.by_name).map(|param| &*param.name);
+        let keys = self.extra.iter().flat_map(Extra::names);
+        let names: Vec<&str> = by_name.chain(keys).take(NAMES_MAX).collect();
         match names.len() {
             0 => too_many(self.positional_params()),
             _ => ConversionFault::value(format!("unexpected, expected {}", names.join(", "))),

@@ -205,12 +205,42 @@ pub(crate) struct Signature {
     pub(crate) positional: usize,
     /// The type of `*args`.
     pub(crate) rest: Option<Convert>,
-    /// The type of `**kwargs`.
-    pub(crate) extra: Option<Convert>,
+    /// The types of `**kwargs`.
+    pub(crate) extra: Option<Extra>,
     /// The names of the keyword-only ones, in order; `None` without any.
     pub(crate) names: Option<Py<PyTuple>>,
     /// The slot of the call's `ucall.Context`.
     pub(crate) context: Option<usize>,
+}
+
+/// The types of `**kwargs`.
+#[derive(Debug)]
+pub(crate) enum Extra {
+    /// The type of all values.
+    Any(Convert),
+    /// The keys that are taken, each with its type: `**kwargs: Unpack[TypedDict]`.
+    Keys(Vec<(String, Convert)>),
+}
+
+impl Extra {
+    /// The type of the value of a key, if that is taken.
+    pub(crate) fn of(&self, key: &[u8]) -> Option<&Convert> {
+        match self {
+            Self::Any(convert) => Some(convert),
+            Self::Keys(keys) => {
+                keys.iter().find(|(name, _)| name.as_bytes() == key).map(|(_, convert)| convert)
+            }
+        }
+    }
+
+    /// The names of the keys, if they are known.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let keys = match self {
+            Self::Any(_) => &[][..],
+            Self::Keys(keys) => keys,
+        };
+        keys.iter().map(|(name, _)| name.as_str())
+    }
 }
 
 /// One named parameter.
@@ -265,6 +295,14 @@ impl Signature {
     }
 
     fn add(&mut self, (name, kind, takes, optional, default): Description<'_>) -> PyResult<()> {
+        if let Ok(keys) = takes.cast::<PyList>() {
+            let keys = keys.iter().map(|key| {
+                let (name, takes) = key.extract::<(String, Bound<'_, PyAny>)>()?;
+                Ok((name, Convert::from_description(&takes)?))
+            });
+            self.extra = Some(Extra::Keys(keys.collect::<PyResult<_>>()?));
+            return Ok(());
+        }
         let is_context = takes.cast::<PyString>().is_ok_and(|takes| takes == CONTEXT);
         let convert = match is_context {
             true => Convert::Any,
@@ -272,7 +310,7 @@ impl Signature {
         };
         match kind {
             kind::VAR_POSITIONAL => self.rest = Some(convert),
-            kind::VAR_KEYWORD => self.extra = Some(convert),
+            kind::VAR_KEYWORD => self.extra = Some(Extra::Any(convert)),
             kind::POSITIONAL_ONLY | kind::POSITIONAL_OR_KEYWORD | kind::KEYWORD_ONLY => {
                 self.positional += usize::from(kind != kind::KEYWORD_ONLY);
                 let by_name = kind != kind::POSITIONAL_ONLY && !is_context;

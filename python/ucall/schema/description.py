@@ -130,7 +130,22 @@ def describe_functions(
 
 def _method(name: str, served: Served, schemas: Schemas) -> Method:
     docs = read_docs(served.function)
-    params = _params(served, schemas, docs)
+    parameters = _parameters(served)
+    passing = _passing(parameters)
+    params = (
+        None
+        if parameters is None
+        else [
+            _parameter(
+                it,
+                schemas.of(it.annotation, "param"),
+                docs.params.get(it.name, ""),
+                schemas.registry,
+            )
+            for it in parameters
+            if _NOT_PASSED.get(it.kind) != passing
+        ]
+    )
     result, item, returned = _result(served, schemas)
     return Method(
         name,
@@ -142,7 +157,7 @@ def _method(name: str, served: Served, schemas: Schemas) -> Method:
         docs.result,
         _errors(served.function, docs),
         docs.is_deprecated or hasattr(served.function, "__deprecated__"),
-        _passing(served.function, params),
+        passing,
         served.is_idempotent,
         returned,
     )
@@ -157,23 +172,17 @@ def _native_method(native: NativeMethod) -> Method:
     return Method(native.name, params, result, item=item, summary=native.summary)
 
 
-def _params(served: Served, schemas: Schemas, docs: Docs) -> list[Parameter] | None:
+def _parameters(served: Served) -> list[inspect.Parameter] | None:
+    """Those that a caller may pass, each with the annotation of one call."""
     try:
-        signature = _signature.inspect_signature(served.function)
+        parameters = _signature.parameters_of(served.function, served.hints)
     except ValueError:
         return None
-    params = []
-    for parameter in signature.parameters.values():
-        annotation = served.hints.get(parameter.name, parameter.annotation)
-        if served.takes_batches:
-            from ucall._batch import item_of
+    if served.takes_batches:
+        from ucall._batch import item_of
 
-            annotation = item_of(annotation)
-        if resolve_alias(annotation) is not Context:
-            text = docs.params.get(parameter.name, "")
-            schema = schemas.of(annotation, "param")
-            params.append(_parameter(parameter, schema, text, schemas.registry))
-    return params
+        parameters = [it.replace(annotation=item_of(it.annotation)) for it in parameters]
+    return [it for it in parameters if resolve_alias(it.annotation) is not Context]
 
 
 def _parameter(
@@ -187,6 +196,8 @@ def _parameter(
         return Parameter(parameter.name, rest, False, text, "named")
     if parameter.default is inspect.Parameter.empty:
         return Parameter(parameter.name, schema, True, text)
+    if _signature.is_absent(parameter):
+        return Parameter(parameter.name, schema, False, text)
     default = _default(parameter.default, registry)
     return Parameter(parameter.name, schema | default, False, text)
 
@@ -208,11 +219,18 @@ def _default(value: object, registry: TypeRegistry) -> Schema:
         return {}
 
 
-def _passing(function: Callable[..., object], described: list[Parameter] | None) -> Passing:
-    if described is None:
+#: How parameters of a kind cannot be passed.
+_NOT_PASSED: dict[int, str] = {
+    inspect.Parameter.POSITIONAL_ONLY: "by-name",
+    inspect.Parameter.VAR_POSITIONAL: "by-name",
+    inspect.Parameter.KEYWORD_ONLY: "by-position",
+    inspect.Parameter.VAR_KEYWORD: "by-position",
+}
+
+
+def _passing(params: list[inspect.Parameter] | None) -> Passing:
+    if params is None:
         return "by-position"
-    signature = _signature.inspect_signature(function)
-    params = [signature.parameters[it.name] for it in described]
     required = {it.kind for it in params if it.default is inspect.Parameter.empty}
     kinds = {it.kind for it in params}
     by_position = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}

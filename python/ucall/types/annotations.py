@@ -15,7 +15,13 @@ import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ucall.types.aliases import RECURSIVE_ALIAS, bounds_of, resolve_alias
+from ucall.types.aliases import (
+    RECURSIVE_ALIAS,
+    bounds_of,
+    is_recursive,
+    named_by,
+    resolve_alias,
+)
 from ucall.types.messages import UnsupportedType, type_name
 
 if TYPE_CHECKING:
@@ -133,10 +139,10 @@ def parts_of(annotation: Any, seen: list[Any] | None = None) -> Iterator[Any]:
     if typing.get_origin(annotation) is typing.Literal:
         return
     seen = [] if seen is None else seen
-    parts, resolved = [*_types_in(annotation), *bounds_of(annotation)], resolve_alias(annotation)
-    if resolved is not annotation and annotation not in seen:
+    parts, named = [*_types_in(annotation), *bounds_of(annotation)], named_by(annotation)
+    if named is not None and annotation not in seen:
         seen.append(annotation)
-        parts.append(resolved)
+        parts.extend(named)
     for part in parts:
         yield from parts_of(part, seen)
 
@@ -154,7 +160,10 @@ def metadata_of(part: Any) -> tuple[Any, ...]:
 
 
 def is_pydantic(part: Any) -> bool:
-    """Whether pydantic defines the type, made it, or has metadata in it or in its fields."""
+    """Whether pydantic defines the type, made it, or has metadata in it or in its fields; or a
+    recursive name, which msgspec does not know."""
+    if is_recursive(part):
+        return True
     if metadata_of(part):
         return any(_is_of(type(note), _PYDANTIC) for note in metadata_of(part))
     kind = typing.get_origin(part) or part
@@ -174,7 +183,8 @@ def _is_noted(kind: type) -> bool:
 def is_known_note(note: object) -> bool:
     """Whether metadata is a text, msgspec's, pydantic's, or only documents."""
     meta = getattr(sys.modules.get("msgspec"), "Meta", ())
-    return isinstance(note, (str, meta)) or _is_of(type(note), _METADATA_PACKAGES)
+    kind = note if isinstance(note, type) else type(note)
+    return isinstance(note, (str, meta)) or _is_of(kind, _METADATA_PACKAGES)
 
 
 def _is_of(kind: type, packages: tuple[str, ...]) -> bool:

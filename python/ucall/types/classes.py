@@ -34,6 +34,7 @@ __all__ = [
     "is_built_alike",
     "is_generated",
     "pydantic_notes",
+    "required_keys",
     "sets_plainly",
     "sort_of",
     "walk",
@@ -236,6 +237,25 @@ def _unwrapped(hint: Any) -> Any:
     return hint
 
 
+def required_keys(kind: Any) -> set[str]:
+    """The keys of a TypedDict that are required. Its own ``__required_keys__`` knows nothing of
+    annotations that are strings."""
+    return {
+        name
+        for name, hint in _hints(kind).items()
+        if _is_required(hint, name in kind.__required_keys__)
+    }
+
+
+def _is_required(hint: Any, by_default: bool) -> bool:
+    origin = typing.get_origin(hint)
+    name = getattr(origin, "_name", getattr(origin, "__name__", ""))
+    if name in ("Required", "NotRequired"):
+        return bool(name == "Required")
+    is_wrapped = name == "ReadOnly" or origin is typing.Annotated
+    return _is_required(typing.get_args(hint)[0], by_default) if is_wrapped else by_default
+
+
 def _own_names(owner: type) -> Any:
     """The names of the fields that a class itself has, and not its bases."""
     if sys.version_info >= (3, 14):  # It evaluates annotations on access (PEP 649).
@@ -368,7 +388,7 @@ def constructor_of(annotation: Any) -> Constructor:
     if sort == "struct":
         return _struct(kind, hints)
     if sort == "typeddict":
-        required = kind.__required_keys__
+        required = required_keys(kind)
         arguments = [Argument(name, name, it, name in required) for name, it in hints.items()]
         return Constructor(dict, arguments)
     if inspect.isabstract(kind):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ucall.types.annotations import metadata_of, parts_of
@@ -152,6 +152,7 @@ def explain(
         limit: The number of messages.
     """
     from pydantic import ValidationError
+    from pydantic_core import from_json
 
     if not isinstance(error, ValidationError):
         return []
@@ -160,8 +161,35 @@ def explain(
         found = _errors_of_every_item(of_every_item(), error, raw)
     if found.error_count() > _ERRORS_MAX:
         return [(f"invalid in {found.error_count()} places", [])]
-    messages = found.errors(include_url=False, include_context=False)
-    return [(_message(it), list(it["loc"])) for it in messages[:limit]]
+    faults = found.errors(include_url=False, include_context=False)
+    if len(raw) <= _EVERY_ITEM_BYTES_MAX:
+        return _without_members(faults, from_json(raw))[:limit]
+    return [(_message(it), list(it["loc"])) for it in faults[:limit]]
+
+
+def _without_members(faults: list[Any], document: Any) -> Explained:
+    """The errors without the members of unions in their paths, and without those of the members
+    that the parts of a value do not come to."""
+    paths = [list(_path(fault, document)) for fault in faults]
+    outer = {repr(path[:length]) for path in paths for length in range(len(path))}
+    return [
+        (_message(fault), path)
+        for fault, path in zip(faults, paths, strict=True)
+        if len(path) == len(fault["loc"]) or repr(path) not in outer
+    ]
+
+
+def _path(fault: Any, value: Any) -> Iterator[str | int]:
+    """The steps of an error that lead into the document. pydantic names the member of a union among
+    them."""
+    *outer, last = fault["loc"] or (None,)
+    for step in outer:
+        if (isinstance(value, dict) and step in value) or isinstance(step, int):
+            yield step
+            value = _part(value, step)
+    is_part = isinstance(value, dict) and (last in value or fault["type"] == "missing")
+    if last is not None and (is_part or isinstance(last, int)):
+        yield last
 
 
 def _errors_of_every_item(validator: Any, error: Any, raw: bytes) -> Any:
@@ -170,6 +198,13 @@ def _errors_of_every_item(validator: Any, error: Any, raw: bytes) -> Any:
     except type(error) as every:
         return error if every.error_count() > _ERRORS_MAX else every
     return error
+
+
+def _part(value: Any, step: str | int) -> Any:
+    try:
+        return value[step]
+    except (LookupError, TypeError):  # No part of the document has the error.
+        return None
 
 
 def _message(fault: Any) -> str:
