@@ -223,30 +223,6 @@ def test_a_handshake_gets_the_time_that_is_left(
     assert limits == [6]
 
 
-@pytest.mark.parametrize(
-    ("took_s", "expected"), [(3.0, [3, 3.5, 4]), (0.0, [10 / 3, 5, 10])], ids=["slow", "refused"]
-)
-def test_the_addresses_of_a_name_share_the_time(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, took_s: float, expected: list[float]
-) -> None:
-    limits = []
-
-    def fail(made: socket.socket, _: object, seconds: float | None) -> None:
-        made.close()
-        limits.append(seconds)
-        clock.pass_by(took_s)
-        raise ConnectionRefusedError
-
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))] * 3
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    monkeypatch.setattr(sockets, "_connect", fail)
-    deadline = Deadline(LIMIT_S)
-    with pytest.raises(ucall.ConnectionError):
-        sockets.connect(Address("tcp://server.test:1"), deadline)
-    expected = [10 / 3, 7 / 2, 4] if took_s else expected
-    assert limits == pytest.approx(expected)
-
-
 class SlowSocket:
     """A socket whose every operation takes a second, and moves few bytes."""
 

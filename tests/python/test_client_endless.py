@@ -8,13 +8,12 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from both_clients import NewClient
 from certificates import Authority, Files, authority, files
-from scripted import Peer, Script, Scripted, answering, http_reply, result, scripted
+from scripted import Peer, Script, Scripted, http_reply, result, scripted
 
 import ucall
 from ucall import _core
@@ -203,55 +202,6 @@ def test_a_head_in_many_pieces_is_read_by_lines() -> None:
         reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
         for at in range(len(text)):
             reader.feed(text[at : at + 1])
-
-
-def full_listener() -> Iterator[int]:
-    """The port of a server that never accepts a connection."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        port = listener.getsockname()[1]
-        waiting = []
-        try:
-            while True:
-                waiting.append(socket.create_connection(("127.0.0.1", port), 0.5))
-        except TimeoutError:
-            yield port
-        finally:
-            for each in waiting:
-                each.close()
-
-
-@pytest.fixture(name="full_port")
-def full_port_fixture() -> Iterator[int]:
-    yield from full_listener()
-
-
-def test_addresses_share_the_time(
-    monkeypatch: pytest.MonkeyPatch, full_port: int, new_client: NewClient
-) -> None:
-    asked = []
-
-    def addresses(*_: object, **__: object) -> list[object]:
-        asked.append(1)
-        found = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", full_port))
-        return [found] * 1000
-
-    monkeypatch.setattr(socket, "getaddrinfo", addresses)
-    began = time.monotonic()
-    with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.1 s"):
-        new_client("server.test", timeout=0.1).sum(1, 2)
-    assert asked and time.monotonic() - began < END_S
-
-
-def test_an_address_that_does_not_answer_leaves_time_for_the_next(
-    monkeypatch: pytest.MonkeyPatch, full_port: int
-) -> None:
-    with scripted(answering()) as server:
-        found = [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
-            for port in (full_port, server.port)
-        ]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        assert Client(port=full_port, timeout=4).echo(1).json == [1]
 
 
 def test_connections_that_turn_out_to_be_closed_share_the_time(

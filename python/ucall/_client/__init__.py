@@ -4,7 +4,7 @@
 |---|---|---|---|
 | the client | `ucall.client` | `ucall.aio` | `base`, `batch`, `options`, `response` |
 | several servers, hedged calls | `balanced`, `hedge` | `aio_balanced` | `balancer`, `resend` |
-| one server | `pool` | `aio_pool` | `address` |
+| one server | `pool`, `sockets` | `aio_pool` | `address`, `happy_eyeballs` |
 | a connection with one call at a time | `socket_connection` | `aio_connection` | |
 | a connection that calls share | `channel`, `link` | `aio_pool`, `aio_connection` | `inbox` |
 | streams and subscriptions | `streams` | `aio_streams` | |

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Collection
-from contextlib import suppress
+import socket
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ucall import _core
@@ -16,6 +17,7 @@ from ucall._client.aio_connection import (
     SharedConnection,
 )
 from ucall._client.backoff import backoff
+from ucall._client.happy_eyeballs import Place, attempts, literal
 from ucall._client.inbox import Inbox, Router
 from ucall._client.options import Options
 from ucall._client.sockets import connect_error, not_sent, timeout_error
@@ -111,10 +113,11 @@ class AsyncPool:
         if address.socket_path is not None:
             _, made = await loop.create_unix_connection(make, address.socket_path)
             return made
+        host, port = address.connect_host, address.port
+        found = literal(host, port) or await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         _, made = await loop.create_connection(
             make,
-            address.connect_host,
-            address.port,
+            sock=await connect_to_one(found),
             ssl=self._tls,
             server_hostname=address.host if self._tls else None,
         )
@@ -315,6 +318,39 @@ class SharedPool(AsyncPool):
                 raise not_sent(error) from None
             raise
         return made
+
+
+async def connect_to_one(found: Iterable[Place]) -> socket.socket:
+    """Connects to one of the addresses of a name.
+
+    Raises:
+        OSError: None of them accepts a connection.
+    """
+    loop = asyncio.get_running_loop()
+    connecting = attempts(found, loop.time())
+    with closing(connecting):
+        try:
+            pending, seconds = next(connecting)
+            while True:
+                await _wait_for_any(loop, pending, seconds)
+                pending, seconds = connecting.send(loop.time())
+        except StopIteration as ended:
+            connected: socket.socket = ended.value
+    return connected
+
+
+async def _wait_for_any(
+    loop: asyncio.AbstractEventLoop, pending: list[socket.socket], seconds: float | None
+) -> None:
+    """Waits until one of the sockets is writable or has failed, within these seconds."""
+    event = asyncio.Event()
+    for made in pending:
+        loop.add_writer(made, event.set)
+    try:
+        await (event.wait() if seconds is None else _wait(event, seconds))
+    finally:
+        for made in pending:
+            loop.remove_writer(made)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

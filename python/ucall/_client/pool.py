@@ -173,7 +173,6 @@ class Pool:
     def _connect(self, deadline: Deadline) -> Connection:
         if self._tls is None and self._observer is None:
             connected = connect(self._address, deadline.at_most(self._connect_s))
-            connected.settimeout(None)
             return _core.ClientConnection(
                 connected.detach(),
                 http=self._address.is_http,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import math
+import select
 import socket
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
 
 from ucall._client.address import Address
+from ucall._client.happy_eyeballs import attempts, literal
 from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ ErrorT = TypeVar("ErrorT", ConnectionError, TimeoutError)
 #: A connection that was idle for longer is not reused: servers close theirs after 75 s (nginx,
 #: ucall), and a request must not cross that.
 IDLE_MAX_S = 60.0
+#: The longest wait that `select.poll` takes, of 24 days.
+_POLL_MS_MAX = 2**31 - 1
 
 
 class Deadline:
@@ -92,37 +98,48 @@ def connect(address: Address, deadline: Deadline) -> socket.socket:
     """
     try:
         if address.socket_path is not None:
-            left = deadline.left()
-            return _connect(socket.socket(socket.AF_UNIX), address.socket_path, left)
+            return _connect_to_path(address.socket_path, deadline)
         return _connect_to_host(address, deadline)
     except (OSError, UnicodeError) as error:
         raise connect_error(address, error, deadline.seconds) from None
 
 
-def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
-    """Tries the addresses of a name in turn. Each one gets an equal share of the time that is left,
-    so that an address that does not answer leaves time for the others."""
-    failed: OSError = ConnectionError("the name has no address")
-    found = socket.getaddrinfo(address.connect_host, address.port, type=socket.SOCK_STREAM)
-    for number, (family, kind, protocol, _, place) in enumerate(found):
-        left = deadline.left()
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            return _connect(made, place, left and left / (len(found) - number))
-        except OSError as error:
-            failed = error
-    raise failed
-
-
-def _connect(made: socket.socket, place: Any, seconds: float | None) -> socket.socket:
+def _connect_to_path(path: str, deadline: Deadline) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
     try:
-        made.settimeout(seconds)
-        made.connect(place)
+        made.settimeout(deadline.left())
+        made.connect(path)
+        made.setblocking(True)
         return made
-    except OSError:
+    except BaseException:
         made.close()
         raise
+
+
+def _connect_to_host(address: Address, deadline: Deadline) -> socket.socket:
+    host, port = address.connect_host, address.port
+    found = literal(host, port) or socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    connecting = attempts(found, time.monotonic())
+    with closing(connecting):
+        try:
+            pending, seconds = next(connecting)
+            while True:
+                _wait_for_any(pending, seconds, deadline.left())
+                pending, seconds = connecting.send(time.monotonic())
+        except StopIteration as ended:
+            connected: socket.socket = ended.value
+    connected.setblocking(True)
+    return connected
+
+
+def _wait_for_any(pending: list[socket.socket], *limits: float | None) -> None:
+    """Waits until one of the sockets is writable or has failed, within these seconds."""
+    poll = select.poll()
+    for made in pending:
+        poll.register(made, select.POLLOUT)
+    seconds = min((it for it in limits if it is not None), default=None)
+    # Rounded up, so that a wait does not end just before its deadline, again and again.
+    poll.poll(None if seconds is None else min(math.ceil(seconds * 1000), _POLL_MS_MAX))
 
 
 def encrypt(
