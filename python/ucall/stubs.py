@@ -63,8 +63,17 @@ def given(params: Mapping[str, object]) -> dict[str, Any]:
 
 
 def given_positions(params: Sequence[object]) -> Sequence[object]:
-    """The params before the first one that is omitted."""
-    return params[: params.index(OMITTED)] if OMITTED in params else params
+    """The params before the first one that is omitted.
+
+    Raises:
+        TypeError: A later one is not omitted, and cannot be sent without it.
+    """
+    if OMITTED not in params:
+        return params
+    end = params.index(OMITTED)
+    if any(param is not OMITTED for param in params[end:]):
+        raise TypeError(f"params go by position: param {end} is omitted before one that is given")
+    return params[:end]
 
 
 def unchanged(value: Any) -> Any:

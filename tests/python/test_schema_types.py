@@ -189,6 +189,27 @@ def _values() -> list[Any]:
     return values
 
 
+@dataclasses.dataclass
+class Stay:
+    start: datetime.datetime
+    ends: list[datetime.time] | None = None
+
+
+def test_dates_and_times_without_a_timezone_have_their_formats():
+    def book(at: datetime.datetime | None, stay: Stay) -> dict[str, datetime.time]: ...
+
+    server = ucall.Server(port=0)
+    server.add(book)
+    described = describe(server)
+    (method,), text = described.methods, {"type": "string"}
+    assert method.params[0].schema["anyOf"][0] == text | {"format": "date-time"}
+    assert method.result["additionalProperties"] == text | {"format": "time"}
+    fields = described.components["Stay"]["properties"]
+    assert fields["start"] == text | {"format": "date-time"}
+    assert fields["ends"]["anyOf"][0]["items"] == text | {"format": "time"}
+    assert fields["ends"]["default"] is None
+
+
 class Judged(NamedTuple):
     """A server with a method that returns its param, and the schemas of both in each dialect."""
 

@@ -296,4 +296,7 @@ def test_decoders_refuse_other_values() -> None:
             decode(value)  # type: ignore[operator]
     assert stubs.array_of([[1, 2]]).tolist() == [[1, 2]]
     assert stubs.given({"a": None, "b": stubs.OMITTED}) == {"a": None}
+    assert stubs.given_positions([1, stubs.OMITTED, stubs.OMITTED]) == [1]
+    with pytest.raises(TypeError, match="param 1 is omitted before one that is given"):
+        stubs.given_positions([1, stubs.OMITTED, 3])
     assert io.BytesIO(stubs.bytes_of("/w==")).read() == b"\xff"

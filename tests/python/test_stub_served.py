@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy
@@ -22,7 +22,9 @@ from test_stub import check_types, checks_types, load
 
 import ucall
 from harness import in_asyncio
-from ucall import aio
+from ucall import aio, schema
+from ucall._openrpc import Document
+from ucall._stub.typescript import typescript_declarations
 from ucall.client import Client
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -108,9 +110,9 @@ def _check_values(typed: Any) -> None:
     assert typed.pet({"type": "Dog"}) == {"type": "Dog", "good": True}
     assert typed.paint([(1, 2)], unit=1) == [1.0, 2.0]
     assert typed.colour("red") == "red"
-    assert typed.dates("2026-01-31T12:00:00", datetime.date(2026, 1, 31), "12:00:00", "PT1S") == {
-        "b": datetime.date(2026, 1, 31)
-    }
+    noon = datetime.datetime(2026, 1, 31, 12)
+    day, time = noon.date(), noon.time()
+    assert typed.dates(noon, day, time, "PT1S") == {"b": day}
     assert typed.ids(uuid.UUID(int=5), decimal.Decimal("1.5")) == [str(uuid.UUID(int=5)), "1.5"]
     assert typed.sets({1}, frozenset("a"), (1, "a")) == [1]
     assert typed.mixed("a", {"1": "b"}) == 5
@@ -148,6 +150,35 @@ async def test_calls_from_asyncio(module: ModuleType, server: ucall.Server) -> N
         assert (await typed.user(user))["born"] == start
 
 
+def test_params_go_by_position_where_that_is_asked_for(tmp_path: Path) -> None:
+    done = ucall_command("stub", "typed_server:server", "--by-position")
+    sent: list[tuple[Any, ...]] = []
+
+    class Recorder:
+        stream = None
+
+        def call(self, *params: Any, **named: Any) -> Any:
+            assert not named
+            sent.append(params)
+            return SimpleNamespace(json=0)
+
+    typed = load(done.stdout, tmp_path).Client(Recorder())
+    typed.sum(1)
+    typed.sum(1, 2)
+    typed.math.div(1, 4)
+    assert sent == [("sum", 1), ("sum", 1, 2), ("math.div", 1, 4)]
+
+
+def test_the_types_for_a_browser_have_what_a_stream_returns(server: ucall.Server) -> None:
+    text = typescript_declarations(Document(schema.describe(server).openrpc()))
+    streams = text.partition("export interface Streams")[2]
+    training = streams.partition('"training": {')[2].partition("  };")[0]
+    assert "item: number;" in training
+    assert "returned: { [name: string]: string };" in training
+    words = streams.partition('"words": {')[2].partition("  };")[0]
+    assert "returned: unknown;" in words
+
+
 def test_leaving_a_stream_ends_it(module: ModuleType, server: ucall.Server) -> None:
     with Client(f"ws://127.0.0.1:{server.port}") as client:
         items = module.Client(client).words("one two three")
@@ -156,9 +187,8 @@ def test_leaving_a_stream_ends_it(module: ModuleType, server: ucall.Server) -> N
         assert list(items) == [] and module.Client(client).sum(1) == 4
 
 
-#: Their schemas accept more than they do: any text, as msgspec describes dates without a timezone,
-#: and any value, as nothing describes a registered type.
-WITHOUT_EXAMPLE = ("dates", "money")
+#: Its schema accepts any value, as nothing describes a registered type.
+WITHOUT_EXAMPLE = ("money",)
 
 
 def test_every_method_has_help_and_its_example_works(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ _EPILOG = """\
 examples:
   ucall stub module:server > stubs.py
   ucall stub http://localhost:8545 > stubs.py
-  ucall stub module:server --typescript > stubs.d.ts"""
+  ucall stub module:server --typescript > stubs.d.ts
+  ucall stub http://localhost:8545 --by-position > stubs.py"""
 
 
 def write_stub(
@@ -42,17 +44,24 @@ def write_stub(
     """
     options = _parser().parse_args(arguments)
     if "://" in options.server:
-        text = _client_of(_running(options, new_client), options.typescript)
+        text = _client_of(_running(options, new_client), options)
     else:
         try:
-            text = _client_of(_imported(options.server), options.typescript)
+            text = _client_of(_imported(options.server), options)
         except DescriptionError as error:
             raise UsageError(f"{options.server}: {error}") from None
     emit(text.encode())
 
 
-def _client_of(document: Document, is_typescript: bool) -> str:
-    if is_typescript:
+def _client_of(document: Document, options: argparse.Namespace) -> str:
+    if options.by_position:
+        document.methods = {
+            name: dataclasses.replace(method, structure="by-position")
+            if method.structure == "either"
+            else method
+            for name, method in document.methods.items()
+        }
+    if options.typescript:
         from ucall._stub.typescript import typescript_declarations
 
         return typescript_declarations(document)
@@ -96,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--typescript", action="store_true", help="write the types for ucall.js: a .d.ts file"
+    )
+    parser.add_argument(
+        "--by-position",
+        action="store_true",
+        help="send params in arrays where the description allows both: for servers that take no "
+        "params by name, and do not say so",
     )
     add_connection_options(parser)
     return parser

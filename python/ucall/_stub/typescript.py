@@ -50,7 +50,7 @@ export type TypedClient = Omit<Client, "call" | "stream"> & {
   stream<M extends keyof Streams>(
     method: M,
     ...rest: ParamsOf<Streams[M]["params"]>
-  ): Stream<Streams[M]["item"]>;
+  ): Stream<Streams[M]["item"], Streams[M]["returned"]>;
 };
 """
 
@@ -71,7 +71,7 @@ def typescript_declarations(document: Document) -> str:
         "/** Bytes in base64: a file, a `.npy` array, an image. */\nexport type Base64 = string;",
         *types.components(),
         _interface("Methods", "The params and results of methods.", types, methods),
-        _interface("Streams", "The params and items of streams.", types, streams),
+        _interface("Streams", "The params, items and returned values of streams.", types, streams),
         _CLIENT,
     ]
     declarations = "\n\n".join(sections)
@@ -87,7 +87,10 @@ def _interface(name: str, about: str, types: _Types, methods: list[Method]) -> s
         lines.append(f"  {json.dumps(method.name)}: {{")
         lines.append(f"    params: {types.params(method)};")
         value = method.item if is_streams and method.item is not None else method.result
-        lines += [f"    {'item' if is_streams else 'result'}: {types.of(value)};", "  };"]
+        lines.append(f"    {'item' if is_streams else 'result'}: {types.of(value)};")
+        if is_streams:
+            lines.append(f"    returned: {types.of(method.returned or Schema())};")
+        lines.append("  };")
     return "\n".join([*lines, "}"])
 
 

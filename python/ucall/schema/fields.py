@@ -1,8 +1,9 @@
-"""Describes what msgspec omits: the dtypes and dimensions of fields that are arrays, and that flags
-may be combined."""
+"""Describes what msgspec omits: the dtypes and dimensions of fields that are arrays, the formats of
+dates and times, and that flags may be combined."""
 
 from __future__ import annotations
 
+import datetime
 import enum
 import typing
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from ucall.types.structured import nodes
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["describe_array_fields", "describe_flags", "of_flags"]
+__all__ = ["describe_flags", "describe_own_fields", "of_flags"]
 
 Schema = dict[str, Any]
 
@@ -23,13 +24,14 @@ Schema = dict[str, Any]
 _OF_FIELD = ("default", "description")
 
 
-def describe_array_fields(
+def describe_own_fields(
     annotation: Any,
     components: dict[str, Schema],
     registry: TypeRegistry,
     schema_of: Callable[[Any], Schema],
 ) -> None:
-    """Replaces the schemas of fields that are arrays, or optional ones, lists or dicts of them.
+    """Replaces the schemas of fields that are arrays, dates or times, or optional ones, lists or
+    dicts of them.
 
     Args:
         annotation: A type that msgspec builds.
@@ -41,7 +43,7 @@ def describe_array_fields(
 
     for _, node in nodes(msgspec.inspect.type_info(annotation), "", set()):
         for hint, members, key in _fields(node, components):
-            if _is_array(hint, registry):
+            if _is_own(hint, registry):
                 kept = {name: members[key][name] for name in _OF_FIELD if name in members[key]}
                 members[key] = schema_of(hint) | kept
 
@@ -82,14 +84,16 @@ def _fields(node: Any, components: dict[str, Schema]) -> Iterator[tuple[Any, Any
             yield hints[field.name], items, index
 
 
-def _is_array(annotation: Any, registry: TypeRegistry) -> bool:
+def _is_own(annotation: Any, registry: TypeRegistry) -> bool:
     annotation = resolve_alias(annotation)
+    if annotation in (datetime.datetime, datetime.time):
+        return True
     decoder = registry.decoder_of(annotation)
     if decoder is not None:
         return "array" in decoder.type_name
     arguments = [it for it in typing.get_args(annotation) if it is not type(None)]
     origin = typing.get_origin(annotation)
     if origin is dict and len(arguments) == 2 and arguments[0] is str:
-        return _is_array(arguments[1], registry)
+        return _is_own(arguments[1], registry)
     is_one = len(arguments) == 1 and (origin is list or is_union(annotation))
-    return is_one and _is_array(arguments[0], registry)
+    return is_one and _is_own(arguments[0], registry)

@@ -6,6 +6,7 @@ become components, which others refer to, so that recursive ones have a schema.
 
 from __future__ import annotations
 
+import datetime
 import enum
 import inspect
 import itertools
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.schema import binary
 from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references, writable
-from ucall.schema.fields import describe_array_fields, describe_flags, of_flags
+from ucall.schema.fields import describe_flags, describe_own_fields, of_flags
 from ucall.schema.forms import SchemaForms
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_pydantic, is_union, parts_of
@@ -38,6 +39,9 @@ _JSON: dict[object, Schema] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     str: {"type": "string"},
+    # As pydantic writes them. msgspec names no format, since some have no timezone.
+    datetime.datetime: {"type": "string", "format": "date-time"},
+    datetime.time: {"type": "string", "format": "time"},
     list: {"type": "array"},
     dict: {"type": "object"},
 }
@@ -121,7 +125,7 @@ class Schemas:
             schema_hook=lambda kind: self._of_part(kind, direction),
             ref_template=LOCAL + "{name}",
         )
-        describe_array_fields(
+        describe_own_fields(
             annotation, components, self.registry, lambda field: self._of(field, direction)
         )
         describe_flags(annotation, components)

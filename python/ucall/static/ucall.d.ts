@@ -56,9 +56,9 @@ export class ConnectionError extends Error {
 }
 
 /** The items of a streamed call, in order. Leaving the loop cancels the call. */
-export interface Stream<T = any> extends AsyncIterableIterator<T, undefined> {
+export interface Stream<T = any, R = any> extends AsyncIterableIterator<T, undefined> {
   /** The function's return value, once the items have been read; rejects as the loop throws. */
-  readonly result: Promise<any>;
+  readonly result: Promise<R>;
   return(): Promise<IteratorResult<T, undefined>>;
 }
 
