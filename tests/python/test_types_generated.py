@@ -20,6 +20,7 @@ from typing import Annotated, Any, NamedTuple, NotRequired
 import attrs
 import msgspec
 import pydantic
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
@@ -176,7 +177,7 @@ def values_of(sort: str, kind: Any, fields: list[Field]) -> st.SearchStrategy[tu
 def test_a_function_receives_what_the_constructor_makes(data: st.DataObject) -> None:
     made = data.draw(classes())
     written, expected = data.draw(made.values)
-    _, (_, decode, _, _) = describe_annotation(  # type: ignore[misc]
+    _, (_, decode, explain, _) = describe_annotation(  # type: ignore[misc]
         tuple[made.annotation, int], TypeRegistry(1, 1)
     )
     built, _ = decode(json.dumps([written, 1]).encode())
@@ -185,3 +186,8 @@ def test_a_function_receives_what_the_constructor_makes(data: st.DataObject) -> 
     for field in dataclasses.fields(built) if dataclasses.is_dataclass(built) else ():
         if not field.init and made.annotation.__name__ == "Generated":
             assert getattr(built, field.name) == getattr(expected, field.name)
+    # The search for all errors finds none in what fits.
+    text = json.dumps([written, "x"]).encode()
+    with pytest.raises(ValueError) as wrong:
+        decode(text)
+    assert explain(wrong.value, text, 99) == [("expected int, got str", [1])]
