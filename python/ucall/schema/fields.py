@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_union
-from ucall.types.structured import nodes
+from ucall.types.expected import nodes
 
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry

@@ -30,7 +30,7 @@ class SchemaForms(Forms):
     """
 
     def __init__(self, registry: TypeRegistry, is_param: bool) -> None:
-        super().__init__(registry, lambda *_: ("", []))
+        super().__init__(registry)
         self._is_param = is_param
         self._structs: dict[Any, Any] = {}
 

@@ -6,9 +6,10 @@ It reads the type descriptions of ``msgspec.inspect``.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["described"]
+__all__ = ["described", "nodes"]
 
 _CHOICES_MAX = 10
 
@@ -43,6 +44,21 @@ def described(info: Any) -> str:
         return " ".join((_NAMES[kind], *_bounds(info)))
     describe = _COMPOSED.get(kind, _class)
     return " ".join((describe(info), *_bounds(info)))
+
+
+def nodes(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yields a type's description and all its parts, each with the name of its field."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    yield where, node
+    for name in getattr(node, "__struct_fields__", ()):
+        parts = getattr(node, name)
+        for part in parts if isinstance(parts, tuple) else (parts,):
+            if type(part).__name__ == "Field":
+                yield from nodes(part.type, f"{node.cls.__name__}.{part.encode_name}: ", seen)
+            elif type(part).__module__ == "msgspec.inspect":
+                yield from nodes(part, where, seen)
 
 
 def _bounds(info: Any) -> list[str]:

@@ -27,33 +27,14 @@ from ucall.types.classes import (
     sort_of,
     walk,
 )
-from ucall.types.messages import type_name
+from ucall.types.expected import nodes
+from ucall.types.messages import PartError, UnsupportedType, type_name
+from ucall.types.msgspec_errors import explain_part
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Explained, Found, TypeRegistry
+    from ucall.types.registry import TypeRegistry
 
-__all__ = ["Forms", "PartError", "decode_hook", "list_of", "part_in", "struct_of"]
-
-
-class PartError(ValueError):
-    """An invalid part of a value.
-
-    Args:
-        problem: The message for the caller.
-        steps: The path within the part.
-        explain: Returns a number of its errors.
-    """
-
-    def __init__(
-        self,
-        problem: str,
-        steps: list[str | int],
-        explain: Callable[[int], Explained] | None = None,
-    ) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.steps = steps
-        self.explain = explain or (lambda _: [(problem, steps)])
+__all__ = ["Forms", "decode_hook", "form_decoder", "list_of", "part_in", "struct_of"]
 
 
 @dataclass
@@ -90,16 +71,10 @@ class Forms:
 
     Args:
         registry: The types of the server.
-        explain: Explains an error of ``msgspec`` for a form and a value.
     """
 
-    def __init__(
-        self,
-        registry: TypeRegistry,
-        explain: Callable[[Any, BaseException, Any], Found],
-    ) -> None:
+    def __init__(self, registry: TypeRegistry) -> None:
         self._registry = registry
-        self._explain = explain
         self._parts: dict[Any, Any] = {}
 
     def of(self, annotation: Any) -> Any:
@@ -202,12 +177,28 @@ class Forms:
     def _builder(self, part: _Part) -> Callable[[Any], Any]:
         import msgspec
 
-        from ucall.types.structured import form_decoder
-
         form_decoder(part.form, self._registry)  # Raises for what no library can build.
         hook = functools.partial(decode_hook, self._registry)
         convert = functools.partial(msgspec.convert, type=part.form, str_keys=True, dec_hook=hook)
-        return functools.partial(_build, part, convert, self._explain)
+        return functools.partial(_build, part, convert)
+
+
+def form_decoder(form: Any, registry: TypeRegistry) -> tuple[Any, Any]:
+    """The decoder and the description of an annotation that `Forms` has completed.
+
+    Raises:
+        UnsupportedType: It has a part that neither ``msgspec`` nor the server can build.
+    """
+    import msgspec
+
+    info = msgspec.inspect.type_info(form)
+    decoder = msgspec.json.Decoder(form, dec_hook=functools.partial(decode_hook, registry))
+    for where, node in nodes(info, "", set()):
+        kind = getattr(node, "cls", None)
+        is_custom = type(node).__name__ == "CustomType" and part_in(kind) is None
+        if is_custom and registry.decoder_of(kind) is None:
+            raise UnsupportedType(where + type_name(form if node is info else kind))
+    return decoder, info
 
 
 def decode_hook(registry: TypeRegistry, kind: Any, value: Any) -> Any:
@@ -216,13 +207,13 @@ def decode_hook(registry: TypeRegistry, kind: Any, value: Any) -> Any:
     return registry.decode_part(kind, value) if part is None else part.build(value)
 
 
-def _build(part: _Part, convert: Callable[[Any], Any], explain: Any, value: Any) -> Any:
+def _build(part: _Part, convert: Callable[[Any], Any], value: Any) -> Any:
     import msgspec
 
     try:
         made = convert(value)
     except msgspec.ValidationError as error:
-        raise PartError(*explain(part.form, error, value)) from error
+        raise PartError(*explain_part(part.form, error, value)) from error
     constructor = part.constructors.get(type(made))
     if constructor is None:
         return made

@@ -1,11 +1,23 @@
-"""The exception for unsupported types, and the names of types and values in messages."""
+"""The exceptions for unsupported types and invalid parts, and the names of types and values."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["UnsupportedType", "kind_name", "kind_of", "require", "type_name", "value_text"]
+if TYPE_CHECKING:
+    from ucall.types.registry import Explained
+
+__all__ = [
+    "PartError",
+    "UnsupportedType",
+    "kind_name",
+    "kind_of",
+    "require",
+    "type_name",
+    "value_text",
+]
 
 #: Distributions whose name differs from the package's. Messages name no extra of ucall: on PyPI,
 #: that name belongs to another project.
@@ -32,6 +44,27 @@ class UnsupportedType(Exception):
 
     def __str__(self) -> str:
         return f"{self.problem} cannot be served" + (f": {self.reason}" if self.reason else "")
+
+
+class PartError(ValueError):
+    """An invalid part of a value.
+
+    Args:
+        problem: The message for the caller.
+        steps: The path within the part.
+        explain: Returns a number of its errors.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        steps: list[str | int],
+        explain: Callable[[int], Explained] | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.steps = steps
+        self.explain = explain or (lambda _: [(problem, steps)])
 
 
 def require(module: str, problem: str) -> Any:

@@ -17,6 +17,8 @@ from ucall.types.aliases import resolve_alias
 from ucall.types.annotations import is_union
 from ucall.types.classes import Constructor, constructor_of, sort_of
 from ucall.types.expected import described
+from ucall.types.messages import PartError
+from ucall.types.msgspec_errors import STEP, explain_part, info_of, parsed
 
 if TYPE_CHECKING:
     from ucall.types.registry import Found
@@ -42,18 +44,11 @@ class Search:
     Args:
         form: The annotation, as `ucall.types.forms` has completed it.
         hook: Builds the parts that ``msgspec`` does not know.
-        explain: Explains an error of ``msgspec`` for an annotation and a value.
     """
 
-    def __init__(
-        self,
-        form: Any,
-        hook: Callable[[Any, Any], Any],
-        explain: Callable[[Any, BaseException, Any], Found],
-    ) -> None:
+    def __init__(self, form: Any, hook: Callable[[Any, Any], Any]) -> None:
         self._form = form
         self._hook = hook
-        self._explain = explain
         self._constructors: dict[Any, Constructor] = {}
 
     def errors_of(self, document: Any, size: int, limit: int) -> list[Found]:
@@ -72,7 +67,7 @@ class Search:
                 is_own = False
                 yield found
         if is_own:
-            problem, steps = self._explain(annotation, error, value)
+            problem, steps = explain_part(annotation, error, value)
             yield from _of_library(problem, steps, error.__cause__)
 
     def _error(self, annotation: Any, value: Any) -> BaseException | None:
@@ -159,7 +154,7 @@ def _of_library(
     problem: str, steps: list[str | int], cause: BaseException | None
 ) -> Iterator[Found]:
     """An error of a value, or all errors that another library has found in the part at fault."""
-    if not isinstance(cause, forms.PartError):
+    if not isinstance(cause, PartError):
         yield problem, steps
         return
     outer = steps[: len(steps) - len(cause.steps)]
@@ -222,13 +217,9 @@ def _is_refused(constructor: Constructor, key: str) -> bool:
 
 
 def _name(annotation: Any) -> str:
-    from ucall.types.structured import info_of
-
     return described(info_of(annotation))
 
 
 def _first_step(message: str) -> str | int | None:
-    from ucall.types.structured import STEP, parsed
-
     found = STEP.match(parsed(message)[1])
     return None if found is None else int(found[2]) if found[2] else found[1]
