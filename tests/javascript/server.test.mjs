@@ -138,7 +138,7 @@ describe("HTTP", () => {
   });
 
   test("it has no notifications", async () => {
-    await assert.rejects(connect("http").call("tell", { method: "told", params: [] }), { code: -32603 });
+    await assert.rejects(connect("http").call("tell", { method: "told", params: [] }), { code: -32600 });
   });
 });
 
