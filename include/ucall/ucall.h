@@ -318,6 +318,13 @@ typedef struct ucall_config_t {
     /* Connections to one thread of one address of IPv4, or of 64 bits of one of IPv6. Default: no
      * limit. Past it, further ones are closed. Proxies and load balancers are one address. */
     size_t max_connections_per_peer;
+    /* Whether to answer GET /healthz and /readyz, 0 or 1: /healthz while the server runs, /readyz
+     * with 200, and with 503 and a reason while it drains or is past a limit. Neither asks `auth`.
+     * See docs/observability.md. */
+    uint32_t health_checks;
+    /* Whether to measure all calls, and to answer GET /metrics with the figures for Prometheus, 0
+     * or 1. It asks `auth`. A call takes about 100 instructions more. See docs/observability.md. */
+    uint32_t metrics;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */

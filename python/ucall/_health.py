@@ -1,7 +1,7 @@
-"""The health checks of a server: ``GET /healthz``, ``GET /readyz``, and the program's own checks.
+"""The program's own health checks, as part of ``GET /readyz``.
 
-The core calls both routes on the server's thread, before all limits and without ``auth``. So they
-answer while all threads are busy, and they must not block: the program's plain checks run in
+The core answers ``/healthz``, and ``/readyz`` while the server itself is not ready. Otherwise it
+calls `ReadyChecks.respond` on the server's thread, which must not block: plain checks run in
 threads of their own, async ones as tasks of the server's event loop. A request that comes while
 checks run gets their result, too, so that a flood of requests runs each check once at a time.
 """
@@ -23,30 +23,8 @@ LIVE = "/healthz"
 READY = "/readyz"
 
 
-def _response(status: str, text: str) -> bytes:
-    body = f"{text}\n".encode()
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n"
-        "Content-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-_ALIVE = _response("200 OK", "ok")
-_IS_READY = _response("200 OK", "ready")
-
-
-def _not_ready(*problems: str) -> bytes:
-    return _response("503 Service Unavailable", f"not ready: {'; '.join(problems)}")
-
-
-def live(_: str | None) -> bytes:
-    """The response of ``/healthz``: the server takes turns, even if it may not take calls."""
-    return _ALIVE
-
-
 class ReadyChecks:
-    """Answers ``/readyz``, with the checks of a program.
+    """The checks of a program.
 
     Args:
         timeout_s: The time that all checks together get.
@@ -59,8 +37,8 @@ class ReadyChecks:
         self._lock = threading.Lock()
         #: The requests that wait for the checks that run.
         self._waiting: list[Future[bytes]] = []
-        core.insert_health_route(LIVE, live)
-        core.insert_health_route(READY, self.respond)
+        self._readiness = core.readiness
+        core.insert_health_checks(self.respond)
 
     def add(self, check: Callable[[], object]) -> None:
         """Registers a check.
@@ -76,17 +54,13 @@ class ReadyChecks:
         """Registers a function of the core, which returns what is wrong without blocking."""
         self._problems.append(find)
 
-    def respond(self, problem: str | None) -> bytes | Future[bytes]:
-        """The response of ``/readyz``, or its future.
+    def respond(self) -> bytes | Future[bytes]:
+        """The response of ``/readyz`` while the server itself is ready, or its future."""
+        problems = [it for it in (find() for find in self._problems) if it is not None]
+        return self._run() if self._checks and not problems else self._response(problems)
 
-        Args:
-            problem: Why the server itself is not ready.
-        """
-        if problem is not None:
-            return _not_ready(problem)
-        if problems := [it for it in (find() for find in self._problems) if it is not None]:
-            return _not_ready(*problems)
-        return self._run() if self._checks else _IS_READY
+    def _response(self, problems: list[str]) -> bytes:
+        return self._readiness("; ".join(problems) if problems else None)
 
     def _run(self) -> Future[bytes]:
         from concurrent.futures import Future
@@ -112,7 +86,7 @@ class ReadyChecks:
         checks = list(self._checks)
         wait([it.running for it in checks if it.running is not None], self._timeout_s)
         problems = [it for it in (check.take_problem(self._timeout_s) for check in checks) if it]
-        result = _not_ready(*problems) if problems else _IS_READY
+        result = self._response(problems)
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for response in waiting:

@@ -294,10 +294,6 @@ class Server(Decorators):
             CallSpans(self) if trace else None,
             max_body_bytes,
         )
-        if metrics:
-            from ucall import _metrics
-
-            _metrics.add_route(self)
         self.title = _checks.text("title", title)
         self.version = _checks.text("version", version)
         self.description = _checks.text("description", description)

@@ -167,7 +167,7 @@ def test_all_checks_share_one_time_limit(
     checks = ReadyChecks(ucall.Server(port=0)._core, 5)
     for _ in range(3):
         checks.add(gate.wait)
-    response = checks.respond(None)
+    response = checks.respond()
     assert not isinstance(response, bytes)
     problems = response.result(60).decode().partition("not ready: ")[2]
     assert problems == "; ".join(["wait took longer than 5 s"] * 3) + "\n"

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 from functions import sum
 from programs import require
 from prometheus_client import parser
@@ -27,7 +26,6 @@ from websockets.sync.client import connect
 import ucall
 from harness import HOST, Wire, eventually, request
 from harness import http as http_request
-from ucall import _metrics
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
@@ -270,24 +268,6 @@ def test_metrics_ask_auth_and_are_off_by_default(serve_once: Serve) -> None:
     assert DURATION in scrape(server.port, Authorization="Bearer secret")[1]
 
 
-@pytest.mark.parametrize(
-    ("accept", "is_open"),
-    [
-        ("", False),
-        ("*/*", False),
-        ("text/plain", False),
-        ("application/openmetrics-text", True),
-        (OPEN_METRICS, True),
-        ("application/openmetrics-text;q=0.1, text/plain;q=0.2", False),
-        ("application/openmetrics-text;q=0", False),
-        ("application/openmetrics-text;q=x", False),
-        ("application/openmetrics-text; version=1.0.0, */*;q=0.1", True),
-    ],
-)
-def test_the_accept_header_chooses_the_format(accept: str, is_open: bool) -> None:
-    assert _metrics.wants_open_metrics(accept) == is_open
-
-
 def every_kind_of_metric(serve: Serve) -> int:
     """The port of a server that has a sample of every metric."""
     server = serve(sum, refuse, metrics=True)
@@ -304,10 +284,10 @@ def every_kind_of_metric(serve: Serve) -> int:
 def test_prometheus_accepts_both_formats(serve_once: Serve) -> None:
     port = every_kind_of_metric(serve_once)
     kind, text = scrape(port)
-    assert kind == _metrics.TEXT
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"
     names = {family.name for family in parser.text_string_to_metric_families(text)}
     kind, text = scrape(port, OPEN_METRICS)
-    assert kind == _metrics.OPEN_METRICS
+    assert kind == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert {family.name for family in openmetrics.text_string_to_metric_families(text)} == names
 
 

@@ -315,6 +315,7 @@ impl<'a, 'r> Call<'a, 'r> {
                 return None;
             }
         };
+        handler.last_deferred = Some(handle.token());
         self.reply_path = ReplyPath::Deferred(outcome);
         let channel = live_channel(request, caller, handler);
         let context = Context {

@@ -11,7 +11,8 @@ use ucall_proto::{
     AuthenticationError, Call as Request, CallOutcome, CallerIdentity, Reply, RpcError,
 };
 use ucall_server::{
-    CallId, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher, RunLimit, Token,
+    CallId, CallMetrics, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher,
+    RunLimit, RunningCall, SeriesIndex, Token,
 };
 
 use crate::auth::User;
@@ -29,6 +30,8 @@ pub(crate) struct Callback {
     pub(crate) name: Arc<str>,
     pub(crate) function: Function,
     pub(crate) tag: *mut c_void,
+    /// The series of its calls in the metrics of each thread; empty without metrics.
+    pub(crate) series: Box<[SeriesIndex]>,
 }
 
 // SAFETY: the header asks the program that a callback may run, with its tag, on every thread that
@@ -68,6 +71,28 @@ impl Handler for CallbackHandler {
         outcome
     }
 
+    fn call_rejected(&mut self, callback: Option<&Callback>, error: &RpcError) {
+        let series = callback.and_then(|callback| self.series(callback));
+        if let Some(metrics) = &self.metrics {
+            let series = series.unwrap_or(SeriesIndex::OTHER);
+            metrics.record(series, self.turn_began.elapsed(), Some(error.code));
+        }
+    }
+
+    fn metrics(&self) -> Option<Arc<CallMetrics>> {
+        self.metrics.clone()
+    }
+
+    fn series(&self, callback: &Callback) -> Option<SeriesIndex> {
+        callback.series.get(usize::from(self.thread)).copied()
+    }
+
+    fn set_running(&mut self, running: RunningCall) {
+        if let Some(state) = self.last_deferred.take().and_then(|token| self.calls.find(token)) {
+            state.set_running(running);
+        }
+    }
+
     fn set_mailbox(&mut self, mailbox: Mailbox) {
         self.calls.outcomes().set_mailbox(mailbox);
     }
@@ -100,6 +125,7 @@ impl Handler for CallbackHandler {
     fn cancel(&mut self, connection: Id) {
         for token in self.calls.of_connection(connection) {
             if let Some(state) = self.calls.remove(token) {
+                state.record(Some(RpcError::REQUEST_CANCELLED), self.turn_began);
                 state.cancel();
             }
         }
@@ -108,6 +134,7 @@ impl Handler for CallbackHandler {
     fn cancel_call(&mut self, call: CallId) {
         let token = self.calls.token_of(call);
         if let Some(state) = token.and_then(|token| self.calls.remove(token)) {
+            state.record(Some(RpcError::REQUEST_CANCELLED), self.turn_began);
             state.cancel();
         }
     }
@@ -180,6 +207,7 @@ impl CallbackHandler {
         text: &mut Vec<u8>,
     ) -> Option<(CallId, Polled)> {
         let (id, state) = self.calls.finish(token, self.turn_began)?;
+        state.record(reply.as_ref().err().map(|error| error.code), self.turn_began);
         state.end();
         Some((id?, reply.map(|result| *text = result).into()))
     }

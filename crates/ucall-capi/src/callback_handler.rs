@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ucall_proto::RpcError;
-use ucall_server::{Publisher, Token};
+use ucall_server::{CallMetrics, Publisher, Token};
 
 use crate::auth::{Auth, User};
 use crate::boundary::Error;
@@ -34,6 +34,12 @@ pub(crate) struct CallbackHandler {
     pub(crate) taken_items: Vec<(Arc<CallState>, usize)>,
     /// All calls of this turn had arrived by then.
     pub(crate) turn_began: Instant,
+    /// The number of the thread that serves.
+    pub(crate) thread: u16,
+    /// What records calls, if the server has metrics.
+    pub(crate) metrics: Option<Arc<CallMetrics>>,
+    /// The call that was deferred last.
+    pub(crate) last_deferred: Option<Token>,
 }
 
 impl CallbackHandler {
@@ -58,6 +64,9 @@ impl CallbackHandler {
             stream_bytes_max,
             taken_items: Vec::new(),
             turn_began: Instant::now(),
+            thread: 0,
+            metrics: None,
+            last_deferred: None,
         })
     }
 

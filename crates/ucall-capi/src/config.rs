@@ -123,6 +123,8 @@ pub struct Config {
     pub max_waiting_message_bytes: usize,
     pub max_connection_calls: usize,
     pub max_connections_per_peer: usize,
+    pub health_checks: u32,
+    pub metrics: u32,
 }
 
 impl Config {

@@ -30,7 +30,7 @@ fn an_implausible_size_is_refused() {
 /// program's padding is not zero for sure, and its size would include it.
 #[test]
 fn the_last_field_ends_where_the_configuration_does() {
-    let end = offset_of!(Config, max_connections_per_peer) + size_of::<usize>();
+    let end = offset_of!(Config, metrics) + size_of::<u32>();
     assert_eq!(end, size_of::<Config>());
 }
 
@@ -77,6 +77,7 @@ fn layout_in_c() -> String {
         xdp_busy_poll max_source_calls_per_s
         trusted_proxies trusted_proxies_count max_waiting_messages max_waiting_message_bytes
         max_connection_calls max_connections_per_peer
+        health_checks metrics
     };
     let size = size_of::<Config>();
     format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -1,12 +1,12 @@
 //! The program's side of a deferred call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use ucall_engine::Id;
 use ucall_proto::RpcError;
-use ucall_server::{CallId, Deadline, DeferredCalls, OutcomeQueue, RunPermit, Token};
+use ucall_server::{CallId, Deadline, DeferredCalls, OutcomeQueue, RunPermit, RunningCall, Token};
 
 use crate::log::Log;
 use crate::stream::{ItemState, Stream};
@@ -27,9 +27,23 @@ pub(crate) struct CallState {
     /// Set by the worker.
     is_cancelled: AtomicBool,
     pub(crate) stream: Option<Stream>,
+    /// What measures the call, if the server has metrics.
+    running: OnceLock<RunningCall>,
 }
 
 impl CallState {
+    /// Has the call measured until its end.
+    pub(crate) fn set_running(&self, running: RunningCall) {
+        let _ = self.running.set(running);
+    }
+
+    /// Records the end of the call, on the worker's thread.
+    pub(crate) fn record(&self, error: Option<i64>, now: Instant) {
+        if let Some(running) = self.running.get() {
+            running.record(error, now);
+        }
+    }
+
     pub(crate) fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
         self.end();
@@ -55,6 +69,10 @@ pub(crate) struct DeferredHandle {
 }
 
 impl DeferredHandle {
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
     /// Inserts a call, of a connection unless others call over it as well.
     ///
     /// # Errors
@@ -69,7 +87,8 @@ impl DeferredHandle {
         stream: Option<Stream>,
     ) -> Result<Self, RpcError> {
         let permit = calls.admit(caller)?;
-        let state = Arc::new(CallState { is_cancelled: AtomicBool::new(false), stream });
+        let (is_cancelled, running) = (AtomicBool::new(false), OnceLock::new());
+        let state = Arc::new(CallState { is_cancelled, stream, running });
         let token = calls.insert(Some(id), deadline, arrived, state.clone());
         let (outcomes, log) = (calls.outcomes().clone(), log.clone());
         Ok(Self { token, outcomes, state, log, _permit: permit })

@@ -8,6 +8,7 @@
 //! | `store` | the store of a server, and its options |
 //! | `server`, `turn_control`, `stop` | a server, its threads, and how they stop |
 //! | `poll_descriptor` | the descriptor by which a program's event loop waits |
+//! | `metrics` | the metrics of calls, by thread |
 //! | `log`, `descriptor` | the log, and writes to the program's descriptor |
 //! | `callback`, `callback_handler` | callbacks, and the handler that runs them for a worker |
 //! | `call`, `params`, `pointer` | one call: its params and its reply |
@@ -37,6 +38,7 @@ mod exports;
 mod handles;
 mod items;
 mod log;
+mod metrics;
 mod params;
 mod peer;
 mod pointer;

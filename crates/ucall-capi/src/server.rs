@@ -27,6 +27,7 @@ use crate::callback_handler::CallbackHandler;
 use crate::config::{Config, TIME_MAX_MS};
 use crate::engine;
 use crate::log::Log;
+use crate::metrics::ThreadMetrics;
 use crate::poll_descriptor::PollDescriptor;
 use crate::stop::{StopSignal, keep_errno};
 use crate::turn_control::TurnControl;
@@ -48,6 +49,8 @@ pub struct Server {
     pub(crate) settings: ServerSettings,
     worker_config: WorkerConfig,
     pub(crate) procedures: Arc<Procedures<Callback>>,
+    /// If the configuration has metrics.
+    metrics: Option<ThreadMetrics>,
     slots: Box<[WorkerSlot]>,
     // Dropped after the workers, which watch the descriptor of its stop signal.
     control: TurnControl,
@@ -142,6 +145,14 @@ impl Server {
         if config.with_peers != 0 || worker_config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
+        let control = TurnControl::new(stop, log);
+        let metrics = (config.metrics != 0).then(|| {
+            let (counters, is_tls) = (control.counters.clone(), worker_config.tls.is_some());
+            ThreadMetrics::new(config.serving_threads, &procedures, counters, is_tls)
+        });
+        if config.health_checks != 0 {
+            procedures.insert_health_checks(None);
+        }
         let mut listener = Some(listener);
         let mut sockets = || listener.take().map(|it| Sockets { listener: it, udp: udp.take() });
         let slots = (0..config.serving_threads).map(|_| WorkerSlot::new(sockets())).collect();
@@ -160,14 +171,18 @@ impl Server {
             },
             worker_config,
             procedures,
+            metrics,
             slots,
-            control: TurnControl::new(stop, log),
+            control,
         })
     }
 
     /// Registers a callback, and replaces the callback of its name, if any.
-    pub(crate) fn add(&self, callback: Callback) -> Result<(), Error> {
+    pub(crate) fn add(&self, mut callback: Callback) -> Result<(), Error> {
         let (name, max) = (callback.name.clone(), self.settings.procedures_max);
+        if let Some(metrics) = &self.metrics {
+            callback.series = metrics.register(&name);
+        }
         if self.procedures.insert_within(&name, callback, max) {
             return Ok(());
         }
@@ -182,7 +197,7 @@ impl Server {
 
     /// The sum of all threads.
     pub(crate) fn stats(&self) -> Stats {
-        self.control.stats()
+        self.control.counters.stats()
     }
 
     /// Publishes a message to the subscribers of its topic; `false` if that is too long.
@@ -274,7 +289,7 @@ impl Server {
     ) -> Result<AnyWorker<CallbackHandler>, Error> {
         let settings = &self.settings;
         let log = self.control.log.clone();
-        let handler = CallbackHandler::new(
+        let mut handler = CallbackHandler::new(
             log,
             settings.auth,
             settings.call_timeout,
@@ -282,6 +297,9 @@ impl Server {
             self.worker_config.limits.stream_bytes_max,
         )?;
         let (procedures, mut config) = (self.procedures.clone(), self.worker_config.clone());
+        handler.thread = number;
+        handler.metrics = self.metrics.as_ref().and_then(|metrics| metrics.of_thread(number));
+        config.call_metrics = handler.metrics.clone();
         if let Some(XdpConfig { shared: Some((_, share)), .. }) = &mut config.datagrams.xdp {
             share.worker = number.into();
         }
@@ -411,7 +429,7 @@ impl SlotGuard<'_> {
         if let Some(file) = &self.server.file {
             file.adopt();
         }
-        self.server.control.add_counters(worker.counters());
+        self.server.control.counters.add(worker.counters());
         self.server.control.add_publisher(worker.publisher());
         let _ = self.slot.waker.set(worker.waker());
         if self.slot.is_woken.load(Ordering::SeqCst) {

@@ -13,19 +13,13 @@ use crate::stop::StopSignal;
 pub(crate) struct TurnControl {
     pub(crate) stop: StopSignal,
     pub(crate) log: Arc<Log>,
-    /// Of all workers so far.
-    counters: Mutex<Vec<Arc<Counters>>>,
+    pub(crate) counters: Arc<AllCounters>,
     publishers: Mutex<Vec<Arc<Publisher>>>,
 }
 
 impl TurnControl {
     pub(crate) fn new(stop: StopSignal, log: Arc<Log>) -> Self {
-        Self { stop, log, counters: Mutex::default(), publishers: Mutex::default() }
-    }
-
-    /// Logs what a new worker counts, too.
-    pub(crate) fn add_counters(&self, counters: Arc<Counters>) {
-        self.counters().push(counters);
+        Self { stop, log, counters: Arc::default(), publishers: Mutex::default() }
     }
 
     /// Publishes to the clients of a new worker, too.
@@ -44,22 +38,33 @@ impl TurnControl {
         self.publishers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn counters(&self) -> MutexGuard<'_, Vec<Arc<Counters>>> {
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes the line of the log that is due, if any.
     #[cold]
     pub(crate) fn write_line_if_due(&self) {
-        self.log.write_line_if_due(Instant::now(), || self.stats());
+        self.log.write_line_if_due(Instant::now(), || self.counters.stats());
+    }
+}
+
+/// The counters of all workers so far.
+#[derive(Default)]
+pub(crate) struct AllCounters(Mutex<Vec<Arc<Counters>>>);
+
+impl AllCounters {
+    /// Counts a new worker, too.
+    pub(crate) fn add(&self, counters: Arc<Counters>) {
+        self.lock().push(counters);
     }
 
     /// The sum over all workers.
     pub(crate) fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        for counters in &*self.counters() {
+        for counters in &*self.lock() {
             sum += counters.stats();
         }
         sum
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Counters>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

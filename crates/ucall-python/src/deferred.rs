@@ -58,10 +58,7 @@ impl Interpreter {
         if procedure.stream.only && !call.takes_items() {
             return Err(RpcError::items_required());
         }
-        let permit = match procedure.is_builtin {
-            true => self.calls.permit(),
-            false => self.calls.admit(caller.own_connection())?,
-        };
+        let permit = self.calls.admit(caller.own_connection())?;
         let start = CallStart { procedure, call, caller, deadline, permit, request };
         let started = match procedure.mode {
             CallMode::Task => self.begin_task(py, start, reply),

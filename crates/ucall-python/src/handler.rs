@@ -12,8 +12,8 @@ use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{
-    CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, HealthState, LoggedCall, Mailbox,
-    MemoryBudget, Polled, Publisher, RunLimit, SeriesIndex, Token,
+    CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget,
+    Polled, Publisher, RunLimit, SeriesIndex, Token,
 };
 
 use crate::arguments::{self, Failure};
@@ -433,16 +433,15 @@ impl Handler for Interpreter {
         self.respond(py, procedure, call, body, caller, reply)
     }
 
-    fn check_health(
+    fn check_ready(
         &mut self,
-        procedure: &DropAttached<Arc<Procedure>>,
+        checks: &DropAttached<Arc<Procedure>>,
         call: &Call<'_>,
         caller: &Caller,
-        state: HealthState,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let py = self.attach();
-        self.check_health(py, procedure, call, caller, state, reply)
+        self.check_ready(py, checks, call, caller, reply)
     }
 
     fn report_drain(&mut self, report: DrainReport) {

@@ -1,11 +1,11 @@
-//! Health checks, and the log of a drain.
+//! The program's health checks, and the log of a drain.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_proto::{Call, CallOutcome, Reply};
-use ucall_server::{Caller, DrainReport, HealthState, RunPermit};
+use ucall_server::{Caller, DrainReport, RunPermit};
 
 use crate::arguments::Failure;
 use crate::calls::RetainedParams;
@@ -14,19 +14,17 @@ use crate::handler::Interpreter;
 use crate::procedure::Procedure;
 
 impl Interpreter {
-    /// Answers a health check. It is no running call, so no limit on these applies. Its function
-    /// takes what is wrong with the server, or None, and returns the response as bytes, or a
+    /// Answers `/readyz`. The function returns the response as bytes, or a
     /// `concurrent.futures.Future` of them.
-    pub(crate) fn check_health(
+    pub(crate) fn check_ready(
         &mut self,
         py: Python<'_>,
         procedure: &Arc<Procedure>,
         call: &Call<'_>,
         caller: &Caller,
-        state: HealthState,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        let checked = procedure.callable.bind(py).call1((self.problem(state),));
+        let checked = procedure.callable.bind(py).call0();
         let answered = checked.map_err(Failure::Raised).and_then(|response| {
             if let Ok(response) = response.cast::<PyBytes>() {
                 reply.response().extend_from_slice(response.as_bytes());
@@ -44,17 +42,6 @@ impl Interpreter {
             reply.error(&self.fail(py, procedure, failure, reply.len_max()));
             CallOutcome::Done
         })
-    }
-
-    fn problem(&self, state: HealthState) -> Option<&'static str> {
-        match state {
-            HealthState::Draining => Some("draining"),
-            HealthState::Overloaded => Some("overloaded: max_held_bytes is exceeded"),
-            HealthState::Normal if self.calls.is_full() => {
-                Some("overloaded: max_running_calls is reached")
-            }
-            HealthState::Normal => None,
-        }
     }
 
     /// Logs a step of a drain.

@@ -95,11 +95,6 @@ pub(crate) fn methods(names: &[String]) -> PyResult<Methods> {
     })
 }
 
-/// The methods of a page that is only read.
-pub(crate) fn get() -> Methods {
-    Methods::named("GET").unwrap_or_default()
-}
-
 fn query(head: &Head<'_>) -> Vec<u8> {
     head.path_and_query().1.to_vec()
 }

@@ -24,8 +24,6 @@ pub(crate) struct Procedure {
     pub(crate) mode: CallMode,
     /// The series of its calls, if they are measured.
     pub(crate) series: Option<SeriesIndex>,
-    /// Whether it is a route of the server itself, which no limit on running calls refuses.
-    pub(crate) is_builtin: bool,
     /// Whether a call that comes again in a datagram may run again.
     pub(crate) is_idempotent: bool,
     pub(crate) stream: StreamRules,
@@ -163,7 +161,7 @@ impl Procedure {
 
     /// Whether the function answers the requests of a route without authentication.
     pub(crate) fn is_public_route(&self) -> bool {
-        matches!(self.route, Some(RouteAccess::Public | RouteAccess::Health))
+        self.route == Some(RouteAccess::Public)
     }
 
     /// [`Procedure::write`] for what a generator has yielded or returned, or for the result of a

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Listener, Sharing};
 use ucall_proto::http1::{AccessRules, TrustedProxies};
@@ -49,7 +49,7 @@ pub(crate) struct Server {
     pub(crate) procedures: Arc<Procedures<DropAttached<Arc<Procedure>>>>,
     /// Counts batches by size.
     pub(crate) batch_sizes: Arc<BatchSizes>,
-    state: Mutex<ServerState>,
+    state: Arc<Mutex<ServerState>>,
 }
 
 #[pymethods]
@@ -113,6 +113,10 @@ impl Server {
         }
         state.metrics = metrics.then(Arc::default);
         state.access_log = access_log.map(options::access_log).transpose()?;
+        let state = Arc::new(Mutex::new(state));
+        if metrics {
+            procedures.insert_metrics(server_state::metrics_reader(&state));
+        }
         Ok(Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             config,
@@ -122,7 +126,7 @@ impl Server {
             timeout: options::timeout(timeout_ms)?,
             procedures,
             batch_sizes: Arc::default(),
-            state: Mutex::new(state),
+            state,
         })
     }
 
@@ -281,7 +285,6 @@ impl Server {
             signature: signature.map(Signature::from_description).transpose()?,
             encode,
             mode,
-            is_builtin: false,
             is_idempotent,
             series,
             stream: stream.transpose()?.unwrap_or_default(),
@@ -298,10 +301,9 @@ impl Server {
 
     /// Has `function` answer the HTTP requests of a path and these methods. It takes a
     /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
-    /// begin with the rest. A public route is not authenticated. A built-in one is answered
-    /// although no more calls may run.
+    /// begin with the rest. A public route is not authenticated.
     #[pyo3(signature = (
-        path, methods, function, encode, *, mode, is_public, wants_peer, is_builtin = false
+        path, methods, function, encode, *, mode, is_public, wants_peer
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert_route(
@@ -313,7 +315,6 @@ impl Server {
         mode: &str,
         is_public: bool,
         wants_peer: bool,
-        is_builtin: bool,
     ) -> PyResult<()> {
         let methods = http_route::methods(&methods)?;
         let access = if is_public { RouteAccess::Public } else { RouteAccess::Authenticated };
@@ -323,7 +324,6 @@ impl Server {
             signature: Some(Signature::of_route()),
             encode,
             mode: CallMode::from_description(mode, None)?,
-            is_builtin,
             is_idempotent: false,
             series: None,
             stream: StreamRules::default(),
@@ -339,27 +339,24 @@ impl Server {
         Ok(())
     }
 
-    /// Has `function` answer GET requests of a path, without authentication, and also while the
-    /// server drains or is overloaded. It takes the reason why the server is not ready, or None,
-    /// and returns a response as bytes, or a future of them. It must not block.
-    fn insert_health_route(&self, py: Python<'_>, path: String, function: Py<PyAny>) {
-        let access = RouteAccess::Health;
+    /// Has the server answer `/healthz` and `/readyz`, without authentication, and also while it
+    /// drains or is overloaded. While it is ready itself, `check` returns what `readiness` does, or
+    /// a future of that. It must not block.
+    fn insert_health_checks(&self, py: Python<'_>, check: Py<PyAny>) {
         let procedure = Procedure {
-            name: path.clone(),
-            callable: function,
+            name: "/readyz".to_owned(),
+            callable: check,
             signature: None,
             encode: py.None(),
             mode: CallMode::Future,
             stream: StreamRules::default(),
             timeout: None,
             is_logged_as_slow: AtomicBool::new(false),
-            is_builtin: true,
             is_idempotent: false,
             series: None,
-            route: Some(access),
+            route: Some(RouteAccess::Public),
         };
-        let procedure = DropAttached::new(Arc::new(procedure));
-        self.procedures.insert_route(&path, http_route::get(), access, procedure);
+        self.procedures.insert_health_checks(Some(DropAttached::new(Arc::new(procedure))));
     }
 
     /// Sets the callbacks of the next run: `on_drain` is called once, when a drain or its delay
@@ -493,9 +490,10 @@ impl Server {
         self.stats_dict(py)
     }
 
-    /// What `python/ucall/_metrics.py` writes.
-    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.metrics_dict(py)
+    /// The response of `/readyz` as bytes; `problem` is why the program is not ready, or None.
+    #[staticmethod]
+    fn readiness<'py>(py: Python<'py>, problem: Option<&str>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &ucall_server::readiness(problem))
     }
 
     /// Uses counters that processes share: from the next run on this one counts on the page

@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use ucall_engine::xdp::{QueueShare, XdpProgram};
 use ucall_engine::{Address, Bound, EngineKind, Listener, UnixFile};
 use ucall_server::{
-    AccessLog, CallMetrics, Counters, Message, MetricsPage, ServerMessage, Stats, Tls,
+    AccessLog, CallMetrics, Counters, Message, MetricsPage, MetricsReader, ServerMessage,
+    ServerMetrics, Stats, Tls,
 };
 
 use crate::asyncio::runner::WorkerRunner;
@@ -154,6 +155,20 @@ impl ServerState {
 /// Locks the state, briefly, and never while Python code runs.
 pub(crate) fn lock(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads the metrics that a server shows at `/metrics`.
+pub(crate) fn metrics_reader(state: &Arc<Mutex<ServerState>>) -> MetricsReader {
+    let state = state.clone();
+    MetricsReader::new(move || {
+        let mut metrics = ServerMetrics::default();
+        metrics.has_interpreter = true;
+        let state = lock(&state);
+        metrics.calls = state.metrics();
+        metrics.stats = state.stats();
+        metrics.is_tls = state.has_tls();
+        metrics
+    })
 }
 
 /// Marks the server as running, until dropped.

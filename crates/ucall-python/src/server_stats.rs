@@ -1,4 +1,4 @@
-//! The counters of a server, as Python reads them.
+//! The counters and metrics of a server.
 
 use std::sync::PoisonError;
 
@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_server::{MetricsSnapshot, Stats};
 
-use crate::metrics;
 use crate::server::Server;
 use crate::server_state::ServerState;
 
@@ -45,20 +44,6 @@ impl Server {
         }
         Ok(dict)
     }
-
-    /// The metrics of all workers, and the counters that they are shown with.
-    pub(crate) fn metrics_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (snapshot, stats) = {
-            let state = self.state();
-            (state.metrics(), state.stats())
-        };
-        let dict = metrics::to_dict(py, &snapshot)?;
-        dict.set_item("http_connections", stats.protocols.http)?;
-        dict.set_item("websocket_connections", stats.protocols.websocket)?;
-        dict.set_item("raw_connections", stats.protocols.raw)?;
-        dict.update(self.stats_dict(py)?.as_mapping())?;
-        Ok(dict)
-    }
 }
 
 impl ServerState {
@@ -74,7 +59,7 @@ impl ServerState {
     }
 
     /// The metrics of all workers; empty if the server has none.
-    fn metrics(&self) -> MetricsSnapshot {
+    pub(crate) fn metrics(&self) -> MetricsSnapshot {
         if let Some((shared, _)) = &self.shared {
             return shared.get().metrics();
         }

@@ -8,6 +8,7 @@ use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::{CookieKey, Limits};
 
 use crate::access_log::AccessLog;
+use crate::metrics::CallMetrics;
 use crate::tls::Tls;
 
 /// How a worker serves.
@@ -41,6 +42,11 @@ pub struct WorkerConfig {
     pub shutdown_delay: Duration,
     /// Has a line for each call.
     pub access_log: Option<Arc<AccessLog>>,
+    /// Records the calls of the handler's procedures, by [`Handler::series`]. A handler that
+    /// records them itself leaves it out.
+    ///
+    /// [`Handler::series`]: crate::Handler::series
+    pub call_metrics: Option<Arc<CallMetrics>>,
     /// The proxies whose clients are the callers.
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Calls over UDP.
@@ -71,6 +77,7 @@ impl WorkerConfig {
             drain_timeout: Duration::from_secs(10),
             shutdown_delay: Duration::ZERO,
             access_log: None,
+            call_metrics: None,
             trusted_proxies: None,
             datagrams: Box::default(),
         }

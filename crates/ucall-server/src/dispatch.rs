@@ -20,10 +20,11 @@ use crate::config::WorkerConfig;
 use crate::connections::Entry;
 use crate::deferred_calls::RunLimit;
 use crate::handler::{Handler, Polled};
+use crate::health;
 use crate::mailbox::Mailbox;
 use crate::native::{NativeHandlers, NativeLimits};
 use crate::procedures::{ProcedureCache, Procedures};
-use crate::routes::{Route, RouteAccess};
+use crate::routes::{Route, RouteAccess, RouteTarget};
 use crate::tls::TlsChecks;
 use diversion::{Diversion, Rejection, rejection_error};
 
@@ -456,7 +457,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn is_health_check(&self, head: &Head<'_>) -> bool {
-        self.route(head).is_some_and(|route| route.access == RouteAccess::Health)
+        self.route(head).is_some_and(|route| route.target.is_health_check())
     }
 
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
@@ -485,20 +486,25 @@ impl<H: Handler> Dispatch<'_, H> {
             reply.error(&method_not_found(call.method));
             return CallOutcome::Done;
         };
-        let (procedure, caller) = (&*route.procedure, &*self.caller);
-        let outcome = match (route.access, self.rejection()) {
-            (RouteAccess::Health, _) => {
-                let state = self.health();
-                self.handler.check_health(procedure, call, caller, state, reply)
-            }
+        let caller = &*self.caller;
+        let outcome = match (&*route.target, self.rejection()) {
+            (RouteTarget::Live, _) => answer(reply, &health::liveness()),
+            (RouteTarget::Ready(checks), _) => match (self.problem(), checks) {
+                (None, Some(checks)) => self.handler.check_ready(checks, call, caller, reply),
+                (problem, _) => answer(reply, &health::readiness(problem)),
+            },
             (_, Some(cause)) => {
                 *self.calls += 1;
                 reply.error(&rejection_error(cause));
-                return CallOutcome::Done;
+                CallOutcome::Done
             }
-            (_, None) => {
+            (RouteTarget::Procedure(procedure), None) => {
                 *self.calls += 1;
                 self.handler.respond(procedure, call, body, caller, reply)
+            }
+            (RouteTarget::Metrics(reader), None) => {
+                *self.calls += 1;
+                answer(reply, &reader.response(call.head))
             }
         };
         self.process.end_child();
@@ -528,6 +534,12 @@ impl<H: Handler> Dispatch<'_, H> {
 #[cold]
 fn find_escaped<'v, P>(procedures: &'v ProcedureCache<P>, name: Text<'_>) -> Option<&'v P> {
     procedures.find(&name.unescaped())
+}
+
+/// Replies with a whole response.
+fn answer(reply: &mut Reply<'_>, response: &[u8]) -> CallOutcome {
+    reply.response().extend_from_slice(response);
+    CallOutcome::Done
 }
 
 #[cold]

@@ -14,7 +14,7 @@ use crate::access_log::LoggedCall;
 use crate::caller::{CallId, Caller};
 use crate::deferred_calls::RunLimit;
 use crate::mailbox::Mailbox;
-use crate::metrics::CallMetrics;
+use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 use crate::overflow::Overflow;
 use crate::publisher::Publisher;
 
@@ -33,17 +33,6 @@ impl From<Result<(), RpcError>> for Polled {
     fn from(outcome: Result<(), RpcError>) -> Self {
         outcome.map_or_else(Self::Error, |()| Self::Result)
     }
-}
-
-/// What a worker knows of its own health.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HealthState {
-    /// It serves calls.
-    Normal,
-    /// It stops, or is about to.
-    Draining,
-    /// It refuses calls until there is memory for them.
-    Overloaded,
 }
 
 /// A step of a drain, for the log.
@@ -116,16 +105,16 @@ pub trait Handler {
         CallOutcome::Done
     }
 
-    /// Answers a request of a [`RouteAccess::Health`](crate::RouteAccess::Health) route.
-    fn check_health(
+    /// Answers `/readyz` while the server itself is ready: runs the program's checks, and replies
+    /// with [`readiness`](crate::readiness). It is no running call, so no limit on these applies.
+    fn check_ready(
         &mut self,
-        procedure: &Self::Procedure,
+        checks: &Self::Procedure,
         call: &Call<'_>,
         caller: &Caller,
-        state: HealthState,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        let _ = (procedure, call, caller, state, reply);
+        let _ = (checks, call, caller, reply);
         CallOutcome::Done
     }
 
@@ -232,6 +221,19 @@ pub trait Handler {
     /// What records the calls of native procedures, if anything does.
     fn metrics(&self) -> Option<Arc<CallMetrics>> {
         None
+    }
+
+    /// The series in [`WorkerConfig::call_metrics`](crate::WorkerConfig::call_metrics) of a
+    /// procedure's calls.
+    fn series(&self, procedure: &Self::Procedure) -> Option<SeriesIndex> {
+        let _ = procedure;
+        None
+    }
+
+    /// Keeps what measures the deferred call that [`Handler::call`] has begun last. The handler
+    /// records its end.
+    fn set_running(&mut self, running: RunningCall) {
+        drop(running);
     }
 
     /// Whether other code of its functions than deferred calls runs, which a drain waits for. The

@@ -20,6 +20,7 @@ mod driver;
 mod eviction;
 mod file_changes;
 mod handler;
+mod health;
 mod item_queues;
 mod listeners;
 mod mailbox;
@@ -48,12 +49,13 @@ pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats}
 pub use deadline::Deadline;
 pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Share, Shares, Token};
 pub use file_changes::FileChangeDetector;
-pub use handler::{DrainReport, Handler, HealthState, Polled};
+pub use handler::{DrainReport, Handler, Polled};
+pub use health::readiness;
 pub use mailbox::{Mailbox, Message};
 pub use metrics::{
-    BUCKETS, CallMetrics, Circuit, Histogram, Measure, MetricsPage, MetricsSnapshot, OTHER_CODE,
-    OTHER_METHOD, RunningCall, SeriesIndex, UpstreamCounts, UpstreamMetrics, WaitsFor,
-    duration_bounds, size_bounds,
+    BUCKETS, CallMetrics, Circuit, Histogram, Measure, MetricsPage, MetricsReader, MetricsSnapshot,
+    OTHER_CODE, OTHER_METHOD, RunningCall, SeriesIndex, ServerMetrics, UpstreamCounts,
+    UpstreamMetrics, WaitsFor, duration_bounds, size_bounds,
 };
 pub use native::{
     NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,

@@ -13,8 +13,10 @@ use ucall_proto::http1::Methods;
 use ucall_proto::{Call, CallOutcome, Reply};
 
 use crate::caller::Caller;
+use crate::metrics::MetricsReader;
 use crate::native::{NativeHandlers, NativeModule, NativeTable};
-use crate::routes::{RouteAccess, RouteTable};
+use crate::routes::{RouteAccess, RouteTable, RouteTarget};
+use crate::{health, metrics};
 
 /// One version of the table.
 #[derive(Debug)]
@@ -142,7 +144,32 @@ impl<P> Procedures<P> {
     /// path that ends in `*` means all that begin with the rest; exact paths and longer beginnings
     /// come first.
     pub fn insert_route(&self, path: &str, methods: Methods, access: RouteAccess, procedure: P) {
-        self.change(|table| table.routes.insert(path, methods, access, procedure));
+        self.insert_target(path, methods, access, RouteTarget::Procedure(procedure));
+    }
+
+    /// Has the worker answer `/healthz` and `/readyz`, also while it drains or is overloaded. When
+    /// the server itself is ready, [`Handler::check_ready`](crate::Handler::check_ready) runs
+    /// `checks`.
+    pub fn insert_health_checks(&self, checks: Option<P>) {
+        let (get, public) = (Methods::GET, RouteAccess::Public);
+        self.insert_target(health::LIVE, get, public, RouteTarget::Live);
+        self.insert_target(health::READY, get, public, RouteTarget::Ready(checks));
+    }
+
+    /// Has the worker answer `/metrics`.
+    pub fn insert_metrics(&self, reader: MetricsReader) {
+        let (get, access) = (Methods::GET, RouteAccess::Authenticated);
+        self.insert_target(metrics::PATH, get, access, RouteTarget::Metrics(reader));
+    }
+
+    fn insert_target(
+        &self,
+        path: &str,
+        methods: Methods,
+        access: RouteAccess,
+        target: RouteTarget<P>,
+    ) {
+        self.change(|table| table.routes.insert(path, methods, access, target));
     }
 
     fn change(&self, change: impl FnOnce(&mut ProcedureTable<P>)) {

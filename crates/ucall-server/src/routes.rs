@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use ucall_proto::http1::{Method, Methods};
 
+use crate::metrics::MetricsReader;
+
 /// Which requests a route answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteAccess {
@@ -11,9 +13,26 @@ pub enum RouteAccess {
     Authenticated,
     /// All, without authentication.
     Public,
-    /// All, without authentication, also while the worker drains or is overloaded, by
-    /// [`Handler::check_health`](crate::Handler::check_health).
-    Health,
+}
+
+/// What answers the requests of a route.
+#[derive(Debug)]
+pub(crate) enum RouteTarget<P> {
+    /// A procedure of the handler.
+    Procedure(P),
+    /// The server itself: `/healthz`.
+    Live,
+    /// The server itself: `/readyz`. When it is ready, the procedure runs the program's checks.
+    Ready(Option<P>),
+    /// The server itself: `/metrics`.
+    Metrics(MetricsReader),
+}
+
+impl<P> RouteTarget<P> {
+    /// Whether it answers although the worker drains or is overloaded.
+    pub(crate) fn is_health_check(&self) -> bool {
+        matches!(self, Self::Live | Self::Ready(_))
+    }
 }
 
 /// The routes of one server. A search compares the paths one after another: there are few.
@@ -36,7 +55,7 @@ struct Path<P> {
 pub(crate) struct Route<P> {
     methods: Methods,
     pub(crate) access: RouteAccess,
-    pub(crate) procedure: Arc<P>,
+    pub(crate) target: Arc<RouteTarget<P>>,
 }
 
 impl<P> Default for RouteTable<P> {
@@ -60,8 +79,8 @@ impl<P> Clone for Path<P> {
 
 impl<P> Clone for Route<P> {
     fn clone(&self) -> Self {
-        let Self { methods, access, procedure } = self;
-        Self { methods: *methods, access: *access, procedure: procedure.clone() }
+        let Self { methods, access, target } = self;
+        Self { methods: *methods, access: *access, target: target.clone() }
     }
 }
 
@@ -73,13 +92,13 @@ impl<P> RouteTable<P> {
         path: &str,
         methods: Methods,
         access: RouteAccess,
-        procedure: P,
+        target: RouteTarget<P>,
     ) {
         let (text, is_prefix) = match path.strip_suffix('*') {
             Some(prefix) => (prefix, true),
             None => (path, false),
         };
-        let route = Route { methods, access, procedure: Arc::new(procedure) };
+        let route = Route { methods, access, target: Arc::new(target) };
         let is_same = |it: &&mut Path<P>| it.is_prefix == is_prefix && *it.text == *text.as_bytes();
         match self.paths.iter_mut().find(is_same) {
             // The first route with a method has it.
@@ -116,6 +135,17 @@ impl<P> RouteTable<P> {
 mod tests {
     use super::*;
 
+    fn number(number: usize) -> RouteTarget<usize> {
+        RouteTarget::Procedure(number)
+    }
+
+    fn number_of(route: &Route<usize>) -> usize {
+        match *route.target {
+            RouteTarget::Procedure(number) => number,
+            _ => panic!("no procedure"),
+        }
+    }
+
     fn methods(names: &[&str]) -> Methods {
         let named = names.iter().map(|name| Methods::named(name).expect("a method"));
         named.fold(Methods::default(), Methods::union)
@@ -124,14 +154,14 @@ mod tests {
     #[test]
     fn an_exact_path_comes_before_the_longest_prefix() {
         let mut table = RouteTable::default();
-        for (number, path) in ["/*", "/a", "/a/*", "/a/b/*", "/a/b/c"].into_iter().enumerate() {
-            table.insert(path, methods(&["GET"]), RouteAccess::Authenticated, number);
+        for (at, path) in ["/*", "/a", "/a/*", "/a/b/*", "/a/b/c"].into_iter().enumerate() {
+            table.insert(path, methods(&["GET"]), RouteAccess::Authenticated, number(at));
         }
         for (path, number) in
             [("/", 0), ("/a", 1), ("/a/", 2), ("/a/c", 2), ("/a/b/", 3), ("/a/b/c", 4), ("/a*", 0)]
         {
             let found = table.find(path.as_bytes(), Method::Head);
-            assert_eq!(found.map(|route| *route.procedure), Some(number), "{path}");
+            assert_eq!(found.map(number_of), Some(number), "{path}");
         }
         assert!(table.find(b"*", Method::Get).is_none() && table.methods(b"*").is_empty());
     }
@@ -139,10 +169,10 @@ mod tests {
     #[test]
     fn methods_of_one_path_have_their_own_routes_and_the_last_one_holds() {
         let mut table = RouteTable::default();
-        table.insert("/a", methods(&["GET", "POST"]), RouteAccess::Authenticated, 1);
-        table.insert("/a", methods(&["POST"]), RouteAccess::Public, 2);
+        table.insert("/a", methods(&["GET", "POST"]), RouteAccess::Authenticated, number(1));
+        table.insert("/a", methods(&["POST"]), RouteAccess::Public, number(2));
         let found =
-            |method| table.find(b"/a", method).map(|route| (*route.procedure, route.access));
+            |method| table.find(b"/a", method).map(|route| (number_of(route), route.access));
         assert_eq!(found(Method::Get), Some((1, RouteAccess::Authenticated)));
         assert_eq!(found(Method::Post), Some((2, RouteAccess::Public)));
         assert_eq!(found(Method::Put), None);

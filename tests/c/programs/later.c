@@ -144,11 +144,22 @@ static void time_left(ucall_call_t call, ucall_callback_tag_t tag) {
         ucall_call_reply_i64(call, -1);
 }
 
-/* later [posix|uring] [TIMEOUT_MS] [MAX_DEFERRED] */
+/* Rejects everyone. */
+static bool reject(ucall_request_t request, ucall_callback_tag_t tag, void **user) {
+    return !request && tag && user;
+}
+
+/* later [posix|uring] [TIMEOUT_MS] [MAX_DEFERRED] [THREADS] [auth]: monitored with THREADS */
 int main(int argc, char **argv) {
     ucall_config_t config = config_of(argc, argv);
     config.timeout_ms = number_in(argc, argv, 2);
     config.max_running_calls = argc > 3 ? (size_t)atoi(argv[3]) : KEPT_MAX;
+    if (argc > 4) {
+        config.size = sizeof config;
+        config.health_checks = config.metrics = 1;
+        config.serving_threads = (uint16_t)number_in(argc, argv, 4);
+    }
+    if (argc > 5) config.auth = reject;
     procedure_t const procedures[] = {
         {"keep", keep}, {"answer_all", answer_all}, {"answer_last", answer_last},
         {"outlive", outlive}, {"use", use}, {"drain", drain},
@@ -156,7 +167,7 @@ int main(int argc, char **argv) {
     };
     if (!start(&config, procedures, COUNT(procedures))) return 1;
     port = config.port;
-    int status = serve(&config);
+    int status = config.serving_threads == 2 ? serve_on_two_threads(&config) : serve(&config);
     /* The server has been freed: all calls are cancelled, and may still be replied to. */
     for (int at = 0; at < count; ++at)
         if (!ucall_call_is_cancelled(kept[at])) return 2;

@@ -322,7 +322,8 @@ mod tests {
             1,
         )
         .unwrap();
-        let callback = Callback { name: "x".into(), function: panics, tag: ptr::null_mut() };
+        let (tag, series) = (ptr::null_mut(), Box::default());
+        let callback = Callback { name: "x".into(), function: panics, tag, series };
         let mut service = Only { handler, callback };
         let (limits, now) = (Limits::default(), Instant::now());
         let mut connection = Connection::new(now, &limits);

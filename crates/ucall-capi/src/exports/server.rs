@@ -84,7 +84,7 @@ pub unsafe extern "C" fn ucall_add_procedure(
         let function = callback.ok_or("callback is NULL")?;
         // SAFETY: our caller says that it ends at its NUL.
         let name = unsafe { string(name, "name")? };
-        server.add(Callback { name: name.into(), function, tag })?;
+        server.add(Callback { name: name.into(), function, tag, series: Box::default() })?;
         Ok(true)
     })
 }

@@ -43,6 +43,9 @@ impl Methods {
     /// Those of the path that JSON-RPC is called at.
     pub const CALLS: Self = Self(bit(Method::Post) | bit(Method::Options));
 
+    /// Those of a page that is only read.
+    pub const GET: Self = Self(bit(Method::Get) | bit(Method::Head) | bit(Method::Options));
+
     /// The method called `name`, in capitals, and what it includes; `None` if no route may have it.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {

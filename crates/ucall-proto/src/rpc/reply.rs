@@ -95,10 +95,15 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The code of the error that is replied with, if any.
+    /// The code of the error that is replied with, if any: also of that which [`Reply::end`] puts
+    /// in the place of a missing or too long result.
     pub fn error_code(&self) -> Option<i64> {
+        let end = usize::from(self.state == ReplyState::Result);
         match self.state {
             ReplyState::Error(code) => Some(code),
+            _ if self.id.is_none() => None,
+            ReplyState::Empty => Some(RpcError::INTERNAL_ERROR),
+            _ if self.out.len() + end > self.limit.len_max => Some(RpcError::INTERNAL_ERROR),
             _ => None,
         }
     }

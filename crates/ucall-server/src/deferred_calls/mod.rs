@@ -134,11 +134,6 @@ impl<C, O> DeferredCalls<C, O> {
         }
     }
 
-    /// Whether a further call is past the limit.
-    pub fn is_full(&self) -> bool {
-        self.limit.is_full()
-    }
-
     /// Counts one more running call, also past the limit.
     pub fn permit(&self) -> RunPermit {
         self.limit.permit(None)

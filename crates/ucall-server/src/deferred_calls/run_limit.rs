@@ -49,7 +49,7 @@ impl RunLimit {
     }
 
     /// Whether a further call is past the limit.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.running() >= self.0.running_max
     }
 

@@ -1,7 +1,8 @@
-//! What calls go through before and after their procedures: rejections, the access log, and the
-//! clients of proxies.
+//! What calls go through before and after their procedures: rejections, the access log, metrics,
+//! and the clients of proxies.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ucall_engine::{EngineClock, Peer};
 use ucall_proto::http1::{ForwardedClient, Head, TrustedProxies};
@@ -10,7 +11,8 @@ use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use super::{Dispatch, find_escaped};
 use crate::access_log::{AccessLog, LoggedCall};
 use crate::config::WorkerConfig;
-use crate::handler::{Handler, HealthState};
+use crate::handler::Handler;
+use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 
 /// Why calls are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,9 +27,12 @@ pub(super) struct Diversion {
     is_draining: bool,
     clock: EngineClock,
     log: Option<Arc<AccessLog>>,
+    metrics: Option<Arc<CallMetrics>>,
     proxies: Option<Arc<TrustedProxies>>,
     /// The line of the call that runs.
     pub(super) logged: Option<LoggedCall>,
+    /// The series of the call that runs, and when it began.
+    measured: Option<(SeriesIndex, Instant)>,
     /// The other end of the connection, while a call of a proxy's client runs.
     socket_peer: Option<Peer>,
 }
@@ -39,17 +44,19 @@ impl Diversion {
         is_draining: bool,
         clock: &EngineClock,
     ) -> Option<Box<Self>> {
-        let log = config.access_log.clone();
+        let (log, metrics) = (config.access_log.clone(), config.call_metrics.clone());
         let proxies = config.trusted_proxies.clone();
-        let is_needed = rejection.is_some() || is_draining || log.is_some() || proxies.is_some();
-        is_needed.then(|| {
+        let has_options = log.is_some() || metrics.is_some() || proxies.is_some();
+        (rejection.is_some() || is_draining || has_options).then(|| {
             Box::new(Self {
                 rejection,
                 is_draining,
                 clock: clock.clone(),
                 log,
+                metrics,
                 proxies,
                 logged: None,
+                measured: None,
                 socket_peer: None,
             })
         })
@@ -100,7 +107,10 @@ impl<H: Handler> Dispatch<'_, H> {
             let user = || self.handler.identity_name();
             log.begin(call, self.caller, transport, &diversion.clock, user)
         });
-        let rejection = diversion.rejection?;
+        let Some(rejection) = diversion.rejection else {
+            self.begin_measured(call);
+            return None;
+        };
         let outcome = self.reject(call, rejection, reply);
         self.end_diverted(outcome, reply);
         Some(outcome)
@@ -111,6 +121,17 @@ impl<H: Handler> Dispatch<'_, H> {
     pub(super) fn end_diverted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
         let Some(diversion) = self.diversion.as_deref_mut() else { return };
         self.caller.peer = diversion.socket_peer;
+        if let (Some(measured), Some(metrics)) = (diversion.measured.take(), &diversion.metrics) {
+            let running = || RunningCall::new(metrics.clone(), measured.0, measured.1);
+            match outcome {
+                CallOutcome::Done => {
+                    let duration = diversion.clock.now().saturating_duration_since(measured.1);
+                    metrics.record(measured.0, duration, reply.error_code());
+                }
+                CallOutcome::Deferred | CallOutcome::Stream => self.handler.set_running(running()),
+                CallOutcome::CancelRequest => {}
+            }
+        }
         let Some(logged) = diversion.logged.take() else { return };
         match outcome {
             CallOutcome::Done => logged.end(reply.error_code(), reply.result_bytes()),
@@ -119,15 +140,28 @@ impl<H: Handler> Dispatch<'_, H> {
         }
     }
 
+    /// Has the end of a call recorded, if it is one of the handler's. Native procedures record
+    /// theirs.
+    fn begin_measured(&mut self, call: &Call<'_>) {
+        let Some(diversion) = self.diversion.as_deref_mut() else { return };
+        if diversion.metrics.is_some() {
+            let procedure = find_escaped(self.procedures, call.method);
+            let series = procedure.and_then(|procedure| self.handler.series(procedure));
+            diversion.measured = series.map(|series| (series, diversion.clock.now()));
+        }
+    }
+
     pub(super) fn rejection(&self) -> Option<Rejection> {
         self.diversion.as_ref().and_then(|diversion| diversion.rejection)
     }
 
-    pub(super) fn health(&self) -> HealthState {
+    /// Why the server itself is not ready.
+    pub(super) fn problem(&self) -> Option<&'static str> {
         match self.rejection() {
-            _ if self.diversion.as_ref().is_some_and(|it| it.is_draining) => HealthState::Draining,
-            Some(Rejection::Overload) => HealthState::Overloaded,
-            Some(Rejection::Drain) | None => HealthState::Normal,
+            _ if self.diversion.as_ref().is_some_and(|it| it.is_draining) => Some("draining"),
+            Some(Rejection::Overload) => Some("overloaded: max_held_bytes is exceeded"),
+            _ if self.run_limit().is_full() => Some("overloaded: max_running_calls is reached"),
+            _ => None,
         }
     }
 }

@@ -6,9 +6,14 @@
 
 mod name;
 mod page;
+mod reader;
+mod text;
 mod upstreams;
 
 pub use page::MetricsPage;
+pub use reader::MetricsReader;
+pub(crate) use reader::PATH;
+pub use text::ServerMetrics;
 pub use upstreams::{Circuit, UpstreamCounts, UpstreamMetrics};
 
 use std::collections::BTreeMap;
