@@ -279,6 +279,8 @@ class Server(Decorators):
             cookie_secret=_process_role.tickets,
         )
         self._uds_mode = uds_mode
+        #: What the port of `start` would have no effect beside.
+        self._without_port = "fd" if fd is not None else "uds" if uds is not None else None
         self._picks_udp_port = udp_port == 0
         self._xdp = xdp
         self._lifespan = LifespanHooks(lifespan)
@@ -404,7 +406,8 @@ class Server(Decorators):
         has started on the same port.
 
         Args:
-            port: From now on in place of the server's own; 0 picks a free one, for tests.
+            port: From now on in place of the server's own; 0 picks a free one, for tests. Not with
+                ``fd`` or ``uds``.
             broker: This and the others as for `run`.
             group: The name of the servers with these functions.
             advertise: ``host`` or ``host:port`` for direct calls; empty for none.
@@ -424,6 +427,8 @@ class Server(Decorators):
                 raise RuntimeError("the server runs already")
             self._set_on_drain(registration)
             if port is not None:
+                if self._without_port:
+                    raise ValueError(f"port: expected none with {self._without_port}")
                 self._core.configure(port=_checks.port(port))
             _start.bind_on_thread(self)
             run = functools.partial(self._run, -1, -1, registration)

@@ -145,6 +145,9 @@ def test_descriptors_that_cannot_be_listened_on(tmp_path: Path) -> None:
             ucall.Server(**options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="fd: expected no uds"):
         ucall.Server(fd=3, uds="a")
+    for server, option in ((ucall.Server(fd=3), "fd"), (ucall.Server(uds="a"), "uds")):
+        with pytest.raises(ValueError, match=f"port: expected none with {option}"):
+            server.start(port=0)
 
 
 def test_several_sockets_of_a_service_manager_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
