@@ -125,7 +125,10 @@ impl Uring {
                     self.buffers.recycle(buffer);
                 }
                 delivery if delivery.taken => self.release(&delivery),
-                delivery => self.redeliver(delivery, completions),
+                delivery => {
+                    self.slow_down(delivery.socket);
+                    self.redeliver(delivery, completions);
+                }
             }
         }
         self.previous_deliveries.clear();

@@ -12,6 +12,11 @@
 //!
 //! After the end of the stream, or an error, and when closed, it stays Idle.
 //!
+//! All streams share the buffers, and a multishot receive takes as many as the peer's bytes fill.
+//! So a stream that was paused, or whose arrivals were not all taken in their turn, receives one
+//! buffer at a time until the kernel has no more of its bytes. Otherwise a few fast peers would
+//! hold all buffers, and the requests of others would wait for them.
+//!
 //! A multishot receive may miss a reset. If bytes and the reset arrive before the kernel handles
 //! either, it delivers the bytes, reads that none are left (at an end it would read that instead),
 //! and waits for an event that has already occurred (seen on Linux 6.18). So a stream whose last
@@ -38,6 +43,8 @@ pub(super) struct Stream {
     /// The receive under way has been cancelled.
     cancelled: bool,
     paused: bool,
+    /// Receives one buffer at a time.
+    is_slowed: bool,
     /// The peer has shut down its side or failed, and that is being reported.
     ended: bool,
     /// Bytes have arrived since the last check.
@@ -72,6 +79,7 @@ impl Stream {
             receiving: Receiving::Idle,
             cancelled: false,
             paused: false,
+            is_slowed: false,
             ended: false,
             unchecked: false,
             checking: false,
@@ -141,7 +149,8 @@ impl Uring {
             (entry, Operation::Fill)
         } else if !stream.paused {
             stream.receiving = Receiving::Buffers;
-            (stream.buffers_entry(self.features.multishot_receive), Operation::Receive)
+            let multishot = self.features.multishot_receive && !stream.is_slowed;
+            (stream.buffers_entry(multishot), Operation::Receive)
         } else {
             return;
         };
@@ -164,7 +173,16 @@ impl Uring {
 
     pub(super) fn pause_stream(&mut self, id: Id) {
         if let Some(Slot::Stream(stream)) = self.slots.get_mut(id) {
-            stream.paused = true;
+            (stream.paused, stream.is_slowed) = (true, true);
+            self.cancel_receive(id.index);
+        }
+    }
+
+    /// Receives one buffer at a time from now on: arrivals were not taken.
+    pub(super) fn slow_down(&mut self, id: Id) {
+        if let Some(Slot::Stream(stream)) = self.slots.get_mut(id)
+            && !std::mem::replace(&mut stream.is_slowed, true)
+        {
             self.cancel_receive(id.index);
         }
     }
@@ -224,6 +242,9 @@ impl Uring {
     ) {
         let Some((id, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         stream.unchecked = true;
+        if entry.result() > 0 && !cqueue::sock_nonempty(entry.flags()) {
+            stream.is_slowed = false;
+        }
         let source = match (entry.result(), cqueue::buffer_select(entry.flags())) {
             (1.., Some(buffer)) => Some(DeliverySource::Buffer(buffer)),
             (_, Some(buffer)) => {

@@ -63,7 +63,9 @@ conformance! {
         reports_an_arrival_again_until_it_is_taken
         delivers_the_bytes_of_several_sockets
         takes_an_arrival_once
+        a_fast_peer_leaves_buffers_to_others
         pauses_and_resumes
+        a_stream_that_resumes_receives_little_at_once
         sends_to_a_peer_that_shut_down_its_side
         shuts_down_after_the_send_under_way
         reports_a_reset

@@ -1,7 +1,7 @@
 //! Stream sockets: receive, send, pause, shut down.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -317,6 +317,45 @@ pub fn pauses_and_resumes(harness: &mut Harness<impl Engine, impl TestPeer>) {
     harness.engine.pause(socket);
     harness.send(socket, b"four".to_vec());
     assert_eq!(read(&mut peer, 4), b"four");
+}
+
+/// Writes until the kernel takes no more.
+fn write_all_it_takes(peer: &mut TcpStream) {
+    peer.set_nonblocking(true).expect("an open socket");
+    let bytes = vec![b'x'; 1 << 20];
+    while peer.write(&bytes).is_ok() {}
+}
+
+/// As in a server that reads 64 KiB of a connection in a turn.
+pub fn a_fast_peer_leaves_buffers_to_others(harness: &mut Harness<impl Engine>) {
+    const TURNS: usize = 200;
+    let (mut peer, socket) = harness.connection();
+    let mut completions = Vec::new();
+    let mut reported = Vec::new();
+    for _ in 0..TURNS {
+        write_all_it_takes(&mut peer);
+        let deadline = harness.engine.clock().now() + Duration::from_secs(10);
+        harness.engine.wait(Some(deadline), &mut completions).expect("a wait");
+        let arrivals = completions.drain(..).filter_map(|it| it.received());
+        let arrivals: Vec<_> = arrivals.filter(|it| it.socket == socket).collect();
+        reported.push(arrivals.len());
+        for arrival in arrivals.into_iter().take(4) {
+            harness.engine.receive(arrival).expect("bytes");
+        }
+    }
+    assert!(reported[TURNS - 1] <= 8, "{reported:?}");
+}
+
+pub fn a_stream_that_resumes_receives_little_at_once(harness: &mut Harness<impl Engine>) {
+    let (mut peer, socket) = harness.connection();
+    harness.engine.pause(socket);
+    harness.turn_until_quiet();
+    write_all_it_takes(&mut peer);
+    let before = harness.bytes(socket).len();
+    harness.engine.resume(socket);
+    let received = |it: &mut Harness<_>| Some(it.bytes(socket).len() - before).filter(|it| *it > 0);
+    let received = harness.turn_until(received);
+    assert!(received <= 64 << 10, "{received} bytes in one turn");
 }
 
 pub fn sends_to_a_peer_that_shut_down_its_side(harness: &mut Harness<impl Engine, impl TestPeer>) {
