@@ -346,6 +346,14 @@ impl RelayHandler {
         tried: u64,
     ) -> Result<Picked, RpcError> {
         let (now, upstreams) = (self.now, &mut self.upstreams);
+        if let [upstream] = &mut upstreams[..]
+            && tried == 0
+            && upstream.admits(now)
+        {
+            let takes_items = takes_items && !upstream.is_http();
+            let found = upstream.connection(&self.options, text_bytes, takes_items, caller, now)?;
+            return Ok(Picked { upstream: 0, connection: found, takes_items });
+        }
         self.candidates.clear();
         let untried = (0..upstreams.len()).filter(|index| tried & (1 << *index) == 0);
         let mut best = (true, true);

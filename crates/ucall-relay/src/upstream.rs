@@ -493,10 +493,7 @@ impl Upstream {
 
     /// Brings the metrics up to date.
     fn report(&mut self, context: &dyn NativeContext) {
-        let label = &self.address.label;
-        if self.metrics.is_none() {
-            self.metrics = context.metrics().map(|it| UpstreamMetrics::new(it.clone(), label));
-        }
+        let Some(metrics) = context.metrics() else { return };
         if self.is_free() {
             self.metrics = None;
             return;
@@ -507,10 +504,9 @@ impl Upstream {
         };
         let outstanding = self.outstanding();
         let failures = std::mem::take(&mut self.failures);
-        if let Some(metrics) = &mut self.metrics {
-            let health = self.health.as_ref().map(|health| health.is_healthy());
-            metrics.update(outstanding, failures, circuit, health);
-        }
+        let health = self.health.as_ref().map(|health| health.is_healthy());
+        let new = || UpstreamMetrics::new(metrics.clone(), &self.address.label);
+        self.metrics.get_or_insert_with(new).update(outstanding, failures, circuit, health);
     }
 
     /// When [`Upstream::advance`] is due, even without events.

@@ -184,7 +184,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let has_steps = self.admission.is_due() || self.driver.may_resume_waiters();
         let steps = has_steps.then(|| self.driver.now());
         let yields = self.admission.yields_until();
-        [deadline, natives, drain, steps, yields].into_iter().flatten().min()
+        // A minimum over an array takes twice the instructions.
+        earlier(earlier(earlier(deadline, natives), earlier(drain, steps)), yields)
     }
 
     /// The engine.

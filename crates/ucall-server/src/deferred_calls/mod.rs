@@ -127,7 +127,7 @@ impl<C, O> DeferredCalls<C, O> {
     /// The reply to a call past the limit, or past the connection's share of what is left, with the
     /// time after which a place is likely to be free.
     pub fn admit(&mut self, caller: Option<Id>) -> Result<RunPermit, RpcError> {
-        let calls = caller.map_or(0, |caller| self.shares.calls(caller));
+        let calls = || caller.map_or(0, |caller| self.shares.calls(caller));
         match self.limit.admits(calls) {
             true => Ok(self.limit.permit(caller.map(|caller| self.shares.take(caller)))),
             false => Err(self.overloaded()),

@@ -54,10 +54,11 @@ impl RunLimit {
     }
 
     /// Whether a connection with so many calls may have another.
-    pub(super) fn admits(&self, calls: usize) -> bool {
+    #[inline]
+    pub(super) fn admits(&self, calls: impl FnOnce() -> usize) -> bool {
         let max = self.0.running_max;
         let free = max.saturating_sub(self.running());
-        free > 0 && (free > max / SHARE_DIVISOR || calls * SHARE_DIVISOR < free)
+        free > max / SHARE_DIVISOR || (free > 0 && calls() * SHARE_DIVISOR < free)
     }
 
     /// Whether `more` calls would take more than half of the limit.
