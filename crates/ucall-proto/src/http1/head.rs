@@ -269,6 +269,8 @@ impl<'a> Headers<'a> {
 impl<'a> Iterator for Headers<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
+    // A relay looks for several headers of each call.
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let (line, rest) = self.block.split_at_checked(memchr(b'\n', self.block)? + 1)?;
