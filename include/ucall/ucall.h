@@ -413,7 +413,8 @@ bool ucall_stats(ucall_server_t server, ucall_stats_t *output, size_t size);
 /* The options of a store (docs/store.md). 0 is the default of each. */
 typedef struct ucall_store_config_t {
     size_t size; /* sizeof(ucall_store_config_t); 0 means the fields of version 0.1 */
-    size_t max_bytes;       /* the size up to which its file grows; 64 GiB */
+    size_t max_bytes;       /* the size up to which its file grows; 64 GiB.
+                             * valgrind needs less, such as 1 GiB */
     size_t max_value_bytes; /* the size of one value; 16 MiB */
     size_t max_watch_bytes; /* the changes that are kept for slow watchers; 64 MiB */
     bool no_durability;     /* answer writes before the disk has them */

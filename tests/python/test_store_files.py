@@ -114,6 +114,24 @@ def test_a_file_without_the_last_pages_that_are_free_is_opened(tmp_path: Path) -
     assert ran(OPENS, tmp_path / "kv") == "1\n"
 
 
+FEW_ADDRESSES = """
+import resource, sys, ucall.store
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+try:
+    ucall.store.open(sys.argv[1])
+except OSError as error:
+    print(error)
+ucall.store.open(sys.argv[1], max_bytes=1 << 30)
+"""
+
+
+def test_a_store_without_enough_addresses_names_its_option(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", FEW_ADDRESSES, str(tmp_path / "kv")]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "set a smaller max_bytes" in done.stdout
+
+
 def test_writes_fail_once_the_directory_is_removed(tmp_path: Path) -> None:
     store = ucall.store.open(tmp_path / "kv")
     store.put("a", 1)

@@ -499,7 +499,8 @@ pub(crate) fn open_env(path: &Path, options: &StoreOptions) -> Result<Env<Withou
     }
     // SAFETY: the documentation requires that no other program writes to the file. Other processes
     // with the same store take LMDB's locks.
-    let env = unsafe { settings.open(path) }?;
+    let opened = unsafe { settings.open(path) };
+    let env = opened.map_err(|error| StoreError::of_opening(error, options.map_bytes()))?;
     close_on_exec(&path.join("data.mdb"))?;
     check_pages(path, env.info().last_page_number as u64)?;
     Ok(env)

@@ -29,6 +29,21 @@ impl StoreError {
         }
     }
 
+    /// The error of opening a file, for which so many addresses are reserved.
+    pub(crate) fn of_opening(error: heed::Error, map_bytes: usize) -> Self {
+        // Linux lacks memory for too many addresses, valgrind finds their number invalid.
+        let is_too_large = |error: &io::Error| {
+            matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::InvalidInput)
+        };
+        match error {
+            heed::Error::Io(error) if is_too_large(&error) => Self::Failed(format!(
+                "{map_bytes} bytes of addresses cannot be reserved ({error}): \
+                 set a smaller max_bytes"
+            )),
+            error => error.into(),
+        }
+    }
+
     /// The error for a caller.
     pub(crate) fn to_rpc(&self) -> RpcError {
         match self {
