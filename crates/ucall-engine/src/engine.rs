@@ -82,7 +82,8 @@ pub trait Engine {
     fn receive_into(&mut self, socket: Id, target: Target);
 
     /// Checks that a connection without recent arrivals is still open. If the engine has missed its
-    /// end or error, it reports that as an arrival; see [`Engine::wait`].
+    /// end or error, it reports that as an arrival; see [`Engine::wait`]. After the end of a stream
+    /// it reports another arrival, an error or the end, if its peer leaves.
     fn check(&mut self, socket: Id) {
         let _ = socket;
     }
@@ -131,7 +132,7 @@ pub trait Engine {
     fn peer(&mut self, socket: Id) -> io::Result<Peer>;
 
     /// Whether the peer of a stream socket has closed or reset it. After the peer has shut down its
-    /// side, no completion reports that.
+    /// side, no completion need report that before [`Engine::check`].
     fn has_peer_left(&mut self, socket: Id) -> bool;
 
     /// Submits the started operations, waits for an event or until `deadline` (`None`: no deadline;

@@ -200,6 +200,7 @@ impl Uring {
         match operation {
             Operation::Fill => self.on_fill(index, entry, completions),
             Operation::Check => self.on_check(index, entry, completions),
+            Operation::Hangup => self.on_hangup(index, entry, completions),
             Operation::Shutdown => self.on_shutdown(index),
             Operation::Accept => self.on_accept(index, entry, completions),
             Operation::ReceiveFrom => self.on_receive_from(index, entry, completions),

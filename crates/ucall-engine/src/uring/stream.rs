@@ -51,6 +51,8 @@ pub(super) struct Stream {
     unchecked: bool,
     /// A check is under way.
     checking: bool,
+    /// A poll for a reset after the end is under way.
+    polling: bool,
     pub(super) sending: Option<Sending>,
     pub(super) shutdown: ShutdownState,
 }
@@ -83,6 +85,7 @@ impl Stream {
             ended: false,
             unchecked: false,
             checking: false,
+            polling: false,
             sending: None,
             shutdown: ShutdownState::NotStarted,
         }
@@ -92,6 +95,7 @@ impl Stream {
         self.receiving == Receiving::Idle
             && self.sending.is_none()
             && !self.checking
+            && !self.polling
             && self.shutdown != ShutdownState::InProgress
     }
 
@@ -275,12 +279,15 @@ impl Uring {
         }
     }
 
-    /// Peeks for more if the last arrival was bytes and a multishot receive waits.
+    /// Peeks for more if the last arrival was bytes and a multishot receive waits. After the end it
+    /// polls for a reset.
     pub(super) fn check_stream(&mut self, id: Id) {
         let is_multishot = self.features.multishot_receive;
         let Some(Slot::Stream(stream)) = self.slots.get_mut(id) else { return };
+        if stream.ended {
+            return self.poll_hangup(id);
+        }
         if !is_multishot
-            || stream.ended
             || stream.checking
             || stream.receiving != Receiving::Buffers
             || !std::mem::take(&mut stream.unchecked)
@@ -313,6 +320,33 @@ impl Uring {
             stream.ended = true;
             self.cancel_receive(index);
             self.deliver(id, source, 0, completions);
+        }
+        self.free_if_idle(index);
+    }
+
+    /// Has the kernel report each change of a stream that has ended, beginning with the end.
+    fn poll_hangup(&mut self, id: Id) {
+        let Some(Slot::Stream(stream)) = self.slots.get_mut(id) else { return };
+        if !std::mem::replace(&mut stream.polling, true) {
+            let entry = opcode::PollAdd::new(stream.file.descriptor(), 0).multi(true).build();
+            let entry = entry.flags(stream.file.flags());
+            // SAFETY: the entry names no memory.
+            unsafe { self.ring.push(entry, Operation::Hangup.at(id.index)) }
+        }
+    }
+
+    pub(super) fn on_hangup(
+        &mut self,
+        index: u32,
+        entry: &cqueue::Entry,
+        completions: &mut Vec<Completion>,
+    ) {
+        let retired = self.slots.is_retired(index);
+        let Some((id, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
+        stream.polling = cqueue::more(entry.flags());
+        let events = u32::try_from(entry.result()).unwrap_or(0);
+        if events & (libc::POLLERR | libc::POLLHUP) as u32 != 0 && !retired {
+            self.deliver(id, DeliverySource::Failed(libc::ECONNRESET), 0, completions);
         }
         self.free_if_idle(index);
     }
@@ -352,6 +386,7 @@ impl Uring {
         let Some((socket, Slot::Stream(stream))) = self.slots.at_mut(index) else { return };
         let receive = stream.receive_operation();
         let sending = stream.sending.is_some().then_some(Operation::Send);
+        let polling = stream.polling.then_some(Operation::Hangup);
         let file = stream.closable_file();
         if receive != Some(Operation::Fill)
             && let Some(target) = stream.target.take()
@@ -359,7 +394,7 @@ impl Uring {
             let result = Err(io::ErrorKind::Interrupted.into());
             self.deferred.push(Completion::Filled { socket, target, result });
         }
-        for operation in [receive, sending].into_iter().flatten() {
+        for operation in [receive, sending, polling].into_iter().flatten() {
             self.ring.cancel(operation.at(index));
         }
         if let Some(file) = file {

@@ -13,6 +13,7 @@ pub(super) enum Operation {
     Receive,
     Fill,
     Check,
+    Hangup,
     Send,
     Shutdown,
     ReceiveFrom,
@@ -31,12 +32,13 @@ pub(super) struct Token {
 }
 
 impl Operation {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Ignored,
         Self::Accept,
         Self::Receive,
         Self::Fill,
         Self::Check,
+        Self::Hangup,
         Self::Send,
         Self::Shutdown,
         Self::ReceiveFrom,

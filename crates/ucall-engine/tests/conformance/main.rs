@@ -60,6 +60,7 @@ conformance! {
         adopts_a_connected_socket
         adopts_a_unix_socket
         finds_that_a_unix_peer_has_left
+        reports_a_peer_that_leaves_after_its_end
         reports_an_arrival_again_until_it_is_taken
         delivers_the_bytes_of_several_sockets
         takes_an_arrival_once

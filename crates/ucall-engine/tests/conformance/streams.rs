@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use ucall_buffer::{Bytes, Payload, Target};
-use ucall_engine::{Engine, SendState};
+use ucall_engine::{Engine, Id, SendState};
 
 use crate::harness::{Harness, LOOPBACK, TestPeer, dial, pattern, read, write};
 
@@ -230,6 +230,33 @@ pub fn finds_that_a_unix_peer_has_left(harness: &mut Harness<impl Engine>) {
     assert!(!harness.engine.has_peer_left(socket), "it still reads");
     drop(peer);
     assert!(harness.engine.has_peer_left(socket));
+}
+
+pub fn reports_a_peer_that_leaves_after_its_end(harness: &mut Harness<impl Engine>) {
+    let (ours, peer) = UnixStream::pair().unwrap();
+    let socket = harness.engine.adopt(ours.into()).unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    expect_arrival_after_end(harness, socket, || drop(peer));
+
+    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let socket = harness.engine.adopt(listener.accept().unwrap().0.into()).unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    expect_arrival_after_end(harness, socket, || drop(peer));
+}
+
+/// A TCP peer that has left answers bytes with a reset.
+fn expect_arrival_after_end(harness: &mut Harness<impl Engine>, socket: Id, leave: impl FnOnce()) {
+    harness.expect_end(socket);
+    harness.engine.check(socket);
+    harness.turn_until_quiet();
+    harness.may_leave_after_end = true;
+    let before = harness.arrivals;
+    leave();
+    let _ = harness.engine.send(socket, Payload::from(b"probe".to_vec()));
+    harness.turn_until(|harness| (harness.arrivals > before).then_some(()));
+    harness.engine.close(socket);
+    harness.turn_until_quiet();
 }
 
 /// The kernel's report about a Unix socket's peer.

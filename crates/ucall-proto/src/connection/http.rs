@@ -11,7 +11,7 @@ use super::{
 use crate::Limits;
 use crate::http1::{
     self, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError, Method,
-    ReplyHeaders, ReplyWriter,
+    ReplyHeaders, ReplyWriter, Version,
 };
 use crate::rpc::{
     CallNumber, CallOutcome, CallerIdentity, ItemFormat, ROUTE_ID, RpcError, Service,
@@ -27,6 +27,8 @@ pub(super) struct Http {
     chunked: Option<Box<Chunked>>,
     /// The foreign origin that may read the reply to a request whose body is incomplete.
     pub(super) allowed_origin: Option<Box<[u8]>>,
+    /// Whether a request was HTTP/1.0, whose clients know no interim responses.
+    pub(super) has_http10: bool,
     /// The caller of the current request, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
 }
@@ -333,6 +335,9 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        if let Protocol::Http(http) = &mut self.protocol {
+            http.has_http10 |= head.version() == Version::Http10;
+        }
         let (mut later, before) = (Vec::new(), self.requests);
         let waits = !self.exchanges.is_empty();
         let output = if waits { &mut later } else { out };
@@ -353,8 +358,8 @@ impl PlainConnection {
         }
     }
 
-    /// Writes the replies that are complete, up to the first that is not. During a drain, the last
-    /// one closes the connection.
+    /// Writes the replies that are complete, up to the first that is not. During a drain, and
+    /// after the peer has shut down its side, the last one closes the connection.
     pub(super) fn flush_in_order<S>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -362,7 +367,7 @@ impl PlainConnection {
     ) {
         while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
             let is_framed = matches!(answer, ExchangeReply::Framed(_));
-            if environment.drain != Drain::No
+            if (environment.drain != Drain::No || self.eof_received)
                 && !is_framed
                 && self.exchanges.is_empty()
                 && self.input.is_empty()

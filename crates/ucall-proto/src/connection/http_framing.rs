@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::exchange::ExchangeReply;
 use super::http_route::ResponseFraming;
-use crate::http1::{AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter};
+use crate::http1::{
+    AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter, continue_100,
+};
 use crate::rpc::{ItemFormat, item_len, write_item};
 
 /// How a reply is framed that cannot be written yet.
@@ -23,6 +25,30 @@ impl HttpFraming {
     pub(super) fn new(reply_headers: &ReplyHeaders<'_>) -> Self {
         let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
         Self { connection: reply_headers.connection, allowed_origin: origin, ..Self::default() }
+    }
+
+    /// Whether a part of the reply has been written.
+    fn has_begun(&self) -> bool {
+        self.items.as_ref().is_some_and(|items| items.has_begun)
+            || self.response.as_ref().is_some_and(ResponseFraming::has_begun)
+    }
+
+    /// Writes something that the client ignores, ahead of the rest of the reply. Returns `false`
+    /// if there is nothing of that kind.
+    pub(super) fn write_probe(
+        &mut self,
+        replies: &ReplyWriter,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if !self.has_begun() {
+            continue_100(out);
+        } else if self.items.as_ref().and_then(HttpItems::comment_due).is_some() {
+            self.write_comment(replies, now, out);
+        } else {
+            return false;
+        }
+        true
     }
 
     pub(super) fn reply_headers(&self) -> ReplyHeaders<'_> {

@@ -105,6 +105,10 @@ impl ResponseFraming {
         Self { is_head, version: head.version(), body: None }
     }
 
+    pub(super) fn has_begun(&self) -> bool {
+        self.body.is_some()
+    }
+
     /// Appends a part of a response: first its head, then its body.
     pub(super) fn write_part(
         &mut self,

@@ -24,6 +24,7 @@ pub(crate) mod datagrams;
 mod deadline;
 mod drain;
 mod exchange;
+mod half_close;
 mod http;
 mod http_framing;
 mod http_refusals;
@@ -181,6 +182,8 @@ pub struct PlainConnection {
     close_state: CloseState,
     discarded_bytes_max: usize,
     eof_received: bool,
+    /// It came without the close_notify of TLS.
+    is_truncated: bool,
     /// Requests wait in the input.
     paused: bool,
     /// The search of these for requests to cancel.
@@ -220,6 +223,7 @@ impl PlainConnection {
             close_state: CloseState::Open,
             discarded_bytes_max: limits.discarded_bytes_max,
             eof_received: false,
+            is_truncated: false,
             paused: false,
             search: None,
             awaits_messages: false,
@@ -275,29 +279,6 @@ impl PlainConnection {
         self.update_wait_state(environment);
     }
 
-    /// The peer has shut down its side: answers the input, and cancels the calls of HTTP.
-    fn handle_eof<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        self.eof_received = true;
-        match &self.protocol {
-            Protocol::Raw(_) if !self.input.is_empty() && !self.paused => {
-                raw::refuse_truncated(environment.limits, out);
-                self.input = Vec::new();
-            }
-            Protocol::Raw(_) => {}
-            Protocol::Http(_)
-                if self.wait_state == WaitState::Head && self.exchanges.is_empty() =>
-            {
-                self.refuse_partial_head(environment, out);
-            }
-            // The layer that owns the socket cancels their handlers when it closes the connection.
-            _ => self.exchanges.cancel(),
-        }
-        if !self.paused {
-            self.discard_input();
-        }
-        self.update_wait_state(environment);
-    }
-
     /// Takes the outcome of a deferred call: the JSON text of its result, or an error. Drops it if
     /// the call was cancelled.
     fn complete<S: Service>(
@@ -319,7 +300,7 @@ impl PlainConnection {
         if self.paused {
             self.process_input(environment, out);
             if self.eof_received && !self.paused {
-                return self.handle_eof(environment, out);
+                return self.end_input(environment, out);
             }
         }
         self.update_wait_state(environment);

@@ -117,13 +117,14 @@ impl Connection {
         });
     }
 
-    /// The peer has shut down its side: answers the input, and cancels the calls of HTTP.
+    /// The peer has shut down its side: answers the input. Calls go on if the peer may read their
+    /// replies; then [`PlainConnection::is_half_closed`], and the peer may turn out to have left.
     pub fn handle_eof<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        self.inner.step(environment, out, PlainConnection::handle_eof);
+        self.inner.handle_eof(environment, out);
     }
 
     /// Takes the outcome of a deferred call: the JSON text of its result, or an error. One that

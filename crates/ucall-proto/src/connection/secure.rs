@@ -120,6 +120,17 @@ impl Secured {
         }
     }
 
+    /// The socket has no more bytes.
+    pub(super) fn handle_eof<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let tls = self.tls.as_ref();
+        self.plain.is_truncated = tls.is_some_and(|it| !it.tls.has_received_close_notify());
+        self.step(environment, out, PlainConnection::handle_eof);
+    }
+
     /// Its end of TLS, if it has one.
     pub(super) fn tls_mut(&mut self) -> Option<&mut TlsConnection> {
         self.tls.as_mut().map(|it| &mut it.tls)

@@ -143,25 +143,58 @@ fn reading_pauses_at_the_pipeline_limit() {
 }
 
 #[test]
-fn a_half_close_cancels_http_calls_and_not_raw_ones() {
+fn calls_go_on_after_a_half_close() {
     let mut driver = Driver::new();
     driver.receive(post(&later(1)).as_bytes());
     driver.handle_eof();
-    assert_eq!(driver.connection.next_action(), NextAction::Close);
+    assert_eq!(driver.sent(), "HTTP/1.1 100 Continue\r\n\r\n", "a closed socket answers it");
+    assert!(driver.connection.is_half_closed());
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
-    assert_eq!(driver.sent(), "");
+    let sent = driver.sent();
+    assert!(sent.contains("\r\nConnection: close\r\n"), "{sent}");
+    assert_eq!(bodies(&sent), [later_reply(1, "1")]);
+    assert_eq!(driver.connection.next_action(), NextAction::Close);
 
     let mut driver = Driver::new();
     driver.receive(later(1).as_bytes());
     driver.handle_eof();
-    assert_ne!(driver.connection.next_action(), NextAction::Close);
+    assert_eq!(driver.connection.next_action(), NextAction::Receive);
     let exchange = driver.service.deferred[0];
     driver.complete(exchange, Ok(b"1"));
     assert_eq!(
         (driver.sent(), driver.connection.next_action()),
         (later_reply(1, "1") + "\n", NextAction::Close)
     );
+}
+
+#[test]
+fn all_pipelined_calls_go_on_after_a_half_close() {
+    let mut driver = Driver::new();
+    driver.limits.pipeline_max = 2;
+    driver.receive([post(&later(1)), post(&later(2)), post(&sum(3))].concat().as_bytes());
+    driver.handle_eof();
+    assert_eq!(driver.sent(), "HTTP/1.1 100 Continue\r\n\r\n");
+    for index in 0..2 {
+        let exchange = driver.service.deferred[index];
+        driver.complete(exchange, Ok(b"1"));
+    }
+    let sent = driver.sent();
+    assert_eq!(bodies(&sent).len(), 3, "{sent}");
+    assert_eq!(driver.connection.next_action(), NextAction::Close);
+}
+
+/// HTTP/1.0 has no interim responses.
+#[test]
+fn a_half_close_cancels_the_calls_of_http_1_0() {
+    let mut driver = Driver::new();
+    driver.receive(post(&later(1)).replace("HTTP/1.1", "HTTP/1.0").as_bytes());
+    driver.handle_eof();
+    assert_eq!(driver.connection.next_action(), NextAction::Close);
+    let exchange = driver.service.deferred[0];
+    driver.complete(exchange, Ok(b"1"));
+    assert_eq!(driver.sent(), "");
 }
 
 #[test]

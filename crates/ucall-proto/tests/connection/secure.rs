@@ -300,3 +300,23 @@ fn a_websocket_is_answered_as_without_tls() {
         assert!(pair.client.tls.has_received_close_notify());
     }
 }
+
+/// Without a close_notify, another party may have cut the stream.
+#[test]
+fn calls_go_on_after_a_close_notify_and_not_after_a_cut() {
+    for is_whole in [true, false] {
+        let mut pair = TlsPair::connected();
+        pair.client.send(post(&later(1)).as_bytes());
+        pair.exchange(1 << 20);
+        if is_whole {
+            pair.client.tls.close(&mut pair.client.out);
+            pair.exchange(1 << 20);
+            assert_eq!(pair.received(), "HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        pair.driver.handle_eof();
+        let exchange = pair.driver.service.deferred[0];
+        pair.driver.complete(exchange, Ok(b"1"));
+        pair.exchange(1 << 20);
+        assert_eq!(pair.received().contains("\"result\":1"), is_whole);
+    }
+}

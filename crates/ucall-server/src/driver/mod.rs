@@ -379,8 +379,15 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Handles the end of the peer's side of the stream.
     fn end(&mut self, id: Id) {
+        let is_half_closed = self.connections.find(id).is_some_and(|it| it.proto.is_half_closed());
+        if is_half_closed && self.engine.has_peer_left(id) {
+            return self.close(id);
+        }
         self.step(id, |connection, environment, out| connection.handle_eof(environment, out));
         self.flush_and_apply(id);
+        if self.connections.find(id).is_some_and(|entry| entry.proto.is_half_closed()) {
+            self.engine.check(id);
+        }
     }
 
     /// Handles requests that had to wait.

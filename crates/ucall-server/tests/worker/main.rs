@@ -128,7 +128,9 @@ fn a_closing_connection_cancels_its_calls_and_late_replies_are_dropped() {
     let socket = peer.socket().unwrap();
     peer.write(post(&call("later", "[]", "1")).as_bytes());
     harness.turn();
+    peer.set_send_mode(SendMode::Failing(ErrorKind::BrokenPipe));
     peer.shut_down();
+    harness.turn();
     harness.turn();
     assert!(peer.is_closed());
     assert_eq!(harness.worker.handler_mut().cancelled, [socket]);

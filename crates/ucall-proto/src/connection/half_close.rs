@@ -1,0 +1,79 @@
+//! The end of the peer's side of the stream, after which it may still read.
+//!
+//! A peer that has shut down its sending side looks like one that has closed its socket, until it
+//! answers bytes with a reset. The layer that owns the socket notices the reset, closes the
+//! connection and so cancels its calls.
+//!
+//! | protocol | the calls that run | the bytes |
+//! |---|---|---|
+//! | HTTP/1.1, before the reply has begun | go on | an interim response (RFC 9110, section 15.2) |
+//! | HTTP/1.1, server-sent events | go on | a comment |
+//! | other HTTP | are cancelled | |
+//! | raw TCP | go on | those of the replies |
+//! | WebSocket | are cancelled | |
+
+use super::raw;
+use super::{Environment, PlainConnection, Protocol, WaitState};
+use crate::rpc::Service;
+
+impl PlainConnection {
+    /// The peer has shut down its side: answers the input. The calls of HTTP go on if the peer can
+    /// be probed.
+    pub(super) fn handle_eof<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.eof_received = true;
+        if matches!(self.protocol, Protocol::Http(_))
+            && !self.exchanges.is_empty()
+            && !self.probe_half_closed(environment, out)
+        {
+            self.cancel();
+        }
+        self.end_input(environment, out);
+    }
+
+    /// Nothing follows the input.
+    pub(super) fn end_input<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        match &self.protocol {
+            Protocol::Raw(_) if !self.input.is_empty() && !self.paused => {
+                raw::refuse_truncated(environment.limits, out);
+                self.input = Vec::new();
+            }
+            Protocol::Raw(_) => {}
+            Protocol::Http(_)
+                if self.wait_state == WaitState::Head && self.exchanges.is_empty() =>
+            {
+                self.refuse_partial_head(environment, out);
+            }
+            Protocol::Http(_) => {}
+            // The layer that owns the socket cancels their handlers when it closes the connection.
+            _ => self.exchanges.cancel(),
+        }
+        if !self.paused {
+            self.discard_input();
+        }
+        self.update_wait_state(environment);
+    }
+
+    /// Writes something that the peer of HTTP ignores. Returns `false` if it may not, or if there
+    /// is nothing of that kind.
+    fn probe_half_closed<S>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Protocol::Http(http) = &self.protocol else { return false };
+        // Without a close_notify the end of a stream under TLS may be forged.
+        if http.has_http10 || self.is_truncated {
+            return false;
+        }
+        let framing = self.exchanges.first_framing();
+        framing.is_some_and(|it| it.write_probe(environment.replies, environment.now, out))
+    }
+}
