@@ -111,7 +111,7 @@ class Server:
         host: str | None = None,
         port: int | None = None,
         uds_mode: int | None = None,
-        descriptor: int | None = None,
+        socket: tuple[int, bool] | None = None,
         tls: TlsSettings | None = None,
         access_log: tuple[str, float] | None = None,
     ) -> None: ...

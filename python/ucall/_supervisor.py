@@ -276,11 +276,12 @@ class Supervisor:
                 self._handle_ready(slot, worker)
 
     def _send_listener(self, worker: Worker, address: tuple[str, int, int, str]) -> None:
-        answer, descriptors = str(worker.page), []
+        answer, descriptors = "", []
         try:
             if self._listener is None:
                 self.bind(*address)
             assert self._listener is not None
+            answer = f"{worker.page} {self._listener.is_inherited:d}"
             descriptors = [self._listener.descriptor(), os.dup(self.counters.fileno())]
         except OSError as failure:
             answer = str(failure)
@@ -458,12 +459,9 @@ class Supervisor:
         if self._listener is not None and all(worker.last_beat is None for worker in workers):
             # None would ever accept the connections that wait.
             self._listener.shut_down()
-        # An inherited socket is for further servers: they serve the connections that wait.
-        is_inherited = self._listener is not None and self._listener.is_inherited
         for worker in workers:
             with suppress(OSError):  # It may have died.
-                if not is_inherited:
-                    worker.control.send(_process_role.ALL_STOP)
+                worker.control.send(_process_role.ALL_STOP)
             worker.process.terminate()
 
     def _kill_all(self) -> None:

@@ -2,7 +2,8 @@
 
 SIGTERM drains. SIGHUP drains too, but serves further requests on open connections, because a
 successor accepts new ones already. When the supervisor dies, the worker drains. If all workers
-stop, as the supervisor says, a drain also ends the listening socket that they share.
+stop, as the supervisor says, a drain also ends the listening socket that they share, unless another
+program has bound it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ class Control:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
 
-    def listener(self, host: str, port: int, uds_mode: int, scheme: str) -> tuple[int, int, int]:
+    def listener(
+        self, host: str, port: int, uds_mode: int, scheme: str
+    ) -> tuple[tuple[int, bool], int, int]:
         """Asks for a listening socket. The supervisor binds the first address that it gets.
 
         Returns:
-            The descriptors of the socket and of the workers' shared counters, and the index of this
-            worker's page in them.
+            The descriptor of the socket, with whether another program has bound it, that of the
+            workers' shared counters, and the index of this worker's page in them.
 
         Raises:
             OSError: The supervisor cannot bind the address, or has died.
@@ -44,7 +47,8 @@ class Control:
         answer, descriptors, _, _ = socket.recv_fds(self._socket, 1024, 2)
         if len(descriptors) != 2:
             raise OSError(answer.decode() or "the supervisor has died")
-        return descriptors[0], descriptors[1], int(answer)
+        page, is_inherited = map(int, answer.split())
+        return (descriptors[0], bool(is_inherited)), descriptors[1], page
 
     def xdp(self, interface: str, host: str, port: int) -> tuple[int, bool, int, int]:
         """Asks for a share of the queues of an interface.
@@ -114,7 +118,7 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
     listener, counters, page = control.listener(
         core.host, core.port or 0, core.uds_mode, core.scheme
     )
-    core.configure(descriptor=listener)
+    core.configure(socket=listener)
     if server._xdp is not None:
         core.share_xdp(*control.xdp(server._xdp, core.host, core.udp_port or core.port or 0))
     core.share_counters(_core.SharedCounters(counters), page or None)

@@ -109,6 +109,19 @@ def test_a_program_gets_a_descriptor(tmp_path: Path, listening: socket.socket, w
     assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
 
+def test_workers_whose_supervisor_was_killed_leave_the_socket_open(
+    tmp_path: Path, listening: socket.socket
+) -> None:
+    number = listening.fileno()
+    command = [sys.executable, *WAYS["workers"], "--fd", str(number)]
+    with running(tmp_path, command, pass_fds=[number]) as process:
+        with Wire(place(listening)) as wire:
+            assert wire.result("pid") != process.pid
+        process.kill()
+    # Their standard error is closed, so they have ended.
+    assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_systemd_activates_a_server(tmp_path: Path, way: str) -> None:
     program, port = require("systemd-socket-activate"), free_port()

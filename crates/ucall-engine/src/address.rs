@@ -9,7 +9,7 @@ use socket2::{SockRef, Type};
 
 use crate::listen::set_up_accepted;
 use crate::unix::refuse_descriptors;
-use crate::{Listener, Sharing, UnixFile, bind, bind_unix};
+use crate::{Listener, UnixFile, bind, bind_unix};
 
 /// The prefix of a Unix socket's path, in place of a host.
 const UNIX: &str = "unix:";
@@ -40,7 +40,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// A socket that another program has bound and keeps, set up as [`bind`] does.
+    /// A socket that another process has bound, set up as [`bind`] does.
     ///
     /// # Errors
     /// `InvalidInput` if it is no stream socket that listens.
@@ -60,7 +60,7 @@ impl Bound {
             let path = local.as_pathname().map(Path::to_owned).unwrap_or_default();
             Address::Unix { path, mode: 0 }
         };
-        Ok(Self { listener: listener.shared(Sharing::Programs), address, file: None })
+        Ok(Self { listener, address, file: None })
     }
 }
 

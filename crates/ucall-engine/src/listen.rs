@@ -84,9 +84,6 @@ pub enum Sharing {
     Threads,
     /// Those of several processes, of which each may stop while the others accept.
     Processes,
-    /// Those of other programs, one after another: the one that has bound it keeps it open. What
-    /// waits when a worker stops is for the next one.
-    Programs,
 }
 
 /// A bound, listening socket, of TCP or a Unix one.
@@ -98,6 +95,7 @@ pub enum Sharing {
 pub struct Listener {
     socket: OwnedFd,
     sharing: Sharing,
+    is_inherited: bool,
 }
 
 impl Listener {
@@ -107,19 +105,31 @@ impl Listener {
         Self { sharing, ..self }
     }
 
+    /// The same socket, which another program has bound and keeps open for further servers: what
+    /// waits when the last worker stops is for the next server.
+    #[must_use]
+    pub fn inherited(self) -> Self {
+        Self { is_inherited: true, ..self }
+    }
+
+    /// Whether another program keeps it open.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
     /// Which other workers listen on it.
     pub fn sharing(&self) -> Sharing {
         self.sharing
     }
 
-    /// Whether other workers listen on it.
+    /// Whether other workers may listen on it.
     pub fn is_shared(&self) -> bool {
-        self.sharing != Sharing::None
+        self.is_inherited || self.sharing != Sharing::None
     }
 
     /// Duplicates the socket.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { socket: self.socket.try_clone()?, sharing: self.sharing })
+        Ok(Self { socket: self.socket.try_clone()?, ..*self })
     }
 
     /// What it is bound to; `None` for a Unix socket.
@@ -206,7 +216,7 @@ impl From<Listener> for OwnedFd {
 
 impl From<OwnedFd> for Listener {
     fn from(descriptor: OwnedFd) -> Self {
-        Self { socket: descriptor, sharing: Sharing::None }
+        Self { socket: descriptor, sharing: Sharing::None, is_inherited: false }
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn inherit(descriptor: RawFd) -> PyResult<Bound> {
     let inherited = match copy {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: it was just made.
-        copy => Bound::inherit(Listener::from(unsafe { OwnedFd::from_raw_fd(copy) })),
+        copy => Bound::inherit(Listener::from(unsafe { OwnedFd::from_raw_fd(copy) }).inherited()),
     };
     inherited.map_err(|error| {
         let (number, reason) = match error.raw_os_error() {

@@ -131,9 +131,9 @@ impl Server {
     }
 
     /// Changes settings before the first run: the engine, the address, TLS, or a listening socket
-    /// to take over.
+    /// to take over, with whether another program has bound it.
     #[pyo3(signature = (
-        *, engine = None, host = None, port = None, uds_mode = None, descriptor = None, tls = None,
+        *, engine = None, host = None, port = None, uds_mode = None, socket = None, tls = None,
         access_log = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -144,7 +144,7 @@ impl Server {
         host: Option<&str>,
         port: Option<u16>,
         uds_mode: Option<u32>,
-        descriptor: Option<RawFd>,
+        socket: Option<(RawFd, bool)>,
         tls: Option<TlsSettings>,
         access_log: Option<(String, f64)>,
     ) -> PyResult<()> {
@@ -161,9 +161,10 @@ impl Server {
             (state.tls, state.tls_settings) = (tls, None);
         }
         state.access_log = access_log.or_else(|| state.access_log.take());
-        if let Some(descriptor) = descriptor {
+        if let Some((descriptor, is_inherited)) = socket {
             // SAFETY: the caller gives the descriptor away.
             let listener = Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            let listener = if is_inherited { listener.inherited() } else { listener };
             let bound = ucall_engine::Bound::inherit(listener)?;
             state.address.set_bound(bound.address);
             state.listener = Some(bound.listener.shared(Sharing::Processes));

@@ -99,7 +99,7 @@ impl Listeners {
     /// further ones. A socket of another program keeps them for its next server. The engine may
     /// still report some that it has accepted before.
     pub(crate) fn refuse(&mut self, engine: &mut impl Engine) -> Vec<Id> {
-        if self.listener_sockets.iter().any(|it| it.sharing() == Sharing::Programs) {
+        if self.listener_sockets.iter().any(Listener::is_inherited) {
             return Vec::new();
         }
         self.listener_sockets.iter().for_each(Listener::stop_queueing);
@@ -227,6 +227,20 @@ mod tests {
         assert!(listeners.may_refuse());
         assert_eq!(listeners.refuse(&mut engine).len(), 1);
         assert!(TcpStream::connect(address).is_err() && elsewhere.is_shut_down());
+    }
+
+    #[test]
+    fn what_waits_at_an_inherited_socket_is_for_the_next_server() {
+        let ((mut engine, _network), mut listeners) = (Fake::new(), Listeners::default());
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = socket.local_addr().expect("an address");
+        let inherited = Listener::from(socket).inherited().shared(Sharing::Processes);
+        let elsewhere = inherited.try_clone().expect("a descriptor");
+        listeners.listen(inherited, &mut engine).expect("the fake engine listens");
+        listeners.set_all_stop();
+        let _waiting = TcpStream::connect(address).expect("a connection");
+        assert!(listeners.may_refuse() && listeners.refuse(&mut engine).is_empty());
+        assert!(!elsewhere.is_shut_down() && elsewhere.accept().is_ok());
     }
 
     #[test]
