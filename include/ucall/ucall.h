@@ -684,6 +684,41 @@ bool ucall_call_header(ucall_call_t call, ucall_str_t name, size_t name_length,
 bool ucall_request_header(ucall_request_t request, ucall_str_t name, size_t name_length,
                           ucall_str_t *output, size_t *output_length);
 
+/* What a request has come by. The connection decides it: no client can claim another one. */
+typedef enum ucall_transport_t {
+    UCALL_TRANSPORT_NONE = 0, /* for NULL */
+    UCALL_TRANSPORT_HTTP = 1,
+    UCALL_TRANSPORT_WEBSOCKET = 2,
+    UCALL_TRANSPORT_TCP = 3, /* the raw protocol, also over a Unix socket */
+    UCALL_TRANSPORT_UDP = 4
+} ucall_transport_t;
+
+/* The transport of a request. */
+ucall_transport_t ucall_request_transport(ucall_request_t request);
+
+/*
+ * The path of a request, such as "/metrics", as it was sent: percent-encoded, without the query and
+ * without a NUL at its end. Returns false over raw TCP and UDP, which have none.
+ */
+bool ucall_request_path(ucall_request_t request, ucall_str_t *output, size_t *output_length);
+
+/*
+ * The client's verified certificate, in DER, while `auth` runs. Returns false if the client sent
+ * none, and without TLS.
+ */
+bool ucall_request_certificate_der(ucall_request_t request, ucall_str_t *output,
+                                   size_t *output_length);
+/* Its subject, as in "CN=alice,O=Acme" (RFC 4514), without a NUL at its end; "" if it has none. */
+bool ucall_request_certificate_subject(ucall_request_t request, ucall_str_t *output,
+                                       size_t *output_length);
+/* The common name of the subject. Returns false if it has none. */
+bool ucall_request_certificate_common_name(ucall_request_t request, ucall_str_t *output,
+                                           size_t *output_length);
+/* One of the host names, mail addresses, URIs and IP addresses that it is issued for. Returns false
+ * past the last one. */
+bool ucall_request_certificate_name(ucall_request_t request, size_t index, ucall_str_t *output,
+                                    size_t *output_length);
+
 /*
  * Replies with JSON text, nested at most 1,024 levels. For invalid JSON the caller gets -32603, and
  * that is logged.

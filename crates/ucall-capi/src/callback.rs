@@ -109,11 +109,11 @@ impl Handler for CallbackHandler {
     fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,
-        _session: Option<&Arc<TlsSession>>,
+        session: Option<&Arc<TlsSession>>,
         caller: &Caller,
     ) -> Result<CallerIdentity, AuthenticationError> {
         let auth = self.auth.ok_or(AuthenticationError::Failed)?;
-        Ok(Arc::new(auth.authenticate(head, caller)?))
+        Ok(Arc::new(auth.authenticate(head, session, caller)?))
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {

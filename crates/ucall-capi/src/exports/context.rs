@@ -7,7 +7,6 @@ use ucall_proto::http1::Head;
 
 use super::params::write_text_output;
 use super::server::write_sized;
-use crate::auth::AuthRequest;
 use crate::boundary::{catch_panic, name};
 use crate::call::Call;
 use crate::call_handle::CallHandle;
@@ -88,45 +87,15 @@ pub unsafe extern "C" fn ucall_call_header(
     value.is_some() && unsafe { write_text_output(value, output, output_length) }
 }
 
-/// A header of a request that is authenticated.
+/// The first header of a name.
 ///
-/// # Safety
-/// `request` is NULL, or that of a callback that runs; the others as for [`ucall_call_header`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_request_header(
-    request: *const AuthRequest<'static>,
-    name: *const c_char,
-    name_length: usize,
-    output: *mut *const c_char,
-    output_length: *mut usize,
-) -> bool {
-    let value = catch_panic(None, || {
-        // SAFETY: our caller says that it is NULL or alive, and that the name is readable.
-        unsafe { header(request.as_ref()?.head?, name, name_length) }
-    });
-    // SAFETY: our caller says that they are NULL or writable.
-    value.is_some() && unsafe { write_text_output(value, output, output_length) }
-}
-
-/// The other end of the connection of a request that is authenticated.
-///
-/// # Safety
-/// `request` is NULL, or that of a callback that runs; `output` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ucall_request_peer(
-    request: *const AuthRequest<'static>,
-    output: *mut PeerAddress,
-    size: usize,
-) -> bool {
-    // SAFETY: our caller says that it is NULL or alive.
-    let peer = catch_panic(None, || PeerAddress::of(unsafe { request.as_ref() }?.caller.peer?));
-    // SAFETY: our caller says that it is NULL or writable.
-    peer.is_some_and(|peer| output.is_null() || unsafe { write_sized(&peer, output, size) })
-}
-
 /// # Safety
 /// `text` is NULL or readable.
-unsafe fn header<'a>(head: &Head<'a>, text: *const c_char, length: usize) -> Option<&'a [u8]> {
+pub(super) unsafe fn header<'a>(
+    head: &Head<'a>,
+    text: *const c_char,
+    length: usize,
+) -> Option<&'a [u8]> {
     // SAFETY: passed on to our caller.
     head.header(unsafe { name(text, length) }?)
 }

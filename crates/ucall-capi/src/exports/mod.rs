@@ -8,6 +8,7 @@ mod deferral;
 mod messages;
 mod params;
 mod reply;
+mod request;
 mod server;
 #[cfg(feature = "store")]
 mod store;
@@ -20,6 +21,7 @@ pub use deferral::*;
 pub use messages::*;
 pub use params::*;
 pub use reply::*;
+pub use request::*;
 pub use server::*;
 #[cfg(feature = "store")]
 pub use store::*;
