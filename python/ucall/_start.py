@@ -138,12 +138,11 @@ def supervise(server: Server, workers: int) -> None:
         raise ValueError("udp_port: with workers, expected a port, got 0")
     supervisor = _supervisor.Supervisor(workers, _supervisor.command())
     _take_inherited(core)
-    asked = core.host
-    # It finds a port that is free for UDP, too.
     core.bind()
-    core.unbind()
-    host = asked if asked.startswith(_process_role.FD) else core.host
-    supervisor.bind(host, core.port or 0, core.uds_mode, core.scheme)
+    listener = core.unbind()
+    if listener is None:
+        raise RuntimeError("the server runs already")
+    supervisor.listen(listener, core.scheme)
     if server._xdp is not None:
         supervisor.attach_xdp(server._xdp, core.host, core.udp_port or core.port or 0)
     core.share_counters(supervisor.counters)

@@ -321,7 +321,11 @@ class Supervisor:
         """
         if not host.startswith(_process_role.FD):
             host = self._inherited or host
-        self._listener = listener = _core.ListeningSocket(host, port, uds_mode)
+        self.listen(_core.ListeningSocket(host, port, uds_mode), scheme)
+
+    def listen(self, listener: _core.ListeningSocket, scheme: str) -> None:
+        """Takes over the socket of all workers."""
+        self._listener = listener
         self._url = _process_role.url(scheme, listener.host, listener.port)
         _start.announce(f"listening on {self._url}, workers: {len(self._slots)}")
 

@@ -79,6 +79,14 @@ def test_a_start_after_a_stop_serves() -> None:
     server.stop()
 
 
+def test_a_server_that_runs_starts_no_workers() -> None:
+    with (
+        ucall.Server(port=0) as server,
+        pytest.raises(RuntimeError, match="the server runs already"),
+    ):
+        server.run(workers=2)
+
+
 IMPORTED = """
 import asyncio, ucall
 server = ucall.Server(port=0)

@@ -12,7 +12,6 @@ use crate::listen_address::ListenAddress;
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct ListeningSocket {
     address: Address,
-    /// Whether another program has bound it, and keeps it for further servers.
     is_inherited: bool,
     bound: Mutex<Option<Bound>>,
 }
@@ -23,14 +22,19 @@ impl ListeningSocket {
     }
 }
 
+impl From<Bound> for ListeningSocket {
+    fn from(bound: Bound) -> Self {
+        let (address, is_inherited) = (bound.address.clone(), bound.listener.is_inherited());
+        Self { address, is_inherited, bound: Mutex::new(Some(bound)) }
+    }
+}
+
 #[pymethods]
 impl ListeningSocket {
     #[new]
     fn new(py: Python<'_>, host: &str, port: u16, uds_mode: u32) -> PyResult<Self> {
         let asked = ListenAddress::new(host, port, uds_mode)?;
-        let bound = py.detach(|| asked.bind())?;
-        let (address, is_inherited) = (bound.address.clone(), asked.is_inherited());
-        Ok(Self { address, is_inherited, bound: Mutex::new(Some(bound)) })
+        Ok(py.detach(|| asked.bind())?.into())
     }
 
     /// The address without the port, or `unix:` and a path.
@@ -45,7 +49,7 @@ impl ListeningSocket {
         self.address.port()
     }
 
-    /// Whether another program has bound it.
+    /// Whether another program has bound it, and keeps it for further servers.
     #[getter]
     fn is_inherited(&self) -> bool {
         self.is_inherited

@@ -25,6 +25,7 @@ use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;
 use crate::listen_address::ListenAddress;
+use crate::listening_socket::ListeningSocket;
 use crate::options::CallLimits;
 use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
 use crate::server_state::{self, RunGuard, ServerState};
@@ -207,9 +208,9 @@ impl Server {
         })
     }
 
-    /// Closes a socket that was not served yet, so that other processes may bind its address.
-    fn unbind(&self) {
-        self.state().unbind();
+    /// Gives up a socket that was not served yet, for other processes.
+    fn unbind(&self) -> Option<ListeningSocket> {
+        self.state().unbind().map(ListeningSocket::from)
     }
 
     /// The port that is listened on; None until the system has picked one.

@@ -124,15 +124,15 @@ impl ServerState {
         Ok(())
     }
 
-    /// Closes the sockets that were bound and not served yet, if there are any.
-    pub(crate) fn unbind(&mut self) {
-        if self.listener.take().is_none() {
-            return;
-        }
-        self.file = None;
+    /// Gives up the socket that was bound and not served yet, if there is one. That of UDP is
+    /// closed.
+    pub(crate) fn unbind(&mut self) -> Option<Bound> {
+        let listener = self.listener.take()?;
         if let Some(udp) = &mut self.udp {
             udp.socket = None;
         }
+        let (address, file) = (self.address.known()?.clone(), self.file.take());
+        Some(Bound { listener, address, file })
     }
 
     pub(crate) fn publish(&self, message: ServerMessage) {
