@@ -18,6 +18,7 @@
 
 mod budget;
 mod calls;
+mod depth;
 mod error;
 mod hashing;
 mod last_changes;
@@ -28,6 +29,7 @@ mod reader;
 mod stack;
 
 pub use budget::{Budget, Limits};
+pub use depth::nests_deeper;
 pub use error::Error;
 pub use names::visit_names;
 pub use reader::Reader;
@@ -189,6 +191,9 @@ impl Accepts {
     pub const STATE: Self = Self(8);
     /// Items, keys and state: an instance of a class that the program allows.
     pub const INSTANCE: Self = Self(1 | 2 | 8);
+
+    /// All of them.
+    pub(crate) const ANY: Self = Self(1 | 2 | 4 | 8);
 
     fn includes(self, other: Self) -> bool {
         self.0 & other.0 != 0

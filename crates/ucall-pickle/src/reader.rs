@@ -64,9 +64,20 @@ pub(crate) type Step<B, T = ()> = Result<T, <B as Builder>::Error>;
 impl<'a, B: Builder> Reader<'a, B> {
     /// Reads a pickle and returns its object.
     pub fn read(pickle: &'a [u8], limits: Limits, builder: &'a mut B) -> Step<B, B::Object> {
+        let mut reader = Self::new(pickle, limits, builder)?;
+        loop {
+            match reader.bytes.operation()? {
+                Operation::Stop => return reader.finish(),
+                operation => reader.run(operation)?,
+            }
+            reader.count_operation()?;
+        }
+    }
+
+    pub(crate) fn new(pickle: &'a [u8], limits: Limits, builder: &'a mut B) -> Result<Self, Error> {
         // CPython's pickler consumes a container's items in batches of 1,000.
         let places = (pickle.len() / 8).min(2048);
-        let mut reader = Self {
+        Ok(Self {
             builder,
             bytes: Bytes::of(pickle)?,
             limits,
@@ -83,14 +94,20 @@ impl<'a, B: Builder> Reader<'a, B> {
             open: Vec::new(),
             dropped: HashMap::new(),
             operations: 0,
-        };
-        loop {
-            match reader.bytes.operation()? {
-                Operation::Stop => return reader.finish(),
-                operation => reader.run(operation)?,
+        })
+    }
+
+    /// Reads operations up to the end of these bytes, or up to a long object that is not complete,
+    /// and returns how many bytes of it are missing.
+    pub(crate) fn run_until_long(&mut self) -> Step<B, usize> {
+        while !self.bytes.is_empty() {
+            if let Some(missing) = self.bytes.missing_of_long() {
+                return Ok(missing);
             }
-            reader.count_operation()?;
+            let operation = self.bytes.operation()?;
+            self.run(operation)?;
         }
+        Ok(0)
     }
 
     fn finish(mut self) -> Step<B, B::Object> {

@@ -156,6 +156,8 @@ def test_options_are_passed_to_other_processes() -> None:
     dump, load = options.serialization.dump, options.serialization.load
     assert load(dump(string.Template("x"))).template == "x"
     with pytest.raises(pickle.UnpicklingError, match="deep"):
-        load(dump([[[[[[1]]]]]]))
+        load(nq.Stream([pickle.dumps([[[[[[1]]]]]], 5)]))
+    with pytest.raises(pickle.PicklingError, match="deep"):
+        dump([[[[[[1]]]]]])
     trusting = pickle.loads(pickle.dumps(PickleSerializer(trust=True)))
     assert trusting.load(trusting.dump(len)) is len

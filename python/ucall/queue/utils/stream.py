@@ -19,6 +19,8 @@ __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
 
 #: Chunks of this length are sent from where they are; shorter neighbours are joined.
 _APART_BYTES = 64 * 1024
+#: The pickler writes at least as many bytes for a level: one makes an object, one memoizes it.
+_LEVEL_BYTES = 2
 
 
 class Stream:
@@ -135,7 +137,7 @@ class PickleSerializer:
         load: The unpickler's `persistent_load`.
         trust: Loads with `pickle.loads`, by which any peer gets full control of this process.
             Excludes ``allow``.
-        max_depth: Levels of nesting.
+        max_depth: Levels of nesting, also of what is dumped, unless it trusts.
         max_expansion: Bytes of objects per byte of pickle, plus 1 MiB.
         max_collisions: Keys of one dict, or members of one set, with the same hash.
 
@@ -143,7 +145,7 @@ class PickleSerializer:
         ValueError: Both ``trust`` and ``allow`` are given.
     """
 
-    __slots__ = ("_allow", "_dump", "_limits", "_load", "_plain", "_restore", "_trust")
+    __slots__ = ("_allow", "_dump", "_limits", "_load", "_loader", "_plain", "_restore", "_trust")
 
     def __init__(
         self,
@@ -164,10 +166,9 @@ class PickleSerializer:
         self._load = load
         self._limits = (max_depth, max_expansion, max_collisions)
         self._plain = dump is None and load is None
+        self._loader = PickleLoader(functools.partial(find, allow), load, *self._limits)
         self._restore: Callable[[Any, list[Any]], Any] = (
-            self._restore_trusted
-            if trust
-            else PickleLoader(functools.partial(find, allow), load, *self._limits)
+            self._restore_trusted if trust else self._loader
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -188,7 +189,8 @@ class PickleSerializer:
         """Pickles an object: the stream has its pickle and its out-of-band buffers.
 
         Raises:
-            pickle.PicklingError, TypeError, ...: The object cannot be pickled.
+            pickle.PicklingError, TypeError, ...: The object cannot be pickled, or this serializer
+                would refuse it.
         """
         return Stream(*self._pieces(data))
 
@@ -218,7 +220,17 @@ class PickleSerializer:
                 _make_table(numpy)
             pickler.dispatch_table = _table
         pickler.dump(data)
-        return writer.joined(), [bytes_view(buffer) for buffer in buffers] if buffers else buffers
+        pieces = writer.joined()
+        if not self._trust and (len(pieces) > 1 or len(pieces[0]) > _LEVEL_BYTES * self._limits[0]):
+            self._check_depth(pieces)
+        return pieces, [bytes_view(buffer) for buffer in buffers] if buffers else buffers
+
+    def _check_depth(self, pieces: list[Any]) -> None:
+        """Refuses what a receiver with the same limits would refuse as too deep."""
+        if self._loader.nests_too_deep(pieces):
+            raise pickle.PicklingError(
+                f"it nests deeper than max_depth, {self._limits[0]} levels: no receiver reads it"
+            )
 
     def _restore_trusted(self, block: Any, buffers: list[Any]) -> Any:
         # Copied out first: shared memory may change while it is read.

@@ -4,11 +4,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use ucall_pickle::{Limits, Reader};
+use ucall_pickle::{Limits, Reader, nests_deeper};
 
 use super::error::Refused;
 use super::objects::Objects;
 use crate::ffi;
+use crate::queue::pinned_buffers;
 
 /// CPython overflows the stack of some threads when it hashes more deeply nested tuples.
 const DEPTH_MAX: u16 = 10_000;
@@ -63,6 +64,17 @@ impl PickleLoader {
                 self.load(py, &copied, buffers)
             }
         }
+    }
+
+    /// Whether this loader refuses a pickle in chunks because its values nest too deep.
+    fn nests_too_deep(&self, chunks: &Bound<'_, PyList>) -> PyResult<bool> {
+        let pins = chunks.iter().map(|chunk| pinned_buffers::pin(&chunk));
+        let pins = pins.collect::<PyResult<Vec<_>>>()?;
+        let slices = pins.iter().map(|pin| &pin[..]).collect::<Vec<_>>();
+        let nests = nests_deeper(&slices, self.limits.depth_max);
+        drop(pins);
+        pinned_buffers::release_pending(chunks.py());
+        Ok(nests)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
