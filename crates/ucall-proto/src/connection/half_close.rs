@@ -68,9 +68,8 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> bool {
-        let Protocol::Http(http) = &self.protocol else { return false };
         // Without a close_notify the end of a stream under TLS may be forged.
-        if http.has_http10 || self.is_truncated {
+        if self.is_truncated {
             return false;
         }
         let framing = self.exchanges.first_framing();

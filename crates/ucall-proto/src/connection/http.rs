@@ -11,7 +11,7 @@ use super::{
 use crate::Limits;
 use crate::http1::{
     self, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError, Method,
-    ReplyHeaders, ReplyWriter, Version,
+    ReplyHeaders, ReplyWriter,
 };
 use crate::rpc::{
     CallNumber, CallOutcome, CallerIdentity, ItemFormat, ROUTE_ID, RpcError, Service,
@@ -27,8 +27,6 @@ pub(super) struct Http {
     chunked: Option<Box<Chunked>>,
     /// The foreign origin that may read the reply to a request whose body is incomplete.
     pub(super) allowed_origin: Option<Box<[u8]>>,
-    /// Whether a request was HTTP/1.0, whose clients know no interim responses.
-    pub(super) has_http10: bool,
     /// The caller of the current request, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
 }
@@ -335,9 +333,6 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if let Protocol::Http(http) = &mut self.protocol {
-            http.has_http10 |= head.version() == Version::Http10;
-        }
         let (mut later, before) = (Vec::new(), self.requests);
         let waits = !self.exchanges.is_empty();
         let output = if waits { &mut later } else { out };
@@ -441,7 +436,7 @@ impl PlainConnection {
             DocumentOutcome::Deferred(answer) => {
                 environment.replies.abort(out, pending);
                 let items = answer.is_stream().then(|| HttpItems::new(head, environment.now));
-                let framing = HttpFraming { items, ..HttpFraming::new(reply_headers) };
+                let framing = HttpFraming { items, ..HttpFraming::new(head, reply_headers) };
                 self.exchanges.push(request, framing, answer);
             }
         }
@@ -458,7 +453,7 @@ impl PlainConnection {
     ) {
         let number = CallNumber { request: self.next_request(), item: 0 };
         let session = self.session.as_ref();
-        let mut framing = HttpFraming::new(reply_headers);
+        let mut framing = HttpFraming::new(head, reply_headers);
         let response = ResponseFraming::new(head);
         match http_route::respond(head, body, number, session, environment) {
             (CallOutcome::Deferred | CallOutcome::Stream, _) => {

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 use super::exchange::ExchangeReply;
 use super::http_route::ResponseFraming;
 use crate::http1::{
-    AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter, continue_100,
+    AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter, Version, continue_100,
 };
 use crate::rpc::{ItemFormat, item_len, write_item};
 
 /// How a reply is framed that cannot be written yet.
 #[derive(Debug, Default)]
 pub(super) struct HttpFraming {
+    /// That of the request.
+    pub(super) version: Version,
     pub(super) connection: ConnectionOption,
     /// The origin to be named in the reply, when it is a foreign one.
     pub(super) allowed_origin: Option<Vec<u8>>,
@@ -22,9 +24,10 @@ pub(super) struct HttpFraming {
 }
 
 impl HttpFraming {
-    pub(super) fn new(reply_headers: &ReplyHeaders<'_>) -> Self {
+    pub(super) fn new(head: &Head<'_>, reply_headers: &ReplyHeaders<'_>) -> Self {
         let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
-        Self { connection: reply_headers.connection, allowed_origin: origin, ..Self::default() }
+        let (version, connection) = (head.version(), reply_headers.connection);
+        Self { version, connection, allowed_origin: origin, ..Self::default() }
     }
 
     /// Whether a part of the reply has been written.
@@ -34,13 +37,16 @@ impl HttpFraming {
     }
 
     /// Writes something that the client ignores, ahead of the rest of the reply. Returns `false`
-    /// if there is nothing of that kind.
+    /// if there is nothing of that kind: clients of HTTP/1.0 know no interim responses.
     pub(super) fn write_probe(
         &mut self,
         replies: &ReplyWriter,
         now: Instant,
         out: &mut Vec<u8>,
     ) -> bool {
+        if self.version == Version::Http10 {
+            return false;
+        }
         if !self.has_begun() {
             continue_100(out);
         } else if self.items.as_ref().and_then(HttpItems::comment_due).is_some() {
