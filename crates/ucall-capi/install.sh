@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the C library for release and installs it: headers, static and shared library, what
-# pkg-config and CMake look for, and the licences. Needs cargo and a C compiler.
+# pkg-config, CMake and ThreadSanitizer look for, and the licences. Needs cargo and a C compiler.
 #
 #     install.sh PREFIX [--uninstall]
 #
@@ -61,6 +61,7 @@ cp LICENSE LICENSE-THIRD-PARTY "$root/share/doc/ucall/"
 cp include/ucall/* "$root/include/ucall/"
 crates/ucall-capi/localise.sh "$target/release/libucall.a" "$lib/libucall.a"
 crates/ucall-capi/link-shared.sh "$target/release/libucall.a" "$lib" "$version"
+cp crates/ucall-capi/libucall.tsan.supp "$lib/"
 cp cmake/ucallTargets.cmake "$lib/cmake/ucall/"
 write_template ucall.pc.in pkgconfig
 write_template cmake/ucallConfig.cmake.in cmake/ucall

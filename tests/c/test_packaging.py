@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,43 @@ def test_pkg_config(prefix, tmp_path, source, kind):
     libraries = harness.run(["ldd", program], env=environment)
     assert ("libucall" in libraries) == (kind == "shared")
     serves([program], env={**environment, "LD_LIBRARY_PATH": str(prefix / "lib")})
+
+
+@pytest.fixture
+def thread_sanitizer(tmp_path) -> Callable[..., list]:
+    """A function that builds a program with ThreadSanitizer and returns the command to run it."""
+
+    def build(source: Path, *flags: str | Path) -> list:
+        program = tmp_path / source.stem
+        options = ["-g", "-O1", "-fsanitize=thread", *flags, "-o", program]
+        harness.run([*harness.compiler_for(source), source, *options])
+        # Older ones do not know all addresses at which Linux may place a program.
+        return [*(["setarch", "-R"] if shutil.which("setarch") else []), program]
+
+    empty = tmp_path / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    try:
+        harness.run(build(empty))
+    except AssertionError as missing:
+        pytest.skip(f"no ThreadSanitizer: {missing}")
+    return build
+
+
+def test_thread_sanitizer_reports_the_races_of_the_program_alone(prefix, thread_sanitizer, engine):
+    lib = prefix / "lib"
+    flags = ["-I", prefix / "include", f"-L{lib}", "-lucall"]
+    command = thread_sanitizer(harness.PROGRAMS / "races.c", *flags)
+    # The path is quoted, because that of the prefix has spaces.
+    options = f"exitcode=0 suppressions='{lib}/libucall.tsan.supp'"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(lib), "TSAN_OPTIONS": options}
+    with serving([*command, engine], env=environment) as server, Client(server.port) as client:
+        texts = {client.submit("echo", {"text": "é" * n}): "é" * n for n in range(100)}
+        for _ in range(100):
+            reply = client.message()
+            assert reply["result"] == texts[reply["id"]]
+        assert client.call("race") == 1
+    assert server.errors.count("WARNING: ThreadSanitizer") == 1
+    assert "in write_shared" in server.errors or "in race" in server.errors
 
 
 FETCH = """
