@@ -56,6 +56,11 @@ NATS_TOOL := github.com/nats-io/natscli/nats@v0.5.1
 test-nats-tool: setup test-programs .bench/bin/nats #: Let the tool of NATS, built by Go, list, measure and call a server
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python/test_nats_tools.py
 
+.PHONY: test-pandas
+test-pandas: setup #: Install pandas, and test queues that carry its values
+	$(PY) -m pip install --quiet 'pandas>=2.2,<4'
+	$(PY) -m pytest $(PYTEST_FLAGS) tests/python/queue/test_queue_tables.py
+
 .PHONY: leaks
 leaks: setup #: Make a million calls of every kind on each engine, and count leaks
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest $(PYTEST_FLAGS) -s tests/python/test_leaks.py

@@ -15,13 +15,14 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ucall.queue.utils.arrays import array_refusal, is_array_subclass
+from ucall.queue.utils.arrays import array_refusal, is_array_subclass, optional
 
 __all__ = [
     "AllowedNames",
     "accepted_names",
     "allow",
     "allow_by_name",
+    "allow_pandas",
     "find",
     "on_change",
     "refusal",
@@ -47,7 +48,9 @@ _NEVER = frozenset(
         "vars",
     )
 )
-_allowed: dict[tuple[str, str], type] = {}
+#: Libraries whose values messages contain as arrays, and the functions that allow it.
+_LIBRARIES = {"pandas": "allow_pandas"}
+_allowed: dict[tuple[str, str], Any] = {}
 #: Called after each `allow`.
 on_change: list[Callable[[], None]] = []
 
@@ -80,6 +83,34 @@ def allow(*classes: Class) -> Class:
     for announce in on_change:
         announce()
     return classes[0]
+
+
+def allow_pandas() -> None:
+    """Allows messages to contain pandas' `DataFrame` and `Series`, in all queues of this process.
+
+    They are sent as arrays, lists and names, from which a receiver that has called this makes them
+    again. ``attrs`` and the ``freq`` of an index are not sent.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    _allow_library("pandas")
+
+
+def _allow_library(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{_LIBRARIES[name]} needs {name}: pip install {name}", name=name
+        ) from error
+    values = importlib.import_module(f"ucall.queue.utils.{name}_values")
+    optional.update(values.reducers())
+    for function in values.__all__:
+        if function != "reducers":
+            _allowed[values.__name__, function] = getattr(values, function)
+    for announce in on_change:
+        announce()
 
 
 class AllowedNames:
@@ -150,6 +181,9 @@ def _module_name(name: Any) -> Any:
 
 def refusal(name: str) -> str:
     """The reason for which a message with this name is refused, and what to do."""
+    for library, function in _LIBRARIES.items():
+        if name.startswith((f"{library}.", f"ucall.queue.utils.{library}_values.")):
+            return f"{name} is not allowed: call nq.{function}() on both sides"
     last = name.rpartition(".")[2]
     return (
         f"{name} is not allowed: to receive this class of yours, call nq.allow({last}) there, or "

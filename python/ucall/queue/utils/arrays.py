@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     _Dtype: TypeAlias = np.dtype[Any]
 
-__all__ = ["Reducers", "array", "array_refusal", "dtype_of_state", "is_array_subclass"]
+__all__ = ["Reducers", "array", "array_refusal", "dtype_of_state", "is_array_subclass", "optional"]
 
 #: The kinds of dtypes that the loader makes: numbers, text, times and structures of them.
 _KINDS = frozenset("biufcSUVmM")
+#: Reducers of optional libraries, whose values the program allows.
+optional: dict[type, Any] = {}
 #: Types whose reducers are remembered.
 _TYPES_MAX = 1000
 
@@ -43,7 +45,7 @@ class Reducers(dict[type, Any]):
     """
 
     def __init__(self, numpy: ModuleType) -> None:
-        super().__init__({numpy.ndarray: _reduced, **copyreg.dispatch_table})
+        super().__init__({numpy.ndarray: _reduced, **copyreg.dispatch_table, **optional})
 
     def __missing__(self, kind: type) -> Any:
         if issubclass(kind, type) or len(self) > _TYPES_MAX:

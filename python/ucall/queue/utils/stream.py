@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ucall._core import PickleLoader, bytes_view
-from ucall.queue.utils.allow import accepted_names, allow_by_name, find
+from ucall.queue.utils.allow import accepted_names, allow_by_name, find, on_change
 from ucall.queue.utils.arrays import Reducers
 
 __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
@@ -249,6 +249,14 @@ def _make_table(numpy: ModuleType) -> None:
     global _table, _table_made_of
     _table_made_of = dict(copyreg.dispatch_table)
     _table = Reducers(numpy)
+
+
+def _forget_table() -> None:
+    global _table_made_of
+    _table_made_of = None
+
+
+on_change.append(_forget_table)
 
 
 class _Writer:

@@ -22,7 +22,12 @@ pub(super) fn call<'a, 'py>(
     callable: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyTuple>,
 ) -> Result<Made<Objects<'a, 'py>>> {
-    Ok(instance(callable.call1(arguments)?))
+    let mut made = instance(callable.call1(arguments)?);
+    // A function of `ucall.queue.utils` for another library: no state is set on what it makes.
+    if callable.hasattr(intern!(callable.py(), "__ucall_complete__"))? {
+        made.accepts = Accepts::NOTHING;
+    }
+    Ok(made)
 }
 
 /// Calls the `__new__` of an allowed class.
