@@ -42,7 +42,11 @@ def often(number: int):
     os.write(log, b"%d\\n" % number)
     return number + 1
 
-print("ready", flush=True)
+@server.on_startup
+def ready():
+    # Its port is open.
+    print("ready", flush=True)
+
 server.run(**json.loads(sys.argv[4]))
 """
 

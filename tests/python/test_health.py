@@ -326,6 +326,7 @@ def test_cancelled_calls_are_counted_at_the_end_of_a_drain(
         wire.send(request("hold"))
         let_read(server.port)
         assert eventually(lambda: server.stats()["connections"] == 1)
+        server.stop()
     assert [record.message for record in caplog.records] == [
         "draining: 1 connections, 1 running calls",
         "drained: 1 calls were cancelled after drain_timeout_s",

@@ -37,8 +37,12 @@ def run(n: int) -> int:
     return n
 
 
-# Its port is open. A call may end the process before another line.
-print("ready")
+@server.on_startup
+def ready() -> None:
+    # Its port is open. The first call may end the process.
+    print("ready", flush=True)
+
+
 server.start()
 sys.stdin.read()
 """
