@@ -57,8 +57,8 @@ test-nats-tool: setup test-programs .bench/bin/nats #: Let the tool of NATS, bui
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python/test_nats_tools.py
 
 .PHONY: test-pandas
-test-pandas: setup #: Install pandas, and test queues that carry its values
-	$(PY) -m pip install --quiet 'pandas>=2.2,<4'
+test-pandas: setup #: Install pandas and Arrow, and test queues that carry their values
+	$(PY) -m pip install --quiet 'pandas>=2.2,<4' 'pyarrow>=15'
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python/queue/test_queue_tables.py
 
 .PHONY: leaks

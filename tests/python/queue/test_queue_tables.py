@@ -21,6 +21,52 @@ SERIALIZER = nq.PickleSerializer()
 
 
 @pytest.fixture
+def pa() -> Iterator[Any]:
+    pyarrow = pytest.importorskip("pyarrow")
+    nq.allow_arrow()
+    yield pyarrow
+
+
+def test_arrow_tables_come_back(pa: Any) -> None:
+    kinds = pa.array(["p", None, "p"]).dictionary_encode()
+    table = pa.table({"a": [1, 2, None], "s": ["x", None, "é"], "d": kinds, "l": [[1], [], None]})
+    chunked = pa.table({"a": pa.chunked_array([[1], [2, 3]])}, metadata={"k": "v"})
+    batches = [table.to_batches()[0], table.slice(1, 1).to_batches()[0]]
+    values = [table, chunked, table.slice(0, 0), table.slice(2), pa.table({}), *batches]
+    long = pa.table({"a": range(100_000)})
+    values += [table.slice(0, 0).combine_chunks(), pa.record_batch({"a": pa.array([], "i8")}), long]
+    for value, received in zip(values, SERIALIZER.load(SERIALIZER.dump(values)), strict=True):
+        assert type(received) is type(value)
+        assert received.equals(value, check_metadata=True)
+
+
+def test_arrow_streams_are_checked(pa: Any) -> None:
+    table = pa.table({"a": [1, 2], "d": pa.array(["some text", "q"]).dictionary_encode()})
+    make, (stream,) = optional[pa.Table](table)
+    good = bytes(stream)
+    assert SERIALIZER.load(SERIALIZER.dump(Call(make, (good,)))).equals(table)
+    for codec in ("lz4", "zstd"):
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression=codec)
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write(table)
+        plain, compressed = messages_of(pa, good), messages_of(pa, sink.getvalue())
+        # A dictionary, and a batch.
+        for place in (1, 2):
+            data = b"".join([*plain[:place], compressed[place], *plain[place + 1 :]])
+            with pytest.raises(pickle.UnpicklingError, match="is compressed"):
+                SERIALIZER.load(SERIALIZER.dump(Call(make, (data,))))
+    assert good.count(b"some text") == 1
+    for data in (good[:40], b"", 5, good.replace(b"some text", b"not UTF-\xff")):
+        with pytest.raises(pickle.UnpicklingError):
+            SERIALIZER.load(SERIALIZER.dump(Call(make, (data,))))
+
+
+def messages_of(pa: Any, stream: Any) -> list[bytes]:
+    return [bytes(message.serialize()) for message in pa.ipc.MessageReader.open_stream(stream)]
+
+
+@pytest.fixture
 def pd() -> Iterator[Any]:
     pandas = pytest.importorskip("pandas")
     nq.allow_pandas()

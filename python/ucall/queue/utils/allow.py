@@ -21,6 +21,7 @@ __all__ = [
     "AllowedNames",
     "accepted_names",
     "allow",
+    "allow_arrow",
     "allow_by_name",
     "allow_pandas",
     "find",
@@ -49,7 +50,7 @@ _NEVER = frozenset(
     )
 )
 #: Libraries whose values messages contain as arrays, and the functions that allow it.
-_LIBRARIES = {"pandas": "allow_pandas"}
+_LIBRARIES = {"pandas": "allow_pandas", "pyarrow": "allow_arrow"}
 _allowed: dict[tuple[str, str], Any] = {}
 #: Called after each `allow`.
 on_change: list[Callable[[], None]] = []
@@ -85,6 +86,18 @@ def allow(*classes: Class) -> Class:
     return classes[0]
 
 
+def allow_arrow() -> None:
+    """Allows messages to contain Arrow's `Table` and `RecordBatch`, in all queues of this process.
+
+    They are sent as Arrow's IPC streams, which a receiver that has called this validates, and whose
+    memory it uses. Extension types that the receiver has registered read their own metadata.
+
+    Raises:
+        ImportError: pyarrow or NumPy is not installed, or pyarrow is older than 15.
+    """
+    _allow_library("pyarrow")
+
+
 def allow_pandas() -> None:
     """Allows messages to contain pandas' `DataFrame` and `Series`, in all queues of this process.
 
@@ -92,18 +105,18 @@ def allow_pandas() -> None:
     again. ``attrs`` and the ``freq`` of an index are not sent.
 
     Raises:
-        ImportError: pandas is not installed.
+        ImportError: pandas or NumPy is not installed.
     """
     _allow_library("pandas")
 
 
 def _allow_library(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"{_LIBRARIES[name]} needs {name}: pip install {name}", name=name
-        ) from error
+    for needed in ("numpy", name):
+        try:
+            importlib.import_module(needed)
+        except ImportError as error:
+            reason = f"{_LIBRARIES[name]} needs {needed}: pip install {needed}"
+            raise ImportError(reason, name=needed) from error
     values = importlib.import_module(f"ucall.queue.utils.{name}_values")
     optional.update(values.reducers())
     for function in values.__all__:
