@@ -83,9 +83,11 @@ impl Stream {
     ) {
         let ending = event.is_read_closed() || event.is_error();
         self.ending |= ending;
-        // A peer that has shut down its side may leave later.
-        let is_open = !self.ended || event.is_error() || event.is_write_closed();
-        readiness.readable |= (ending || event.is_readable()) && is_open;
+        readiness.readable |= match self.ended {
+            false => ending || event.is_readable(),
+            // A peer that has shut down its side may leave later.
+            true => event.is_error() || event.is_write_closed(),
+        };
         // Nearly every event is writable, but few sends wait.
         if self.sending.is_some() {
             let broken = event.is_write_closed() || event.is_error();
