@@ -174,10 +174,14 @@ docs: setup .bench/docs/stamp ## Build the documentation in .site/, and check it
 		-c docs/site -d .site/doctrees . .site/html
 	@echo "docs: .site/html/index.html"
 
+# Once for all targets: two of pip at a time would break the environment.
+.PHONY: conformance-programs
+conformance-programs: setup
+	@tools/install-conformance.sh $(PY)
+
 .PHONY: test-conformance
 test: test-conformance
-test-conformance: setup test-programs #: Run conformance suites: JSONTestSuite, h11, httptools, httplint
-	@tools/install-conformance.sh $(PY)
+test-conformance: conformance-programs test-programs #: Run conformance suites: JSONTestSuite, h11, httptools, httplint
 	@$(CARGO) build --quiet $(TESTED) --example ws_echo
 	$(RUN_TESTS) pytest $(PYTEST_FLAGS) --ignore=tests/conformance/test_tls.py tests/conformance
 
@@ -185,8 +189,7 @@ test-conformance: setup test-programs #: Run conformance suites: JSONTestSuite, 
 PLAYWRIGHT := playwright==1.65.2
 .PHONY: test-javascript
 test: test-javascript
-test-javascript: docs test-programs #: Test ucall.js in Node, and with the site in Chromium after `make test-browser`
-	@tools/install-conformance.sh $(PY)
+test-javascript: docs conformance-programs test-programs #: Test ucall.js in Node, and with the site in Chromium after `make test-browser`
 	$(RUN_TESTS) pytest $(PYTEST_FLAGS) tests/javascript
 
 .PHONY: lint-explorer

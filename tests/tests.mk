@@ -122,9 +122,8 @@ test-autobahn: #: Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/
 	@tools/test-autobahn.sh
 
 .PHONY: test-browser
-test-browser: docs test-programs #: Install Chromium and Playwright, and test ucall.js, the chat page and the site in them
+test-browser: docs conformance-programs test-programs #: Install Chromium and Playwright, and test ucall.js, the chat page and the site in them
 	@tools/install-test-programs.sh browser
-	@tools/install-conformance.sh $(PY)
 	$(PY) -m pip install --quiet $(PLAYWRIGHT)
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/javascript
 
@@ -143,8 +142,7 @@ test-prometheus: setup #: Install Prometheus, and compare its rates with those o
 .PHONY: mutants
 KIND ?=
 ONLY ?=
-mutants: setup test-programs ## Break the promises of the docs, and see tests fail (KIND=python ONLY=client.md)
-	@tools/install-conformance.sh $(PY)
+mutants: conformance-programs test-programs ## Break the promises of the docs, and see tests fail (KIND=python ONLY=client.md)
 	$(PY) tools/mutants.py $(if $(KIND),--kind $(KIND)) --only "$(ONLY)"
 
 .PHONY: walk
