@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
+
+from ucall import _forks
 
 if TYPE_CHECKING:
     from ucall.server import Server
@@ -17,7 +18,7 @@ __all__ = ["check_not_suspended", "running", "start"]
 #: Servers that run on any thread.
 running: WeakSet[Server] = WeakSet()
 # A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=running.clear)
+_forks.in_child(running.clear)
 
 #: Seconds that the end of the program waits for each running server.
 _STOP_TIMEOUT_S = 10

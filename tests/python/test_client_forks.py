@@ -15,7 +15,7 @@ import pytest
 from serving import Serve
 
 import ucall
-from ucall import _threads, aio
+from ucall import _forks, _threads, aio
 from ucall._client.hedge import Hedge
 from ucall._nats import connection as nats_connection
 from ucall._nats.group import Group
@@ -280,3 +280,17 @@ def test_a_child_has_no_open_queue() -> None:
             return [len(Communicator._open), len(Communicator._running), it._is_forked]
 
         assert in_child(seen) == [0, 0, True]
+
+
+def test_a_child_forgets_the_rest_when_one_function_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[int] = []
+
+    def fail() -> None:
+        raise ValueError
+
+    functions = [lambda: forgotten.append(1), fail, lambda: forgotten.append(2)]
+    monkeypatch.setattr(_forks, "_functions", functions)
+    monkeypatch.setattr(_forks, "_owners", [])
+    with pytest.raises(ValueError):
+        _forks._run_all()
+    assert sorted(forgotten) == [1, 2]

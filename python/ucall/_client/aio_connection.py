@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 from typing import cast
-from weakref import WeakSet
 
-from ucall import _core
+from ucall import _core, _forks
 from ucall._client import sockets
 from ucall._client.inbox import Inbox, Message, Router
 from ucall._client.sockets import closed_error, inherited_error, not_sent
@@ -58,7 +56,7 @@ class AsyncConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        _connections.add(self)
+        _forks.register(self)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -365,17 +363,6 @@ class SharedConnection(AsyncConnection):
         self._router.fail(error)
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(error)
-
-
-_connections: WeakSet[AsyncConnection] = WeakSet()
-
-
-def _abandon_all() -> None:
-    for connection in _connections:
-        connection.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

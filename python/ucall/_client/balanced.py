@@ -6,7 +6,6 @@ here are the sockets, the pauses and the threads, which exist only while they pr
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ucall import _core
+from ucall import _core, _forks
 from ucall._client.balancer import Balancer, Member
 from ucall._client.base import SUBSCRIPTIONS_REFUSED
 from ucall._client.options import BalancedOptions
@@ -63,7 +62,7 @@ class _Servers:
         #: The servers by NATS, and what calls go to while none is reached directly.
         self.group: Group | None = None
         self.fallback: Member[Any] | None = None
-        _all_servers.add(self)
+        _forks.register(self)
 
     def use_group(self, group: Group) -> None:
         """Finds the servers by NATS."""
@@ -472,14 +471,3 @@ class _BalancedSource:
         self.close(has_ended=True)
         self._member = found
         return True
-
-
-_all_servers: weakref.WeakSet[_Servers] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for servers in _all_servers:
-        servers.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import builtins
-import os
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
-from weakref import WeakSet, ref
+from weakref import ref
 
-from ucall import _core
+from ucall import _core, _forks
 from ucall._client.backoff import backoff
 from ucall._client.inbox import Inbox, Router
 from ucall._client.link import Link
@@ -61,7 +60,7 @@ class Channel:
         #: Is set when the client is closed. Later calls have another one.
         self.closed = threading.Event()
         self._opening = threading.Lock()
-        _channels.add(self)
+        _forks.register(self)
 
     def exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None
@@ -233,14 +232,3 @@ def _poll_in_background(link: Link) -> None:
             del link
 
     threading.Thread(target=run, name="ucall-client-poll", daemon=True).start()
-
-
-_channels: WeakSet[Channel] = WeakSet()
-
-
-def _abandon_all() -> None:
-    for channel in _channels:
-        channel.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

@@ -8,16 +8,14 @@ receives no more of them, and the server pauses.
 from __future__ import annotations
 
 import builtins
-import os
 import select
 import socket
 import threading
 from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
-from ucall import _core
+from ucall import _core, _forks
 from ucall._client.inbox import Inbox, Router
 from ucall._client.sockets import Deadline, closed_error, inherited_error
 from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
@@ -76,7 +74,7 @@ class Link:
         # TLS object serves one thread at a time, but no thread waits within them for the peer.
         # The second may be taken again by `__del__` of a stream, which any statement may run.
         self._sending, self._socket_lock = threading.Lock(), threading.RLock()
-        _links.add(self)
+        _forks.register(self)
 
     def open(self, deadline: Deadline) -> None:
         """Performs the upgrade to WebSocket.
@@ -357,17 +355,6 @@ class Link:
                     must_wait = True
             if self._observer:
                 self._observer.sent(sent, len(data))
-
-
-_links: WeakSet[Link] = WeakSet()
-
-
-def _abandon_all() -> None:
-    for link in _links:
-        link.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
 
 
 class _NothingSentError(builtins.TimeoutError):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, TypeAlias
-from weakref import WeakSet
 
-from ucall import _core
+from ucall import _core, _forks
 from ucall._client import sockets
 from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.sockets import Deadline, connect, encrypt, timeout_error
@@ -66,7 +64,7 @@ class Pool:
         # closed, and does not keep its connection.
         self._idle: list[Connection] = []
         self._making = threading.Lock()
-        _pools.add(self)
+        _forks.register(self)
 
     def exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None
@@ -194,14 +192,3 @@ class Pool:
         if self._tls is None:
             return connected
         return encrypt(connected, self._tls, self._address, deadline)
-
-
-_pools: WeakSet[Pool] = WeakSet()
-
-
-def _abandon_all() -> None:
-    for pool in _pools:
-        pool.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

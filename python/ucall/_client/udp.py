@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import os
 import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
-from weakref import WeakSet
 
-from ucall import _core
+from ucall import _core, _forks
 from ucall._client.aio_udp_endpoint import Endpoint
 from ucall._client.base import NO_STREAMS_OVER_UDP
 from ucall._client.datagrams import (
@@ -103,7 +101,7 @@ class UdpPool(_Base):
         self._make_tcp = tcp
         self._tcp: Pool | None = None
         self._idle: list[socket.socket] = []
-        _pools.add(self)
+        _forks.register(self)
 
     def exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None
@@ -363,14 +361,3 @@ class AsyncUdpPool(_Base):
         except BaseException:
             endpoint.close()
             raise
-
-
-_pools: WeakSet[UdpPool] = WeakSet()
-
-
-def _abandon_all() -> None:
-    for pool in _pools:
-        pool.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from ucall import _forks
 from ucall._client.sockets import not_sent
 from ucall._nats.subjects import printable
 from ucall.errors import ConnectionError
@@ -60,13 +61,11 @@ def start(work: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _loop)
 
 
+@_forks.in_child
 def _forget_thread() -> None:
     """A forked child has none of its parent's threads."""
     global _loop, _starting
     _loop, _starting = None, threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_thread)
 
 
 def check_options(options: BrokerOptions | None) -> dict[str, Any]:

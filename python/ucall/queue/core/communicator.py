@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
-import os
 import threading
 import time
 import uuid
@@ -12,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Self
 
+from ucall import _forks
 from ucall._core import QueueCore
 from ucall.queue.core.codec import announced_names, codec_of
 from ucall.queue.core.events import ConnectionEvent
@@ -228,6 +228,7 @@ def _close_all() -> None:
     concurrent.futures.wait(list(Communicator._running), max(_ABORT_S, end - time.monotonic()))
 
 
+@_forks.in_child
 def _mark_all_forked() -> None:
     """A forked child has its parent's communicators without their threads."""
     for communicator in list(Communicator._open):
@@ -248,4 +249,3 @@ def accepts_here(peer: uuid.UUID | None, name: str) -> bool:
 
 
 on_change.append(_announce_all)
-os.register_at_fork(after_in_child=_mark_all_forked)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
-import os
 import threading
 import uuid
 import weakref
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import _base
 from typing import Any
 
+from ucall import _forks
 from ucall._core import QueueCore, Receipt
 from ucall.queue.core.events import ConnectionEvent, event_of
 
@@ -226,10 +226,8 @@ def _call(callback: Callable[..., object], *arguments: object) -> None:
         log.exception("exception in a callback of a queue")
 
 
+@_forks.in_child
 def _replace_lock() -> None:
     """A forked child has none of its parent's threads, one of which may hold the lock."""
     global _lock
     _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_replace_lock)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from ucall import _tls
+from ucall import _forks, _tls
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
 __all__ = [
@@ -129,12 +129,10 @@ class SecurityOptions:
 _process = uuid.uuid4().hex
 
 
+@_forks.in_child
 def _rename_process() -> None:
     global _process
     _process = uuid.uuid4().hex
-
-
-os.register_at_fork(after_in_child=_rename_process)
 
 
 class _DrawnId(uuid.UUID):

@@ -9,6 +9,7 @@ import uuid
 import weakref
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+from ucall import _forks
 from ucall.queue.core.options import CommunicatorOptions, check_security, check_workers
 from ucall.queue.core.process_end import at_process_end, note_opened
 
@@ -166,10 +167,8 @@ def _close_all() -> None:
     concurrent.futures.wait(list(StoredQueue._running), max(0.0, end - time.monotonic()))
 
 
+@_forks.in_child
 def _forget_all() -> None:
     """A forked child has none of its parent's threads, one of which may hold a lock."""
     StoredQueue._open.clear()
     StoredQueue._running.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)
