@@ -44,7 +44,7 @@ FAILED = {"pytest": 1, "cargo": 101}
 PASSED = re.compile(r"\b[1-9]\d* passed\b")
 #: What pytest's summary says of each test, and the test.
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\S+)", re.MULTILINE)
-#: Builds that take less time than those of a release.
+#: Programs in C link the release of the library, which takes less time so.
 PROFILE = {
     "CARGO_PROFILE_RELEASE_LTO": "off",
     "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
@@ -187,8 +187,10 @@ def build(mutant: Mutant) -> None:
     if mutant.kind == "extension":
         wheels = FOLDER / "wheels"
         shutil.rmtree(wheels, ignore_errors=True)
-        options = ["--quiet", "--release", "--locked", "--interpreter", sys.executable]
-        commands = [[sys.executable, "-m", "maturin", "build", *options, "--out", str(wheels)]]
+        # As for all tests: the dependencies are compiled once for all kinds.
+        options = ["--profile=test-release", "--locked", "--interpreter", sys.executable]
+        maturin = [sys.executable, "-m", "maturin", "build", "--quiet", *options]
+        commands = [[*maturin, "--out", str(wheels)]]
     elif mutant.runner == "cargo":
         commands = [[*mutant.test.split(), "--no-run", "--quiet"]]
     elif mutant.kind == "library":
@@ -225,18 +227,16 @@ def run_test(mutant: Mutant) -> tuple[bool, str]:
 def find_unusable_tests(mutants: list[Mutant]) -> dict[str, str]:
     """The tests that see nothing, because they fail or do not run without a change, and why."""
     unusable: dict[str, str] = {}
-    is_extension_built = False
     tests = {mutant.test: mutant for mutant in mutants}
-    passed = find_passed(test for test, mutant in tests.items() if mutant.kind == "python")
-    for test in passed:
+    # The tree has the extension module of the virtual environment, which nothing has changed.
+    unbuilt = ("python", "extension")
+    for test in find_passed(test for test, mutant in tests.items() if mutant.kind in unbuilt):
         del tests[test]
     for number, mutant in enumerate(tests.values(), start=1):
         print(f"{number}/{len(tests)} without a change: {mutant.test}", flush=True)
         try:
-            is_extension = mutant.kind == "extension"
-            if mutant.kind != "python" and not (is_extension and is_extension_built):
+            if mutant.kind not in unbuilt:
                 build(mutant)
-                is_extension_built |= is_extension
             fails, output = run_test(mutant)
         except CannotRunError as error:
             unusable[mutant.test] = str(error)
