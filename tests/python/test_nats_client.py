@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from both_clients import NewClient
 from brokers import NatsServer, cluster, registered, request
-from timing import Clock
 
 import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
 from ucall._client.address import Addresses
 from ucall._client.sockets import not_sent
-from ucall._nats.group import Group, _silences
 from ucall.client import Client
 
 #: Less than any limit of what is tested, so that none of them hides a fault.
@@ -144,55 +140,6 @@ def test_a_deadline_holds_through_nats(
                 client.call("wait").raise_for_status()
             assert getattr(raised.value, "code", -32001) == -32001
         assert server.cancelled.wait(WAIT_S)
-
-
-def test_calls_without_a_reply_are_repeated_after_one_two_and_then_every_four_seconds() -> None:
-    assert list(itertools.islice(_silences(), 6)) == [1, 2, 4, 4, 4, 4]
-
-
-def test_a_discovery_ends_within_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though answers go on, each within the tenth of a second that the next one may take."""
-    clock, waits = Clock(monkeypatch, "ucall._nats.group"), []
-
-    class Subscription:
-        async def next_msg(self, timeout: float) -> Any:
-            assert len(waits) < 100
-            waits.append(timeout)
-            clock.pass_by(0.9 if len(waits) == 1 else 0.09)
-            return SimpleNamespace(data=b"no answer", headers=None)
-
-        async def unsubscribe(self) -> None: ...
-
-    class Connection:
-        is_closed = False
-
-        def new_inbox(self) -> str:
-            return "inbox"
-
-        async def subscribe(self, _: str) -> Subscription:
-            return Subscription()
-
-        async def publish(self, *_: object, **__: object) -> None: ...
-
-    made = Group(Addresses("nats://a/models"), {}, 1000)
-    made._connection = Connection()
-    assert asyncio.run(made.discover(WAIT_S)) == []
-    assert waits[:2] == [1, 0.1] and len(waits) == 14
-    assert waits[-1] == pytest.approx(2 - 0.9 - 12 * 0.09)
-
-
-def test_a_discovery_ends_in_the_time_of_the_call() -> None:
-    class Silent(Group):
-        async def _connected(self) -> Any:
-            await asyncio.get_running_loop().create_future()
-
-    async def run() -> None:
-        silent = Silent(Addresses("nats://a/models"), {}, 1000)
-        running = asyncio.ensure_future(silent.discover(0.01))
-        done, _ = await asyncio.wait({running}, timeout=WAIT_S)
-        assert done and isinstance(running.exception(), TimeoutError)
-
-    asyncio.run(run())
 
 
 def test_a_cancelled_call_is_cancelled_at_the_server(module_broker: NatsServer, group: str) -> None:

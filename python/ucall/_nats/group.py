@@ -276,7 +276,7 @@ class Group:
         """Raises the client's own error for one of nats-py."""
         if isinstance(error, ConnectionError):
             raise error
-        raise not_sent(ConnectionError(f"NATS: {error or type(error).__name__}"))
+        raise not_sent(ConnectionError(f"NATS: {str(error) or type(error).__name__}"))
 
 
 class BrokerPool:
