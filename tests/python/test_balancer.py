@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -15,12 +12,11 @@ import pytest
 import ucall
 from ucall import _core, aio
 from ucall._client.address import Address, Addresses
-from ucall._client.aio_balanced import first_async_result
 from ucall._client.balancer import MEMBERS_MAX, Balancer, Member, RetryBudget
-from ucall._client.hedge import Latencies, first_result
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import Attempts, Idempotence, Verdict, is_alive, is_refused
 from ucall._client.sockets import not_sent
+from ucall._openrpc.budget import DESCRIPTION_BYTES_MAX
 from ucall.client import Client
 
 Made = Balancer[str]
@@ -41,11 +37,15 @@ def picked(made: Made, now: float, count: int = 1000, **options: Any) -> Counter
     return Counter(member.address.host for member in found if member)
 
 
-def reply(body: dict[str, Any] | list[Any]) -> _core.Reply:
-    reader = _core.ReplyReader(http=False, reply_bytes_max=10_000)
-    [message] = reader.feed(json.dumps(body).encode() + b"\n")
+def read(text: str) -> _core.Reply:
+    reader = _core.ReplyReader(http=False, reply_bytes_max=2 * DESCRIPTION_BYTES_MAX)
+    [message] = reader.feed(text.encode() + b"\n")
     assert isinstance(message, _core.Reply)
     return message
+
+
+def reply(body: dict[str, Any] | list[Any]) -> _core.Reply:
+    return read(json.dumps(body))
 
 
 def error(code: int, data: object = None) -> _core.Reply:
@@ -492,16 +492,20 @@ def test_idempotent_functions_are_known_by_the_description() -> None:
     assert not known.allows(request(["get"])) and not known.is_stale(62.0)
 
 
-def test_the_95th_percentile() -> None:
-    latencies = Latencies()
-    for number in range(31):
-        latencies.add(number)
-        assert latencies.p95 is None
-    latencies.add(31)
-    assert latencies.p95 == 30
-    for _ in range(512):
-        latencies.add(7)
-    assert latencies.p95 == 7
+def test_a_description_that_is_too_long_declares_no_idempotent_function() -> None:
+    def described(others: str) -> _core.Reply:
+        methods = json.dumps([{"name": "get", "x-idempotent": True}])
+        return read(f'{{"jsonrpc":"2.0","id":1,"result":{{"methods":{methods},"x":{others}}}}}')
+
+    room = DESCRIPTION_BYTES_MAX - len(described('""').text)
+    for others, is_known in (
+        (f'"{"x" * room}"', True),
+        (f'"{"x" * (room + 1)}"', False),
+        ("9" * 5000, False),
+    ):
+        known = Idempotence()
+        known.learn(described(others), 0.0)
+        assert known.allows(request(["get"])) is is_known
 
 
 @pytest.mark.parametrize(
@@ -549,38 +553,3 @@ def test_options_that_do_not_fit(kind: Any) -> None:
         kind(["127.0.0.1"], headers={"a b": "c"})
     with pytest.raises(ValueError, match="no subscriptions"):
         kind(["tcp://127.0.0.1"]).subscribe()
-
-
-def test_a_call_that_may_not_be_repeated_yet_is_repeated_later() -> None:
-    """The retry budget, which was used up, has earned a retry in between."""
-    allowed = [True, False, False]
-    attempts = iter([Future(), done("second")])
-    assert first_result(lambda: next(attempts), waits(), allowed.pop) == "second"
-    assert allowed == []
-
-
-def test_a_task_that_may_not_be_repeated_yet_is_repeated_later() -> None:
-    allowed = [True, False, False]
-
-    async def may_repeat() -> bool:
-        return allowed.pop()
-
-    async def run() -> object:
-        attempts = iter([Future(), done("second")])
-        return await first_async_result(
-            lambda: asyncio.wrap_future(next(attempts)), waits(), may_repeat
-        )
-
-    assert asyncio.run(run()) == "second"
-    assert allowed == []
-
-
-def done(value: str) -> Future[str]:
-    future: Future[str] = Future()
-    future.set_result(value)
-    return future
-
-
-def waits() -> Iterator[float]:
-    while True:
-        yield 0.001

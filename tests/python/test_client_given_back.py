@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from ucall import _core, aio
-from ucall._client.aio_balanced import first_async_result
-from ucall._client.hedge import first_result
 from ucall.client import Client
 
 KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
@@ -113,16 +109,6 @@ def test_the_connections_to_all_servers_and_the_broker_are_closed(kind: str) -> 
     assert [it.events for it in made] == [["close"]] * 3
 
 
-def test_the_threads_of_hedged_calls_end() -> None:
-    with Client(SERVERS, hedge=True) as client:
-        hedge = client._pool._hedge
-        before = set(threading.enumerate())
-        assert hedge.run(lambda: 1, 60, lambda: False) == 1
-        [thread] = set(threading.enumerate()) - before
-    thread.join(60)
-    assert not thread.is_alive()
-
-
 def test_probes_in_asyncio_end() -> None:
     async def main() -> None:
         client = aio.Client(SERVERS)
@@ -219,38 +205,6 @@ def test_the_calls_of_an_earlier_loop_do_not_count() -> None:
     servers.balancer.members[0].running.append(None)
     asyncio.run(use())
     assert servers.balancer.members[0].running == []
-
-
-def test_the_slower_attempt_is_cancelled() -> None:
-    attempts: list[Future[int]] = []
-
-    def begin() -> Future[int]:
-        attempts.append(Future())
-        if len(attempts) == 2:
-            attempts[1].set_result(2)
-        return attempts[-1]
-
-    assert first_result(begin, (0.0,), lambda: True) == 2
-    assert attempts[0].cancelled()
-
-
-def test_the_slower_attempt_is_cancelled_in_asyncio() -> None:
-    async def main() -> None:
-        attempts: list[asyncio.Future[int]] = []
-
-        def begin() -> asyncio.Future[int]:
-            attempts.append(asyncio.get_running_loop().create_future())
-            if len(attempts) == 2:
-                attempts[1].set_result(2)
-            return attempts[-1]
-
-        async def may_hedge() -> bool:
-            return True
-
-        assert await first_async_result(begin, (0.0,), may_hedge) == 2
-        assert attempts[0].cancelled()
-
-    asyncio.run(main())
 
 
 def test_sixteen_sockets_of_udp_are_kept() -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from scripted import Peer, Scripted, http_reply, result, scripted
+from scripted import Peer, Scripted, http_reply, scripted
 from websocket_peer import CLOSE, PING, frame, read_frame, upgrade
 
 import ucall
@@ -163,7 +163,7 @@ def test_pauses_begin_anew_after_a_connection_that_lasted(monkeypatch: pytest.Mo
         return made.next()
 
     assert [made.next() for _ in range(3)] == PAUSES[:3]
-    assert after(0.75) == 0.8
+    assert after(0.8) == 0.8, "no longer than its pause"
     assert after(1.75) == 0.1
     assert after(0.15) == 0.2 and after(0.45) == 0.1
     # Whatever was opened before counts once.
@@ -233,40 +233,3 @@ def test_a_call_to_several_servers_tries_each_three_times(
         call_often(client_class, [f"{scheme}://127.0.0.1:{it.port}" for it in servers])
         # Probes and the question for idempotent functions are connections, too.
         assert sum(it.accepted for it in servers) <= CALLS * 2 * 3 + 4 * CALLS
-
-
-def test_a_description_that_is_too_long_declares_no_idempotent_function() -> None:
-    """The client of several servers asks for it after a failure."""
-
-    def answer(peer: Peer) -> None:
-        while True:
-            request = json.loads(peer.raw_request())
-            if request["method"] == "rpc.discover":
-                methods = [{"name": "sum", "x-idempotent": True}]
-                document = json.dumps({"methods": methods, "x": TEXT_MARK})
-                text = document.replace(f'"{TEXT_MARK}"', texts[0])
-                reply = f'{{"jsonrpc":"2.0","id":{json.dumps(request["id"])},"result":{text}}}'
-                peer.send(reply.encode() + b"\n")
-                asked.append(len(reply))
-            elif request["method"] == "sum":
-                called.append(request)
-                if len(called) == 1:
-                    return  # It may have run.
-                peer.send(result(3, request["id"]) + b"\n")
-            else:
-                peer.send(result(None, request["id"]) + b"\n")
-
-    for text, count in (('"x"', 2), (f'"{"x" * (1 << 20)}"', 1), ("9" * 5000, 1)):
-        texts, asked, called = [text], [], []
-        with scripted(answer) as one, scripted(answer) as other:
-            uris = [f"tcp://127.0.0.1:{it.port}" for it in (one, other)]
-            with Client(uris) as client:
-                if count == 2:
-                    assert client.call("sum", a=1, b=2).json == 3
-                else:
-                    with pytest.raises(ucall.ConnectionError):
-                        client.call("sum", a=1, b=2)
-        assert asked and len(called) == count
-
-
-TEXT_MARK = "TEXT"

@@ -1,0 +1,154 @@
+"""When a hedged call is sent again, which attempt it gets, and its threads; without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from harness import eventually
+from ucall._client.aio_balanced import first_async_result
+from ucall._client.hedge import Hedge, Latencies, first_result
+from ucall.client import Client
+
+
+def done(value: str) -> Future[str]:
+    future: Future[str] = Future()
+    future.set_result(value)
+    return future
+
+
+def failed(message: str) -> Future[str]:
+    future: Future[str] = Future()
+    future.set_exception(OSError(message))
+    return future
+
+
+def short_delays() -> Iterator[float]:
+    while True:
+        yield 0.001
+
+
+def never() -> bool:
+    raise AssertionError("another attempt is considered")
+
+
+def first_of_tasks(
+    begin: Callable[[], Future[str]], delays_s: Iterable[float], may_hedge: Callable[[], bool]
+) -> str:
+    async def may_hedge_later() -> bool:
+        return may_hedge()
+
+    async def main() -> str:
+        return await first_async_result(
+            lambda: asyncio.wrap_future(begin()), delays_s, may_hedge_later
+        )
+
+    return asyncio.run(main())
+
+
+FIRST = pytest.mark.parametrize("first", [first_result, first_of_tasks])
+
+
+def test_the_95th_percentile() -> None:
+    latencies = Latencies()
+    for number in range(31):
+        latencies.add(1000 + number)
+        assert latencies.p95 is None
+    latencies.add(1031)
+    assert latencies.p95 == 1030
+    # It is that of the last 512.
+    for number in reversed(range(512)):
+        latencies.add(number)
+    assert latencies.p95 == 486
+
+
+@FIRST
+def test_a_call_that_may_not_be_repeated_yet_is_repeated_later(first: Any) -> None:
+    """The retry budget, which was used up, has earned a retry in between."""
+    allowed = [True, False, False]
+    slow: Future[str] = Future()
+    attempts = iter([slow, done("second")])
+    assert first(lambda: next(attempts), short_delays(), allowed.pop) == "second"
+    assert allowed == []
+    assert slow.cancelled(), "the slower attempt"
+
+
+@FIRST
+def test_an_attempt_that_ends_within_the_delay_is_the_only_one(first: Any) -> None:
+    assert first(lambda: done("first"), [60, 60], never) == "first"
+    with pytest.raises(OSError, match="refused"):
+        first(lambda: failed("refused"), [60, 60], never)
+
+
+@FIRST
+def test_of_attempts_that_end_at_once_the_one_that_succeeds_counts(first: Any) -> None:
+    slow: Future[str] = Future()
+    attempts = iter([slow, failed("refused")])
+
+    def may_hedge() -> bool:
+        slow.set_result("slow")
+        return True
+
+    assert first(lambda: next(attempts), [0.001], may_hedge) == "slow"
+
+
+@FIRST
+def test_a_call_fails_if_all_attempts_do(first: Any) -> None:
+    slow: Future[str] = Future()
+    attempts = iter([slow, failed("refused")])
+
+    def may_hedge() -> bool:
+        slow.set_exception(OSError("refused"))
+        return True
+
+    with pytest.raises(OSError, match="refused"):
+        first(lambda: next(attempts), [0.001], may_hedge)
+
+
+def test_a_failed_attempt_leaves_the_call_to_the_other() -> None:
+    slow: Future[str] = Future()
+
+    class Failed(Future[str]):
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            slow.set_result("slow")
+            return super().exception(timeout)
+
+    other = Failed()
+    other.set_exception(OSError("refused"))
+    attempts = iter([slow, other])
+    assert first_result(lambda: next(attempts), [0.001], lambda: True) == "slow"
+
+
+def test_attempts_run_in_up_to_128_threads() -> None:
+    hedge, gate = Hedge(), threading.Event()
+    assert hedge.run(threading.current_thread, 60, never).daemon, "no program waits for it"
+    threads = hedge._threads
+    assert threads is not None
+    before = set(threading.enumerate())
+    futures = [threads.submit(gate.wait) for _ in range(130)]
+    try:
+        # One is that of the first attempt.
+        assert len(set(threading.enumerate()) - before) == 127
+    finally:
+        gate.set()
+        assert all(it.result(60) for it in futures)
+        hedge.close()
+
+
+def test_an_idle_thread_runs_the_next_attempt_and_ends_with_the_client() -> None:
+    with Client(["tcp://127.0.0.1:1", "tcp://127.0.0.2:1"], hedge=True) as client:
+        hedge = client._pool._hedge
+        thread = hedge.run(threading.current_thread, 60, never)
+        with pytest.raises(OSError, match="refused"):
+            hedge.run(lambda: failed("refused").result(), 60, never)
+        threads = hedge._threads
+        assert threads is not None
+        assert eventually(lambda: threads._idle._value == 1), "it is idle again"
+        assert hedge.run(threading.current_thread, 60, never) is thread
+    thread.join(60)
+    assert not thread.is_alive()
