@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import array
 import base64
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 from applications import HOLDS_THE_LOCK, PID
 from serving import Serve
@@ -226,19 +224,6 @@ def test_an_entry_expires(wire: Wire, store: ucall.store.Store) -> None:
     assert eventually(lambda: [key for key, _ in store.scan()] == ["c"])
 
 
-@pytest.mark.parametrize("operation", [("put", "k", 1), ("cas", "k", 0, 1)])
-def test_an_entry_of_a_batch_is_absent_after_its_time(
-    store: ucall.store.Store, operation: tuple[Any, ...]
-) -> None:
-    assert store.batch([operation]) == [1]
-    assert store.get("k") == (1, 1)
-    store.delete("k")
-    assert store.batch([(*operation, 1)]) == [2]
-    assert eventually(lambda: store.get("k") is None)
-    with pytest.raises(ValueError, match="ttl_ms"):
-        store.batch([(*operation, 0)])
-
-
 def test_a_batch_mixes_with_functions_and_notifications(serve: Serve, tmp_path: Path) -> None:
     def double(number: int) -> int:
         return 2 * number
@@ -263,11 +248,7 @@ def test_a_batch_mixes_with_functions_and_notifications(serve: Serve, tmp_path: 
         assert server.stats()["calls"] == 5
 
 
-def test_python_and_calls_share_the_store(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = ucall.store.open(tmp_path / "kv")
-
+def test_python_and_calls_share_the_store(serve: Serve, store: ucall.store.Store) -> None:
     def put_and_get(key: str) -> Any:
         store.put(key, [key])
         found = store.get(key)
@@ -280,85 +261,6 @@ def test_python_and_calls_share_the_store(
         assert wire.result("kv.get", ["a"])["value"] == ["a"]
         wire.result("kv.put", ["b", {"ü": 1}])
     assert store.get("b") == ({"ü": 1}, 2)
-    assert store.cas("b", 1, 0) is None and store.cas("b", 2, 0) == 3
-    assert store.increment("b", 7) == 7 and store.increment("b") == 8
-    for buffer in [b"\0\1", bytearray(b"ab"), memoryview(b"abc"), array.array("i", [1, 2])]:
-        store.put("c", buffer)
-        found = store.get("c")
-        assert found is not None and found.value == bytes(buffer)
-    batch = [("put", "d", b"d"), ("cas", "e", 0, 1), ("increment", "e"), ("delete", "c")]
-    assert store.batch(batch) == [10, 11, 2, True]
-    assert store.batch([("put", "f", 1), ("cas", "e", 0, 1)]) is None
-    assert [key for key, _ in store.scan()] == ["a", "b", "d", "e"]
-    with monkeypatch.context() as patch:
-        patch.setattr(ucall.store, "_PAGE", 3)
-        assert [key for key, _ in store.scan()] == ["a", "b", "d", "e"]
-    assert [key for key, _ in store.scan(start="b", end="d")] == ["b"]
-    assert store.delete("d") and not store.delete("d")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        numpy.float64(1.5),
-        numpy.float32(0.1),
-        numpy.longdouble(1.5),
-        numpy.int64(-5),
-        numpy.uint8(7),
-        numpy.bool_(True),
-        numpy.str_("é"),
-        numpy.datetime64("2026-11-21"),
-    ],
-    ids=lambda value: value.dtype.name,
-)
-def test_numpy_scalars_are_stored_as_a_result_has_them(
-    store: ucall.store.Store, connect_to: Callable[..., Wire], value: Any
-) -> None:
-    def scalar() -> Any:
-        return value
-
-    expected = connect_to(scalar).result("scalar")
-    store.put("put", value)
-    store.batch([("cas", "cas", 0, value)])
-    assert store.get("put") == (expected, 1) and store.get("cas") == (expected, 2)
-    found = store.get("put")
-    assert found is not None and type(found.value) is type(expected)
-
-
-def test_other_numpy_scalars(store: ucall.store.Store) -> None:
-    store.put("bytes", numpy.bytes_(b"\0\1"))
-    assert store.get("bytes") == (b"\0\1", 1)
-    store.put("count", numpy.int64(5))
-    assert store.increment("count") == 6
-    for refused in (numpy.complex64(1), numpy.timedelta64(1, "s")):
-        with pytest.raises(TypeError, match="cannot be written as JSON"):
-            store.put("bytes", refused)
-    with pytest.raises(ValueError):
-        store.put("bytes", numpy.float64("nan"))
-
-
-def test_wrong_arguments_in_python(store: ucall.store.Store, tmp_path: Path) -> None:
-    for value in [float("nan"), object(), {1, 2}]:
-        with pytest.raises((TypeError, ValueError)):
-            store.put("a", value)
-    for key in ["", "k" * 512]:
-        with pytest.raises(ValueError, match="key: expected 1 to 511 bytes"):
-            store.put(key, 1)
-    with pytest.raises(ValueError, match="ttl_ms: expected a positive number, got 0"):
-        store.put("a", 1, ttl_ms=0)
-    for operation in [("get", "a"), (), "put"]:
-        with pytest.raises(TypeError, match="expected tuples of put, cas, delete, increment"):
-            store.batch([operation])
-    with pytest.raises(TypeError, match=r"\('put', key, value\) or .*, got \('put', 'a'\)"):
-        store.batch([("put", "a")])
-    with pytest.raises(ValueError, match="durability: expected 'commit' or 'none'"):
-        ucall.store.open(tmp_path / "x", durability="never")  # type: ignore[arg-type]
-    small = ucall.store.open(tmp_path / "small", max_value_bytes=10)
-    with pytest.raises(ValueError, match="value: expected at most 10 bytes, got 11"):
-        small.put("a", bytes(11))
-    store.put("a", 1)
-    with pytest.raises(OSError, match="is open already, with other options"):
-        ucall.store.open(tmp_path / "kv", durability="none")
 
 
 def test_a_name_is_served_once(tmp_path: Path) -> None:
@@ -490,14 +392,6 @@ def test_a_store_is_opened_after_a_fork(tmp_path: Path) -> None:
             "the store was opened before this process was forked: close it before the fork",
             "['child', 'parent']",
         ], errors
-
-
-def test_a_store_without_durability(tmp_path: Path) -> None:
-    store = ucall.store.open(tmp_path / "kv", durability="none")
-    for number in range(100):
-        store.put(f"{number}", number)
-    store.sync()
-    assert sum(1 for _ in store.scan()) == 100
 
 
 def test_a_timeout_covers_native_calls(serve: Serve, tmp_path: Path) -> None:
