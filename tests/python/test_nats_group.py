@@ -64,7 +64,8 @@ class Broker:
         return reply
 
     async def publish(self, subject: str, data: bytes = b"", **options: Any) -> None:
-        self.published.append((subject, data, options))
+        if not self.is_closed:
+            self.published.append((subject, data, options))
 
     def new_inbox(self) -> str:
         return "inbox"
@@ -109,10 +110,14 @@ def exchange(
     """The reply to calls, as JSON."""
 
     async def main() -> _core.Reply:
-        group = group_of(broker)
+        group, broker.is_closed = group_of(broker), False
         group._lost = asyncio.get_running_loop().create_future()
         ids = [it["id"] for it in calls if "id" in it]
-        return await group.exchange(request(*calls, is_batch=is_batch), ids, timeout)
+        try:
+            return await group.exchange(request(*calls, is_batch=is_batch), ids, timeout)
+        finally:
+            # The end of the loop cancels what is left.
+            broker.is_closed = True
 
     reply = asyncio.run(main())
     return reply.data() if reply.text else None
@@ -384,7 +389,7 @@ def test_a_discovery_ends_in_the_time_of_the_call() -> None:
     async def run() -> None:
         silent = Silent(Addresses("nats://a/models"), {}, 1000)
         running = asyncio.ensure_future(silent.discover(0.01))
-        done, _ = await asyncio.wait({running}, timeout=50)
+        done, _ = await asyncio.wait({running}, timeout=20)
         assert done and isinstance(running.exception(), TimeoutError)
 
     asyncio.run(run())
