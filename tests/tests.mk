@@ -61,6 +61,11 @@ test-pandas: setup #: Install pandas and Arrow, and test queues that carry their
 	$(PY) -m pip install --quiet 'pandas>=2.2,<4' 'pyarrow>=15'
 	$(PY) -m pytest $(PYTEST_FLAGS) tests/python/queue/test_queue_tables.py
 
+.PHONY: test-torch
+test-torch: setup #: Install PyTorch, some gigabytes, and test queues that carry its tensors
+	$(PY) -m pip install --quiet 'torch>=2.3'
+	$(PY) -m pytest $(PYTEST_FLAGS) tests/python/queue/test_queue_tensors.py
+
 .PHONY: leaks
 leaks: setup #: Make a million calls of every kind on each engine, and count leaks
 	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest $(PYTEST_FLAGS) -s tests/python/test_leaks.py

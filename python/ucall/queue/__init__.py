@@ -36,7 +36,7 @@ from ucall.queue.core import (
 from ucall.queue.errors import ConnectionError, FullError, RefusedError
 from ucall.queue.jetstream.stored import StoredQueue
 from ucall.queue.transports import Protocol, Purpose
-from ucall.queue.utils.allow import allow, allow_arrow, allow_pandas
+from ucall.queue.utils.allow import allow, allow_arrow, allow_pandas, allow_torch
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "allow",
     "allow_arrow",
     "allow_pandas",
+    "allow_torch",
     "grpc",
     "jetstream",
     "mqtt",

@@ -209,7 +209,19 @@ def test_a_receiver_that_has_not_allowed_them_refuses() -> None:
     assert received == "[1, 2]"
 
 
+ABSENT = """
+import sys
+for name in ("pandas", "torch"):
+    sys.modules[name] = None
+from ucall import queue as nq
+for allow in (nq.allow_pandas, nq.allow_torch):
+    try:
+        allow()
+    except ImportError as error:
+        print(error)
+"""
+
+
 def test_an_absent_library_is_named() -> None:
-    source = "import sys; sys.modules['pandas'] = None\nfrom ucall import queue as nq\n"
-    lines = "try:\n    nq.allow_pandas()\nexcept ImportError as error:\n    print(error)\n"
-    assert "allow_pandas needs pandas: pip install pandas" in output_of(source + lines)
+    named = [f"allow_{name} needs {name}: pip install {name}" for name in ("pandas", "torch")]
+    assert output_of(ABSENT).splitlines() == named

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ucall.queue.utils.arrays import array_refusal, is_array_subclass, optional
+from ucall.queue.utils.arrays import optional, plain_base, subclass_refusal
 
 __all__ = [
     "AllowedNames",
@@ -24,6 +24,7 @@ __all__ = [
     "allow_arrow",
     "allow_by_name",
     "allow_pandas",
+    "allow_torch",
     "find",
     "on_change",
     "refusal",
@@ -49,8 +50,12 @@ _NEVER = frozenset(
         "vars",
     )
 )
-#: Libraries whose values messages contain as arrays, and the functions that allow it.
-_LIBRARIES = {"pandas": "allow_pandas", "pyarrow": "allow_arrow"}
+#: Libraries whose values messages contain as arrays, the functions that allow it, and the values.
+_LIBRARIES = {
+    "pandas": ("allow_pandas", "DataFrame and Series"),
+    "pyarrow": ("allow_arrow", "Table and RecordBatch"),
+    "torch": ("allow_torch", "tensors, such as those of a module's state_dict()"),
+}
 _allowed: dict[tuple[str, str], Any] = {}
 #: Called after each `allow`.
 on_change: list[Callable[[], None]] = []
@@ -75,10 +80,11 @@ def allow(*classes: Class) -> Class:
     for found in classes:
         if not isinstance(found, type):
             raise TypeError(f"allow takes classes, not {found!r}")
-        if is_array_subclass(found):
+        base = plain_base(found)
+        if base is not None:
             raise TypeError(
-                f"allow cannot help, because {array_refusal(found)}. If its __reduce__ returns a "
-                "function of yours, allow that with PickleSerializer.allow_by_name"
+                f"allow cannot help, because {subclass_refusal(found, base)}. If its __reduce__ "
+                "returns a function of yours, allow that with PickleSerializer.allow_by_name"
             )
         _allowed[_module_name(found.__module__), found.__qualname__] = found
     for announce in on_change:
@@ -110,12 +116,25 @@ def allow_pandas() -> None:
     _allow_library("pandas")
 
 
+def allow_torch() -> None:
+    """Allows messages to contain PyTorch's tensors, in all queues of this process.
+
+    They are sent as data alone, and a receiver that has called this makes tensors on the CPU of it.
+    `put` refuses a tensor that is elsewhere, requires grad, or is sparse, and names what to call.
+    `torch.Size`, `torch.dtype` and `torch.device` are sent as well.
+
+    Raises:
+        ImportError: torch or NumPy is not installed.
+    """
+    _allow_library("torch")
+
+
 def _allow_library(name: str) -> None:
     for needed in ("numpy", name):
         try:
             importlib.import_module(needed)
         except ImportError as error:
-            reason = f"{_LIBRARIES[name]} needs {needed}: pip install {needed}"
+            reason = f"{_LIBRARIES[name][0]} needs {needed}: pip install {needed}"
             raise ImportError(reason, name=needed) from error
     values = importlib.import_module(f"ucall.queue.utils.{name}_values")
     optional.update(values.reducers())
@@ -194,9 +213,10 @@ def _module_name(name: Any) -> Any:
 
 def refusal(name: str) -> str:
     """The reason for which a message with this name is refused, and what to do."""
-    for library, function in _LIBRARIES.items():
+    for library, (function, values) in _LIBRARIES.items():
         if name.startswith((f"{library}.", f"ucall.queue.utils.{library}_values.")):
-            return f"{name} is not allowed: call nq.{function}() on both sides"
+            call = f"call nq.{function}() on both sides, which allows {values}"
+            return f"{name} is not allowed: {call}"
     last = name.rpartition(".")[2]
     return (
         f"{name} is not allowed: to receive this class of yours, call nq.allow({last}) there, or "

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
     _Dtype: TypeAlias = np.dtype[Any]
 
-__all__ = ["Reducers", "array", "array_refusal", "dtype_of_state", "is_array_subclass", "optional"]
+__all__ = [
+    "Reducers",
+    "Writable",
+    "array",
+    "dtype_of_state",
+    "optional",
+    "plain_base",
+    "subclass_refusal",
+    "writable",
+]
 
 #: The kinds of dtypes that the loader makes: numbers, text, times and structures of them.
 _KINDS = frozenset("biufcSUVmM")
@@ -38,6 +47,26 @@ def array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.nda
     return np.ndarray(shape, dtype, buffer, order=order)
 
 
+def writable(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
+    """An `array` over memory that may be written, and is aligned for any number.
+
+    The loader copies other memory.
+    """
+    return array(buffer, dtype, shape, order)
+
+
+class Writable:
+    """Writes an array as a call of `writable`."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, contiguous: np.ndarray[Any, Any]) -> None:
+        self._array = contiguous
+
+    def __reduce__(self) -> Any:
+        return writable, _reduced(self._array)[1]
+
+
 class Reducers(dict[type, Any]):
     """The functions that `pickle` calls instead of the ``__reduce_ex__`` of a type.
 
@@ -50,38 +79,44 @@ class Reducers(dict[type, Any]):
     def __missing__(self, kind: type) -> Any:
         if issubclass(kind, type) or len(self) > _TYPES_MAX:
             raise KeyError(kind)
-        self[kind] = found = _refused if is_array_subclass(kind) else _BY_ITSELF
+        self[kind] = found = _BY_ITSELF if plain_base(kind) is None else _refused
         return found
 
 
 _BY_ITSELF = operator.methodcaller("__reduce_ex__", 5)
 
 
-def is_array_subclass(kind: type) -> bool:
-    """Whether it derives from NumPy's arrays or scalars, and is pickled as they are."""
+def plain_base(kind: type) -> type | None:
+    """The class of arrays, scalars or optional values that it derives from, and is pickled as."""
     numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return False
-    for base in (numpy.ndarray, numpy.void):
-        if kind is not base and issubclass(kind, base):
-            return _reduces_as(kind, base)
-    return False
+    bases: list[type] = [] if numpy is None else [numpy.ndarray, numpy.void]
+    for base in (*bases, *optional):
+        if kind is not base and issubclass(kind, base) and _reduces_as(kind, base):
+            return base
+    return None
 
 
 def _reduces_as(kind: Any, base: Any) -> bool:
     return kind.__reduce__ is base.__reduce__ and kind.__reduce_ex__ is base.__reduce_ex__
 
 
-def array_refusal(kind: type) -> str:
+def subclass_refusal(kind: type, base: type) -> str:
     """Why no receiver makes an object of this class, and what to put."""
-    return (
-        f"no receiver makes a {kind.__module__}.{kind.__qualname__}: put numpy.asarray(array), or "
-        "item() of a scalar"
+    is_array = base.__module__ == "numpy"
+    plain = (
+        "numpy.asarray(array), or item() of a scalar" if is_array else f"a plain {_full_name(base)}"
     )
+    return f"no receiver makes a {_full_name(kind)}: put {plain}"
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _refused(value: Any) -> Any:
-    raise pickle.PicklingError(array_refusal(type(value)))
+    base = plain_base(type(value))
+    assert base is not None
+    raise pickle.PicklingError(subclass_refusal(type(value), base))
 
 
 def _reduced(value: Any) -> Any:

@@ -211,7 +211,7 @@ impl<'py> Builder for Objects<'_, 'py> {
         let arguments = arguments.cast_exact::<PyTuple>().map_err(PyErr::from)?;
         match global {
             Global::Known(known, _) if known.is_of_numpy() => {
-                numpy::call(*known, arguments, values, budget)
+                numpy::call(self, *known, arguments, values, budget)
             }
             Global::Known(known, _) => {
                 if *known == Known::Decimal {

@@ -61,6 +61,8 @@ pub(super) enum Known {
     NumpyScalar,
     /// `ucall.queue.utils.arrays.array(buffer, dtype, shape, order)`.
     Array,
+    /// `ucall.queue.utils.arrays.writable`, with the same arguments.
+    WritableArray,
 }
 
 impl Known {
@@ -73,6 +75,7 @@ impl Known {
                 | Self::NumpyReconstruct
                 | Self::NumpyScalar
                 | Self::Array
+                | Self::WritableArray
         )
     }
 
@@ -80,6 +83,7 @@ impl Known {
     fn of(module: &str, name: &str) -> Option<Self> {
         Some(match (module, name) {
             ("ucall.queue.utils.arrays", "array") => Self::Array,
+            ("ucall.queue.utils.arrays", "writable") => Self::WritableArray,
             ("numpy._core.numeric" | "numpy.core.numeric", "_frombuffer") => Self::NumpyFromBuffer,
             ("numpy", "dtype") => Self::NumpyDtype,
             ("numpy", "ndarray") => Self::NumpyArrayClass,

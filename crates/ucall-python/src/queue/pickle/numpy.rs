@@ -26,6 +26,7 @@ const VALUE_OF_DTYPE: u64 = 32;
 
 /// Calls an entry of the table.
 pub(super) fn call<'a, 'py>(
+    objects: &mut Objects<'a, 'py>,
     known: Known,
     arguments: &Bound<'py, PyTuple>,
     values: u32,
@@ -36,6 +37,11 @@ pub(super) fn call<'a, 'py>(
         (Known::Array, [buffer, name, shape, order]) => {
             let dtype = dtype_of_name(text(name)?)?;
             Product::Object(over_buffer(buffer, &dtype, shape, order, budget)?)
+        }
+        (Known::WritableArray, [buffer, name, shape, order]) if is_memory(buffer) => {
+            let dtype = dtype_of_name(text(name)?)?;
+            let memory = objects.writable(buffer)?;
+            Product::Object(over_buffer(&memory, &dtype, shape, order, budget)?)
         }
         (Known::NumpyFromBuffer, [buffer, dtype, shape, order]) => {
             Product::Object(from_buffer(buffer, dtype, shape, order, None, budget)?)
