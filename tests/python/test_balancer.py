@@ -418,6 +418,8 @@ def test_which_outcomes_allow_another_attempt(
 def test_retry_after_is_honoured() -> None:
     assert judge(error(-32003, {"retry_after_ms": 5000}))[2].rests_until == 5
     assert judge(error(-32003, {"retry_after_ms": 10**9}))[2].rests_until == 30
+    assert judge(error(-32003, {"retry_after_ms": 1}))[2].rests_until == 0.001
+    assert judge(error(-32003, {"retry_after_ms": 0}))[2].rests_until == 1
     assert judge(error(-32003, "?"))[2].rests_until == 1
     assert judge(ucall.HTTPError(503))[2].rests_until == 1
     assert judge(ucall.HTTPError(503, retry_after_s=7))[2].rests_until == 7
@@ -537,6 +539,12 @@ def test_names_of_several_addresses() -> None:
         at = address.at("::1")
         assert (at.host, at.connect_host, at.host_header) == ("a", "::1", address.host_header)
     assert not Addresses.is_several("dns.example:80")
+
+
+@pytest.mark.parametrize("kind", [Client, aio.Client])
+def test_one_of_several_servers_has_a_second_to_accept_a_connection(kind: Any) -> None:
+    members = kind(["127.0.0.1", "127.0.0.2"])._pool._servers.balancer.members
+    assert [member.pool._connect_s for member in members] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", [Client, aio.Client])

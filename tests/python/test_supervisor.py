@@ -1,47 +1,572 @@
-"""The supervisor of workers, when they end in rare ways."""
+"""The supervisor of workers, whose processes and time are those of a test.
+
+`test_workers.py` has a supervisor of real processes."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from test_workers import APP, supervised, supervising
+from test_workers import APP, supervising
 from timing import Clock
 
 from harness import eventually
-from ucall._supervisor import Supervisor
+from ucall import _process_role
+from ucall import _supervisor as module
+from ucall._supervisor import Supervisor, Worker
+
+TERM, KILL, HUP, INT = signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT
 
 
-def test_a_signal_without_a_name_ends_only_its_worker(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--workers", "1") as it:
-        [pid] = it.wait_for(1)
-        os.kill(pid, signal.SIGRTMIN + 1)
-        it.wait_for(2)
-        assert f"was killed by signal {signal.SIGRTMIN + 1}" in it.text()
-        it.stop()
+class Process:
+    """A process that runs nothing, and ends when a test says so."""
+
+    def __init__(self, pid: int, command: list[str], options: dict[str, Any]) -> None:
+        self.pid, self.command, self.options = pid, command, options
+        self.returncode: int | None = None
+        self.signals: list[int] = []
+        self.stdout: Any = None
+        environment = options.get("env", {})
+        if _process_role.WORKER in environment:
+            #: The worker's end of its control socket.
+            self.control = socket.socket(fileno=os.dup(int(environment[_process_role.WORKER])))
+            self.control.settimeout(60)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    wait = poll
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def terminate(self) -> None:
+        self.send_signal(TERM)
+
+    def kill(self) -> None:
+        self.send_signal(KILL)
 
 
-def test_the_pauses_before_restarts_double_up_to_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Notifier:
+    """A service manager, which notes what it hears."""
+
+    beat_interval_s: float | None = 2.0
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def ready(self, status: str) -> None:
+        self.heard.append(status)
+
+    def reloading(self) -> None:
+        self.heard.append("reloading")
+
+    def stopping(self) -> None:
+        self.heard.append("stopping")
+
+    def beat_for(self, signs: list[float], now: float) -> None:
+        self.beats = signs, now
+
+    def next_beat(self) -> float | None:
+        return self.due
+
+    due: float | None = None
+
+
+class Made:
+    """A supervisor, its clock, and the processes that it has started."""
+
+    def __init__(self, clock: Clock, **options: Any) -> None:
+        self.clock = clock
+        self.processes: list[Process] = []
+        self.fails: OSError | None = None
+        self.timeouts: list[float | None] = []
+        self.supervisor = Supervisor(**{"workers": 2, "command": ["worker", "x"]} | options)
+        self.slots = self.supervisor._slots
+        select = self.supervisor._selector.select
+
+        def selected(timeout: float | None) -> Any:
+            self.timeouts.append(timeout)
+            return select(0)
+
+        self.supervisor._selector.select = selected  # type: ignore[method-assign,assignment]
+
+    def start(self, command: list[str], **options: Any) -> Process:
+        if self.fails is not None:
+            raise self.fails
+        self.processes.append(Process(1000 + len(self.processes), command, options))
+        return self.processes[-1]
+
+    def turn(self, *signals: int, after_s: float = 0.0) -> None:
+        self.clock.pass_by(after_s)
+        self.supervisor._signals.extend(signals)
+        self.supervisor._turn()
+
+    def send(self, process: Process, text: str) -> None:
+        process.control.sendall(text.encode())
+        self.turn()
+
+    def ready(self, *numbers: int) -> None:
+        """Processes of these numbers, in their order of starting, report that they are ready."""
+        for number in numbers:
+            self.send(self.processes[number], "ready\n")
+
+    def end(self, number: int, status: int = -KILL) -> None:
+        self.processes[number].returncode = status
+        self.turn()
+
+    def serving(self) -> list[int | None]:
+        """The numbers of the processes that are the workers."""
+        return [slot.worker and self._number(slot.worker) for slot in self.slots]
+
+    def successors(self) -> list[int | None]:
+        return [slot.successor and self._number(slot.successor) for slot in self.slots]
+
+    def _number(self, worker: Worker) -> int:
+        return worker.process.pid - 1000
+
+    def close(self) -> None:
+        supervisor = self.supervisor
+        for worker in supervisor._all_workers():
+            worker.control.close()
+        for process in self.processes:
+            if hasattr(process, "control"):
+                process.control.close()
+        for pair in supervisor._pairs:
+            for end in pair:
+                end.close()
+        if supervisor._listener is not None:
+            supervisor._listener.close()
+        supervisor._selector.close()
+
+
+Make = Callable[..., Made]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    made: list[Made] = []
     clock = Clock(monkeypatch, "ucall._supervisor")
-    supervisor = Supervisor(1, ["worker"])
-    supervisor._was_ready, [slot] = True, supervisor._slots
+    popen = lambda *arguments, **options: made[-1].start(*arguments, **options)  # noqa: E731
+    fake = SimpleNamespace(Popen=popen, DEVNULL=-3, PIPE=-1)
+    monkeypatch.setattr(module, "subprocess", fake)
+
+    def make(**options: Any) -> Made:
+        made.append(Made(clock, **options))
+        made[-1].turn()
+        return made[-1]
+
+    yield make
+    for it in made:
+        it.close()
+
+
+def test_workers_are_started_with_what_they_inherit(make: Make) -> None:
+    it = make(stdin=lambda: 7)
+    assert [process.command for process in it.processes] == [["worker", "x"]] * 2
+    for number, process in enumerate(it.processes, start=1):
+        environment, passed = process.options["env"], process.options["pass_fds"]
+        assert environment[_process_role.NUMBER] == str(number)
+        assert environment.items() >= os.environ.items()
+        receiver, *senders = map(int, environment[_process_role.SOCKETS].split())
+        # Two for each worker: its own, and its successor's.
+        assert len(senders) == 4 and passed[1:] == [receiver, *senders]
+        assert passed[0] == int(environment[_process_role.WORKER])
+        assert (process.options["stdin"], process.options["process_group"]) == (7, 0)
+        assert _process_role.HEARTBEAT not in environment
+    one, other = (it.options["env"] for it in it.processes)
+    assert one[_process_role.TICKETS] == other[_process_role.TICKETS]
+    assert len(bytes.fromhex(one[_process_role.TICKETS])) == 32
+    assert one[_process_role.SOCKETS].split()[0] != other[_process_role.SOCKETS].split()[0]
+    with socket.socket(fileno=it.supervisor.copy_senders()[1]) as to_other:
+        to_other.send(b"hello")
+    receiver = socket.socket(fileno=os.dup(int(other[_process_role.SOCKETS].split()[0])))
+    with receiver:
+        assert receiver.recv(10) == b"hello"
+
+
+def test_a_worker_gets_the_socket_and_its_page(make: Make) -> None:
+    it = make()
+    pages = []
+    for process in it.processes:
+        it.send(process, "listen http 0 384 127.0")
+        it.send(process, ".0.1\nbeat\n")
+        answer, descriptors, _, _ = socket.recv_fds(process.control, 1000, 4)
+        pages.append(answer.decode())
+        assert len(descriptors) == 2
+        for descriptor in descriptors:
+            os.close(descriptor)
+    first = it.supervisor.counters.page_indices[0]
+    assert pages == [f"{first} 0", f"{first + 1} 0"]
+    assert it.supervisor._url.startswith("http://127.0.0.1:")
+    # Before it is ready, nobody watches its heart.
+    assert all(slot.worker and slot.worker.last_beat is None for slot in it.slots)
+
+
+def test_a_worker_learns_why_an_address_is_unavailable(make: Make) -> None:
+    it = make()
+    it.send(it.processes[0], "listen http 0 384 192.0.2.1\n")
+    answer, descriptors, _, _ = socket.recv_fds(it.processes[0].control, 1000, 4)
+    assert "192.0.2.1" in answer.decode() and not descriptors
+    it.send(it.processes[0], "xdp @unix 1 host\n")
+    answer, descriptors, _, _ = socket.recv_fds(it.processes[0].control, 1000, 4)
+    assert answer.decode() and not descriptors
+
+
+def test_a_worker_that_has_died_gets_no_answer(make: Make) -> None:
+    it = make()
+    it.processes[0].control.sendall(b"listen http 0 384 127.0.0.1\n")
+    it.processes[0].control.close()
+    it.turn()
+    assert it.supervisor._listener is not None
+    it.turn()
+    it.ready(1)
+    it.end(0)
+    assert it.serving() == [None, 1]
+
+
+def test_a_worker_that_dies_is_named_and_restarted(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = make()
+    it.ready(0, 1)
+    it.end(0, -KILL)
+    assert it.serving() == [None, 1] and len(it.processes) == 2
+    it.turn(after_s=0.09)
+    assert len(it.processes) == 2 and it.timeouts[-1] == pytest.approx(0.01)
+    it.turn(after_s=0.02)
+    assert it.serving() == [2, 1] and it.timeouts[-1] is None
+    for status, text in ((-(signal.SIGRTMIN + 1), "was killed by signal 35"), (3, "status 3")):
+        it.end(it.serving()[0] or 0, status)
+        assert text in caplog.text
+        it.turn(after_s=10)
+    assert "worker 1 (pid 1000) was killed by SIGKILL" in caplog.text
+    # The pages of dead workers are used again, the first one first.
+    workers = [slot.worker for slot in it.slots]
+    assert [worker and worker.page for worker in workers] == it.supervisor.counters.page_indices[:2]
+
+
+def test_the_pauses_before_restarts_double_up_to_ten_seconds(make: Make) -> None:
+    it = make(workers=1)
+    it.supervisor._was_ready, [slot] = True, it.slots
 
     def pause_after(uptime_s: float) -> float:
-        supervisor._schedule_restart(slot, uptime_s)
+        it.supervisor._schedule_restart(slot, uptime_s)
         assert slot.start_at is not None
-        return slot.start_at - clock.now
+        return slot.start_at - it.clock.now
 
     growing = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
     assert [pause_after(4.9) for _ in growing] == pytest.approx(growing)
     # One that has lived for five seconds is restarted at once, and the next pause is short again.
     assert [pause_after(uptime_s) for uptime_s in (5, 4.9)] == pytest.approx([0, 0.1])
-    for end in (*(end for pair in supervisor._pairs for end in pair), supervisor._selector):
-        end.close()
+
+
+def test_a_worker_that_has_lived_long_is_restarted_at_once(make: Make) -> None:
+    it = make(workers=1)
+    it.ready(0)
+    assert it.slots[0].worker is not None
+    it.slots[0].worker.started_at = it.clock.now
+    it.clock.pass_by(5)
+    it.end(0)
+    it.turn()
+    assert it.serving() == [1]
+
+
+def test_a_worker_that_cannot_be_started_is_retried(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = make(workers=1)
+    it.ready(0)
+    it.fails = OSError("no memory")
+    it.end(0)
+    for after_s in (0.11, 0.21):
+        it.turn(after_s=after_s)
+        assert it.serving() == [None]
+    assert caplog.text.count("worker 1 cannot be started: no memory") == 2
+    it.fails = None
+    it.turn(after_s=0.39)
+    assert it.serving() == [None]
+    it.turn(after_s=0.02)
+    assert it.serving() == [1]
+    it.ready(1)
+    it.fails = OSError("no descriptors")
+    it.turn(HUP)
+    assert "the successor of worker 1 cannot be started: no descriptors; no" in caplog.text
+    assert it.serving() == [1] and it.successors() == [None]
+    it.fails = None
+    it.turn(HUP)
+    assert it.successors() == [2]
+
+
+def test_workers_are_replaced_one_after_another(make: Make) -> None:
+    it = make()
+    it.ready(0, 1)
+    it.turn(HUP)
+    assert (it.serving(), it.successors()) == ([0, 1], [2, None])
+    assert not it.processes[0].signals
+    it.ready(2)
+    assert (it.serving(), it.successors()) == ([2, 1], [None, 3])
+    assert it.processes[0].signals == [HUP] and not it.processes[1].signals
+    it.ready(3)
+    assert (it.serving(), it.successors()) == ([2, 3], [None, None])
+    # Those that retire are no failures.
+    it.end(0, 0)
+    it.end(1, 0)
+    it.turn(after_s=20)
+    assert it.serving() == [2, 3] and len(it.processes) == 4
+    assert len(it.supervisor._all_workers()) == 2
+
+
+def test_a_successor_that_dies_ends_the_replacement(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = make()
+    it.ready(0, 1)
+    it.turn(HUP)
+    it.end(2, 1)
+    assert "the successor of worker 1 ended with status 1; no worker is replaced" in caplog.text
+    it.turn(after_s=20)
+    assert (it.serving(), it.successors()) == ([0, 1], [None, None])
+    assert not it.processes[0].signals
+    it.turn(HUP)
+    assert it.successors() == [3, None]
+
+
+def test_a_change_during_a_replacement_replaces_all_again(make: Make) -> None:
+    it = make()
+    it.ready(0, 1)
+    it.turn(HUP)
+    it.turn(HUP)
+    assert it.successors() == [2, None]
+    for number, serving in ((2, [2, 1]), (3, [3, 1]), (4, [3, 4])):
+        it.ready(number)
+        assert it.serving() == serving
+    assert it.successors() == [None, None] and len(it.processes) == 5
+
+
+def test_a_successor_replaces_a_dead_worker(make: Make) -> None:
+    it = make()
+    it.ready(0, 1)
+    it.turn(HUP)
+    it.end(0)
+    assert it.slots[0].start_at is not None
+    it.ready(2)
+    assert it.serving() == [2, 1] and it.slots[0].start_at is None
+    # The other one has died meanwhile: its next one is new enough, and is started at once.
+    it.ready(3)
+    it.end(3)
+    it.turn(HUP)
+    it.ready(4)
+    it.turn()
+    assert it.serving() == [4, 5] and it.successors() == [None, None]
+
+
+def test_workers_are_replaced_only_if_the_program_allows_it(make: Make) -> None:
+    it = make(may_replace=lambda: False)
+    it.ready(0, 1)
+    it.turn(HUP)
+    assert it.successors() == [None, None]
+
+
+def test_workers_that_are_never_ready_end_the_supervisor(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = make()
+    it.end(0, 1)
+    assert "no worker was ever ready: stopping" in caplog.text
+    assert it.processes[1].signals == [TERM] and not it.supervisor._is_finished()
+    it.end(1, 1)
+    assert it.supervisor._is_finished() and it.supervisor._status == 1
+    it.turn(after_s=20)
+    assert len(it.processes) == 2
+
+
+def test_a_stop_drains_all_workers(make: Make) -> None:
+    it = make()
+    it.ready(0, 1)
+    it.turn(HUP)
+    it.ready(2)
+    it.turn(TERM)
+    for process in it.processes:
+        assert process.control.recv(100) == _process_role.ALL_STOP
+        assert process.signals[-1] == TERM and process.signals.count(TERM) == 1
+    assert not it.supervisor._is_finished()
+    # None is started or replaced from now on.
+    for number, process in enumerate(it.processes):
+        it.turn(HUP)
+        it.end(number, 0)
+        assert process.signals.count(KILL) == 0
+    assert it.supervisor._is_finished() and it.supervisor._status == 0
+    assert len(it.processes) == 4 and it.timeouts[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("signals", "sent"),
+    [
+        ([INT], [TERM]),
+        ([INT, INT], [TERM, KILL]),
+        ([TERM, INT], [TERM, KILL]),
+        ([TERM, TERM], [TERM, TERM]),
+        ([INT, TERM], [TERM, TERM]),
+    ],
+)
+def test_a_second_ctrl_c_kills(make: Make, signals: list[int], sent: list[int]) -> None:
+    it = make(workers=1)
+    it.ready(0)
+    it.turn(*signals)
+    assert it.processes[0].signals == sent
+
+
+def test_a_stop_before_any_worker_is_ready_refuses_what_waits(make: Make) -> None:
+    for is_ready in (False, True):
+        it = make(workers=1)
+        it.send(it.processes[0], "listen http 0 384 127.0.0.1\n")
+        listener = it.supervisor._listener
+        assert listener is not None
+        with socket.create_connection((listener.host, listener.port)) as waiting:
+            if is_ready:
+                it.ready(0)
+            it.turn(TERM)
+            waiting.setblocking(False)
+            if is_ready:
+                with pytest.raises(BlockingIOError):
+                    waiting.recv(1)
+            else:
+                assert eventually(lambda: ended(waiting))
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_service_manager_hears_of_the_workers(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifier = Notifier()
+    monkeypatch.setattr(module._systemd, "notifier", lambda: notifier)
+    it = make()
+    assert it.processes[0].options["env"][_process_role.HEARTBEAT] == "0.5"
+    it.send(it.processes[0], "listen http 0 384 127.0.0.1\n")
+    it.ready(0)
+    assert notifier.heard == []
+    it.ready(1)
+    assert notifier.heard == [f"serving on {it.supervisor._url}, workers: 2"]
+    started = it.clock.now
+    it.clock.pass_by(3)
+    it.send(it.processes[1], "beat\n")
+    assert notifier.beats == ([started, started + 3], started + 3)
+    notifier.due = it.clock.now + 7
+    it.turn()
+    assert it.timeouts[-1] == 7
+    notifier.due = it.clock.now - 7
+    it.turn()
+    assert it.timeouts[-1] == 0
+    it.turn(HUP)
+    assert notifier.heard[1:] == ["reloading"]
+    # What fails is over, too.
+    it.end(2, 1)
+    assert notifier.heard[2:] == notifier.heard[:1]
+    it.turn(TERM, TERM)
+    assert notifier.heard[3:] == ["stopping"]
+    del notifier.beats
+    it.turn()
+    assert not hasattr(notifier, "beats")
+
+
+def test_a_watcher_of_sources_restarts_the_workers(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ucall")
+    it = make(reload=["watch"])
+    reader, writer = os.pipe()
+    with open(reader, "rb") as stdout, open(writer, "wb", 0) as changes:
+        start = it.start
+
+        def watched(command: list[str], **options: Any) -> Process:
+            process = start(command, **options)
+            process.stdout = stdout
+            return process
+
+        it.start = watched  # type: ignore[method-assign]
+        watcher: Any = it.supervisor._watch()
+        it.start = start  # type: ignore[method-assign]
+        assert watcher.command == ["watch"] and watcher.options["process_group"] == 0
+        # Workers that fail wait for a change.
+        it.end(0, 1)
+        assert "waiting for a source to change" in caplog.text
+        it.turn(after_s=20)
+        assert it.serving() == [None, 1] and not it.supervisor._is_stopping
+        changes.write(b"app.py\n")
+        it.turn()
+        it.turn()
+        # The other one gets a successor at the same time.
+        assert (it.serving(), it.successors()) == ([4, 1], [None, 3])
+        watcher.returncode = -KILL
+        changes.close()
+        it.turn()
+        text = "the watcher of sources was killed by SIGKILL: source changes no longer restart"
+        assert text in caplog.text
+        it.turn()
+        assert caplog.text.count(text) == 1
+
+
+def test_the_end_of_a_supervisor_kills_what_is_left(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = make(workers=1)
+    it.ready(0)
+    before = signal.getsignal(HUP)
+
+    def fail() -> None:
+        os.kill(os.getpid(), HUP)
+        assert it.supervisor._signals == [HUP]
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(it.supervisor, "_turn", fail)
+    with pytest.raises(RuntimeError, match="a fault"):
+        it.supervisor.run()
+    assert it.processes[0].signals == [KILL]
+    assert signal.getsignal(HUP) is before and signal.set_wakeup_fd(-1) == -1
+
+
+def test_sockets_for_messages_leave_descriptors_for_others(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, count in ((8, 2), (4000, 4), (module.resource.RLIM_INFINITY, 4)):
+        monkeypatch.setattr(module.resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        it = make()
+        assert len(it.supervisor._pairs) == count
+        sockets = [int(i) for i in it.processes[1].options["env"][_process_role.SOCKETS].split()]
+        assert len(sockets) == count + 1 and min(sockets) >= 0
+    it = make(workers=3)
+    monkeypatch.setattr(module.resource, "getrlimit", lambda _: (8, 8))
+    it = make(workers=3)
+    assert it.processes[2].options["env"][_process_role.SOCKETS].startswith("-1 ")
+
+
+def test_the_command_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "ucall", "app:server"])
+    assert module.command() == [sys.executable, "-m", "ucall", "app:server"]
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with pytest.raises(RuntimeError, match="must be a file or a module"):
+        module.command()
+    monkeypatch.delattr(sys, "ps1")
+    monkeypatch.setattr(sys, "orig_argv", ["python"])
+    with pytest.raises(RuntimeError, match="must be a file or a module"):
+        module.command()
 
 
 # What process 1 of a container is to the processes in it.

@@ -178,16 +178,6 @@ def test_a_supervisor_reports_for_its_workers(tmp_path: Path, manager: Manager) 
         assert it.process.wait(60) == 0
 
 
-def test_a_failed_restart_of_the_workers_is_over(tmp_path: Path, manager: Manager) -> None:
-    with managed(tmp_path, manager, "-m", "ucall", "app:server", "--workers", "1") as it:
-        assert manager.next().startswith("READY=1\n")
-        (tmp_path / "app.py").write_text("this is no Python")
-        it.process.send_signal(signal.SIGHUP)
-        assert manager.next().startswith("RELOADING=1\n")
-        assert manager.next().startswith("READY=1\n")
-        assert "no worker is replaced" in it.text()
-
-
 @pytest.mark.parametrize("sent", [signal.SIGSTOP, None])
 def test_a_worker_that_hangs_stops_the_watchdog(
     tmp_path: Path, manager: Manager, sent: signal.Signals | None

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ import pytest
 from applications import PID
 
 from harness import Wire, eventually, free_port, http, request
-from ucall import _supervisor
 
 APP = f"""
 {PID}
@@ -294,86 +292,6 @@ def test_a_source_that_changes_during_a_restart_is_loaded_by_all_workers(tmp_pat
         it.stop()
 
 
-def test_a_successor_replaces_a_dead_worker() -> None:
-    supervisor = _supervisor.Supervisor(1, [sys.executable, "-c", "import time; time.sleep(60)"])
-    slot = supervisor._slots[0]
-    before, successor = supervisor._start(slot), supervisor._start(slot)
-    try:
-        supervisor._handle_ready(slot, before)
-        slot.worker, slot.successor = before, successor
-        before.process.kill()
-        before.process.wait()
-        supervisor._reap()
-        assert slot.start_at is not None
-        supervisor._handle_ready(slot, successor)
-        assert slot.worker is successor and slot.start_at is None
-    finally:
-        for worker in (before, successor):
-            worker.process.kill()
-            worker.process.wait()
-            worker.control.close()
-        supervisor._selector.close()
-
-
-LEAVING = """
-import os, socket
-control = socket.socket(fileno=int(os.environ["UCALL_WORKER_CONTROL"]))
-control.sendall(b"listen http 0 384 127.0.0.1\\n")
-"""
-
-
-def test_a_worker_that_exits_early_does_not_end_the_supervisor() -> None:
-    supervisor = _supervisor.Supervisor(1, [sys.executable, "-c", LEAVING])
-    slot = supervisor._slots[0]
-    worker = supervisor._start(slot)
-    worker.process.wait()
-    try:
-        supervisor._handle_message(slot, worker)
-        assert supervisor._listener is not None
-        supervisor._handle_message(slot, worker)
-    finally:
-        worker.control.close()
-        supervisor._selector.close()
-
-
-def test_a_worker_that_fails_to_start_is_retried(tmp_path: Path) -> None:
-    program = tmp_path / "python"
-    program.symlink_to(sys.executable)
-    (tmp_path / "app.py").write_text(APP)
-    source = (
-        "import sys; from ucall import _supervisor; import logging; logging.basicConfig(level=20)\n"
-        "command = [sys.argv[1], '-m', 'ucall', 'app:server', '--workers', '1']\n"
-        "sys.exit(_supervisor.Supervisor(1, command).run())"
-    )
-    log = tmp_path / "log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-c", source, str(program)],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=errors,
-            stderr=errors,
-            text=True,
-        )
-    try:
-        it = Supervised(process, log)
-        [pid] = it.wait_for(1)
-        program.unlink()
-        os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: it.text().count("cannot be started") >= 2), it.text()
-        program.symlink_to(sys.executable)
-        it.wait_for(2)
-        assert it.call("sum", [1, 2]) == 3
-        program.unlink()
-        process.send_signal(signal.SIGHUP)
-        assert eventually(lambda: "no worker is replaced" in it.text()), it.text()
-        assert it.call("sum", [1, 2]) == 3
-        it.stop()
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_running_calls_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         it.wait_for(2)
@@ -428,21 +346,6 @@ def test_a_worker_drains_when_its_supervisor_is_killed_before_it_has_read_all() 
     """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=90)
     assert (ended.returncode, ended.stderr) == (1, b"drained\n")
-
-
-def test_a_crashing_worker_is_restarted_with_backoff(tmp_path: Path) -> None:
-    source = APP + "@server.on_startup\ndef fail():\n    if os.path.exists('bad'): os._exit(3)\n"
-    with supervised(tmp_path, "--workers", "1", source=source) as it:
-        [pid] = it.wait_for(1)
-        (tmp_path / "bad").touch()
-        os.kill(pid, signal.SIGKILL)
-        started = time.monotonic()
-        assert eventually(lambda: it.text().count("ended with status 3") >= 5)
-        # The waits before restarts double, from a tenth of a second.
-        assert time.monotonic() - started > 0.2 + 0.4 + 0.8
-        (tmp_path / "bad").unlink()
-        it.wait_for(2)
-        it.stop()
 
 
 def test_workers_that_die_at_startup_end_the_supervisor(tmp_path: Path) -> None:
@@ -512,24 +415,6 @@ def test_reload(tmp_path: Path) -> None:
             raise AssertionError(it.text())
         it.stop()
         assert it.text().count("listening on") == 1
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="it finds the watcher in /proc")
-def test_a_watcher_of_sources_that_dies_is_logged(tmp_path: Path) -> None:
-    pytest.importorskip("watchfiles")
-    with supervised(tmp_path, "--reload") as it:
-        it.wait_for(1)
-        children = Path(f"/proc/{it.process.pid}/task/{it.process.pid}/children").read_text()
-        [watcher] = [
-            int(child)
-            for child in children.split()
-            if b"watch()" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
-        os.kill(watcher, signal.SIGKILL)
-        line = "was killed by SIGKILL: source changes no longer restart the workers"
-        assert eventually(lambda: line in it.text()), it.text()
-        assert it.call("version") == 1
-        it.stop()
 
 
 def test_stats_sum_all_workers(tmp_path: Path) -> None:
