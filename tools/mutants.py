@@ -74,11 +74,11 @@ class Mutant:
     def kind(self) -> str:
         """What has to be built: nothing, the extension module, tests of Rust, or the C library
         with the programs of its tests."""
-        if not self.file.endswith(".rs"):
-            return "python"
         if self.runner == "cargo":
             return "rust"
-        return "library" if " tests/c/" in self.test else "extension"
+        if " tests/c/" in self.test:
+            return "library"
+        return "extension" if self.file.endswith(".rs") else "python"
 
     def complaints(self) -> Iterator[str]:
         """Why this mutant cannot run."""
