@@ -221,15 +221,6 @@ def test_a_connection_with_many_calls_leaves_the_last_ones_to_others(
             assert codes == [None] * 70 + [-32003] * 30
 
 
-def test_deadlines_of_finished_calls_are_pruned(serve: Serve) -> None:
-    server = serve(pause, timeout_ms=60_000)
-    with Wire(server.port) as wire:
-        for _ in range(20):
-            wire.send(b"".join(request("pause", [0], id=n) for n in range(100)))
-            assert all(b"slept" in wire.line() for _ in range(100))
-    assert server.stats()["calls"] == 2000
-
-
 @pytest.mark.parametrize("timeout_ms", [0, -1, float("nan")])
 def test_invalid_timeouts_are_rejected(timeout_ms: Any) -> None:
     with pytest.raises(ValueError, match="timeout_ms"):

@@ -113,10 +113,6 @@ def test_calls_during_a_drain_are_refused(engine: str) -> None:
             let_read(port)
             process.send_signal(signal.SIGTERM)
             assert idle.rest() == b""
-            with pytest.raises(OSError), Wire(port, timeout_s=0.3) as late:
-                late.send(request("sum", [1, 2]))
-                assert late.line() == b""
-                raise OSError("it was never accepted")
             raw.send(request("sum", [1, 2], 7))
             reply = json.loads(raw.line())
             assert (reply["id"], reply["error"]["code"]) == (7, -32002)

@@ -257,23 +257,6 @@ def _interrupt(process: Any) -> bool:
     return False
 
 
-def test_a_drain_follows_its_delay(engine: str) -> None:
-    with program(SOURCE, engine, "0.2") as process:
-        port = int(process.stdout.readline())
-        with Wire(port) as wire:
-            let_read(port)
-            process.send_signal(signal.SIGTERM)
-            assert wire.rest() == b""
-        output, log = process.communicate(timeout=60)
-    log = without_address(log)
-    assert (process.returncode, output) == (0, "returned\n")
-    assert [line.split(":")[0] for line in log.splitlines()] == [
-        "not ready any more",
-        "draining",
-        "drained",
-    ]
-
-
 def test_cancelled_calls_are_counted_at_the_end_of_a_drain(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
