@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -406,6 +407,16 @@ def test_a_stop_drains_all_workers(make: Make) -> None:
         assert process.signals.count(KILL) == 0
     assert it.supervisor._is_finished() and it.supervisor._status == 0
     assert len(it.processes) == 4 and it.timeouts[-1] is None
+
+
+def test_a_worker_that_reads_nothing_holds_up_no_stop(make: Make) -> None:
+    it = make(workers=1)
+    assert it.slots[0].worker is not None
+    with suppress(BlockingIOError):
+        while it.slots[0].worker.control.send(bytes(4096)):
+            pass
+    it.turn(TERM)
+    assert it.processes[0].signals == [TERM]
 
 
 @pytest.mark.parametrize(
