@@ -142,21 +142,34 @@ def test_signs_of_life_are_sent_at_half_of_the_time(monkeypatch: pytest.MonkeyPa
     assert sent == [10.0, 11.0, 12.0]
 
 
-def test_no_watchdog_without_its_variable(tmp_path: Path, manager: Manager) -> None:
-    with managed(tmp_path, manager, "-m", "ucall", "app:server") as it:
-        assert manager.next().startswith("READY=1\n")
-        assert manager.is_silent()
-        it.stop()
-        assert manager.next().startswith("STOPPING=1\n")
-
-
-def test_a_watchdog_of_another_process_is_not_fed(
-    tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("microseconds", "process", "interval_s"),
+    [
+        (None, None, None),
+        ("2000000", None, 1.0),
+        ("2000000", "own", 1.0),
+        ("2000000", "1", None),
+        ("0", None, None),
+        ("soon", None, None),
+    ],
+)
+def test_signs_of_life_are_sent_if_the_manager_expects_them(
+    monkeypatch: pytest.MonkeyPatch,
+    microseconds: str | None,
+    process: str | None,
+    interval_s: float | None,
 ) -> None:
-    monkeypatch.setenv("WATCHDOG_PID", "1")
-    with managed(tmp_path, manager, "-m", "ucall", "app:server", watchdog_s=0.1):
-        assert manager.next().startswith("READY=1\n")
-        assert manager.is_silent()
+    monkeypatch.setattr(_systemd, "_notifier", None)
+    monkeypatch.setenv("NOTIFY_SOCKET", "@nobody")
+    monkeypatch.setenv("WATCHDOG_USEC", microseconds or "")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if process == "own" else process or "")
+    notifier, sent = _systemd.notifier(), []
+    assert notifier is not None and notifier.beat_interval_s == interval_s
+    assert not [it for it in os.environ if it.startswith(("NOTIFY", "WATCHDOG"))]
+    monkeypatch.setattr(notifier, "beat", lambda: sent.append(1))
+    notifier.beat_for([5.0], 5.0)
+    assert sent == ([1] if interval_s else [])
+    assert notifier.next_beat() == (5.0 + interval_s if interval_s else None)
 
 
 def test_a_supervisor_reports_for_its_workers(tmp_path: Path, manager: Manager) -> None:
