@@ -190,6 +190,8 @@ def test_concurrent_requests_share_one_run(gate: threading.Event) -> None:
     # Its client leaves. A check that is added meanwhile is of the next run.
     assert responses[3].cancel()
     made.add(lambda: False)
+    finishing = [it for it in threading.enumerate() if it.name == "ucall-ready"]
+    assert finishing and all(it.daemon for it in finishing), "no program waits for them"
     gate.set()
     assert {it.result(60) for it in responses if not it.cancelled()} == {b"ready"}
     assert len(runs) == 1

@@ -95,9 +95,29 @@ def test_a_worker_learns_why_an_address_is_unavailable(make: Make) -> None:
     it.send(it.processes[0], "listen http 0 384 192.0.2.1\n")
     answer, descriptors, _, _ = socket.recv_fds(it.processes[0].control, 1000, 4)
     assert "192.0.2.1" in answer.decode() and not descriptors
-    it.send(it.processes[0], "xdp @unix 1 host\n")
+    it.send(it.processes[0], f"xdp {_process_role.UNIX}/path 1 host\n")
     answer, descriptors, _, _ = socket.recv_fds(it.processes[0].control, 1000, 4)
-    assert answer.decode() and not descriptors
+    assert b"expected an interface" in answer and not descriptors
+
+
+def test_each_worker_gets_the_queue_of_its_number(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[object, ...]] = []
+
+    def program(*arguments: object) -> Any:
+        made.append(arguments)
+        return SimpleNamespace(is_native=True, fileno=reader.fileno)
+
+    monkeypatch.setattr(module._core, "XdpProgram", program)
+    it = make()
+    with socket.socket() as reader:
+        for number, process in enumerate(it.processes):
+            it.send(process, "xdp eth0 8545 10.0.0.1\n")
+            answer, [descriptor], _, _ = socket.recv_fds(process.control, 1000, 4)
+            assert answer.decode() == f"1 {number} 2"
+            os.close(descriptor)
+    assert made == [("eth0", "10.0.0.1", 8545, 2)]
 
 
 def test_a_worker_that_has_died_gets_no_answer(make: Make) -> None:
