@@ -224,7 +224,7 @@ impl<'a> Head<'a> {
     /// The value of the first header called `name`, in whatever case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.headers().find(|(key, _)| key.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| v)
+        self.headers().named(name).next()
     }
 
     /// The `Connection` header of a reply that follows the request's.
@@ -264,21 +264,52 @@ impl<'a> Headers<'a> {
     pub fn of_block(block: &'a [u8]) -> Self {
         Self { block }
     }
+
+    /// The values of those called `name`, in whatever case.
+    // A relay looks for several headers of each call: the colon is where it would be.
+    #[inline]
+    pub fn named(mut self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        std::iter::from_fn(move || {
+            loop {
+                let line = self.next_line()?;
+                if let Some((found, value)) = line.split_at_checked(name.len())
+                    && value.first() == Some(&b':')
+                    && found.eq_ignore_ascii_case(name.as_bytes())
+                    && !is_reserved(found)
+                {
+                    return trimmed(value);
+                }
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn next_line(&mut self) -> Option<&'a [u8]> {
+        let (line, rest) = self.block.split_at_checked(memchr(b'\n', self.block)? + 1)?;
+        self.block = rest;
+        Some(line)
+    }
 }
 
 impl<'a> Iterator for Headers<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
-    // A relay looks for several headers of each call.
-    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let (line, rest) = self.block.split_at_checked(memchr(b'\n', self.block)? + 1)?;
-            self.block = rest;
+            let line = self.next_line()?;
             let (name, value) = line.split_at_checked(memchr(b':', line)?)?;
-            if !name.eq_ignore_ascii_case(RESERVED_HEADER) {
-                return Some((name, trim(value.strip_prefix(b":")?.strip_suffix(b"\r\n")?)));
+            if !is_reserved(name) {
+                return Some((name, trimmed(value)?));
             }
         }
     }
+}
+
+fn is_reserved(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(RESERVED_HEADER)
+}
+
+/// The value after the colon in front of it, without what surrounds it.
+fn trimmed(value: &[u8]) -> Option<&[u8]> {
+    Some(trim(value.strip_prefix(b":")?.strip_suffix(b"\r\n")?))
 }

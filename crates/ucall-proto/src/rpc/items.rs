@@ -46,8 +46,7 @@ impl ItemFormat {
         if head.version() == Version::Http10 {
             return None;
         }
-        let is_accept = |name: &[u8]| name.eq_ignore_ascii_case(b"accept");
-        let values = head.headers().filter(|(name, _)| is_accept(name)).map(|(_, value)| value);
+        let values = head.headers().named("accept");
         values.flat_map(|value| value.split(|&byte| byte == b',')).find_map(Self::of_media_range)
     }
 

@@ -25,8 +25,8 @@ impl MetricsReader {
     /// The response to a request.
     pub(crate) fn response(&self, head: Option<&Head<'_>>) -> Vec<u8> {
         let is_open = head.is_some_and(|head| {
-            let headers = head.headers().filter(|(name, _)| name.eq_ignore_ascii_case(b"accept"));
-            let lines: Vec<_> = headers.map(|(_, value)| String::from_utf8_lossy(value)).collect();
+            let lines: Vec<_> =
+                head.headers().named("accept").map(String::from_utf8_lossy).collect();
             prefers_open_metrics(&lines.join(","))
         });
         let (format, content_type) = match is_open {
