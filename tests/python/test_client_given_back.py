@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from ucall import _core, aio
+from ucall._client import blocking
 from ucall.client import Client
 
 KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
@@ -49,7 +51,9 @@ class AsyncPool(Pool):
 def run(kind: str, work: Any, uris: Any, **options: Any) -> None:
     """Runs a function with a client; one of asyncio within its loop."""
     if kind == "threads":
-        work(Client(uris, **options))
+        result = work(Client(uris, **options))
+        if isinstance(result, Coroutine):
+            blocking.run(result)
         return
 
     async def main() -> None:
@@ -119,7 +123,7 @@ def test_probes_in_asyncio_end() -> None:
             began.set()
             await asyncio.get_running_loop().create_future()
 
-        servers.start(probe())
+        servers.start(probe, "probe")
         await began.wait()
         servers.balancer.members[0].is_probing = True
         [task] = servers._tasks
@@ -145,10 +149,6 @@ def test_the_idle_connections_to_removed_addresses_are_closed(
     def work(client: Any) -> Any:
         servers = client._pool._servers
         servers.balancer._make_pool = lambda _: made.append(Pool()) or made[-1]
-        if kind == "threads":
-            servers.resolve()
-            del numbers[0]
-            return servers.resolve()
 
         async def resolve_twice() -> None:
             await servers.resolve()

@@ -11,6 +11,7 @@ from many_servers import load, rounds, servers
 import ucall
 from harness import HOST, eventually
 from ucall import aio
+from ucall._client import blocking
 from ucall.client import Client
 
 COUNT = 4
@@ -116,7 +117,7 @@ def test_a_name_whose_addresses_change(tmp_path: Path, monkeypatch: pytest.Monke
         with server, Client(f"dns://models.internal:{port}") as client:
             assert client.often(1).json == 2
             found[:] = ["127.0.0.1", "127.0.0.2"]
-            client._pool._servers.resolve()  # type: ignore[union-attr]
+            blocking.run(client._pool._servers.resolve())  # type: ignore[union-attr]
             assert eventually(lambda: client.often(1).json == -1)
             # The first server ends, and is not replaced: the name is resolved again.
             found[:] = ["127.0.0.2"]

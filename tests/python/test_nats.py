@@ -25,6 +25,7 @@ from certificates import Authority, Files, authority, files
 
 import ucall
 from harness import HOST, eventually, in_asyncio
+from ucall._client import blocking
 from ucall._nats.subjects import parse_brokers, subject_of
 from ucall.client import Client
 
@@ -519,7 +520,7 @@ def test_the_permissions_of_the_documentation_are_enough(tmp_path: Path) -> None
                 assert eventually(lambda: client.call("math.add", 1).json == 2)
 
                 def finds_both() -> bool:
-                    client._pool._servers.resolve()  # type: ignore[union-attr]
+                    blocking.run(client._pool._servers.resolve())  # type: ignore[union-attr]
                     return len(client._pool._balancer.members) == 2  # type: ignore[union-attr]
 
                 assert eventually(finds_both)

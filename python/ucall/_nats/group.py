@@ -12,11 +12,12 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ucall import _core
 from ucall._client.balancer import MEMBERS_MAX
+from ucall._client.blocking import run
 from ucall._client.options import RESERVED, TIMEOUT_MS
 from ucall._client.sockets import not_sent, timeout_error
 from ucall._nats.connection import BrokerOptions, cancel, connect, header_bytes, start
@@ -279,6 +280,10 @@ class Group:
         raise not_sent(ConnectionError(f"NATS: {str(error) or type(error).__name__}"))
 
 
+async def _never() -> bool:
+    return False
+
+
 class BrokerPool:
     """Calls the servers of a group through NATS, with the interface of `ucall._client.pool.Pool`.
     Streams and subscriptions need a direct connection."""
@@ -291,7 +296,7 @@ class BrokerPool:
         request: _core.Request,
         ids: Collection[object],
         timeout: float | None,
-        may_repeat: Callable[[], bool] = lambda: False,
+        may_repeat: Callable[[], Coroutine[Any, Any, bool]] = _never,
     ) -> _core.Reply:
         """See `Group.exchange`.
 
@@ -302,7 +307,9 @@ class BrokerPool:
         from ucall._client.hedge import first_result
 
         return first_result(
-            lambda: start(self._group.exchange(request, ids, timeout)), _silences(), may_repeat
+            lambda: start(self._group.exchange(request, ids, timeout)),
+            _silences(),
+            lambda: run(may_repeat()),
         )
 
     def close(self) -> None:
@@ -328,10 +335,6 @@ def _silences() -> Iterator[float]:
         seconds = min(seconds * 2, _LAST_SILENCE_S)
 
 
-async def _never() -> bool:
-    return False
-
-
 class AsyncBrokerPool:
     """`BrokerPool` for asyncio."""
 
@@ -343,7 +346,7 @@ class AsyncBrokerPool:
         request: _core.Request,
         ids: Collection[object],
         timeout: float | None,
-        may_repeat: Callable[[], Awaitable[bool]] = _never,
+        may_repeat: Callable[[], Coroutine[Any, Any, bool]] = _never,
     ) -> _core.Reply:
         """See `BrokerPool.exchange`."""
         from ucall._client.aio_balanced import first_async_result

@@ -1,0 +1,22 @@
+"""Runs code that both clients share on the thread of a synchronous call."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["run"]
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits in no event loop: what it awaits blocks this thread."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    finally:
+        work.close()
+    raise RuntimeError("a synchronous client cannot wait in an event loop")

@@ -1,0 +1,456 @@
+"""Sends the calls of a client with several addresses, and sends them again after a failure.
+
+Both clients run these coroutines: that of asyncio in its event loop, the synchronous one by
+`blocking.run`, because nothing that it awaits suspends. Each client has a class `Servers` of its
+own, with what the coroutines wait for. `balancer` picks a server, and `resend` judges an outcome.
+
+`exchange` is in `balanced` and `aio_balanced`: a call that goes well costs a choice and two counts
+there, and no coroutine more than a call of one address.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import weakref
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
+
+from ucall import _core, _forks
+from ucall._client.balancer import Balancer, Member
+from ucall._client.options import BalancedOptions
+from ucall._client.resend import (
+    CONNECT_S,
+    PROBE_S,
+    Attempts,
+    Idempotence,
+    Verdict,
+    is_alive,
+    is_refused,
+    probe_request,
+)
+from ucall._client.sockets import Deadline, closed_error, connect_error, not_sent, timeout_error
+from ucall.errors import ConnectionError
+
+if TYPE_CHECKING:
+    from ucall._client.address import Address, Addresses
+    from ucall._client.inbox import Message
+    from ucall._client.options import Options
+    from ucall._nats.group import Group
+
+__all__ = ["Call", "FailoverPool", "FailoverSource", "Outcome", "Servers"]
+
+
+class _Pool(Protocol):
+    """The connections to one server, as both clients have them."""
+
+    def close(self) -> None: ...
+
+    def close_idle(self) -> None: ...
+
+
+class _Source(Protocol):
+    """The messages of one stream, as both clients have them."""
+
+    def next(self) -> Any: ...
+
+    def close(self, *, has_ended: bool) -> None: ...
+
+
+PoolT = TypeVar("PoolT", bound=_Pool)
+SourceT = TypeVar("SourceT", bound=_Source)
+Outcome: TypeAlias = "_core.Reply | Exception"
+
+
+class Call:
+    """A request, the ids of its calls, and until when their reply is due."""
+
+    __slots__ = ("deadline", "ids", "request")
+
+    def __init__(
+        self,
+        request: _core.Request,
+        ids: Collection[object],
+        timeout: float | None,
+        began: float | None = None,
+    ) -> None:
+        self.request, self.ids, self.deadline = request, ids, Deadline(timeout, began)
+
+
+class Servers(Generic[PoolT]):
+    """The addresses of a client, which clients with other options share, and what waits for them.
+
+    Args:
+        make_pool: Makes the connections to an address, without opening any.
+        hedges: Whether slow calls are sent to a second server.
+        group: The servers by NATS, if they are found so.
+    """
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        make_pool: Callable[[Address], PoolT],
+        hedges: bool,
+        group: Group | None,
+    ) -> None:
+        self.addresses = addresses
+        self.balancer = Balancer(make_pool, random.random, resolves=addresses.resolves)
+        self.idempotence = Idempotence()
+        #: Guards the balancer, except for what `exchange` does.
+        self.lock = self.new_lock()
+        self.latencies = None
+        if hedges:
+            from ucall._client.hedge import Latencies
+
+            self.latencies = Latencies()
+        self.group = group
+        #: What calls go to while no server of the group is reached directly.
+        self.fallback: Member[Any] | None = None
+        if group is not None:
+            self.fallback = Member(addresses.first, self.broker_pool(group))
+            weakref.finalize(self, group.close).atexit = False
+        if not addresses.resolves:
+            self.balancer.update(addresses.list, time.monotonic())
+        _forks.register(self)
+
+    async def resolve(self, timeout: float | None = None) -> None:
+        """Resolves the name again. Keeps the known addresses if that fails.
+
+        Args:
+            timeout: Seconds in which a broker has to answer. DNS has its own limit, too.
+        """
+        found = await self.lookup(timeout)
+        now = time.monotonic()
+        with self.lock:
+            if self.fallback is not None:
+                found = self.balancer.with_missing(found, now)
+                self.balancer.fallback = self.fallback
+            removed = self.balancer.update(found, now)
+        for member in removed:
+            member.pool.close_idle()
+
+    async def resolve_quietly(self) -> None:
+        """Resolves the name beside the calls."""
+        with suppress(OSError, UnicodeError):
+            await self.resolve()
+
+    def abandon(self) -> None:
+        """Forgets what the threads of the parent of this process have begun."""
+        self.lock = self.new_lock()
+        self.balancer.forget_calls()
+
+    def new_lock(self) -> AbstractContextManager[object]:
+        """A lock, if there are threads."""
+        return nullcontext()
+
+    def broker_pool(self, group: Group) -> object:
+        """What calls the servers of a group by their broker."""
+        raise NotImplementedError
+
+    async def lookup(self, timeout: float | None) -> list[Address]:
+        """The addresses that the name, or the group, has now."""
+        raise NotImplementedError
+
+    async def result_of(self, begun: Any) -> Any:
+        """The result of what a method of this client's pools and sources has returned."""
+        raise NotImplementedError
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits before another round over all addresses."""
+        raise NotImplementedError
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Runs a probe or a resolution beside the calls."""
+        raise NotImplementedError
+
+
+class FailoverPool(Generic[PoolT, SourceT]):
+    """Connections to several servers, with the interface of those to one."""
+
+    #: Makes the `Servers` of this client.
+    _servers_of: ClassVar[Callable[..., Servers[Any]]]
+
+    def __init__(self, servers: Servers[PoolT], options: BalancedOptions) -> None:
+        self._servers = servers
+        self._balancer = servers.balancer
+        self._latencies = servers.latencies
+        self._options = options
+        self._key = options.key
+        self._is_http = options.address.is_http
+        self._writers: dict[Member[PoolT], _core.RequestWriter] = {}
+
+    @classmethod
+    def of(
+        cls,
+        addresses: Addresses,
+        options: Options,
+        make_pool: Callable[[Options, float], PoolT],
+        *,
+        hedges: bool,
+        group: Group | None,
+    ) -> Self:
+        """Connections to these addresses, each of which gets a pool."""
+        assert isinstance(options, BalancedOptions)
+
+        def make(address: Address) -> PoolT:
+            return make_pool(options.at(address, options.timeout), CONNECT_S)
+
+        return cls(cls._servers_of(addresses, make, hedges, group), options)
+
+    def for_options(self, options: BalancedOptions) -> Self:
+        """The pool of a client with other options, with the same connections."""
+        return type(self)(self._servers, options)
+
+    def close(self) -> None:
+        """Closes the connections that no exchange uses; those of asyncio, where calls share one,
+        too."""
+        for member in self._balancer.members:
+            member.pool.close()
+        if self._servers.group is not None:
+            self._servers.group.close()
+
+    async def _exchange_hedged(self, call: Call) -> _core.Reply:
+        """Sends the request to a second server if the first is slow, and takes the first reply."""
+        assert self._latencies is not None
+        began, delay_s = time.monotonic(), self._latencies.p95
+        tried: list[Member[PoolT]] = []
+
+        async def attempt() -> _core.Reply:
+            now = time.monotonic()
+            member = self._pick(now, tried) or await self._first_member(call.deadline)
+            tried.append(member)
+            return await self._exchange_from(member, call)
+
+        if delay_s is None or not await self._is_idempotent(call):
+            reply = await attempt()
+        else:
+            reply = await self._first_reply(attempt, delay_s)
+        self._latencies.add(time.monotonic() - began)
+        return reply
+
+    async def _first_reply(
+        self, attempt: Callable[[], Coroutine[Any, Any, _core.Reply]], delay_s: float
+    ) -> _core.Reply:
+        """The first reply of an attempt, and of another one that begins after a delay."""
+        raise NotImplementedError
+
+    def _pick(self, now: float, tried: Collection[Member[PoolT]] = ()) -> Member[PoolT] | None:
+        """The member for a call; ``None`` before the name was resolved."""
+        self._run_due(now)
+        return self._balancer.pick(now, tried, self._key) or self._balancer.pick(now)
+
+    async def _first_member(self, deadline: Deadline) -> Member[PoolT]:
+        """Resolves the name for the first call."""
+        address = self._options.address
+        try:
+            await self._servers.resolve(deadline.left())
+        except ConnectionError:  # No broker accepts the connection.
+            raise
+        except (OSError, UnicodeError) as error:
+            raise connect_error(address, error, deadline.seconds) from None
+        member = self._balancer.pick(time.monotonic(), (), self._key)
+        if member is None:
+            raise not_sent(ConnectionError(f"cannot connect to {address.name}: it has no address"))
+        return member
+
+    async def _exchange_from(self, member: Member[PoolT] | None, call: Call) -> _core.Reply:
+        """Sends a request to this member first, with the time that is left. Without one, the name
+        is resolved."""
+        member = member or await self._first_member(call.deadline)
+        outcome = await self._attempt(member, call)
+        if isinstance(outcome, Exception) or is_refused(outcome):
+            return await self._exchange_again(member, outcome, call)
+        self._balancer.budget.earn()
+        return outcome
+
+    async def _exchange_again(
+        self, member: Member[PoolT], outcome: Outcome, call: Call
+    ) -> _core.Reply:
+        """Goes on after an attempt that has failed."""
+        attempts = Attempts(self._balancer, self._key)
+        while True:
+            verdict = self._judge(attempts, member, outcome)
+            if verdict is Verdict.RESEND_IF_IDEMPOTENT and await self._may_repeat(call):
+                verdict = Verdict.RESEND
+            found = await self._next_member(attempts, verdict, call.deadline)
+            if found is None:
+                break
+            member, outcome = found, await self._attempt(found, call)
+        if isinstance(outcome, Exception):
+            raise outcome from None
+        return outcome
+
+    def _judge(self, attempts: Attempts[PoolT], member: Member[PoolT], outcome: Outcome) -> Verdict:
+        with self._servers.lock:
+            return attempts.judge(member, outcome, time.monotonic())
+
+    async def _next_member(
+        self, attempts: Attempts[PoolT], verdict: Verdict, deadline: Deadline
+    ) -> Member[PoolT] | None:
+        """The member for another attempt; ``None`` if there is none."""
+        if verdict is not Verdict.RESEND:
+            return None
+        now = time.monotonic()
+        self._run_due(now)
+        with self._servers.lock:
+            member, pause = attempts.next(now)
+        if pause:
+            await self._servers.sleep(pause)
+        return None if deadline.is_over() else member
+
+    async def _attempt(self, member: Member[PoolT], call: Call) -> Outcome:
+        """Sends a request with the time that is left."""
+        began, running, pool = time.monotonic(), member.running, member.pool
+        running.append(None)
+        try:
+            left = call.deadline.left()
+            request = self._options.at(member.address, left).writer.rewrite(call.request)
+            repeats = [lambda: self._may_repeat(call)] if member is self._servers.fallback else []
+            reply = await self._exchange_with(pool, request, call.ids, left, *repeats)
+        except TimeoutError as error:
+            if hasattr(error, "may_have_run"):
+                return error
+            return timeout_error(call.deadline.seconds)
+        except OSError as error:
+            return error
+        finally:
+            running.pop()
+        if not is_refused(reply):
+            self._succeed(member, began)
+        return reply
+
+    async def _exchange_with(self, pool: Any, *arguments: object) -> _core.Reply:
+        reply: _core.Reply = await self._servers.result_of(pool.exchange(*arguments))
+        return reply
+
+    def _succeed(self, member: Member[PoolT], began: float) -> None:
+        with self._servers.lock:
+            self._balancer.succeed(member, began)
+
+    async def _may_repeat(self, call: Call) -> bool:
+        return await self._is_idempotent(call) and self._balancer.budget.spend()
+
+    async def _is_idempotent(self, call: Call) -> bool:
+        if self._options.idempotent:
+            return True
+        idempotence = self._servers.idempotence
+        if idempotence.is_stale(time.monotonic()):
+            await self._discover(call.deadline)
+        return idempotence.allows(call.request)
+
+    async def _discover(self, deadline: Deadline) -> None:
+        """Asks the servers which functions are idempotent, until one of them answers."""
+        now = time.monotonic()
+        tried: list[Member[PoolT]] = []
+        while (member := self._balancer.pick(now, tried)) is not None and not deadline.is_over():
+            tried.append(member)
+            with suppress(OSError):
+                left = deadline.at_most(PROBE_S).left()
+                request, id = probe_request(self._options.at(member.address, left), "rpc.discover")
+                reply = await self._exchange_with(member.pool, request, (id,), left)
+                return self._servers.idempotence.learn(reply, now)
+
+    def _writer_of(self, member: Member[PoolT]) -> _core.RequestWriter:
+        made = self._options.at(member.address, self._options.timeout).writer
+        # Other threads read it, so it is replaced.
+        kept = {it: writer for it, writer in self._writers.items() if not it.is_removed}
+        self._writers = {**kept, member: made}
+        return made
+
+    def _run_due(self, now: float) -> None:
+        """Begins the probes and the resolution that are due."""
+        balancer, servers = self._balancer, self._servers
+        if now < balancer.next_due:
+            return
+        with servers.lock:
+            due = balancer.poll_probes(now)
+            resolves = balancer.poll_resolve(now) and balancer.is_resolved
+        for member in due:
+            servers.start(partial(self._probe, member), "ucall-client-probe")
+        if resolves:
+            servers.start(servers.resolve_quietly, "ucall-client-resolve")
+
+    async def _probe(self, member: Member[PoolT]) -> None:
+        if not member.is_up:
+            member.pool.close_idle()
+        request, id = probe_request(self._options.at(member.address, PROBE_S))
+        outcome: Outcome
+        try:
+            outcome = await self._exchange_with(member.pool, request, (id,), PROBE_S)
+        except OSError as error:
+            outcome = error
+        with self._servers.lock:
+            self._balancer.probed(member, time.monotonic(), is_alive=is_alive(outcome))
+
+
+class FailoverSource(Generic[PoolT, SourceT]):
+    """A stream of one of several servers, which counts as a call of it until it is closed."""
+
+    def __init__(
+        self,
+        pool: FailoverPool[PoolT, SourceT],
+        begin: Callable[[PoolT, Options], SourceT],
+    ) -> None:
+        self._pool, self._begin = pool, begin
+        self._attempts = Attempts(pool._balancer, pool._key)
+        self._source: SourceT | None = None
+        #: Whether it has a message of the server that has begun it.
+        self._has_begun = False
+
+    def close(self, *, has_ended: bool) -> None:
+        """See `Source.close`."""
+        source, self._source = self._source, None
+        if source is not None:
+            self._running.pop()
+            source.close(has_ended=has_ended)
+
+    async def _open(self) -> None:
+        """Begins it on one of the servers; on another one if it is not begun there."""
+        pool = self._pool
+        self._deadline = deadline = Deadline(pool._options.timeout)
+        await self._open_at(pool._pick(time.monotonic()) or await pool._first_member(deadline))
+
+    async def _open_at(self, member: Member[PoolT]) -> None:
+        options = self._pool._options
+        while self._source is None:
+            self._member, self._running = member, member.running
+            try:
+                source = self._begin(member.pool, options.at(member.address, options.timeout))
+            except OSError as error:
+                found = await self._another(error)
+                if found is None:
+                    raise
+                member = found
+            else:
+                self._running.append(None)
+                self._source = source
+
+    async def _next(self) -> Message:
+        while True:
+            if (source := self._source) is None:
+                raise closed_error()
+            try:
+                message: Message = await self._pool._servers.result_of(source.next())
+            except OSError as error:
+                # The program may have closed it, which ends the wait.
+                if self._has_begun or self._source is None:
+                    raise
+                found = await self._another(error)
+                if found is None:
+                    raise
+            else:
+                found = None
+                if isinstance(message, _core.Reply) and not self._has_begun and is_refused(message):
+                    found = await self._another(message)
+                if found is None:
+                    self._has_begun = True
+                    return message
+            self.close(has_ended=True)
+            await self._open_at(found)
+
+    async def _another(self, outcome: Outcome) -> Member[PoolT] | None:
+        """Another server for it, if this one has not begun it."""
+        verdict = self._pool._judge(self._attempts, self._member, outcome)
+        return await self._pool._next_member(self._attempts, verdict, self._deadline)
