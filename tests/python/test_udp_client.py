@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import ucall
 from harness import eventually, in_asyncio
 from ucall import _core, aio
 from ucall._client.aio_udp_endpoint import Endpoint
-from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window, parse_reply
+from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window
 
 BATCHES = """
 import asyncio, sys
@@ -43,100 +43,6 @@ async def run():
 
 asyncio.run(run())
 """
-
-
-def _window(
-    uniform: Callable[[float, float], float] = lambda low, high: (low + high) / 2,
-    round_trips: RoundTrips | None = None,
-) -> Window:
-    return Window(round_trips or RoundTrips(), Cookie(), uniform)
-
-
-def _reply(id: object, **members: object) -> _core.Reply:
-    members = members or {"result": id}
-    _, reply = parse_reply(json.dumps({"jsonrpc": "2.0", "id": id, **members}).encode(), 10_000)
-    assert reply is not None
-    return reply
-
-
-def _sent_at(window: Window, count: int) -> list[float]:
-    """When a window with one call sends it."""
-    times = [0.0]
-    assert window.take_due(0) == [b"{}"]
-    while len(times) < count:
-        due_at = window.due_at
-        assert due_at is not None
-        assert window.take_due(due_at - 0.001) == []
-        assert window.take_due(due_at) == [b"{}"]
-        times.append(due_at)
-    return times
-
-
-@pytest.mark.parametrize(
-    ("uniform", "expected"),
-    [
-        (lambda low, high: (low + high) / 2, [0, 1, 3, 5, 7]),
-        (lambda low, high: low, [0, 0.75, 2.25, 3.75]),
-        (lambda low, high: high, [0, 1.25, 3.75, 6.25]),
-    ],
-)
-def test_pauses_double_up_to_two_seconds_and_vary_by_a_quarter(
-    uniform: Callable[[float, float], float], expected: Sequence[float]
-) -> None:
-    window = _window(uniform)
-    window.add([(1, b"{}")])
-    assert _sent_at(window, len(expected)) == pytest.approx(expected)
-
-
-def test_the_first_pause_follows_the_replies() -> None:
-    round_trips = RoundTrips()
-    window = _window(round_trips=round_trips)
-    assert round_trips.pause_s == 1
-    for id, took_s, pause_s in ((1, 0.1, 0.3), (2, 0.1, 0.25), (3, 0.2, 0.325)):
-        window.add([(id, b"{}")])
-        window.take_due(0)
-        assert window.take_reply(id, _reply(id), took_s)
-        assert round_trips.pause_s == pytest.approx(pause_s)
-    window.add([(4, b"{}")])
-    assert _sent_at(window, 3) == pytest.approx([0, 0.325, 0.975])
-    # It is unknown to which copy this is the reply.
-    assert window.take_reply(4, _reply(4), 9)
-    assert round_trips.pause_s == pytest.approx(0.325)
-
-
-@pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 0.05), (60, 2)])
-def test_the_first_pause_has_bounds(took_s: float, pause_s: float) -> None:
-    round_trips = RoundTrips()
-    for _ in range(20):
-        round_trips.add(took_s)
-    assert round_trips.pause_s == pause_s
-
-
-def test_calls_wait_in_their_order_while_the_window_is_full() -> None:
-    window, calls = _window(), [(number, b"%d" % number) for number in range(WINDOW + 3)]
-    window.add(calls)
-    assert window.take_due(0) == [data for _, data in calls[:WINDOW]]
-    assert window.take_reply(7, _reply(7), 0.1)
-    assert not window.take_reply(7, _reply(7), 0.1)
-    assert not window.take_reply(WINDOW, _reply(WINDOW), 0.1), "it was not sent"
-    assert window.take_due(0.2) == [calls[WINDOW][1]]
-    window.discard([1, WINDOW + 1])
-    assert not window.take_reply(1, _reply(1), 0.3)
-    assert window.take_due(0.3) == [calls[WINDOW + 2][1]]
-    assert (window.sent_count, list(window.replies)) == (WINDOW, [7])
-    window.discard(range(WINDOW + 3))
-    assert (window.is_done, window.due_at, window.replies) == (True, None, {})
-
-
-def test_a_server_that_asks_for_cookies_for_ever_is_not_obeyed() -> None:
-    window = _window()
-    window.add([(1, b"{}")])
-    error = {"code": -32006, "message": "", "data": {"cookie": "0"}}
-    for now in range(3):
-        assert len(window.take_due(now)) == 1
-        assert not window.take_reply(1, _reply(1, error=error), now)
-    window.take_due(3)
-    assert window.take_reply(1, _reply(1, error=error), 3)
 
 
 def test_a_batch_goes_in_one_system_call(serve_once: Serve, tmp_path: Path) -> None:
@@ -178,7 +84,7 @@ async def test_datagrams_wait_in_asyncio_while_the_system_has_no_room() -> None:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for made in (one, other):
         made.setblocking(False)
-    endpoint = Endpoint(loop, one, _window(), 10_000)
+    endpoint = Endpoint(loop, one, Window(RoundTrips(), Cookie()), 10_000)
     datagrams = [b"%d" % number for number in range(1000)]
     endpoint.send(datagrams[:999])
     endpoint.send(datagrams[999:])
@@ -264,14 +170,6 @@ def test_long_replies_of_a_batch_come_over_tcp_when_told_to(
 def test_options_of_tls_are_refused(options: dict[str, Any], new_client: NewClient) -> None:
     with pytest.raises(ValueError, match="verify and cert: UDP has no TLS"):
         new_client("udp://127.0.0.1", **options)
-
-
-def test_a_notification_is_no_longer_than_a_datagram(
-    serve_once: Serve, new_client: NewClient
-) -> None:
-    uri = f"udp://127.0.0.1:{serve_once(text, udp=True).udp_port}"
-    with new_client(uri) as client, pytest.raises(ValueError, match="expected at most 65507"):
-        client.notify("text", "x" * 70_000)
 
 
 def test_a_call_that_was_sent_may_have_run(new_client: NewClient, pauses: None) -> None:
