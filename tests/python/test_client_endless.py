@@ -17,7 +17,6 @@ from scripted import Peer, Script, Scripted, http_reply, result, scripted
 
 import ucall
 from ucall import _core
-from ucall.client import Client
 
 __all__ = ["authority", "files"]
 
@@ -202,21 +201,3 @@ def test_a_head_in_many_pieces_is_read_by_lines() -> None:
         reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
         for at in range(len(text)):
             reader.feed(text[at : at + 1])
-
-
-def test_connections_that_turn_out_to_be_closed_share_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    left = []
-
-    class Closed:
-        def exchange(self, request: object, timeout: float) -> None:
-            left.append(timeout)
-            # It took a moment to find out.
-            time.sleep(0.01)
-
-    client = Client(port=1, timeout=0.1)
-    monkeypatch.setattr(client._pool, "_idle", [Closed() for _ in range(1000)])
-    with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.1 s"):
-        client.sum(1, 2)
-    assert len(left) <= 10 and left == sorted(left, reverse=True)

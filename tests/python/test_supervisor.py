@@ -143,7 +143,11 @@ def test_a_worker_that_dies_is_named_and_restarted(
     assert len(it.processes) == 2 and it.timeouts[-1] == pytest.approx(0.01)
     it.turn(after_s=0.02)
     assert it.serving() == [2, 1] and it.timeouts[-1] is None
-    for status, text in ((-(signal.SIGRTMIN + 1), "was killed by signal 35"), (3, "status 3")):
+    for status, text in (
+        (-(signal.SIGRTMIN + 1), "was killed by signal 35"),
+        (3, "ended with status 3"),
+        (0, "ended with status 0"),
+    ):
         it.end(it.serving()[0] or 0, status)
         assert text in caplog.text
         it.turn(after_s=10)
@@ -464,6 +468,7 @@ def test_sockets_for_messages_leave_descriptors_for_others(
     monkeypatch.setattr(module.resource, "getrlimit", lambda _: (8, 8))
     it = make(workers=3)
     assert it.processes[2].options["env"][_process_role.SOCKETS].startswith("-1 ")
+    assert -1 not in it.processes[2].options["pass_fds"]
 
 
 def test_the_command_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
