@@ -3,8 +3,10 @@
 //! Calls over HTTP follow one another; others are pipelined. A connection over HTTP ends when its
 //! call is cancelled, which reports that to the upstream, too.
 
+mod closing;
+mod long;
+
 use std::io;
-use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,8 +15,9 @@ use ucall_engine::{Id, SockAddr, is_shortage};
 use ucall_proto::{MemoryBudget, Reservation};
 use ucall_server::{NativeContext, NativeOutcome, Share, Token};
 
-use crate::ends::{ConnectionEnd, EndedConnection, GivenUp, LostCall, describe_tls, failed};
+use crate::ends::{ConnectionEnd, EndedConnection, GivenUp, describe_tls, failed};
 use crate::http::{self, HttpReplyReader, HttpTarget};
+use crate::long_call::{CallText, LongCall, SHORT_BYTES_MAX};
 use crate::options::{Destination, UpstreamAddress};
 use crate::replies::{NO_CALL, ReplyReader, UpstreamReply, to_one_line};
 use crate::request::{CallContext, end_call, write_cancel, write_meta};
@@ -31,7 +34,7 @@ const CALLS_MAX: usize = 100;
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 /// A longer call has a connection of its own: others do not wait for it, and end with it if the
 /// upstream closes a connection rather than read so long a call.
-pub(crate) const SHARED_BYTES_MAX: usize = 256 * 1024;
+pub(crate) const SHARED_BYTES_MAX: usize = SHORT_BYTES_MAX;
 /// Calls that were given up and not answered since, at which a connection gets no more calls.
 const GIVEN_UP_MAX: usize = CALLS_MAX / 2;
 /// How long the replies to them may take, once no other call waits.
@@ -40,6 +43,14 @@ const GIVEN_UP_TIMEOUT: Duration = Duration::from_secs(1);
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The same over HTTP: common servers close after 5 s, and a call sent meanwhile is lost.
 const HTTP_IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// What all connections to an upstream have in common in one turn.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    pub(crate) destination: &'a Destination,
+    /// What is sent of each long call.
+    pub(crate) piece_bytes: usize,
+}
 
 #[derive(Debug)]
 enum ConnectionState {
@@ -79,6 +90,10 @@ pub(crate) struct Connection {
     is_retired: bool,
     /// Whether the last call or notification is large, which has the connection for itself.
     has_large_call: bool,
+    /// What is left of it. The output has a piece meanwhile.
+    long: Option<Box<LongCall>>,
+    /// When the next piece of it is due, unless the end of a send is reported.
+    piece_at: Option<Instant>,
     /// Whether it is closed once the output is sent.
     ends_after_send: bool,
     /// Whether it had a notification, which an error without an id may be for.
@@ -124,6 +139,8 @@ impl Connection {
             last_received: now,
             is_retired: false,
             has_large_call: false,
+            long: None,
+            piece_at: None,
             ends_after_send: false,
             has_notified: false,
             has_stream: false,
@@ -151,7 +168,7 @@ impl Connection {
 
     /// Whether it has a call or a notification for itself, and so takes no other.
     pub(crate) fn is_private(&self) -> bool {
-        (self.has_stream || self.has_large_call) && self.slots.used() > 0
+        (self.has_stream || self.has_large_call) && (self.slots.used() > 0 || self.long.is_some())
     }
 
     /// Whether the upstream has said here that it ends.
@@ -212,7 +229,7 @@ impl Connection {
     }
 
     /// Enqueues a call, whose text up to the params is `text`. Returns its slot.
-    pub(crate) fn call(&mut self, call: PendingCall, text: &mut Vec<u8>) -> u32 {
+    pub(crate) fn call(&mut self, call: PendingCall, text: &mut CallText) -> u32 {
         let (context, now) = (call.context.clone(), call.started);
         self.has_large_call = text.len() > SHARED_BYTES_MAX;
         self.has_stream = context.takes_items && !self.is_http();
@@ -225,7 +242,7 @@ impl Connection {
     /// Enqueues a notification.
     pub(crate) fn notify(
         &mut self,
-        text: &mut Vec<u8>,
+        text: &mut CallText,
         context: &CallContext,
         share: Option<Share>,
         now: Instant,
@@ -241,23 +258,22 @@ impl Connection {
         self.write(text, context, None, now);
     }
 
-    /// Returns where `text` is in the output. A long text that is the first becomes the output:
-    /// copying it would take longer than all else.
+    /// Returns where the head of `text` is in the output.
     fn write(
         &mut self,
-        text: &mut Vec<u8>,
+        text: &mut CallText,
         context: &CallContext,
         id: Option<u32>,
         now: Instant,
     ) -> Range<usize> {
         self.last_used = now;
-        let out = &mut self.output;
+        if let Some(params) = text.long.take() {
+            return self.write_long(&text.head, params, context, id, now);
+        }
+        let (out, text) = (&mut self.output, &text.head);
         let Framing::Http(target, reader) = &mut self.framing else {
             let (start, len) = (out.len(), text.len());
-            match start == 0 && len > SHARED_BYTES_MAX {
-                true => mem::swap(out, text),
-                false => out.extend_from_slice(text),
-            }
+            out.extend_from_slice(text);
             write_meta(out, context, id, now);
             // A server that reads lines would take a part of the params for another call.
             to_one_line(out.get_mut(start..).unwrap_or_default());
@@ -292,7 +308,7 @@ impl Connection {
             let given_up = self.slots.used() - self.slots.waiting();
             self.is_retired |= is_silent || given_up >= GIVEN_UP_MAX;
             self.discarded_until = Some(now + GIVEN_UP_TIMEOUT);
-            write_cancel(&mut self.output, slot);
+            write_cancel(self.output_end(), slot);
         }
         Some(if is_late { GivenUp::Late } else { GivenUp::Unwanted })
     }
@@ -358,7 +374,7 @@ impl Connection {
             }
         });
         if let Some(stream) = slots.take_refused() {
-            write_cancel(&mut self.output, stream);
+            write_cancel(self.output_end(), stream);
             self.discarded_until = Some(now + GIVEN_UP_TIMEOUT);
         }
         match received {
@@ -374,12 +390,12 @@ impl Connection {
     /// Connects, sends or closes, at the end of a turn. Returns how it has ended, if it has.
     pub(crate) fn advance(
         &mut self,
-        destination: &Destination,
+        turn: &Turn<'_>,
         now: Instant,
         context: &mut dyn NativeContext,
     ) -> Option<EndedConnection> {
         if self.ended.is_none() {
-            self.step(destination, now, context);
+            self.step(turn, now, context);
             let held = self.held_bytes();
             let held = if held > MemoryBudget::UNRESERVED_BYTES { held } else { 0 };
             if !context.reserve(&mut self.reserved, held) {
@@ -397,9 +413,9 @@ impl Connection {
         Some(EndedConnection { end, lost })
     }
 
-    fn step(&mut self, destination: &Destination, now: Instant, context: &mut dyn NativeContext) {
+    fn step(&mut self, turn: &Turn<'_>, now: Instant, context: &mut dyn NativeContext) {
         match self.state {
-            ConnectionState::New => match destination {
+            ConnectionState::New => match turn.destination {
                 Destination::At(address) => self.connect(address, now, context),
                 Destination::Resolving => {}
                 // That is no failure of a server, and the next address has no open circuit.
@@ -435,8 +451,15 @@ impl Connection {
                     context.set_paused(socket, is_paused);
                 }
                 match self.transport.send(socket, &mut self.output, context) {
-                    Ok(true) => self.unsent.clear(),
-                    Ok(false) => {}
+                    Ok(has_sent) => {
+                        if has_sent {
+                            self.unsent.clear();
+                        }
+                        if self.has_large_call {
+                            let is_sending = context.is_sending(socket);
+                            self.load_next_piece(has_sent, is_sending, turn.piece_bytes, now);
+                        }
+                    }
                     Err(error) => self.ended = Some(describe_tls(&error)),
                 }
                 if self.ends_after_send
@@ -486,7 +509,9 @@ impl Connection {
             Framing::Raw(reader) => reader.held_bytes(),
             Framing::Http(_, reader) => reader.held_bytes(),
         };
-        partial + self.backlog.capacity() + self.output.capacity() + self.transport.held_bytes()
+        let long = self.long.as_ref().map_or(0, |long| long.params.held_bytes());
+        let output = self.output.capacity() + self.transport.held_bytes();
+        partial + self.backlog.capacity() + output + long
     }
 
     fn is_http(&self) -> bool {
@@ -500,34 +525,10 @@ impl Connection {
             ConnectionState::Open(_) if self.transport.is_handshaking() => {
                 Some(self.handshake_until)
             }
+            ConnectionState::Open(_) if self.piece_at.is_some() => self.piece_at,
             ConnectionState::Open(_) => self.idle_until().or(self.reply_until()),
             ConnectionState::New | ConnectionState::Closed => None,
         }
-    }
-
-    /// Closes the socket; returns the calls that were not answered.
-    fn close(
-        &mut self,
-        reason: &str,
-        is_shortage: bool,
-        context: &mut dyn NativeContext,
-    ) -> Vec<LostCall> {
-        match mem::replace(&mut self.state, ConnectionState::Closed) {
-            ConnectionState::Connecting { attempt: id, .. } | ConnectionState::Open(id) => {
-                context.close(id);
-            }
-            ConnectionState::New | ConnectionState::Closed => {}
-        }
-        let unsent = mem::take(&mut self.unsent);
-        let lost = self.slots.take_all().into_iter().map(|(slot, mut call)| {
-            // The last one: an upstream may have answered the slot's call before it was sent.
-            let text = unsent.iter().rfind(|(unsent, _)| *unsent == slot);
-            let text = text.and_then(|(_, range)| self.output.get(range.clone()));
-            let was_sent = text.is_none();
-            let text = text.map(<[u8]>::to_vec).or_else(|| call.repeatable.take());
-            LostCall { call, text, was_sent, reason: reason.to_owned(), is_shortage }
-        });
-        lost.collect()
     }
 }
 

@@ -51,6 +51,11 @@ impl Connections {
         self.entries.len() - self.free_keys.len() - self.private
     }
 
+    /// Connections that a call has for itself.
+    pub(crate) fn private(&self) -> usize {
+        self.private
+    }
+
     /// Adds a connection, which is advanced at the end of this turn.
     pub(crate) fn insert(&mut self, connection: Connection) -> u32 {
         let entry = Entry {

@@ -2,6 +2,7 @@
 
 use ucall_proto::tls::TlsError;
 
+use crate::long_call::CallText;
 use crate::slots::PendingCall;
 
 /// How a connection has ended.
@@ -32,7 +33,7 @@ pub(crate) enum GivenUp {
 pub(crate) struct LostCall {
     pub(crate) call: PendingCall,
     /// Its text up to the params, if it may be sent again.
-    pub(crate) text: Option<Vec<u8>>,
+    pub(crate) text: Option<Box<CallText>>,
     /// Whether the upstream may have run it.
     pub(crate) was_sent: bool,
     /// Why the connection has ended.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ucall_engine::{Id, SockAddr};
@@ -26,6 +26,8 @@ pub struct RelayHarness {
     network: FakeNetwork,
     timeout: Duration,
     problem: Arc<NameProblem>,
+    /// What the last call was a part of.
+    document: Weak<Vec<u8>>,
     /// The connection that calls come from.
     pub caller: Option<Id>,
     /// The time.
@@ -82,7 +84,8 @@ impl RelayHarness {
             advanced: 0,
             sent: Vec::new(),
         };
-        Self { handler, calls, network, timeout, problem, caller: None, now }
+        let document = Weak::new();
+        Self { handler, calls, network, timeout, problem, document, caller: None, now }
     }
 
     /// Calls `up.NAME` with the text of params and of `_meta`. Returns the token of the call, which
@@ -111,10 +114,13 @@ impl RelayHarness {
         id: Option<&[u8]>,
     ) -> Result<Option<Token>, RpcError> {
         let quoted = format!("\"{method}\"");
+        // The server shares what it has received, of which the params are a part.
+        let document = Some(Arc::new([b" ", params.as_bytes(), b" "].concat()));
+        let params = document.as_deref().and_then(|it| it.get(1..=params.len()));
         let number = CallNumber { request: 0, item: 0 };
         let request = Call {
             method: Reader::new(quoted.as_bytes()).string(),
-            params: Some(params.as_bytes()),
+            params,
             members: None,
             id,
             meta: Some(Meta(meta.as_bytes())),
@@ -125,11 +131,15 @@ impl RelayHarness {
         let (calls, now, mut token) = (&mut self.calls, self.now, None);
         let deadline = Deadline::of(&request, Some(self.timeout), now);
         self.handler.begin_turn(now);
-        let outcome = self.handler.begin(&request, deadline, self.caller, |_| {
+        self.document = document.as_ref().map(Arc::downgrade).unwrap_or_default();
+        self.handler.share(document.as_ref());
+        let begun = self.handler.begin(&request, deadline, self.caller, |_| {
             let inserted = calls.insert(None, deadline, now, ());
             token = Some(inserted);
             Ok(inserted)
-        })?;
+        });
+        self.handler.share(None);
+        let outcome = begun?;
         let is_stream = request.takes_items();
         assert!(match outcome {
             CallOutcome::Stream => is_stream,
@@ -239,6 +249,11 @@ impl RelayHarness {
     /// Calls that wait for a reply.
     pub fn waiting(&self) -> usize {
         self.calls.count()
+    }
+
+    /// Whether the relay keeps the document of the last call.
+    pub fn keeps_document(&self) -> bool {
+        self.document.strong_count() > 0
     }
 
     /// Bytes that are reserved.

@@ -19,6 +19,7 @@
 //! | `health` | health checks of an upstream |
 //! | `http` | calls and replies over HTTP |
 //! | `replies` | finds the replies in what an upstream sends |
+//! | `long_call` | calls with long params, sent piece by piece |
 //! | `long_reply` | finds the call of a reply that is too long |
 //! | `harness` | a relay without a worker, for tests and fuzzing |
 //! | `breaker`, `retry_budget` | when not to call an upstream, and when not to call again |
@@ -37,6 +38,7 @@ mod errors;
 mod harness;
 mod health;
 mod http;
+mod long_call;
 mod long_reply;
 mod names;
 mod options;

@@ -14,6 +14,7 @@ use ucall_server::{
 
 use crate::ends::LostCall;
 use crate::errors::{out_of_resources, too_long, unavailable};
+use crate::long_call::{CallText, SHORT_BYTES_MAX};
 use crate::names::{NameProblem, Names};
 use crate::options::RelayOptions;
 use crate::pick::{Picker, by_hash, param};
@@ -26,8 +27,6 @@ use crate::upstream::Upstream;
 
 /// Relays that a call may pass. More are a loop.
 const HOPS_MAX: u32 = 8;
-/// Memory that is kept for the text of the next call.
-const CACHED_BYTES_MAX: usize = 64 * 1024;
 
 /// The native procedures of one relay.
 #[derive(Debug)]
@@ -83,7 +82,9 @@ pub(crate) struct RelayHandler {
     /// Memory for the indices of upstreams.
     candidates: Vec<usize>,
     /// Memory for the text of a call.
-    text: Vec<u8>,
+    text: CallText,
+    /// The document of the calls that begin now, if its memory is shared.
+    document: Option<Arc<Vec<u8>>>,
     outcomes: Arc<NativeOutcomes>,
     /// When this turn began.
     now: Instant,
@@ -111,6 +112,10 @@ impl NativeHandler for RelayHandler {
                 CallOutcome::Done
             }
         }
+    }
+
+    fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
+        self.document = document.cloned();
     }
 
     fn cancel(&mut self, token: Token, now: Instant) {
@@ -228,7 +233,8 @@ impl RelayHandler {
             sockets: Places::default(),
             turns: StreamTurns::default(),
             candidates: Vec::new(),
-            text: Vec::new(),
+            text: CallText::default(),
+            document: None,
             now,
             is_due: false,
             outcomes,
@@ -298,10 +304,15 @@ impl RelayHandler {
         let method = options.rewrite.method(request.method)?;
         let params = options.rewrite.params(request.params)?;
         self.text.clear();
-        self.text.shrink_to(CACHED_BYTES_MAX);
         let added_bytes = added_bytes_max(trace.as_deref());
-        write_call(&mut self.text, &method, params.as_deref(), added_bytes);
+        let params_bytes = params.as_deref().map_or(0, <[u8]>::len);
+        if method.len() + params_bytes > SHORT_BYTES_MAX {
+            self.text.write_long(&method, params, self.document.as_ref());
+        } else {
+            write_call(&mut self.text.head, &method, params.as_deref(), added_bytes);
+        }
         if self.text.len() + added_bytes > options.request_bytes_max {
+            self.text.clear();
             return Err(too_long(options.request_bytes_max));
         }
         let takes_items = request.takes_items();
@@ -315,9 +326,9 @@ impl RelayHandler {
             upstream.notify(picked.connection, &mut self.text, &context, caller, now);
             return Ok(CallOutcome::Done);
         }
-        let token = defer(params.map_or(0, |params| params.len()))?;
+        let token = defer(params_bytes)?;
         let is_idempotent = options.is_idempotent(&request.method.unescaped());
-        let repeatable = is_idempotent.then(|| self.text.clone());
+        let repeatable = is_idempotent.then(|| Box::new(self.text.clone()));
         let (started, tried) = (now, 1 << picked.upstream);
         let call = PendingCall {
             token,

@@ -8,6 +8,7 @@ use std::time::Instant;
 use ucall_engine::Id;
 use ucall_server::{Share, Token};
 
+use crate::long_call::CallText;
 use crate::request::CallContext;
 
 /// A call that an upstream has to answer.
@@ -27,7 +28,7 @@ pub(crate) struct PendingCall {
     /// Whether it was passed to more than one connection.
     pub(crate) is_repeated: bool,
     /// Its text up to the params, if it may be sent again. After an item it may not.
-    pub(crate) repeatable: Option<Vec<u8>>,
+    pub(crate) repeatable: Option<Box<CallText>>,
 }
 
 #[derive(Debug)]

@@ -9,11 +9,12 @@ use ucall_proto::RpcError;
 use ucall_server::{Circuit, NativeContext, NativeOutcome, Shares, Token, UpstreamMetrics};
 
 use crate::breaker::{Breaker, BreakerChange};
-use crate::connection::{Connection, SHARED_BYTES_MAX, calls_max};
+use crate::connection::{Connection, SHARED_BYTES_MAX, Turn, calls_max};
 use crate::connections::Connections;
 use crate::ends::{ConnectionEnd, GivenUp, LostCall};
 use crate::errors::overloaded;
 use crate::health::HealthCheck;
+use crate::long_call::{CallText, piece_bytes};
 use crate::options::{Destination, RelayOptions, UpstreamAddress};
 use crate::places::{Place, Places};
 use crate::request::CallContext;
@@ -254,7 +255,7 @@ impl Upstream {
     }
 
     /// Passes a call to a connection. Returns where it is.
-    pub(crate) fn call(&mut self, key: u32, mut call: PendingCall, text: &mut Vec<u8>) -> Place {
+    pub(crate) fn call(&mut self, key: u32, mut call: PendingCall, text: &mut CallText) -> Place {
         let now = call.started;
         call.share = call.caller.map(|caller| self.shares.take(caller));
         self.watch_silence(now);
@@ -274,7 +275,7 @@ impl Upstream {
     pub(crate) fn notify(
         &mut self,
         key: u32,
-        text: &mut Vec<u8>,
+        text: &mut CallText,
         context: &CallContext,
         caller: Option<Id>,
         now: Instant,
@@ -429,12 +430,15 @@ impl Upstream {
         sockets: &mut Places,
         lost: &mut Vec<LostCall>,
     ) {
-        let destination = &self.destination;
+        let turn = Turn {
+            destination: &self.destination,
+            piece_bytes: piece_bytes(self.connections.private()),
+        };
         let (upstream, mut ends) = (self.index, Vec::new());
         self.connections.advance(
             now,
             |connection, it| {
-                let end = it.advance(destination, now, context);
+                let end = it.advance(&turn, now, context);
                 if let Some(id) = it.id() {
                     sockets.set(id.index as usize, Place { upstream, connection, slot: 0 });
                 }

@@ -80,6 +80,12 @@ pub trait NativeHandler {
     /// items before.
     fn call(&mut self, index: usize, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome;
 
+    /// The calls that follow are parts of `document`, whose memory the handler may keep instead of
+    /// copies; `None` after the last of them. Only long documents are shared.
+    fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
+        let _ = document;
+    }
+
     /// A deferred call has ended without its outcome: its connection has closed, its caller has
     /// cancelled it, or its deadline has passed by `now`.
     fn cancel(&mut self, token: Token, now: Instant) {
