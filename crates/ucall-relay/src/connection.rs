@@ -267,10 +267,10 @@ impl Connection {
         now: Instant,
     ) -> Range<usize> {
         self.last_used = now;
-        if let Some(params) = text.long.take() {
-            return self.write_long(&text.head, params, context, id, now);
+        if text.long.is_some() {
+            return self.write_long(text, context, id, now);
         }
-        let (out, text) = (&mut self.output, &text.head);
+        let (out, text) = (&mut self.output, &mut text.head);
         let Framing::Http(target, reader) = &mut self.framing else {
             let (start, len) = (out.len(), text.len());
             out.extend_from_slice(text);

@@ -74,7 +74,7 @@ impl CallText {
 }
 
 /// Long params, in memory that others may share.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LongParams {
     document: Arc<Vec<u8>>,
     range: Range<usize>,

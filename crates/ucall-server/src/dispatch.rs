@@ -426,6 +426,11 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         outcome
     }
 
+    #[cold]
+    fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
+        self.procedures.natives_mut().share(document);
+    }
+
     #[inline]
     fn requires_authentication(&self) -> bool {
         self.handler.requires_authentication()

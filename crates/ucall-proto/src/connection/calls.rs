@@ -11,8 +11,8 @@ use crate::Limits;
 use crate::http1::Head;
 use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member, Reader};
 use crate::rpc::{
-    Batch, Call, CallNumber, CallOutcome, Content, Meta, Reply, ReplyLimit, Request, RpcError,
-    Service, scan_document, write_error_reply,
+    Batch, Call, CallNumber, CallOutcome, Content, DocumentOutline, Meta, Reply, ReplyLimit,
+    Request, RpcError, Service, scan_document, write_error_reply,
 };
 use crate::tls::TlsSession;
 
@@ -100,6 +100,19 @@ fn run_general<const IS_FRAMED: bool, S: Service>(
         return Err(JsonError::Invalid);
     }
     Ok((run_parsed(&document.content, context, environment, out), document.len))
+}
+
+/// Runs a long document, whose requests were found while it arrived.
+pub(super) fn run_outlined<S: Service>(
+    text: &[u8],
+    outline: &DocumentOutline,
+    context: RequestContext<'_>,
+    environment: &mut Environment<'_, S>,
+    out: &mut Vec<u8>,
+) -> Result<DocumentOutcome, JsonError> {
+    let mut members = FirstMembers::new(&mut environment.scratch.members, 0);
+    let content = outline.content(text, environment.limits, &mut members)?;
+    Ok(run_parsed(&content, context, environment, out))
 }
 
 /// Parses a whole text; `None` if it is no document.

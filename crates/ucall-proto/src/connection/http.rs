@@ -4,6 +4,7 @@ use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::{ExchangeReply, ReplyPart};
 use super::http_framing::{HttpFraming, HttpItems};
 use super::http_route::{self, ResponseFraming};
+use super::long::LongBody;
 use super::{
     CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
     body_time,
@@ -13,9 +14,10 @@ use crate::http1::{
     self, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError, Method,
     ReplyHeaders, ReplyWriter,
 };
+use crate::json::JsonError;
 use crate::rpc::{
-    CallNumber, CallOutcome, CallerIdentity, ItemFormat, ROUTE_ID, RpcError, Service,
-    write_error_reply,
+    CallNumber, CallOutcome, CallerIdentity, DocumentOutline, ItemFormat, LONG_BYTES_MIN, ROUTE_ID,
+    RpcError, Service, write_error_reply,
 };
 
 /// The state of the current request, while it is incomplete.
@@ -23,7 +25,9 @@ use crate::rpc::{
 pub(super) struct Http {
     parser: HeadParser,
     /// The bytes of head and body together, once the head is complete.
-    bytes_needed: usize,
+    pub(super) bytes_needed: usize,
+    /// Of a long body that is no chunked one.
+    pub(super) long: Option<Box<LongBody>>,
     chunked: Option<Box<Chunked>>,
     /// The foreign origin that may read the reply to a request whose body is incomplete.
     pub(super) allowed_origin: Option<Box<[u8]>>,
@@ -46,12 +50,13 @@ impl Http {
 
     /// Discards the body that is being received.
     pub(super) fn discard_body(&mut self) {
-        (self.bytes_needed, self.chunked) = (0, None);
+        (self.bytes_needed, self.chunked, self.long) = (0, None, None);
     }
 
     /// The memory of a chunked body.
     pub(super) fn held_bytes(&self) -> usize {
         self.chunked.as_ref().map_or(0, |chunked| chunked.head.len() + chunked.body.capacity())
+            + self.long.as_ref().map_or(0, |long| long.outline.held_bytes())
     }
 
     pub(super) fn wait_state(&self, input_is_empty: bool, limits: &Limits) -> WaitState {
@@ -96,12 +101,12 @@ impl PlainConnection {
                 None => return Step::Incomplete,
             },
         };
-        self.handle_head(&head, rest, environment, out)
+        self.handle_head(&head, rest, None, environment, out)
     }
 
     /// Parses a head that differs from the cached one; refuses an invalid one.
     #[inline(never)]
-    fn read_head<'a, S: Service>(
+    pub(super) fn read_head<'a, S: Service>(
         &mut self,
         rest: &'a [u8],
         environment: &mut Environment<'_, S>,
@@ -119,10 +124,11 @@ impl PlainConnection {
     }
 
     #[inline(always)]
-    fn handle_head<S: Service>(
+    pub(super) fn handle_head<S: Service>(
         &mut self,
         head: &Head<'_>,
         rest: &[u8],
+        outline: Option<&DocumentOutline>,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
@@ -165,7 +171,10 @@ impl PlainConnection {
         if let Protocol::Http(http) = &mut self.protocol {
             http.bytes_needed = 0;
         }
-        self.run_request(head, body, &reply_headers, environment, out);
+        match outline {
+            None => self.run_request(head, body, &reply_headers, environment, out),
+            Some(it) => self.run_long_request(head, body, it, &reply_headers, environment, out),
+        }
         Step::Consumed(total)
     }
 
@@ -229,6 +238,9 @@ impl PlainConnection {
         if let Protocol::Http(http) = &mut self.protocol {
             http.bytes_needed = total;
             http.allowed_origin = origin.map(|it| it.as_bytes().into());
+            if total > LONG_BYTES_MIN && head.is_call() {
+                http.long = Some(Box::new(LongBody::after(head)));
+            }
         }
         Step::Incomplete
     }
@@ -345,6 +357,11 @@ impl PlainConnection {
             _ if head.is_call() => self.run_rpc(head, body, reply_headers, environment, output),
             _ => self.run_route(head, body, reply_headers, environment, output),
         }
+        self.queue_if_later(later, before);
+    }
+
+    /// Queues what was written to a request after `before` others, if it waits for these.
+    pub(super) fn queue_if_later(&mut self, later: Vec<u8>, before: u64) {
         if !later.is_empty() {
             // What is refused has no number yet, and that of the last one is taken.
             let is_numbered = self.requests != before;
@@ -412,11 +429,30 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
+            run_document::<true, S>(body, context, environment, out).map(|(ran, _)| ran)
+        };
+        self.run_rpc_with(head, reply_headers, environment, out, run);
+    }
+
+    #[inline(always)]
+    pub(super) fn run_rpc_with<'e, S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'e, S>,
+        out: &mut Vec<u8>,
+        run: impl FnOnce(
+            RequestContext<'_>,
+            &mut Environment<'e, S>,
+            &mut Vec<u8>,
+        ) -> Result<DocumentOutcome, JsonError>,
+    ) {
         let request = self.next_request();
         let pending = environment.replies.begin(out, reply_headers);
         let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
-        let ran = match run_document::<true, S>(body, context, environment, out) {
-            Ok((ran, _)) => ran,
+        let ran = match run(context, environment, out) {
+            Ok(ran) => ran,
             Err(fault) => {
                 if let Some(error) = unsupported_media(head) {
                     environment.replies.abort(out, pending);

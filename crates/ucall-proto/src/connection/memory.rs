@@ -27,6 +27,8 @@ use crate::rpc::Service;
 
 /// The rest of a body is received directly into its target from this size on.
 const TARGET_BYTES_MIN: usize = 64 << 10;
+/// More of a body is received in several turns.
+const TARGET_BYTES_MAX: usize = 256 << 10;
 
 impl Scratch {
     /// Memory for connections that reserve of this budget.
@@ -67,8 +69,11 @@ impl PlainConnection {
         }
         self.use_cached_memory(environment);
         let room = self.input.capacity() - self.input.len();
-        let len = self.remaining_body_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
-        if self.input.try_reserve_exact(len).is_err() {
+        let grown =
+            self.remaining_body_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
+        // What arrives in one turn is scanned in that, too.
+        let len = grown.min(TARGET_BYTES_MAX);
+        if room < len && self.input.try_reserve_exact(grown).is_err() {
             self.refuse_overloaded(environment, out);
             self.update_wait_state(environment);
             return None;
@@ -126,6 +131,7 @@ impl PlainConnection {
         let chunked = match &self.protocol {
             Protocol::Http(http) => http.held_bytes(),
             Protocol::WebSocket(socket) => socket.held_bytes(),
+            Protocol::Raw(raw) => raw.held_bytes(),
             _ => 0,
         };
         let holds = self.input.capacity() + chunked + self.exchanges.held_bytes();

@@ -30,6 +30,7 @@ mod http_framing;
 mod http_refusals;
 mod http_route;
 mod items;
+mod long;
 mod memory;
 mod nats;
 mod public;
@@ -46,7 +47,7 @@ use ucall_buffer::{BufferCache, Target};
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::json::Member;
-use crate::rpc::{CallNumber, RpcError, Service};
+use crate::rpc::{CallNumber, LONG_BYTES_MIN, RpcError, Service};
 use crate::tls::TlsSession;
 pub use budget::{MemoryBudget, Reservation};
 pub use cancellation::CANCEL_REQUEST;
@@ -394,8 +395,10 @@ impl PlainConnection {
         self.paused = false;
         self.search = None;
         self.input = Vec::new();
-        if let Protocol::Http(http) = &mut self.protocol {
-            http.discard_body();
+        match &mut self.protocol {
+            Protocol::Http(http) => http.discard_body(),
+            Protocol::Raw(raw) => raw.discard_document(),
+            _ => {}
         }
     }
 
@@ -418,8 +421,11 @@ impl PlainConnection {
     ) -> Option<usize> {
         let mut input = mem::take(&mut self.input);
         let mut used = 0;
+        if input.len() > LONG_BYTES_MIN {
+            (input, used) = self.process_long(input, environment, out);
+        }
         if !self.is_websocket() {
-            used = self.process_all(&input, 0, environment, out);
+            used = self.process_all(&input, used, environment, out);
         }
         if self.is_websocket() {
             let frames = input.get_mut(used..).unwrap_or_default();

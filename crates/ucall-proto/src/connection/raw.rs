@@ -1,30 +1,35 @@
 //! JSON documents one after another, each reply ended by a newline, in whatever order they finish.
 
-use super::calls::{DocumentOutcome, RequestContext, run_document};
+use super::calls::{DocumentOutcome, RequestContext, run_document, run_outlined};
 use super::http_framing::HttpFraming;
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::json::JsonError;
-use crate::json::stream::DocumentStream;
-use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
+use crate::rpc::{
+    CallerIdentity, DocumentOutline, LONG_BYTES_MIN, RpcError, Service, write_error_reply,
+};
 use crate::tls::starts_tls_record;
 
 /// The state of the current document, while it is incomplete.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
-    partial: Option<Box<PartialDocument>>,
+    partial: Option<Box<DocumentOutline>>,
     /// Who the connection is with, if the service wants to know.
     pub(super) identity: Option<CallerIdentity>,
 }
 
-#[derive(Debug)]
-struct PartialDocument {
-    stream: DocumentStream,
-    scanned: usize,
-}
-
 impl Raw {
+    /// The memory of what was found in the current document.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| partial.held_bytes())
+    }
+
+    /// Discards the document that is being received.
+    pub(super) fn discard_document(&mut self) {
+        self.partial = None;
+    }
+
     /// Whether the current document is incomplete.
     pub(super) fn is_partial(&self) -> bool {
         self.partial.is_some()
@@ -84,20 +89,7 @@ impl PlainConnection {
         let context = RequestContext { request, head: None, session: self.session.as_ref() };
         match run_document::<false, S>(window, context, environment, out) {
             Ok((ran, len)) => {
-                self.requests = request;
-                match ran {
-                    DocumentOutcome::Replied => out.push(b'\n'),
-                    DocumentOutcome::NoReply => {}
-                    DocumentOutcome::Deferred(answer) => {
-                        self.exchanges.push(request, HttpFraming::default(), answer);
-                    }
-                }
-                if !environment.scratch.cancel_requests.is_empty() {
-                    self.cancel_requested(environment, out);
-                }
-                if self.is_last(request, environment) {
-                    self.discard_input();
-                }
+                self.end_raw(request, ran, environment, out);
                 Step::Consumed(len)
             }
             Err(JsonError::Incomplete) if rest.len() > window.len() => {
@@ -111,15 +103,80 @@ impl PlainConnection {
         }
     }
 
+    /// A document has run as the request of this number.
+    #[inline(always)]
+    fn end_raw<S: Service>(
+        &mut self,
+        request: u64,
+        ran: DocumentOutcome,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        self.requests = request;
+        match ran {
+            DocumentOutcome::Replied => out.push(b'\n'),
+            DocumentOutcome::NoReply => {}
+            DocumentOutcome::Deferred(answer) => {
+                self.exchanges.push(request, HttpFraming::default(), answer);
+            }
+        }
+        if !environment.scratch.cancel_requests.is_empty() {
+            self.cancel_requested(environment, out);
+        }
+        if self.is_last(request, environment) {
+            self.discard_input();
+        }
+    }
+
+    /// Takes what was found in the document that `input` starts with, if it is long and complete.
+    pub(super) fn take_long_raw(
+        &mut self,
+        input: &[u8],
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Option<(Box<DocumentOutline>, usize)> {
+        let Protocol::Raw(raw) = &mut self.protocol else { return None };
+        let window = input.get(..limits.body_bytes_max).unwrap_or(input);
+        match raw.partial.as_mut()?.scan(window, limits) {
+            Ok(Some(len)) if len > LONG_BYTES_MIN => Some((raw.partial.take()?, len)),
+            Ok(_) => None,
+            Err(fault) => {
+                self.refuse_raw(fault, limits, out);
+                None
+            }
+        }
+    }
+
+    /// Runs a long document.
+    pub(super) fn run_long_raw<S: Service>(
+        &mut self,
+        text: &[u8],
+        outline: &DocumentOutline,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        if environment.service.requires_authentication()
+            && let Protocol::Raw(Raw { identity: Some(identity), .. }) = &self.protocol
+        {
+            environment.service.set_identity(identity);
+        }
+        let request = self.requests + 1;
+        let context = RequestContext { request, head: None, session: self.session.as_ref() };
+        match run_outlined(text, outline, context, environment, out) {
+            Ok(ran) => self.end_raw(request, ran, environment, out),
+            Err(fault) => {
+                self.refuse_raw(fault, environment.limits, out);
+            }
+        }
+    }
+
     /// Scans the new bytes of an incomplete document. Returns `true` if there is none, or if it is
     /// complete now.
     #[inline]
     fn scan_partial(&mut self, rest: &[u8], limits: &Limits) -> Result<bool, JsonError> {
         let Protocol::Raw(raw) = &mut self.protocol else { return Ok(true) };
         let Some(partial) = &mut raw.partial else { return Ok(true) };
-        let new_bytes = rest.get(partial.scanned..).unwrap_or_default();
-        let is_whole = partial.stream.scan(new_bytes, limits.nesting_max)?.is_some();
-        partial.scanned = rest.len();
+        let is_whole = partial.scan(rest, limits)?.is_some();
         if is_whole {
             raw.partial = None;
         }
@@ -128,9 +185,8 @@ impl PlainConnection {
 
     #[cold]
     fn scan_new(&mut self, rest: &[u8], limits: &Limits, out: &mut Vec<u8>) -> Step {
-        let partial = PartialDocument { stream: DocumentStream::new(), scanned: 0 };
         if let Protocol::Raw(raw) = &mut self.protocol {
-            raw.partial = Some(Box::new(partial));
+            raw.partial = Some(Box::default());
         }
         match self.scan_partial(rest, limits) {
             Ok(_) => self.wait_for_more(rest.len(), limits, out),

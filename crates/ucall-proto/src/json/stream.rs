@@ -54,6 +54,33 @@ enum StringState {
     LowHex(u8),
 }
 
+/// What a scan passes on, with the number of containers that are open and a position in the bytes
+/// of the scan.
+pub(crate) trait DocumentEvents {
+    /// A value begins with the byte `first`.
+    fn value(&mut self, depth: usize, first: u8, at: usize);
+    /// The opening quote of a key.
+    fn key(&mut self, depth: usize, at: usize);
+    /// The closing quote of a key.
+    fn key_end(&mut self, depth: usize, at: usize);
+    /// The comma or the bracket after a value.
+    fn value_end(&mut self, depth: usize, at: usize);
+}
+
+/// For a scan that only validates.
+struct NoEvents;
+
+impl DocumentEvents for NoEvents {
+    #[inline(always)]
+    fn value(&mut self, _: usize, _: u8, _: usize) {}
+    #[inline(always)]
+    fn key(&mut self, _: usize, _: usize) {}
+    #[inline(always)]
+    fn key_end(&mut self, _: usize, _: usize) {}
+    #[inline(always)]
+    fn value_end(&mut self, _: usize, _: usize) {}
+}
+
 /// Follows one document.
 #[derive(Clone, Debug)]
 pub struct DocumentStream {
@@ -83,13 +110,26 @@ impl DocumentStream {
     /// # Errors
     /// At the first byte that cannot be part of JSON, or that nests deeper than `nesting_max`.
     pub fn scan(&mut self, bytes: &[u8], nesting_max: usize) -> Result<Option<usize>, JsonError> {
+        self.scan_with(bytes, nesting_max, &mut NoEvents)
+    }
+
+    /// The same, and passes on what it finds.
+    pub(crate) fn scan_with(
+        &mut self,
+        bytes: &[u8],
+        nesting_max: usize,
+        events: &mut impl DocumentEvents,
+    ) -> Result<Option<usize>, JsonError> {
         let mut position = 0;
         while let Some(&byte) = bytes.get(position) {
             if self.state == DocumentState::String(StringState::Plain) {
                 position += plain_prefix(&bytes[position..]).0;
                 let Some(&special) = bytes.get(position) else { break };
+                if special == b'"' && self.key {
+                    events.key_end(self.containers.len(), position);
+                }
                 self.string_special(special)?;
-            } else if self.step(byte, nesting_max)? {
+            } else if self.step(byte, nesting_max, position, events)? {
                 return Ok(Some(position + 1));
             }
             position += 1;
@@ -98,7 +138,13 @@ impl DocumentStream {
     }
 
     /// Takes one byte; `true` when it ends the document.
-    fn step(&mut self, byte: u8, nesting_max: usize) -> Result<bool, JsonError> {
+    fn step(
+        &mut self,
+        byte: u8,
+        nesting_max: usize,
+        position: usize,
+        events: &mut impl DocumentEvents,
+    ) -> Result<bool, JsonError> {
         if self.number(byte)? {
             return Ok(false);
         }
@@ -115,11 +161,20 @@ impl DocumentStream {
             }
             DocumentState::Literal(_) => return Err(JsonError::Invalid),
             _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => {}
-            DocumentState::After => return self.after(byte),
+            DocumentState::After => {
+                events.value_end(self.containers.len(), position);
+                return self.after(byte);
+            }
             DocumentState::ValueOrEnd if byte == b']' => return Ok(self.close()),
-            DocumentState::Value | DocumentState::ValueOrEnd => self.value(byte, nesting_max)?,
+            DocumentState::Value | DocumentState::ValueOrEnd => {
+                events.value(self.containers.len(), byte, position);
+                self.value(byte, nesting_max)?;
+            }
             DocumentState::KeyOrEnd if byte == b'}' => return Ok(self.close()),
-            DocumentState::Key | DocumentState::KeyOrEnd if byte == b'"' => self.open_string(true),
+            DocumentState::Key | DocumentState::KeyOrEnd if byte == b'"' => {
+                events.key(self.containers.len(), position);
+                self.open_string(true);
+            }
             DocumentState::Colon if byte == b':' => self.state = DocumentState::Value,
             _ => return Err(JsonError::Invalid),
         }

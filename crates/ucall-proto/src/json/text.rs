@@ -15,6 +15,12 @@ impl<'a> Text<'a> {
         Self { raw, escaped }
     }
 
+    /// The text of a valid value, if it is a string.
+    pub(crate) fn of_quoted(value: &'a [u8]) -> Option<Self> {
+        let raw = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+        Some(Self { raw, escaped: memchr::memchr(b'\\', raw).is_some() })
+    }
+
     /// The bytes as they are in the document.
     pub fn raw(&self) -> &'a [u8] {
         self.raw

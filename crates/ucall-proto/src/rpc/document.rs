@@ -86,6 +86,7 @@ fn scan_element<'a>(
 mod tests {
     use super::*;
     use crate::json::{MEMBERS_MAX, Member};
+    use crate::rpc::DocumentOutline;
     use proptest::prelude::*;
 
     /// Reads a document by the fast path if possible, and by the scanner otherwise.
@@ -188,6 +189,32 @@ mod tests {
     }
 
     #[test]
+    fn an_outline_reads_no_params_again() {
+        let long = "x".repeat(1000);
+        for open in ["", "["] {
+            let request = format!(r#"{{"id":1,"params":["{long}"],"method":"m","jsonrpc":"2.0"}}"#);
+            let end = if open.is_empty() { "" } else { ",1]" };
+            let text = format!("{open}{request}{end}");
+            let (mut outline, limits) = (DocumentOutline::default(), Limits::default());
+            for len in 0..=text.len() {
+                let scanned = outline.scan(&text.as_bytes()[..len], &limits);
+                assert_eq!(scanned, Ok((len == text.len()).then_some(len)));
+            }
+            // Nothing finds that they have changed since.
+            let changed = text.replace(&format!("\"{long}\""), &"}".repeat(1002));
+            let mut list = Vec::new();
+            let mut members = FirstMembers::new(&mut list, 0);
+            let content = outline.content(changed.as_bytes(), &limits, &mut members);
+            let request = match content.expect("it was valid") {
+                Content::Single(request) => request,
+                Content::Batch(batch) => batch.requests[0],
+            };
+            assert_eq!(request.params.map(<[u8]>::len), Some(1004));
+            assert_eq!((request.invalid, request.id), (None, Some(&b"1"[..])));
+        }
+    }
+
+    #[test]
     fn text_after_an_object_is_not_scanned() {
         let (len, count, list) = scan(r#"{}"jsonrpc":"2.0","method":"m","id":1}"#).unwrap();
         assert_eq!((len, count, list.len()), (2, None, 1));
@@ -227,6 +254,17 @@ mod tests {
             (Request { members: None, ..request }, members)
         };
         Ok((len, requests.into_iter().map(with_members).collect()))
+    }
+
+    /// The end of a document, the number of its elements, and its requests without the members of
+    /// their params.
+    fn without_members(document: Document<'_>) -> (usize, Option<usize>, Vec<Request<'_>>) {
+        let (requests, count) = match document.content {
+            Content::Single(request) => (vec![request], None),
+            Content::Batch(batch) => (batch.requests, Some(batch.count)),
+        };
+        let requests = requests.into_iter().map(|it| Request { members: None, ..it });
+        (document.len, count, requests.collect())
     }
 
     /// Texts that have the form of the fast path in all of their parts, in some, or nearly.
@@ -358,6 +396,38 @@ mod tests {
                 prop_assert_eq!(found, request.ok().map(|request| (request, scanner.rest())));
                 prop_assert_eq!(list, scanned);
             }
+        }
+
+        #[test]
+        fn an_outline_finds_what_the_scan_finds(
+            items in prop::collection::vec(prop_oneof![texts(), shuffled()], 1..4),
+            is_batch in any::<bool>(),
+            mut cuts in prop::collection::vec(0usize..400, 0..4),
+            batch_calls_max in 1usize..4,
+            nesting_max in 2usize..5,
+        ) {
+            let batch = [b"[ ", items.join(&b" ,"[..]).as_slice(), b" ] "].concat();
+            let text = if is_batch { batch } else { items.concat() };
+            prop_assume!(matches!(text.first(), Some(b'{' | b'[')));
+            let limits = Limits { id_bytes_max: 20, ..Limits::default() };
+            let limits = Limits { batch_calls_max, nesting_max, ..limits };
+            cuts.sort_unstable();
+            let (mut list, mut outline) = (Vec::new(), DocumentOutline::default());
+            let mut members = FirstMembers::new(&mut list, 0);
+            let pieces = cuts.iter().map(|cut| text.get(..*cut).unwrap_or(&text));
+            let mut scanned = Ok(None);
+            for piece in pieces.chain([&text[..]]) {
+                scanned = scanned.and_then(|_| outline.scan(piece, &limits));
+            }
+            let found = scanned.and_then(|len| {
+                let content = outline.content(&text, &limits, &mut members)?;
+                Ok(Document { len: len.unwrap_or_default(), content })
+            });
+            let expected = scan_document(&text, &limits, &mut members);
+            prop_assert_eq!(
+                found.map(without_members).map_err(|it| format!("{it:?}")),
+                expected.map(without_members).map_err(|it| format!("{it:?}"))
+            );
         }
 
         #[test]

@@ -6,6 +6,7 @@ mod document;
 mod error;
 mod items;
 mod meta;
+mod outline;
 mod reply;
 mod request;
 mod response;
@@ -15,6 +16,7 @@ pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
 pub(crate) use items::{ItemFormat, item_len, write_item};
 pub use meta::Meta;
+pub(crate) use outline::{DocumentOutline, LONG_BYTES_MIN};
 pub use reply::Reply;
 pub(crate) use reply::{ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
@@ -96,6 +98,12 @@ pub trait Service {
 
     /// Runs one call: writes the reply, or copies what it needs of the call and defers the reply.
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome;
+
+    /// The calls that follow are parts of `document`, whose memory they may keep instead of copies;
+    /// `None` after the last of them. Only long documents are shared.
+    fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
+        let _ = document;
+    }
 
     /// Whether each request needs [`Service::authenticate`].
     #[inline]

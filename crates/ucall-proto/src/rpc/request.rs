@@ -30,8 +30,12 @@ const OPENING: &[u8; 27] = br#"{"jsonrpc":"2.0","method":""#;
 /// The same as Python's `json.dumps` writes it.
 const SPACED_OPENING: &[u8; 30] = br#"{"jsonrpc": "2.0", "method": ""#;
 
+const NO_OBJECT: &str = "expected a request object, or an array of them";
+/// "2.0" with all characters escaped is shorter.
+const VERSION_BYTES_MAX: usize = 32;
+
 impl<'a> Request<'a> {
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         method: Text::new(b"", false),
         params: None,
         id: None,
@@ -120,6 +124,37 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// A request of valid members, as [`Key`] numbers them, if its value is an object. The members
+    /// of its params are not noted.
+    pub(super) fn of_values(
+        is_object: bool,
+        values: [Option<&'a [u8]>; Key::KNOWN],
+        limits: &Limits,
+        members: &mut FirstMembers<'_>,
+    ) -> Self {
+        if !is_object {
+            let invalid = Some(NO_OBJECT);
+            return Request { invalid, ..Request::EMPTY };
+        }
+        let first = |text: &[u8]| text.first().copied().unwrap_or_default();
+        let mut builder = RequestBuilder::new(members);
+        let [version, method, params, id, meta] = values;
+        let version = version.filter(|text| text.len() <= VERSION_BYTES_MAX);
+        builder.set_version(version.and_then(Text::of_quoted));
+        builder.set_method(method.and_then(Text::of_quoted));
+        if let Some(params) = params {
+            builder.has_invalid_params = !matches!(first(params), b'{' | b'[');
+            builder.request.params = Some(params);
+        }
+        if let Some(id) = id {
+            builder.set_id(first(id), id, limits);
+        }
+        if let Some(meta) = meta {
+            builder.set_meta(first(meta), meta, limits);
+        }
+        Request { members: None, ..builder.finish() }
+    }
+
     /// A call whose params come without a document; `None` if they are neither an array nor an
     /// object. Empty text is no params.
     pub(crate) fn of_params(
@@ -150,7 +185,7 @@ impl<'a> Request<'a> {
         members.restart();
         if scanner.peek()? != b'{' {
             scanner.value()?;
-            let invalid = Some("expected a request object, or an array of them");
+            let invalid = Some(NO_OBJECT);
             return Ok(Request { invalid, ..Request::EMPTY });
         }
         let mut builder = RequestBuilder::new(members);
@@ -217,7 +252,7 @@ fn general_params(
 
 /// The members of a request.
 #[derive(Clone, Copy)]
-enum Key {
+pub(super) enum Key {
     Version,
     Method,
     Params,
@@ -227,6 +262,9 @@ enum Key {
 }
 
 impl Key {
+    /// The number of names that requests have a meaning for.
+    pub(super) const KNOWN: usize = Key::Other as usize;
+
     /// Steps over a key and its colon.
     #[inline(always)]
     fn read(scanner: &mut Scanner<'_>) -> Result<Self, JsonError> {
@@ -244,7 +282,7 @@ impl Key {
     }
 
     #[cold]
-    fn of_name(name: &[u8]) -> Self {
+    pub(super) fn of_name(name: &[u8]) -> Self {
         match name {
             b"jsonrpc" => Key::Version,
             b"method" => Key::Method,
@@ -281,18 +319,29 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
     }
 
     fn version(&mut self, scanner: &mut Scanner<'a>) -> Result<(), JsonError> {
-        self.has_version = match scanner.text()? {
+        let version = scanner.text()?;
+        self.set_version(version);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn set_version(&mut self, version: Option<Text<'a>>) {
+        self.has_version = match version {
             None => false,
             Some(version) => version.unescaped().as_ref() == b"2.0",
         };
-        Ok(())
     }
 
     fn method(&mut self, scanner: &mut Scanner<'a>) -> Result<(), JsonError> {
         let method = scanner.text()?;
+        self.set_method(method);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn set_method(&mut self, method: Option<Text<'a>>) {
         self.has_method = method.is_some();
         self.request.method = method.unwrap_or(self.request.method);
-        Ok(())
     }
 
     fn params(&mut self, scanner: &mut Scanner<'a>) -> Result<(), JsonError> {
@@ -309,7 +358,12 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
         let first = scanner.peek()?;
         let start = scanner.position();
         scanner.value()?;
-        let id = scanner.since(start);
+        self.set_id(first, scanner.since(start), limits);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn set_id(&mut self, first: u8, id: &'a [u8], limits: &Limits) {
         self.invalid_id = if !matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n') {
             Some("expected an id that is a string, a number or null")
         } else if id.len() > limits.id_bytes_max {
@@ -318,14 +372,18 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
             None
         };
         self.request.id = Some(id).filter(|_| self.invalid_id.is_none());
-        Ok(())
     }
 
     fn meta(&mut self, scanner: &mut Scanner<'a>, limits: &Limits) -> Result<(), JsonError> {
         let first = scanner.peek()?;
         let start = scanner.position();
         scanner.value()?;
-        let text = scanner.since(start);
+        self.set_meta(first, scanner.since(start), limits);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn set_meta(&mut self, first: u8, text: &'a [u8], limits: &Limits) {
         self.invalid_meta = if first != b'{' {
             Some("expected a _meta that is an object")
         } else if text.len() > limits.meta_bytes_max {
@@ -334,7 +392,6 @@ impl<'a, 'm, 'l> RequestBuilder<'a, 'm, 'l> {
             meta::check(text).err()
         };
         self.request.meta = Some(Meta(text)).filter(|_| self.invalid_meta.is_none());
-        Ok(())
     }
 
     /// The request, with the first reason why it is none (§4).

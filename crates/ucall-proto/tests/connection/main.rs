@@ -10,6 +10,7 @@ mod harness;
 mod http;
 mod items;
 mod limits;
+mod long;
 mod members;
 mod memory;
 mod nats;

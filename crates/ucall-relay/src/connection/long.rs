@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{Connection, Framing};
 use crate::http;
-use crate::long_call::{LongCall, LongParams, PIECE_BYTES_MAX};
+use crate::long_call::{CallText, LongCall, PIECE_BYTES_MAX};
 use crate::replies::to_one_line;
 use crate::request::{CallContext, end_call, write_meta};
 
@@ -14,12 +14,12 @@ impl Connection {
     #[cold]
     pub(super) fn write_long(
         &mut self,
-        head: &[u8],
-        params: LongParams,
+        text: &mut CallText,
         context: &CallContext,
         id: Option<u32>,
         now: Instant,
     ) -> Range<usize> {
+        let (head, params) = (&text.head, text.long.take().unwrap_or_default());
         let (mut end, out) = (Vec::new(), &mut self.output);
         let is_line = match &mut self.framing {
             Framing::Raw(_) => {

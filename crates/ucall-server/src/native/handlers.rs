@@ -183,6 +183,11 @@ impl NativeHandlers {
         self.now = now;
     }
 
+    /// See [`NativeHandler::share`].
+    pub(crate) fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
+        self.handlers.iter_mut().for_each(|handler| handler.share(document));
+    }
+
     /// Runs a call; `None` if `name` is no native procedure.
     pub(crate) fn call(
         &mut self,

@@ -23,6 +23,9 @@ struct Events {
     turns: Vec<usize>,
     outcomes: Option<Arc<NativeOutcomes>>,
     deadline: Option<Instant>,
+    /// The document that is shared, and those that had the params of a call.
+    shared: Option<Arc<Vec<u8>>>,
+    kept: Vec<Arc<Vec<u8>>>,
 }
 
 /// Echoes its params at once (`native.now`) or later (`native.later`).
@@ -51,6 +54,12 @@ impl NativeModule for TestModule {
 impl NativeHandler for TestHandler {
     fn call(&mut self, index: usize, call: NativeCall<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         let request = call.request;
+        let mut events = self.events.lock().unwrap();
+        if let (Some(document), Some(params)) = (events.shared.clone(), request.params) {
+            assert!(document.as_ptr_range().contains(&params.as_ptr()));
+            events.kept.push(document);
+        }
+        drop(events);
         if index == 0 {
             reply.result().extend_from_slice(request.params.unwrap_or(b"null"));
             return CallOutcome::Done;
@@ -67,6 +76,10 @@ impl NativeHandler for TestHandler {
                 CallOutcome::Done
             }
         }
+    }
+
+    fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
+        self.events.lock().unwrap().shared = document.cloned();
     }
 
     fn cancel(&mut self, token: Token, _: Instant) {
@@ -145,6 +158,27 @@ fn a_turn_ends_once_for_all_calls_of_all_connections() {
     harness.turn();
     assert!(text(&peers[2]).contains(r#""id":"2","error":{"code":7,"#));
     assert_eq!(running(&harness), 5);
+}
+
+#[test]
+fn calls_go_ahead_of_a_long_document_whose_memory_is_shared() {
+    let params = format!("[\"{}\"]", "x".repeat(2 << 20));
+    let request = format!(r#"{{"jsonrpc":"2.0","method":"native.later","params":{params}}}"#);
+    for input in [format!("{request}\n"), post(&request)] {
+        let (mut harness, events) = harness(None);
+        let (slow, quick) = (harness.connect(), harness.connect());
+        let mut turns = 0;
+        input.as_bytes().chunks(60_000).for_each(|chunk| slow.write(chunk));
+        while events.lock().unwrap().kept.is_empty() {
+            quick.write(call("echo", "[1]", "1").as_bytes());
+            harness.turn();
+            assert_eq!(text(&quick), reply("1", "[1]"), "in turn {turns}");
+            turns += 1;
+        }
+        // A turn receives and scans 256 KiB of it at most.
+        assert!(turns >= 8, "{turns}");
+        assert_eq!(events.lock().unwrap().kept.len(), 1);
+    }
 }
 
 #[test]

@@ -1,0 +1,142 @@
+//! Runs long documents, whose requests were found while they arrived.
+//!
+//! A call may keep the memory of its document: [`Service::share`] passes it on. Then the connection
+//! goes on with a copy of what follows the document.
+
+use std::sync::Arc;
+
+use super::calls::{RequestContext, run_outlined};
+use super::{CloseState, Environment, PlainConnection, Protocol, Step};
+use crate::Limits;
+use crate::http1::{self, Head, ReplyHeaders};
+use crate::rpc::{DocumentOutline, Service};
+
+/// What was found in a long body, and where that starts.
+#[derive(Debug)]
+pub(super) struct LongBody {
+    head_len: usize,
+    pub(super) outline: DocumentOutline,
+}
+
+impl LongBody {
+    /// Of a body that follows this head.
+    pub(super) fn after(head: &Head<'_>) -> Self {
+        Self { head_len: head.len(), outline: DocumentOutline::default() }
+    }
+}
+
+impl PlainConnection {
+    /// Runs the long document that `input` starts with, if it is complete and may run now. Returns
+    /// the input, and how many bytes of it are used.
+    #[inline(never)]
+    pub(super) fn process_long<S: Service>(
+        &mut self,
+        input: Vec<u8>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> (Vec<u8>, usize) {
+        if self.close_state != CloseState::Open || self.must_wait(environment, out) {
+            return (input, 0);
+        }
+        match &mut self.protocol {
+            Protocol::Raw(_) => self.process_long_raw(input, environment, out),
+            Protocol::Http(_) => self.process_long_http(input, environment, out),
+            _ => (input, 0),
+        }
+    }
+
+    fn process_long_raw<S: Service>(
+        &mut self,
+        input: Vec<u8>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> (Vec<u8>, usize) {
+        let Some((outline, len)) = self.take_long_raw(&input, environment.limits, out) else {
+            return (input, 0);
+        };
+        let document = Arc::new(input);
+        environment.service.share(Some(&document));
+        self.run_long_raw(&document, &outline, environment, out);
+        environment.service.share(None);
+        self.take_back(document, len)
+    }
+
+    fn process_long_http<S: Service>(
+        &mut self,
+        input: Vec<u8>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> (Vec<u8>, usize) {
+        let Some(outline) = self.take_long_http(&input, environment.limits) else {
+            return (input, 0);
+        };
+        let document = Arc::new(input);
+        environment.service.share(Some(&document));
+        let used = self.run_long_http(&document, &outline, environment, out);
+        environment.service.share(None);
+        self.take_back(document, used)
+    }
+
+    /// Returns the input after a document of which `used` bytes have run.
+    fn take_back(&mut self, document: Arc<Vec<u8>>, used: usize) -> (Vec<u8>, usize) {
+        // It counts from the start of the input.
+        self.search = None;
+        match Arc::try_unwrap(document) {
+            Ok(input) => (input, used),
+            Err(kept) => (kept.get(used..).unwrap_or_default().to_vec(), 0),
+        }
+    }
+
+    /// Takes what was found in the body of the request that `input` starts with, if it is long and
+    /// complete.
+    fn take_long_http(&mut self, input: &[u8], limits: &Limits) -> Option<Box<DocumentOutline>> {
+        let Protocol::Http(http) = &mut self.protocol else { return None };
+        let LongBody { head_len, outline } = http.long.as_deref_mut()?;
+        let request = input.get(..http.bytes_needed).unwrap_or(input);
+        outline.scan_framed(request.get(*head_len..).unwrap_or_default(), limits);
+        if input.len() < http.bytes_needed {
+            return None;
+        }
+        let LongBody { outline, .. } = *http.long.take()?;
+        outline.has_requests().then(|| Box::new(outline))
+    }
+
+    /// Runs the request with a long body that `input` starts with. Returns how many bytes it has.
+    fn run_long_http<S: Service>(
+        &mut self,
+        input: &[u8],
+        outline: &DocumentOutline,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(head) = self.read_head(input, environment, out) else { return 0 };
+        match self.handle_head(&head, input, Some(outline), environment, out) {
+            Step::Consumed(used) => used,
+            Step::Incomplete => 0,
+        }
+    }
+
+    /// Answers a complete call with a long body.
+    #[cold]
+    pub(super) fn run_long_request<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        body: &[u8],
+        outline: &DocumentOutline,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let (mut later, before) = (Vec::new(), self.requests);
+        let waits = !self.exchanges.is_empty();
+        let output = if waits { &mut later } else { out };
+        let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
+            run_outlined(body, outline, context, environment, out)
+        };
+        self.run_rpc_with(head, reply_headers, environment, output, run);
+        self.queue_if_later(later, before);
+        if reply_headers.connection == http1::ConnectionOption::Close {
+            self.discard_input();
+        }
+    }
+}
