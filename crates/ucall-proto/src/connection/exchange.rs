@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
 
 use crate::Limits;
-use crate::rpc::{CallNumber, ROUTE_ID, Reply, ReplyLimit, RpcError};
+use crate::rpc::{AROUND_RESULT_BYTES, CallNumber, ROUTE_ID, Reply, ReplyLimit, RpcError};
 
 /// One request that waits for deferred calls, or for an exchange before it.
 #[derive(Debug)]
@@ -236,7 +236,8 @@ impl<F> Exchange<F> {
         let limit = self.answer.part_limit(bytes_max);
         let part = self.answer.parts_mut().get_mut(index)?;
         let ReplyPart::Waiting { id, .. } = part else { return None };
-        let mut out = Vec::new();
+        let result_bytes = outcome.map_or(0, <[u8]>::len);
+        let mut out = Vec::with_capacity(AROUND_RESULT_BYTES + id.len() + result_bytes);
         write_outcome(&mut out, id, outcome, &limit);
         let id = mem::take(id);
         *part = ReplyPart::Written(out);

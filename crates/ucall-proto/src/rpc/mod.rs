@@ -18,7 +18,7 @@ pub(crate) use items::{ItemFormat, item_len, write_item};
 pub use meta::Meta;
 pub(crate) use outline::{DocumentOutline, LONG_BYTES_MIN};
 pub use reply::Reply;
-pub(crate) use reply::{ReplyLimit, write_error_reply};
+pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
 pub use response::{Response, ResponseBody};
 pub(crate) use route::ROUTE_ID;

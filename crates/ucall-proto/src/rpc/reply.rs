@@ -8,6 +8,8 @@ use crate::json::extend_short;
 const RESULT_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 /// What precedes the result.
 const RESULT_NAME: &[u8] = br#","result":"#;
+/// What a reply has besides its id and its result.
+pub(crate) const AROUND_RESULT_BYTES: usize = RESULT_HEAD.len() + RESULT_NAME.len() + 1;
 
 /// The reply of one call, which the handler writes.
 ///
