@@ -258,7 +258,7 @@ impl Connection {
         self.write(text, context, None, now);
     }
 
-    /// Returns where the head of `text` is in the output.
+    /// Returns where the head of `text` is in the output; the caller's is of no use any more.
     fn write(
         &mut self,
         text: &mut CallText,
@@ -280,18 +280,16 @@ impl Connection {
             end_call(out, id);
             return start..start + len;
         };
-        let mut end = Vec::new();
+        let len = text.len();
         if target.takes_meta {
-            write_meta(&mut end, context, None, now);
+            write_meta(text, context, None, now);
         }
-        end_call(&mut end, id.map(|_| http::ID));
-        target.write_head(out, text.len() + end.len(), context);
+        end_call(text, id.map(|_| http::ID));
+        target.write_head(out, text.len(), context);
         reader.begin(id.is_none());
         let start = out.len();
-        out.reserve(text.len() + end.len());
         out.extend_from_slice(text);
-        out.append(&mut end);
-        start..start + text.len()
+        start..start + len
     }
 
     /// Gives up the call of a slot, if it is there; returns why. A connection on which nothing has
