@@ -235,6 +235,6 @@ impl HeaderState {
 
 /// Whether `name` is `expected` in any case. As most clients write it is tried first.
 #[inline]
-fn is_header<const N: usize>(name: &[u8], expected: &[u8; N]) -> bool {
+pub(super) fn is_header<const N: usize>(name: &[u8], expected: &[u8; N]) -> bool {
     name == expected || name.eq_ignore_ascii_case(expected)
 }

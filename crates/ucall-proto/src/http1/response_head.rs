@@ -7,6 +7,9 @@ use std::mem::MaybeUninit;
 
 use httparse::{Header, ParserConfig, Response, Status};
 
+use super::bytes::{decimal, list};
+use super::fields::is_header;
+
 const HEADERS_MAX: usize = 100;
 
 /// A parsed head.
@@ -126,38 +129,41 @@ impl Fields {
     }
 
     fn take(&mut self, header: &Header<'_>) -> Result<(), ResponseHeadError> {
-        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
-        if is("content-length") {
-            let length = decimal(header.value).ok_or_else(|| not_http("a bad Content-Length"))?;
-            if self.content_length.is_some_and(|other| other != length) {
-                return Err(not_http("two lengths"));
+        let (name, value) = (header.name.as_bytes(), header.value);
+        match name.len() {
+            10 if is_header(name, b"Connection") => {
+                let has = |token: &[u8]| list(value).any(|part| part.eq_ignore_ascii_case(token));
+                self.close |= has(b"close");
+                self.keep_alive |= has(b"keep-alive");
             }
-            self.content_length = Some(length);
-        } else if is("transfer-encoding") {
-            if self.transfer_encoding || !header.value.eq_ignore_ascii_case(b"chunked") {
-                return Err(not_http("a transfer coding other than chunked"));
+            11 if is_header(name, b"Retry-After") => self.retry_after_s = decimal(value),
+            12 if is_header(name, b"Content-Type") => self.has_events = is_event_stream(value),
+            14 if is_header(name, b"Content-Length") => {
+                let length = decimal(value).ok_or_else(|| not_http("a bad Content-Length"))?;
+                if self.content_length.is_some_and(|other| other != length) {
+                    return Err(not_http("two lengths"));
+                }
+                self.content_length = Some(length);
             }
-            self.transfer_encoding = true;
-        } else if is("connection") {
-            let has = |token: &[u8]| {
-                header
-                    .value
-                    .split(|&byte| byte == b',')
-                    .any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
-            };
-            self.close |= has(b"close");
-            self.keep_alive |= has(b"keep-alive");
-        } else if is("content-type") {
-            let media = header.value.split(|&byte| byte == b';').next().unwrap_or_default();
-            self.has_events = media.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
-        } else if is("sec-websocket-accept") {
-            self.websocket_accept = Some(header.value.trim_ascii().to_vec());
-        } else if is("retry-after") {
-            self.retry_after_s = decimal(header.value);
-        } else if is("sec-websocket-extensions") {
-            return Err(not_http("an extension of WebSocket, which the request does not offer"));
-        } else if is("content-encoding") && !header.value.eq_ignore_ascii_case(b"identity") {
-            return Err(not_http("a compressed body, which the request does not accept"));
+            16 if is_header(name, b"Content-Encoding")
+                && !value.eq_ignore_ascii_case(b"identity") =>
+            {
+                return Err(not_http("a compressed body, which the request does not accept"));
+            }
+            17 if is_header(name, b"Transfer-Encoding") => {
+                if self.transfer_encoding || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(not_http("a transfer coding other than chunked"));
+                }
+                self.transfer_encoding = true;
+            }
+            20 if is_header(name, b"Sec-WebSocket-Accept") => {
+                self.websocket_accept = Some(value.trim_ascii().to_vec());
+            }
+            24 if is_header(name, b"Sec-WebSocket-Extensions") => {
+                let what = "an extension of WebSocket, which the request does not offer";
+                return Err(not_http(what));
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -180,15 +186,35 @@ fn value_of(headers: &[Header<'_>], name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(found.value.trim_ascii()).into_owned())
 }
 
-/// Parses a number of digits only.
-fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(text).ok()?.parse().ok()
+fn is_event_stream(content_type: &[u8]) -> bool {
+    const EVENT_STREAM: &[u8] = b"text/event-stream";
+    let Some((media, rest)) = content_type.split_at_checked(EVENT_STREAM.len()) else {
+        return false;
+    };
+    media.eq_ignore_ascii_case(EVENT_STREAM)
+        && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
 }
 
 #[cold]
 fn not_http(what: &str) -> ResponseHeadError {
     ResponseHeadError::Invalid(format!("HTTP with {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_of_events_has_their_media_type() {
+        for (value, is_stream) in [
+            ("text/event-stream", true),
+            ("Text/Event-Stream ; charset=utf-8", true),
+            ("text/event-streams", false),
+            ("text/event", false),
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\ncontent-type: {value}\r\n\r\n");
+            let head = parse_response_head(text.as_bytes(), 1000).unwrap().unwrap();
+            assert_eq!(head.has_events, is_stream, "{value}");
+        }
+    }
 }
