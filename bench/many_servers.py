@@ -53,7 +53,9 @@ from ucall.client import Client
 #: server with an io_uring only some time later.
 UCALL = """
 import sys, time, ucall.posix
-server = ucall.posix.Server(sys.argv[1], int(sys.argv[2]), max_connections=1000)
+server = ucall.posix.Server(
+    sys.argv[1], int(sys.argv[2]), limits=ucall.Limits(max_connections=1000)
+)
 
 @server(idempotent=True)
 def work():

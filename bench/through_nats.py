@@ -35,7 +35,7 @@ server = ucall.Server(port=0)
 def sum(a: int, b: int):
     return a + b
 
-server.run(broker=sys.argv[1], group="ucall")
+server.run(broker=ucall.Broker(url=sys.argv[1], group="ucall"))
 """
 MICRO = """
 import asyncio, json, sys, nats, nats.micro

@@ -11,6 +11,8 @@ import importlib
 from numpy import uint8
 from numpy.typing import NDArray
 
+import ucall
+
 BYTES_MAX = 64 << 20
 
 
@@ -30,7 +32,9 @@ def echo_array(data: NDArray[uint8]):
 
 def main() -> None:
     module = importlib.import_module(f"ucall.{options().engine}")
-    server = module.Server(port=0, max_body_bytes=BYTES_MAX, max_reply_bytes=BYTES_MAX)
+    server = module.Server(
+        port=0, limits=ucall.Limits(max_body_bytes=BYTES_MAX, max_reply_bytes=BYTES_MAX)
+    )
     server.add(echo_bytes, name="bytes")
     server.add(echo_array, name="array")
     server.on_startup(lambda: print(f"listening on {server.port}", flush=True))

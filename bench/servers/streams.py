@@ -38,7 +38,7 @@ def subscribe(ctx: ucall.Context):
 def main() -> None:
     # The load does not answer pings.
     server = importlib.import_module(f"ucall.{options().engine}").Server(
-        port=0, ping_interval_s=3600
+        port=0, timeouts=ucall.Timeouts(ping_interval_s=3600)
     )
 
     def publish():

@@ -9,6 +9,8 @@ import argparse
 import importlib
 import threading
 
+import ucall
+
 #: Objects that a garbage collection visits.
 LIVE = 300_000
 
@@ -47,9 +49,8 @@ def main() -> None:
     if chosen.beside == "thread":
         threading.Thread(target=compute, daemon=True).start()
     # `ucall.uring` does not fall back to posix, so the figures have the right name.
-    server = importlib.import_module(f"ucall.{chosen.engine}").Server(
-        port=chosen.port, ssl_certfile=chosen.ssl_certfile
-    )
+    tls = ucall.TLS(certfile=chosen.ssl_certfile) if chosen.ssl_certfile else None
+    server = importlib.import_module(f"ucall.{chosen.engine}").Server(port=chosen.port, tls=tls)
     server(sum if live is None else sum_with_garbage, name="sum")
     server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()

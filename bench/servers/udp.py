@@ -8,6 +8,8 @@ Prints `listening on PORT` once the socket is bound. SIGTERM ends it.
 import argparse
 import importlib
 
+import ucall
+
 
 def sum(a: int, b: int) -> int:
     return a + b
@@ -19,7 +21,7 @@ def main() -> None:
     parser.add_argument("--dedupe", action="store_true", help="keep replies, in up to 1 GiB")
     chosen = parser.parse_args()
     server = importlib.import_module(f"ucall.{chosen.engine}").Server(
-        port=0, udp=True, dedupe=chosen.dedupe, max_dedupe_bytes=1 << 30
+        port=0, udp=ucall.UDP(dedupe=chosen.dedupe, max_dedupe_bytes=1 << 30)
     )
     server(sum)
     server.on_startup(lambda: print(f"listening on {server.port}", flush=True))

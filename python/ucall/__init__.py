@@ -20,7 +20,7 @@ from __future__ import annotations
 from os.path import exists as _exists
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._core import END, TLS, Certificate, Connection, Context, HttpRequest
+from ucall._core import END, Certificate, Connection, Context, HttpRequest, TLSConnection
 from ucall._core import VERSION as __version__
 from ucall._response import HttpResponse
 from ucall._submodules import on_demand
@@ -32,6 +32,7 @@ from ucall.errors import (
     RPCError,
     TimeoutError,
 )
+from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts
 from ucall.server import Server
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ else:  # With `__getattr__`, type checkers would accept any name.
 __all__ = [
     "END",
     "TLS",
+    "UDP",
+    "Broker",
     "Certificate",
     "Connection",
     "ConnectionError",
@@ -69,11 +72,15 @@ __all__ = [
     "HTTPError",
     "HttpRequest",
     "HttpResponse",
+    "Limits",
     "NoChannelError",
+    "Observability",
     "Process",
     "RPCError",
     "Server",
+    "TLSConnection",
     "TimeoutError",
+    "Timeouts",
     "__version__",
 ]
 

@@ -22,7 +22,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from ucall import _checks, _process_role, _tls
+from ucall import _process_role, _tls
 from ucall._import import StartupError, import_server
 from ucall._settings import GatewaySettings, Settings
 
@@ -149,28 +149,24 @@ def _serve(settings: Settings) -> int:
     _process_role.options = settings.options
     server = import_server(settings.app)
     try:
-        broker = settings.broker_arguments()
-        server._registration(*broker.values())  # Checks them.
-        tls = _tls.tls_settings(
-            settings.ssl_certfile,
-            settings.ssl_keyfile,
-            settings.ssl_keyfile_password,
-            settings.ssl_ca_certs,
-            settings.ssl_client_auth,
-        )
+        broker = settings.registration()
+        server._registration(broker)  # Checks it.
+        given = settings.server_options()
+        tls = _tls.tls_settings(given["tls"]) if "tls" in given else None
+        log_options = given.get("observability")
         server._core.configure(
             engine=settings.engine,
             host=_process_role.listen_host(settings.host, settings.uds, settings.fd),
             port=settings.port,
             uds_mode=server._uds_mode,
             tls=tls,
-            access_log=_checks.access_log(settings.access_log, settings.access_log_sample),
+            access_log=log_options and log_options.log_format,
         )
         server._core.load_tls()
     except (ImportError, ValueError) as failure:
         raise StartupError(str(failure)) from None
     server._tls = tls or server._tls
-    server.run(**broker)
+    server.run(broker=broker)
     return 0
 
 

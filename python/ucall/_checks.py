@@ -8,29 +8,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
-    "access_log",
     "challenge",
     "json_object",
     "listed",
     "methods",
+    "options",
     "port",
     "positive",
     "seconds",
     "text",
-    "udp",
     "unbounded",
-    "xdp",
 ]
-
-
-def access_log(form: str | None, sample: float | None) -> tuple[str, float] | None:
-    """The settings of an access log, which the core checks further."""
-    sample = 1.0 if sample is None else sample
-    if form is not None:
-        return form, sample
-    if sample != 1.0:
-        raise ValueError("access_log_sample: has no effect without access_log")
-    return None
 
 
 def uds_mode(value: int) -> int:
@@ -78,26 +66,12 @@ def port(value: int, name: str = "port") -> int:
     return number
 
 
-def udp(enabled: bool, number: int | None, allows_auth: bool) -> tuple[int | None, bool] | None:
-    """The settings of UDP: its port, and whether ``auth`` may serve other machines."""
-    if number is not None:
-        return port(number, "udp_port"), allows_auth
-    if enabled:
-        return None, allows_auth
-    if allows_auth:
-        raise ValueError("udp_auth: has no effect without udp")
-    return None
-
-
-def xdp(interface: str | None, busy_poll: bool, has_udp: bool) -> tuple[str, bool] | None:
-    """The settings of AF_XDP: the interface, and whether its queues are polled."""
-    if interface is None:
-        if busy_poll:
-            raise ValueError("xdp_busy_poll: has no effect without xdp")
-        return None
-    if not has_udp:
-        raise ValueError("xdp: has no effect without udp")
-    return interface, busy_poll
+def options(**given: tuple[object, type]) -> None:
+    """Rejects options of another class, such as ``udp=True``."""
+    for name, (value, expected) in given.items():
+        if value is not None and not isinstance(value, expected):
+            example = f"{name}=ucall.{expected.__name__}(…)"
+            raise TypeError(f"{name}: expected {example}, got {type(value).__name__}")
 
 
 def challenge(auth: object) -> str:

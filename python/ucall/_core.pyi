@@ -23,7 +23,6 @@ _OnClose = TypeVar("_OnClose", bound=Callable[[], object])
 __all__ = [
     "END",
     "FEATURES",
-    "TLS",
     "VERSION",
     "Block",
     "BrokerCalls",
@@ -54,6 +53,7 @@ __all__ = [
     "Server",
     "SharedCounters",
     "Store",
+    "TLSConnection",
     "Unwritable",
     "XdpProgram",
     "bytes_view",
@@ -351,7 +351,7 @@ class Context:
     def tracestate(self) -> str | None:
         """The ``tracestate`` beside the ``traceparent``; None without."""
     @property
-    def tls(self) -> TLS | None:
+    def tls(self) -> TLSConnection | None:
         """The TLS of the connection; None without TLS."""
     @property
     def deadline(self) -> float | None:
@@ -420,7 +420,7 @@ class Connection:
         """
 
 @final
-class TLS:
+class TLSConnection:
     """The TLS of a connection: ``ctx.tls``."""
 
     @property

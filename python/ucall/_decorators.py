@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ucall._asyncio.lifespan import LifespanHooks
     from ucall._functions import Functions
     from ucall._health import ReadyChecks
+    from ucall.options import Path
     from ucall.store import Store
 
 __all__ = ["Decorators"]
@@ -290,9 +291,9 @@ class Decorators:
         to: str | Iterable[str],
         headers: Mapping[str, str] | None = None,
         meta: bool = False,
-        ssl_ca_certs: _tls.Path | None = None,
-        ssl_certfile: _tls.Path | None = None,
-        ssl_keyfile: _tls.Path | None = None,
+        ssl_ca_certs: Path | None = None,
+        ssl_certfile: Path | None = None,
+        ssl_keyfile: Path | None = None,
         ssl_keyfile_password: str | bytes | None = None,
         timeout_ms: float = 30_000,
         max_outstanding: int = 1024,

@@ -8,7 +8,6 @@ others even if the file has changed since. SIGHUP reads the file again.
 from __future__ import annotations
 
 import difflib
-import inspect
 import logging
 import os
 import sys
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 from ucall import _process_role, auth
 from ucall._import import StartupError
+from ucall.options import GROUPS, PLACES, types_of
 from ucall.server import Server
 
 __all__ = ["Configuration", "build", "read_text"]
@@ -114,8 +114,7 @@ def build(text: str, name: str) -> Server:
 
 def _build(tables: dict[str, Any]) -> Server:
     _refuse_unknown("", tables, ("server", "auth", "relay"))
-    options = _table("server", tables.get("server", {}))
-    _check_options("server", options, Server.__init__)
+    options = _server_options(_table("server", tables.get("server", {})))
     relays = tables.get("relay", [])
     if not isinstance(relays, list) or not relays:
         raise ValueError("relay: expected at least one table [[relay]]")
@@ -125,14 +124,36 @@ def _build(tables: dict[str, Any]) -> Server:
             server = Server(**options, auth=keys)
             server._core.load_tls()
         except (TypeError, ValueError) as error:
-            raise ValueError(f"server.{error}") from None
+            name = str(error).partition(":")[0]
+            group = PLACES[name][0] if name in PLACES else ""
+            raise ValueError(f"server.{group}{'.' * bool(group)}{error}") from None
     for index, relay in enumerate(relays):
         _add_relay(server, f"relay[{index}]", _table(f"relay[{index}]", relay))
     return server
 
 
+def _server_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a server, from a table with a table for each class of options."""
+    own = {name: it for name, it in options.items() if name not in GROUPS}
+    for name in own.keys() & PLACES.keys():
+        group, field = PLACES[name]
+        raise ValueError(f"server.{name}: no such key; expected server.{group}.{field}")
+    _check_options("server", own, types_of(Server.__init__))
+    for group in options.keys() - own.keys():
+        key = f"server.{group}"
+        fields = _table(key, options[group])
+        _check_options(key, fields, types_of(GROUPS[group]))
+        for missing in GROUPS[group].required() - fields.keys():
+            raise ValueError(f"{key}.{missing}: expected it")
+        try:
+            own[group] = GROUPS[group](**fields)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"server.{error}") from None
+    return own
+
+
 def _add_relay(server: Server, key: str, options: dict[str, Any]) -> None:
-    _check_options(key, options, Server.relay)
+    _check_options(key, options, types_of(Server.relay))
     for name in ("methods", "to"):
         if name not in options:
             raise ValueError(f"{key}.{name}: expected it")
@@ -185,22 +206,22 @@ _TYPES: dict[str, tuple[str, Check]] = {
     "float": ("a number", _is_number),
     "Iterable[str]": ("a list of strings", _is_list),
     "str | Iterable[str]": ("a string or a list", lambda it: isinstance(it, str) or _is_list(it)),
-    "_tls.Files": ("a file or a list", lambda it: isinstance(it, str) or _is_list(it)),
+    "Path | Iterable[Path]": ("a file or a list", lambda it: isinstance(it, str) or _is_list(it)),
     "Mapping[str, str]": (
         "a table of strings",
         lambda it: isinstance(it, Mapping) and _is_list([*it.values()]),
     ),
     "Mapping[str, Any]": ("a table", lambda it: isinstance(it, Mapping)),
 }
+#: What only a program can give, or has a table of its own.
+_NOT_IN_FILES = {"Auth", "Lifespan", "Never", *(it.__name__ for it in GROUPS.values())}
 _STRING: tuple[str, Check] = ("a string", lambda it: isinstance(it, str))
 
 
-def _check_options(key: str, options: dict[str, Any], function: Callable[..., Any]) -> None:
-    """Checks names and types against a signature, whose options have their names in the file."""
-    parameters = inspect.signature(function).parameters
-    types = {name: str(it.annotation).removesuffix(" | None") for name, it in parameters.items()}
-    known = {name: it for name, it in types.items() if it not in ("Auth", "Lifespan")}
-    _refuse_unknown(f"{key}.", options, [name for name in known if name != "self"])
+def _check_options(key: str, options: dict[str, Any], types: dict[str, str]) -> None:
+    """Checks names and types."""
+    known = {name: it for name, it in types.items() if it not in _NOT_IN_FILES}
+    _refuse_unknown(f"{key}.", options, known)
     for name, value in options.items():
         expected, is_valid = _TYPES.get(known[name], _STRING)
         if not is_valid(value):

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, ParamSpec, TypeVar
 
+from ucall.options import arguments, variable
+
 __all__ = [
     "ALL_STOP",
     "FD",
@@ -129,11 +131,11 @@ def overridable(init: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(init)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        kwargs.update(options)
         try:
-            init(*args, **kwargs)
+            init(*args, **arguments(options, kwargs))
         except ValueError as failure:
             name, _, problem = str(failure).partition(": ")
+            name = variable(name)
             if name not in options:
                 raise
             raise StartupError(f"UCALL_{name.upper()}: {problem}") from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ucall._cli.arguments import Parser
-from ucall._tls import CLIENT_AUTH, ClientAuth
+from ucall.options import CLIENT_AUTH, GROUPS, TLS, Broker, arguments, types_of
 from ucall.server import Server
 
 __all__ = ["LOG_LEVELS", "GatewaySettings", "Settings"]
@@ -38,7 +37,7 @@ class Settings:
     ssl_keyfile: list[str] | None = None
     ssl_keyfile_password: str | None = None
     ssl_ca_certs: str | None = None
-    ssl_client_auth: ClientAuth | None = None
+    ssl_client_auth: str | None = None
     broker: str | None = None
     group: str | None = None
     advertise: str | None = None
@@ -66,12 +65,30 @@ class Settings:
         warnings = _unknown_variables({*flags, *converters} - {"app"})
         return cls(**flags, options=options, warnings=warnings)
 
-    def broker_arguments(self) -> dict[str, Any]:
-        """The arguments of `Server.run` that concern the broker.
+    def server_options(self) -> dict[str, Any]:
+        """The arguments of a server that flags give in place of the program's.
+
+        Raises:
+            ValueError: They contradict each other.
+        """
+        names = [*TLS.variables(), "access_log", "access_log_sample"]
+        given = {name: it for name in names if (it := getattr(self, name)) is not None}
+        return arguments(given)
+
+    def registration(self) -> Broker | None:
+        """The broker that flags name.
 
         Raises:
             OSError: A file cannot be read.
+            ValueError: They contradict each other.
         """
+        if self.broker is None:
+            for name in ("group", "advertise"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}: has no effect without broker")
+            return None
+        if self.group is None:
+            raise ValueError("group: expected the name of the servers with these functions")
         options: dict[str, Any] = {
             "user_credentials": self.broker_creds,
             "nkeys_seed": self.broker_nkey,
@@ -82,12 +99,10 @@ class Settings:
             options["tls"] = ssl.create_default_context(cafile=self.broker_ca_certs)
             if self.broker_certfile:
                 options["tls"].load_cert_chain(self.broker_certfile, self.broker_keyfile)
-        return {
-            "broker": self.broker,
-            "group": self.group,
-            "advertise": self.advertise,
-            "broker_options": {name: it for name, it in options.items() if it is not None} or None,
-        }
+        given = {name: it for name, it in options.items() if it is not None}
+        return Broker(
+            url=self.broker, group=self.group, advertise=self.advertise, options=given or None
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +144,7 @@ def _variable(name: str) -> str:
 def _converters() -> dict[str, Callable[[str], Any]]:
     """What makes a value of each option of `Server` from text, but for functions.
 
-    They are read from its signature, so that a new option has its variable.
+    They are read from its annotations, so that a new option has its variable.
     """
     by_type: dict[str, Callable[[str], Any]] = {
         "int": _number,
@@ -138,11 +153,12 @@ def _converters() -> dict[str, Callable[[str], Any]]:
         "str": str,
         "Iterable[str]": lambda text: text.split(","),
     }
-    parameters = inspect.signature(Server.__init__).parameters.values()
-    types = {it.name: str(it.annotation).partition(" | ")[0] for it in parameters}
+    types = types_of(Server.__init__)
+    for group in GROUPS.values():
+        types |= {group.variable(name): it for name, it in types_of(group).items()}
     types = {name: "str" if it.startswith("Literal[") else it for name, it in types.items()}
     found = {name: by_type[it] for name, it in types.items() if it in by_type}
-    return found | {"uds_mode": _mode}
+    return found | {"udp": _boolean, "uds_mode": _mode}
 
 
 def _unknown_variables(names: set[str]) -> list[str]:

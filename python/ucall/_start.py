@@ -134,8 +134,9 @@ def supervise(server: Server, workers: int) -> None:
     from ucall import _supervisor
 
     core = server._core
-    if server._picks_udp_port:
-        raise ValueError("udp_port: with workers, expected a port, got 0")
+    udp = server._udp
+    if udp is not None and udp.port == 0:
+        raise ValueError("udp.port: with workers, expected a port, got 0")
     supervisor = _supervisor.Supervisor(workers, _supervisor.command())
     _take_inherited(core)
     core.bind()
@@ -143,8 +144,8 @@ def supervise(server: Server, workers: int) -> None:
     if listener is None:
         raise RuntimeError("the server runs already")
     supervisor.listen(listener, core.scheme)
-    if server._xdp is not None:
-        supervisor.attach_xdp(server._xdp, core.host, core.udp_port or core.port or 0)
+    if udp is not None and udp.xdp is not None:
+        supervisor.attach_xdp(udp.xdp, core.host, core.udp_port or core.port or 0)
     core.share_counters(supervisor.counters)
     core.share_sockets(None, supervisor.copy_senders(), None)
     status = supervisor.run()

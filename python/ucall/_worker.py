@@ -119,8 +119,8 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
         core.host, core.port or 0, core.uds_mode, core.scheme
     )
     core.configure(socket=listener)
-    if server._xdp is not None:
-        core.share_xdp(*control.xdp(server._xdp, core.host, core.udp_port or core.port or 0))
+    if server._udp is not None and server._udp.xdp is not None:
+        core.share_xdp(*control.xdp(server._udp.xdp, core.host, core.udp_port or core.port or 0))
     core.share_counters(_core.SharedCounters(counters), page or None)
     _share_sockets(core, page)
     if _process_role.heartbeat_s is not None or on_drain is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 from ucall import _checks, _core, _process_role, _start, _threads, _tls
 from ucall._asyncio.lifespan import Lifespan, LifespanHooks
@@ -14,6 +14,7 @@ from ucall._asyncio.run import run_server
 from ucall._decorators import Decorators
 from ucall._functions import Functions
 from ucall._health import ReadyChecks
+from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts, moved, types_of
 
 if TYPE_CHECKING:
     from ucall._core import Context
@@ -68,87 +69,20 @@ class Server(Decorators):
         auth: Called with the `ucall.Context` of each HTTP request, upgrade to WebSocket and raw TCP
             connection. Returns the `Context.user`; `None`, `False` and `PermissionError` refuse
             with 401 or -32004. See docs/security.md.
-        max_connections: Open connections. Past it, a new one replaces a quiet one, idle ones first.
-        max_connections_per_peer: The same of one address, or of 64 bits of IPv6. Past it, closed.
-        max_head_bytes: Request line and headers. Past it, 431.
-        max_headers: Headers of one request. Past it, 431.
-        max_body_bytes: Body of a request, a raw document, or a WebSocket message. Past it, 413.
-        max_frame_bytes: Payload of a WebSocket frame. Past it, code 1009.
-        max_message_frames: Frames of a WebSocket message. Past it, code 1009.
-        max_unanswered_pings: Pings to a silent WebSocket client. Past it, code 1008.
-        max_chunk_overhead_bytes: Chunk extensions and trailers of one body. Past it, 400.
-        max_nesting: Nested lists and dicts, at most 1,024. Past it, -32700.
-        max_batch_calls: Calls in one batch. Past it, -32600.
-        max_reply_bytes: A reply, of a batch as a whole. Past it, -32603.
-        max_id_bytes: Text of an id. Past it, -32600.
-        max_meta_bytes: Text of a request's ``_meta``. Past it, -32600.
-        max_stream_bytes: Items of streams that wait for a slow client. Past it, the generator
-            pauses, or what its ``overflow`` says.
-        max_image_pixels: Width times height of a received image. Past it, -32602.
-        max_held_image_pixels: The same of all received images that still exist. Past it, -32003.
-        max_pipeline: Waiting requests of one connection. Past it, reading pauses.
-        max_connection_calls: Calls and streams of one connection that run. Past it, others wait.
-        max_output_bytes: Waiting replies of one connection. Past it, reading pauses.
-        max_held_bytes: Incomplete requests, params of deferred calls and waiting replies of a
-            worker. Past it, reading pauses; new requests get 503, or -32003.
-        max_discarded_bytes: Input that is dropped after the last reply. Past it, closed.
-        head_timeout_s: Seconds between a head's first and last byte. Past it, 408.
-        body_timeout_s: Seconds without a byte of a body; in all, 1 more per KiB. Past it, 408.
-        idle_timeout_s: Seconds that a connection is kept without a request.
-        ping_interval_s: Seconds without a byte of a WebSocket client, after which it is pinged.
-        send_timeout_s: Seconds in which a peer accepts no byte of a reply. Past it, closed.
-        discard_timeout_s: Seconds in which input is dropped. Past it, closed.
         threads: Runs every plain function in one of this many threads.
         timeout_ms: Time for each call, from its receipt. Past it, -32001.
         lifespan: An async context manager, called with the server: entered before it accepts
             connections, exited after the last one is closed.
-        max_subscriptions: Topics that one connection subscribes to. Past it, -32003.
-        max_topic_bytes: Name of a topic. Past it, -32602.
-        max_waiting_messages: Messages that wait for a slow client. Past it, its topic with the most
-            of them loses one, or what its ``overflow`` says.
-        max_waiting_message_bytes: The same in bytes. One message more may wait, however long.
-        max_running_calls: Concurrent calls of async functions and in threads, processes and
-            batches. Past it, -32003. The last eighth is for connections with few calls.
-        max_threads: Threads for blocking functions. Past it, calls wait.
-        drain_timeout_s: Seconds that running calls get when the server stops. Past it, -32007.
-        shutdown_delay_s: Seconds between a stop and the closing of the listener, while calls are
-            served and ``/readyz`` answers 503, so that load balancers send no more.
-        ready_timeout_s: Seconds for all checks of `ready` together. Past it, ``/readyz`` is 503.
-        ssl_certfile: Certificate chains in PEM, one file each. All connections, HTTP and raw TCP,
-            are then under TLS. A client gets the certificate for the name that it asks for, else
-            the first. Files are read again when they change.
-        ssl_keyfile: The private key, or one for each chain; by default in the chain's file.
-        ssl_keyfile_password: The password of encrypted keys.
-        ssl_ca_certs: Authorities that sign the clients' certificates, in PEM.
-        ssl_client_auth: ``"none"``, ``"optional"`` or ``"required"``, the default with
-            ``ssl_ca_certs``. ``ctx.tls.client_certificate`` is the client's certificate.
-        handshake_timeout_s: Seconds for the TLS handshake. Past it, closed.
-        slow_call_s: Seconds after which a function that blocks all other calls is logged.
-        metrics: Measures calls, and serves ``GET /metrics`` for Prometheus, which asks ``auth``.
-            See docs/observability.md.
+        limits: What a client may use: `ucall.Limits`.
+        timeouts: How long the server waits: `ucall.Timeouts`.
+        tls: Serves under TLS: `ucall.TLS`.
+        udp: Answers calls in UDP datagrams, too, on the same port: `ucall.UDP`.
+        observability: Metrics, access log and traces: `ucall.Observability`.
         title: The name of the program, for its description.
         version: Of the program.
         description: What the program does.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
-        access_log: Writes a line for each call to the output: ``"text"`` or ``"json"``.
-        access_log_sample: The share of calls that have a line, from 0 to 1.
-        trace: Makes an OpenTelemetry span for each call. See docs/observability.md.
-        udp: Answers calls in UDP datagrams, too, on the same port: see docs/udp.md. Not with TLS.
-        udp_port: Another port for them; 0 picks a free one: see the attribute ``udp_port``.
-        udp_auth: Lets ``auth`` serve datagrams from other machines, whose addresses may be forged.
-        xdp: A network interface, such as ``"eth0"``, whose datagrams are received over AF_XDP: see
-            docs/xdp.md. Needs capabilities, and a queue for each worker process. Or ``unix:`` and
-            the path of the socket of ``ucall-xdp-setup``, for a server without capabilities.
-        xdp_busy_poll: Polls the queues while datagrams arrive, and delays other work by up to 1 ms.
-        dedupe: Answers a datagram that is sent again by its reply, and runs its calls once.
-        max_datagram_bytes: A reply in a datagram. Past it, an error that says to use TCP.
-        max_dedupe_bytes: Memory of a worker for such replies. Past it, -32003.
-        dedupe_s: Seconds that a reply is kept after the last copy of its request, at least 5.
-        max_source_calls: Concurrent deferred calls of one address over UDP. Past it, its datagrams
-            are dropped, and get -32006 without a cookie.
-        max_source_calls_per_s: Calls a second of one address over UDP. Past it, the same. No limit
-            by default, because many clients may share an address.
 
     To make a server binds nothing and reads no file, so that any program may import its module.
 
@@ -175,84 +109,45 @@ class Server(Decorators):
         allow_origins: Iterable[str] = (),
         trusted_proxies: Iterable[str] = (),
         auth: Auth | None = None,
-        max_connections: int = 16_384,
-        max_connections_per_peer: int | None = None,
-        max_head_bytes: int = 16_384,
-        max_headers: int = 100,
-        max_body_bytes: int = 16_777_216,
-        max_frame_bytes: int = 16_777_216,
-        max_message_frames: int = 1_024,
-        max_unanswered_pings: int = 2,
-        max_chunk_overhead_bytes: int = 16_384,
-        max_nesting: int = 128,
-        max_batch_calls: int = 1_000,
-        max_reply_bytes: int = 67_108_864,
-        max_id_bytes: int = 1_024,
-        max_meta_bytes: int = 4_096,
-        max_stream_bytes: int = 65_536,
-        max_image_pixels: int = 67_108_864,
-        max_held_image_pixels: int = 268_435_456,
-        max_pipeline: int = 128,
-        max_connection_calls: int = 128,
-        max_output_bytes: int = 1_048_576,
-        max_held_bytes: int = 1_073_741_824,
-        max_discarded_bytes: int = 262_144,
-        head_timeout_s: float = 10.0,
-        body_timeout_s: float = 30.0,
-        idle_timeout_s: float = 75.0,
-        ping_interval_s: float = 20.0,
-        send_timeout_s: float = 30.0,
-        discard_timeout_s: float = 1.0,
         threads: int | None = None,
         timeout_ms: float | None = None,
         lifespan: Lifespan | None = None,
-        max_subscriptions: int = 1_024,
-        max_topic_bytes: int = 256,
-        max_waiting_messages: int = 1_024,
-        max_waiting_message_bytes: int = 1_048_576,
-        max_running_calls: int = 10_000,
-        max_threads: int = 128,
-        drain_timeout_s: float = 10.0,
-        shutdown_delay_s: float = 0.0,
-        ready_timeout_s: float = 1.0,
-        slow_call_s: float = 0.1,
-        ssl_certfile: _tls.Files = None,
-        ssl_keyfile: _tls.Files = None,
-        ssl_keyfile_password: str | bytes | None = None,
-        ssl_ca_certs: str | os.PathLike[str] | None = None,
-        ssl_client_auth: _tls.ClientAuth | None = None,
-        handshake_timeout_s: float = 10.0,
-        metrics: bool = False,
+        limits: Limits | None = None,
+        timeouts: Timeouts | None = None,
+        tls: TLS | None = None,
+        udp: UDP | None = None,
+        observability: Observability | None = None,
         title: str = "ucall",
         version: str = "0.1.0",
         description: str = "",
         describe: bool = True,
-        access_log: Literal["text", "json"] | None = None,
-        access_log_sample: float = 1.0,
-        trace: bool = False,
-        udp: bool = False,
-        udp_port: int | None = None,
-        udp_auth: bool = False,
-        xdp: str | None = None,
-        xdp_busy_poll: bool = False,
-        dedupe: bool = True,
-        max_datagram_bytes: int = 1_232,
-        max_dedupe_bytes: int = 67_108_864,
-        dedupe_s: float = 10.0,
-        max_source_calls: int = 64,
-        max_source_calls_per_s: int | None = None,
+        **others: Never,
     ) -> None:
-        given = locals()
-        if trace:
+        if others:
+            raise moved(others, types_of(Server.__init__))
+        _checks.options(
+            limits=(limits, Limits),
+            timeouts=(timeouts, Timeouts),
+            tls=(tls, TLS),
+            udp=(udp, UDP),
+            observability=(observability, Observability),
+        )
+        limits, timeouts = limits or Limits(), timeouts or Timeouts()
+        observability = observability or Observability()
+        if observability.trace:
             from ucall._tracing.server import CallSpans
+        given = vars(limits) | vars(timeouts) | vars(observability) | vars(udp or UDP())
         # An option that is a limit has the same name in the core.
-        limits: dict[str, float] = {name: given[name] for name in _core.Server.default_limits()}
+        core_limits: dict[str, float] = {
+            name: given[name] for name in _core.Server.default_limits()
+        }
         threads = _process_role.threads if threads is None else threads
         if threads is not None:
-            limits["max_threads"] = threads
-        self._tls = _tls.tls_settings(
-            ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, ssl_client_auth
-        )
+            core_limits["max_threads"] = threads
+        self._tls = None if tls is None else _tls.tls_settings(tls)
+        peer_max = _checks.limit("max_connections_per_peer", limits.max_connections_per_peer)
+        rate_max = None if udp is None else udp.max_source_calls_per_s
+        rate_max = _checks.limit("max_source_calls_per_s", rate_max)
         self._core = _core.Server(
             self._ENGINE,
             _process_role.listen_host(host, uds, fd),
@@ -265,36 +160,35 @@ class Server(Decorators):
             auth=auth,
             challenge=None if auth is None else _checks.challenge(auth),
             timeout_ms=timeout_ms,
-            limits=limits,
+            limits=core_limits,
             tls=self._tls,
-            metrics=metrics,
-            access_log=_checks.access_log(access_log, access_log_sample),
-            udp=(settings := _checks.udp(udp, udp_port, udp_auth)),
-            xdp=_checks.xdp(xdp, xdp_busy_poll, settings is not None),
-            dedupe=dedupe,
-            source_rate_max=_checks.limit("max_source_calls_per_s", max_source_calls_per_s),
-            peer_connections_max=_checks.limit(
-                "max_connections_per_peer", max_connections_per_peer
-            ),
+            metrics=observability.metrics,
+            access_log=observability.log_format,
+            udp=None if udp is None else (udp.port, udp.auth),
+            xdp=None if udp is None or udp.xdp is None else (udp.xdp, udp.xdp_busy_poll),
+            dedupe=udp is None or udp.dedupe,
+            source_rate_max=rate_max,
+            peer_connections_max=peer_max,
             cookie_secret=_process_role.tickets,
         )
         self._uds_mode = uds_mode
         #: What the port of `start` would have no effect beside.
         self._without_port = "fd" if fd is not None else "uds" if uds is not None else None
-        self._picks_udp_port = udp_port == 0
-        self._xdp = xdp
+        self._udp = udp
         self._lifespan = LifespanHooks(lifespan)
-        self._ready = ReadyChecks(self._core, _checks.seconds("ready_timeout_s", ready_timeout_s))
+        self._ready = ReadyChecks(
+            self._core, _checks.seconds("ready_timeout_s", timeouts.ready_timeout_s)
+        )
         self._functions = Functions(
             self._core,
             (
-                _checks.positive("max_image_pixels", max_image_pixels),
-                _checks.positive("max_held_image_pixels", max_held_image_pixels),
+                _checks.positive("max_image_pixels", limits.max_image_pixels),
+                _checks.positive("max_held_image_pixels", limits.max_held_image_pixels),
             ),
             threads is not None,
             timeout_ms,
-            CallSpans(self) if trace else None,
-            max_body_bytes,
+            CallSpans(self) if observability.trace else None,
+            limits.max_body_bytes,
         )
         self.title = _checks.text("title", title)
         self.version = _checks.text("version", version)
@@ -335,10 +229,7 @@ class Server(Decorators):
         max_seconds: float = -1,
         *,
         workers: int | None = None,
-        broker: str | None = None,
-        group: str | None = None,
-        advertise: str | None = None,
-        broker_options: Mapping[str, Any] | None = None,
+        broker: Broker | None = None,
     ) -> None:
         """Binds the address, and serves on this thread until `stop`, Ctrl-C or SIGTERM, or up to a
         bound.
@@ -354,12 +245,8 @@ class Server(Decorators):
             max_seconds: Negative: no bound.
             workers: Serves from this many processes, without bounds, and restarts them when they
                 die. Each one runs this program again, up to this call, and ends at its next run.
-            broker: ``"nats://a:4222,nats://b:4222"`` registers the server with NATS, through which
-                clients find and call it: see docs/scale.md. Needs nats-py.
-            group: The name of the servers with these functions.
-            advertise: ``host`` or ``host:port`` for direct calls; empty for none. By default that
-                of the server.
-            broker_options: Options of nats-py's ``connect``, such as ``user_credentials``.
+            broker: Registers the server with NATS, through which clients find and call it:
+                `ucall.Broker`.
 
         After a bound, connections stay open for the next run on this thread, or until `stop`.
 
@@ -377,7 +264,7 @@ class Server(Decorators):
         _start.check_no_running_loop()
         if workers is not None or _process_role.is_worker():
             _checks.unbounded(max_cycles, max_seconds)
-        registration = self._registration(broker, group, advertise, broker_options)
+        registration = self._registration(broker)
         if _process_role.is_worker():
             from ucall import _worker
 
@@ -394,10 +281,7 @@ class Server(Decorators):
         self,
         *,
         port: int | None = None,
-        broker: str | None = None,
-        group: str | None = None,
-        advertise: str | None = None,
-        broker_options: Mapping[str, Any] | None = None,
+        broker: Broker | None = None,
     ) -> None:
         """Binds the address, and serves on a new thread until `stop` or the end of the program.
 
@@ -408,10 +292,7 @@ class Server(Decorators):
         Args:
             port: From now on in place of the server's own; 0 picks a free one, for tests. Not with
                 ``fd`` or ``uds``.
-            broker: This and the others as for `run`.
-            group: The name of the servers with these functions.
-            advertise: ``host`` or ``host:port`` for direct calls; empty for none.
-            broker_options: Options of nats-py's ``connect``.
+            broker: As for `run`.
 
         Raises:
             RuntimeError: The server is running, or a bounded run on this thread is not stopped.
@@ -421,7 +302,7 @@ class Server(Decorators):
         if _start.is_left_to_program("start"):
             return
         _threads.check_not_suspended(self)
-        registration = self._registration(broker, group, advertise, broker_options)
+        registration = self._registration(broker)
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 raise RuntimeError("the server runs already")
@@ -437,10 +318,7 @@ class Server(Decorators):
     async def serve(
         self,
         *,
-        broker: str | None = None,
-        group: str | None = None,
-        advertise: str | None = None,
-        broker_options: Mapping[str, Any] | None = None,
+        broker: Broker | None = None,
     ) -> None:
         """Serves within the running event loop, asyncio's or uvloop's, until `stop`.
 
@@ -457,7 +335,7 @@ class Server(Decorators):
         from ucall._asyncio import embedded
 
         _threads.check_not_suspended(self)
-        registration = self._registration(broker, group, advertise, broker_options)
+        registration = self._registration(broker)
         self._set_on_drain(registration)
         self._idle.clear()
         try:
@@ -565,21 +443,11 @@ class Server(Decorators):
     def _set_on_drain(self, registration: Registration | None) -> None:
         self._core.set_callbacks(registration.deregister if registration else None, None, None)
 
-    def _registration(
-        self,
-        broker: str | None,
-        group: str | None,
-        advertise: str | None,
-        options: Mapping[str, Any] | None,
-    ) -> Registration | None:
+    def _registration(self, broker: Broker | None) -> Registration | None:
         """The registration with a broker."""
         if broker is None:
-            given = {"group": group, "advertise": advertise, "broker_options": options}
-            for name in (name for name, value in given.items() if value is not None):
-                raise ValueError(f"{name}: has no effect without broker")
             return None
-        if group is None:
-            raise ValueError("group: expected the name of the servers with these functions")
+        _checks.options(broker=(broker, Broker))
         from ucall._nats.registration import Registration
 
-        return Registration(self, broker, group, advertise, options)
+        return Registration(self, broker.url, broker.group, broker.advertise, broker.options)

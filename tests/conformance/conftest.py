@@ -26,7 +26,9 @@ def _each(values: list[Any]) -> Iterator[Any]:
 
 
 def _serving(engine: str, **options: Any) -> Iterator[int]:
-    server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
+    server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(
+        port=0, **ucall.options.arguments(options)
+    )
     server.add(_echo, name="echo")
     server.add(_each, name="each")
     server.start()

@@ -57,7 +57,8 @@ def add_functions(server: ucall.Server) -> None:
 def main(place: str, engine: str, upstream: str = "") -> None:
     kind = importlib.import_module(f"ucall.{engine}").Server
     if place == "relay":
-        server = kind(port=0, max_connections=CONNECTIONS_MAX, max_reply_bytes=REPLY_BYTES_MAX)
+        limits = ucall.Limits(max_connections=CONNECTIONS_MAX, max_reply_bytes=REPLY_BYTES_MAX)
+        server = kind(port=0, limits=limits)
         server.relay("*", to=[f"tcp://127.0.0.1:{upstream}"])
     else:
         # A relay has a connection to its upstream for each stream.

@@ -80,7 +80,9 @@ def serve(engine: str) -> Iterator[Serve]:
     started = []
 
     def start(**options: Any) -> ucall.Server:
-        server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
+        server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(
+            port=0, **ucall.options.arguments(options)
+        )
         served.add_to(server)
         server.start()
         started.append(server)

@@ -38,7 +38,9 @@ def serve() -> Iterator[Callable[..., ucall.Server]]:
     with contextlib.ExitStack() as stack:
 
         def start(**options: Any) -> ucall.Server:
-            server = ucall.Server(port=0, title="Sample", version="1.2.3", **options)
+            server = ucall.Server(
+                port=0, title="Sample", version="1.2.3", **ucall.options.arguments(options)
+            )
             explored.add_to(server)
             return stack.enter_context(server)
 

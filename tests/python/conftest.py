@@ -22,6 +22,7 @@ from serving import NO_URING, Serve, run_on_thread
 
 import ucall
 from harness import Wire
+from ucall.options import arguments
 
 # Fixtures of other modules.
 __all__ = ["new_client"]
@@ -82,7 +83,8 @@ def hosted(request: pytest.FixtureRequest, serve: Serve, engine: str) -> Iterato
             runner.run(server.serve())
 
     def start(*functions: Callable[..., Any], **options: Any) -> ucall.Server:
-        server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
+        kind = importlib.import_module(f"ucall.{engine}").Server
+        server: ucall.Server = kind(port=0, **arguments(options))
         for function in functions:
             server.add(function)
         running.append((server, run_on_thread(server, functools.partial(run, server))))
@@ -119,7 +121,7 @@ def _serving(kind: type[ucall.Server]) -> Iterator[Serve]:
     servers: list[ucall.Server] = []
 
     def serve(*functions: Callable[..., Any], **options: Any) -> ucall.Server:
-        server = kind(port=0, **options)
+        server = kind(port=0, **arguments(options))
         servers.append(server)
         for function in functions:
             server.add(function)

@@ -29,7 +29,9 @@ SOURCE = """
 import asyncio, json, os, sys, ucall.posix
 log = os.open(sys.argv[2], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 # The kernel closes the sockets of a killed process with an io_uring only some time after its end.
-server = ucall.posix.Server(port=int(sys.argv[1]), **json.loads(sys.argv[3]))
+server = ucall.posix.Server(
+    port=int(sys.argv[1]), **ucall.options.arguments(json.loads(sys.argv[3]))
+)
 
 @server
 async def once(number: int):

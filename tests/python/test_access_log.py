@@ -30,7 +30,7 @@ workers = options.pop("workers", None)
 port = options.pop("port", 0)
 auth = {"auth": lambda ctx: "ada"} if options.pop("auth", False) else {}
 store = options.pop("store", None)
-server = ucall.Server(port=port, **auth, **options)
+server = ucall.Server(port=port, **auth, **ucall.options.arguments(options))
 if store is not None:
     server.store("kv", store)
 
@@ -341,7 +341,7 @@ def test_the_command_line_sets_the_log(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ucall.Server(port=0, **options)
+        ucall.Server(port=0, **ucall.options.arguments(options))
 
 
 def test_without_a_log_nothing_is_written(tmp_path: Path) -> None:

@@ -511,13 +511,14 @@ def test_asyncio_is_imported_only_when_needed() -> None:
 
 
 GUEST = """
-import asyncio, importlib, sys
+import asyncio, importlib, sys, ucall
 if sys.argv[2] == "uvloop":
     import uvloop
     run = uvloop.run
 else:
     run = asyncio.run
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, slow_call_s=60)
+kind = importlib.import_module("ucall." + sys.argv[1]).Server
+server = kind(port=0, observability=ucall.Observability(slow_call_s=60))
 @server
 async def pause(seconds: float):
     await asyncio.sleep(seconds)

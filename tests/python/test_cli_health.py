@@ -72,7 +72,9 @@ def test_it_speaks_over_unix_sockets_and_tls(
         for scheme in ("unix", "http+unix", "tcp+unix"):
             assert health(f"{scheme}://{path}", "--ready") == (0, "ready\n", "")
     files = authority.sign("localhost")
-    with ucall.Server(port=0, ssl_certfile=files.certificate, ssl_keyfile=files.key) as server:
+    with ucall.Server(
+        port=0, tls=ucall.TLS(certfile=files.certificate, keyfile=files.key)
+    ) as server:
         for scheme in ("https", "tcps"):
             url = f"{scheme}://localhost:{server.port}"
             assert health(url, "--cacert", str(authority.path)) == (0, "ok\n", "")

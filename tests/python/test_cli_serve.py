@@ -20,6 +20,7 @@ from serving import NO_URING
 import ucall
 from harness import Wire, program, request
 from ucall._settings import GatewaySettings, Settings
+from ucall.options import GROUPS, PLACES
 
 APP = """
 import threading, ucall
@@ -229,7 +230,7 @@ def _run(folder: Path, source: str, *arguments: str, **environment: str) -> str:
 
 ENDING = """
 import logging, ucall
-%s = ucall.Server(port=0, max_nesting=7, title="mine")
+%s = ucall.Server(port=0, title="mine", limits=ucall.Limits(max_nesting=7))
 {}.on_startup({}.stop)
 """
 
@@ -273,7 +274,8 @@ def test_a_gateway_warns_of_variables_that_it_does_not_read(
 def test_every_option_of_a_server_has_a_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = set(inspect.signature(ucall.Server).parameters)
+    own = set(inspect.signature(ucall.Server).parameters)
+    options = (own - {*GROUPS, "others"}) | {*PLACES, "udp"}
     values = {"host": "::1", "engine": "posix", "uds_mode": "660", "allowed_hosts": "a,b"}
     values |= {"ssl_client_auth": "none", "debug": "yes", "describe": "no", "title": "a title"}
     values |= {"access_log": "text"}
@@ -303,7 +305,7 @@ def test_every_option_of_a_server_has_a_variable(
 def test_variables_override_the_options_of_a_server(tmp_path: Path) -> None:
     source = """
 import sys, ucall
-inner = ucall.Server(port=0, max_batch_calls=5)
+inner = ucall.Server(port=0, limits=ucall.Limits(max_batch_calls=5))
 @inner
 def nothing(): pass
 """
@@ -347,3 +349,19 @@ def test_a_program_that_configures_logging_gets_all_records_once(tmp_path: Path)
     log = _run(tmp_path, _ending("server", configured), "ending", "--log-level", "debug")
     assert "mine: own\n" in log and "mine: important\n" in log
     assert log.count("own") == 1 and "too much" not in log
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--group", "models"], "group: has no effect without broker"),
+        (["--advertise", "a"], "advertise: has no effect without broker"),
+        (["--broker", "nats://a"], "group: expected the name of the servers"),
+        (["--ssl-keyfile", "a"], "ssl_certfile: expected a certificate"),
+    ],
+)
+def test_flags_that_need_another(flags: list[str], problem: str) -> None:
+    settings = Settings.read(["a:b", *flags])
+    with pytest.raises(ValueError, match=problem):
+        settings.registration()
+        settings.server_options()

@@ -250,7 +250,9 @@ def test_the_timeout_of_a_client_is_a_deadline(serve: Serve) -> None:
 
 
 def test_idle_connections_are_closed_within_an_existing_loop(engine: str) -> None:
-    server = importlib.import_module(f"ucall.{engine}").Server(port=0, idle_timeout_s=0.05)
+    server = importlib.import_module(f"ucall.{engine}").Server(
+        port=0, timeouts=ucall.Timeouts(idle_timeout_s=0.05)
+    )
 
     async def main() -> None:
         serving = asyncio.create_task(server.serve())

@@ -17,7 +17,7 @@ from proxies import nginx
 from serving import Serve
 
 from harness import HOST, eventually, free_port, request
-from ucall import _core
+from ucall import Broker, _core
 from ucall._nats.subjects import parse_brokers
 from ucall._settings import Settings
 
@@ -143,9 +143,8 @@ def test_a_pod_registers_with_nats_by_its_address(monkeypatch: pytest.MonkeyPatc
     for name, value in re.findall(r'name: (UCALL_\w+), value: "?([^"}]+)', patch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("UCALL_ADVERTISE", "10.1.2.3")
-    found = Settings.read(["app:server"]).broker_arguments()
-    assert found["broker"] == "nats://nats:4222" and found["group"] == "models"
-    assert found["advertise"] == "10.1.2.3"
+    found = Settings.read(["app:server"]).registration()
+    assert found == Broker(url="nats://nats:4222", group="models", advertise="10.1.2.3")
 
 
 def test_the_group_of_the_systemd_drop_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

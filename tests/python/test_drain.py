@@ -26,7 +26,8 @@ from harness import (
 SOURCE = """
 import asyncio, importlib, sys, threading, time, ucall
 options = {"drain_timeout_s": float(sys.argv[2]) if len(sys.argv) > 2 else 3000}
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, slow_call_s=60, **options)
+options = ucall.options.arguments({"slow_call_s": 60} | options)
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, **options)
 
 @server
 async def pause(seconds: float):

@@ -27,11 +27,13 @@ from harness import Wire, eventually, http, let_rest, program, request
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prlimit and strace are Linux's")
 
 SERVED = """
-import importlib, json, resource, sys
+import importlib, json, resource, sys, ucall
 engine, descriptors, options = sys.argv[1:]
 if descriptors != "0":
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors),) * 2)
-server = importlib.import_module(f"ucall.{engine}").Server(port=0, **json.loads(options))
+server = importlib.import_module(f"ucall.{engine}").Server(
+    port=0, **ucall.options.arguments(json.loads(options))
+)
 
 @server
 def add(a: int, b: int) -> int:

@@ -250,7 +250,7 @@ class _Grower:
 LOADED = """
 import asyncio, os, sys, threading, time, ucall, ucall.posix, ucall.uring
 engine, how = sys.argv[1:3]
-server = getattr(ucall, engine).Server(port=0, slow_call_s=60)
+server = getattr(ucall, engine).Server(port=0, observability=ucall.Observability(slow_call_s=60))
 
 @server
 def plain(a: list) -> list: return a

@@ -26,7 +26,9 @@ def auth(ctx):
     return forked() and "somebody" if how == "auth" else "anybody"
 
 options = {"slow_call_s": 60, "drain_timeout_s": 3000}
-server = engine.Server(port=0, auth=auth if how == "auth" else None, **options)
+server = engine.Server(
+    port=0, auth=auth if how == "auth" else None, **ucall.options.arguments(options)
+)
 
 @server(name="def")
 def plain(value):

@@ -161,7 +161,7 @@ def test_concurrent_requests_share_one_run_of_the_checks(
 
 def test_the_time_of_checks_is_above_0() -> None:
     with pytest.raises(ValueError, match="ready_timeout_s: expected a number of seconds above 0"):
-        ucall.Server(port=0, ready_timeout_s=0)
+        ucall.Server(port=0, timeouts=ucall.Timeouts(ready_timeout_s=0))
 
 
 def test_a_route_of_the_program_replaces_a_health_check(serve: Serve) -> None:
@@ -184,7 +184,10 @@ def test_a_route_of_the_program_replaces_a_health_check(serve: Serve) -> None:
 SOURCE = """
 import importlib, sys, threading, ucall
 Server = importlib.import_module("ucall." + sys.argv[1]).Server
-server = Server(port=0, drain_timeout_s=3000, shutdown_delay_s=float(sys.argv[2]))
+server = Server(
+    port=0,
+    timeouts=ucall.Timeouts(drain_timeout_s=3000, shutdown_delay_s=float(sys.argv[2])),
+)
 released = threading.Event()
 
 @server(threads=True)
@@ -260,7 +263,7 @@ def _interrupt(process: Any) -> bool:
 def test_cancelled_calls_are_counted_at_the_end_of_a_drain(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = ucall.Server(port=0, drain_timeout_s=0.05)
+    server = ucall.Server(port=0, timeouts=ucall.Timeouts(drain_timeout_s=0.05))
 
     @server
     async def hold() -> None:
@@ -280,7 +283,7 @@ def test_cancelled_calls_are_counted_at_the_end_of_a_drain(
 @pytest.mark.parametrize("delay_s", [-1, float("nan"), "1"])
 def test_a_delay_is_a_number_of_seconds(delay_s: Any) -> None:
     with pytest.raises(ValueError, match="shutdown_delay_s: expected a number of seconds from 0"):
-        ucall.Server(port=0, shutdown_delay_s=delay_s)
+        ucall.Server(port=0, timeouts=ucall.Timeouts(shutdown_delay_s=delay_s))
 
 
 def test_a_stopped_server_is_ready_again_when_it_starts(serve: Serve) -> None:
@@ -292,7 +295,7 @@ def test_a_stopped_server_is_ready_again_when_it_starts(serve: Serve) -> None:
 
 READY_APP = """
 import ucall
-server = ucall.Server(port=0, shutdown_delay_s=3000)
+server = ucall.Server(port=0, timeouts=ucall.Timeouts(shutdown_delay_s=3000))
 @server.ready
 def check():
     open("checked", "a").close()

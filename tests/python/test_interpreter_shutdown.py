@@ -13,7 +13,7 @@ from harness import Wire, let_read, program, request, send_line
 
 #: Makes finalisation slow, as in a large program, and lets other threads run during it.
 LINGERING = """
-import importlib, os, sys, threading, time
+import importlib, os, sys, threading, time, ucall
 engine = importlib.import_module("ucall." + sys.argv[1])
 
 class Lingering:
@@ -24,7 +24,9 @@ class Lingering:
 threading.lingering = Lingering()
 """
 STUCK = """
-server = engine.Server(port=0, drain_timeout_s=0.05, max_threads=32)
+server = engine.Server(
+    port=0, limits=ucall.Limits(max_threads=32), timeouts=ucall.Timeouts(drain_timeout_s=0.05)
+)
 
 @server(threads=True)
 def block(seconds: float):
@@ -69,7 +71,7 @@ DAEMON = """
 import asyncio, logging
 logging.getLogger("ucall").setLevel("ERROR")
 importlib.import_module("ucall.server")._STOP_TIMEOUT_S = 0.05
-server = engine.Server(port=0, drain_timeout_s=3000)
+server = engine.Server(port=0, timeouts=ucall.Timeouts(drain_timeout_s=3000))
 
 @server
 def block(seconds: float):
@@ -98,7 +100,11 @@ def test_a_server_in_a_daemon_thread_stops(engine: str, method: str) -> None:
 
 
 BACKGROUND = """
-server = engine.Server(port=0, slow_call_s=60, drain_timeout_s=3000)
+server = engine.Server(
+    port=0,
+    timeouts=ucall.Timeouts(drain_timeout_s=3000),
+    observability=ucall.Observability(slow_call_s=60),
+)
 
 @server(threads=True)
 def block(seconds: float):

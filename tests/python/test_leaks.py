@@ -40,7 +40,9 @@ import asyncio, ctypes, gc, logging, os, sys, threading
 import numpy, ucall, ucall.posix, ucall.uring
 from dataclasses import dataclass
 logging.disable(logging.CRITICAL)
-server = getattr(ucall, sys.argv[1]).Server(port=0, max_threads=int(sys.argv[2]))
+server = getattr(ucall, sys.argv[1]).Server(
+    port=0, limits=ucall.Limits(max_threads=int(sys.argv[2]))
+)
 DEFAULT = ["a default", {"that": 1.5}]
 
 @dataclass

@@ -324,7 +324,7 @@ def test_the_page_lists_every_metric_with_its_labels(serve_once: Serve) -> None:
 
 WORKERS = """
 import os, ucall
-server = ucall.Server(port=0, metrics=True)
+server = ucall.Server(port=0, observability=ucall.Observability(metrics=True))
 @server
 def sum(a: int, b: int) -> int:
     return a + b

@@ -97,7 +97,7 @@ def test_invalid_options_are_rejected(
     options: dict[str, Any], kind: type[Exception], told: str
 ) -> None:
     with pytest.raises(kind) as refused:
-        ucall.Server(**{"port": 0, **options}).start()
+        ucall.Server(**{"port": 0, **ucall.options.arguments(options)}).start()
     assert told in str(refused.value)
 
 

@@ -49,7 +49,7 @@ class Seen:
 
 
 def served(seen: Seen | None = None, **options: Any) -> ucall.Server:
-    server = ucall.Server(port=0, **options)
+    server = ucall.Server(port=0, **ucall.options.arguments(options))
     seen = seen or Seen()
 
     @server(name="math.add", idempotent=True)
@@ -108,7 +108,7 @@ def serving(
 ) -> Iterator[ucall.Server]:
     """A server that the broker knows, with these options."""
     server = served(seen, **options)
-    server.start(broker=broker.url, group="models", advertise=advertise)
+    server.start(broker=ucall.Broker(url=broker.url, group="models", advertise=advertise))
     try:
         assert registered(broker)
         yield server
@@ -365,7 +365,9 @@ def test_a_payload_above_the_server_s_limit_is_not_read(broker: NatsServer, seen
 def test_a_server_serves_without_its_broker_and_registers_when_it_comes(seen: Seen) -> None:
     broker = NatsServer()
     server = served(seen)
-    server.start(broker=broker.url, group="models", broker_options={"reconnect_time_wait": 0.05})
+    server.start(
+        broker=ucall.Broker(url=broker.url, group="models", options={"reconnect_time_wait": 0.05})
+    )
     try:
         with Client(f"{HOST}:{server.port}") as client:
             assert client.call("math.add", 1).json == 2
@@ -382,7 +384,7 @@ def test_a_server_serves_without_its_broker_and_registers_when_it_comes(seen: Se
 
 def test_a_server_that_stops_without_a_broker_does_not_hang() -> None:
     server = served()
-    server.start(broker=f"nats://{HOST}:1", group="models")
+    server.start(broker=ucall.Broker(url=f"nats://{HOST}:1", group="models"))
     server.stop()
     server.start()  # The next run has no broker.
     server.stop()
@@ -391,7 +393,7 @@ def test_a_server_that_stops_without_a_broker_does_not_hang() -> None:
 def test_a_server_that_stops_is_gone_from_the_broker(broker: NatsServer) -> None:
     servers = [served(), served()]
     for it in servers:
-        it.start(broker=broker.url, group="models")
+        it.start(broker=ucall.Broker(url=broker.url, group="models"))
     assert registered(broker, 2)
     servers[0].stop()
     [left] = instances(broker)
@@ -402,7 +404,7 @@ def test_a_server_that_stops_is_gone_from_the_broker(broker: NatsServer) -> None
 
 def test_a_drain_first_takes_the_server_off_the_list(broker: NatsServer) -> None:
     server = served(shutdown_delay_s=600)
-    server.start(broker=broker.url, group="models")
+    server.start(broker=ucall.Broker(url=broker.url, group="models"))
     assert registered(broker)
     with ThreadPoolExecutor(1) as pool, Client(f"{HOST}:{server.port}") as client:
         stop = pool.submit(server.stop)
@@ -417,7 +419,7 @@ def test_a_drain_first_takes_the_server_off_the_list(broker: NatsServer) -> None
 @in_asyncio
 async def test_the_program_s_own_loop_serves(broker: NatsServer) -> None:
     server = served()
-    task = asyncio.ensure_future(server.serve(broker=broker.url, group="models"))
+    task = asyncio.ensure_future(server.serve(broker=ucall.Broker(url=broker.url, group="models")))
     assert await asyncio.to_thread(registered, broker)
     reply = await asyncio.to_thread(request, broker, "models.math.add", b"[1]")
     assert reply.data == b"2"
@@ -474,25 +476,22 @@ def test_functions_for_clients_with_a_certificate_are_not_called_through_the_bro
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        ({"group": "models"}, "group: has no effect without broker"),
-        ({"advertise": "x"}, "advertise: has no effect without broker"),
-        ({"broker": "nats://a:4222"}, "group: expected"),
-        ({"broker": "nats://a:4222", "group": "a.b"}, "group: expected"),
-        ({"broker": "nats://a:4222", "group": ""}, "group: expected"),
-        ({"broker": "http://a:4222", "group": "a"}, "broker: expected nats"),
-        ({"broker": "nats://a:99999", "group": "a"}, "broker: expected nats"),
-        ({"broker": "", "group": "a"}, "broker: expected nats"),
-        ({"broker": "nats://u:secret@a/x", "group": "a"}, "got 'nats://a/x'"),
-        ({"broker": "a", "group": "b", "advertise": "a b"}, "expected a host"),
-        ({"broker": "a", "group": "b", "broker_options": {"name": "x"}}, "broker_options"),
+        ({"url": "nats://a:4222", "group": "a.b"}, "group: expected"),
+        ({"url": "nats://a:4222", "group": ""}, "group: expected"),
+        ({"url": "http://a:4222", "group": "a"}, "broker: expected nats"),
+        ({"url": "nats://a:99999", "group": "a"}, "broker: expected nats"),
+        ({"url": "", "group": "a"}, "broker: expected nats"),
+        ({"url": "nats://u:secret@a/x", "group": "a"}, "got 'nats://a/x'"),
+        ({"url": "a", "group": "b", "advertise": "a b"}, "expected a host"),
+        ({"url": "a", "group": "b", "options": {"name": "x"}}, "broker_options"),
     ],
 )
-def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_brokers_that_are_refused(options: dict[str, Any], message: str) -> None:
     server = served()
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
-        server.start(**arguments)
+        server.start(broker=ucall.Broker(**options))
     assert "secret" not in str(raised.value)
     server.stop()
 
@@ -514,7 +513,7 @@ def test_the_permissions_of_the_documentation_are_enough(tmp_path: Path) -> None
     with NatsServer("--config", str(configuration)) as broker:
         servers = [served() for _ in range(2)]
         for it in servers:
-            it.start(broker=broker.url, group="models", broker_options=as_server)
+            it.start(broker=ucall.Broker(url=broker.url, group="models", options=as_server))
         try:
             with Client(broker.uri(), broker_options=as_client) as client:
                 assert eventually(lambda: client.call("math.add", 1).json == 2)

@@ -44,7 +44,10 @@ def group() -> str:
 @contextmanager
 def serving(broker: NatsServer, group: str, count: int = 1, **options: Any) -> Iterator[Any]:
     """Registered servers; ``server`` has options of the servers."""
-    servers = [ucall.Server(port=0, **options.get("server", {})) for _ in range(count)]
+    servers = [
+        ucall.Server(port=0, **ucall.options.arguments(options.get("server", {})))
+        for _ in range(count)
+    ]
     arguments = {name: value for name, value in options.items() if name != "server"}
     cancelled = threading.Event()
     began: list[int] = []
@@ -76,7 +79,7 @@ def serving(broker: NatsServer, group: str, count: int = 1, **options: Any) -> I
                 cancelled.set()
                 raise
 
-        server.start(broker=broker.url, group=group, **arguments)
+        server.start(broker=ucall.Broker(url=broker.url, group=group), **arguments)
     try:
         assert registered(broker, count, group)
         servers[0].cancelled, servers[0].began = cancelled, began
@@ -235,7 +238,7 @@ def _second(broker: NatsServer, group: str) -> Iterator[None]:
     def through(ctx: ucall.Context) -> bool:
         return ctx.broker is not None
 
-    server.start(broker=broker.url, group=group)
+    server.start(broker=ucall.Broker(url=broker.url, group=group))
     assert registered(broker, 2, group)
     try:
         yield

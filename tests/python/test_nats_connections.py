@@ -50,7 +50,7 @@ def test_credentials_for_the_broker(kind: str, tmp_path: Path) -> None:
     configuration.write_text(text)
     with NatsServer("--config", str(configuration)) as broker:
         server = served()
-        server.start(broker=broker.url, group="models", broker_options=options)
+        server.start(broker=ucall.Broker(url=broker.url, group="models", options=options))
         try:
             assert registered(broker, **options)
             uri = broker.uri()
@@ -70,7 +70,7 @@ def test_tls_to_the_broker(authority: Authority, tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=authority.path)
     with NatsServer(*tls) as broker:
         server = served()
-        server.start(broker=broker.url, group="models", broker_options={"tls": context})
+        server.start(broker=ucall.Broker(url=broker.url, group="models", options={"tls": context}))
         try:
             assert registered(broker, tls=context)
             with Client(broker.uri(), broker_options={"tls": context}) as client:
@@ -88,7 +88,7 @@ def test_a_broker_over_websocket(tmp_path: Path) -> None:
     with NatsServer("--config", str(configuration)) as broker:
         server = served()
         url = f"ws://{HOST}:{port}"
-        server.start(broker=url, group="models")
+        server.start(broker=ucall.Broker(url=url, group="models"))
         try:
             assert registered(broker)
             reply = request(broker, "models.math.add", b"[1]")
@@ -117,4 +117,4 @@ def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
 def test_a_missing_file_of_credentials_is_an_error_at_the_start(tmp_path: Path) -> None:
     options = {"user_credentials": str(tmp_path / "missing.creds")}
     with pytest.raises(FileNotFoundError, match=re.escape("missing.creds")):
-        served().start(broker="a", group="b", broker_options=options)
+        served().start(broker=ucall.Broker(url="a", group="b", options=options))

@@ -28,7 +28,7 @@ def broker() -> Iterator[NatsServer]:
 
 
 def new_server(**options: Any) -> ucall.Server:
-    server = ucall.Server(port=0, **options)
+    server = ucall.Server(port=0, **ucall.options.arguments(options))
 
     @server
     def follow(ctx: ucall.Context, topic: str) -> None:
@@ -41,7 +41,9 @@ def new_server(**options: Any) -> ucall.Server:
 def serving(broker: NatsServer, count: int, group: str = "models") -> Iterator[list[ucall.Server]]:
     servers = [new_server() for _ in range(count)]
     for server in servers:
-        server.start(broker=broker.url, group=group, broker_options={"reconnect_time_wait": 0.05})
+        server.start(
+            broker=ucall.Broker(url=broker.url, group=group, options={"reconnect_time_wait": 0.05})
+        )
     try:
         assert registered(broker, count, group)
         yield servers
@@ -161,7 +163,7 @@ def test_messages_wait_for_the_broker_up_to_the_limit(
 ) -> None:
     broker = NatsServer()
     server = ucall.Server(port=0)
-    server.start(broker=broker.url, group="models")
+    server.start(broker=ucall.Broker(url=broker.url, group="models"))
     try:
         publisher = server._publisher
         assert publisher is not None
@@ -277,10 +279,10 @@ def test_messages_wait_for_a_broker_that_comes_late() -> None:
     away = NatsServer()
     servers = [new_server(), new_server()]
     options = {"reconnect_time_wait": 0.05}
-    servers[0].start(broker=away.url, group="models", broker_options=options)
+    servers[0].start(broker=ucall.Broker(url=away.url, group="models", options=options))
     servers[0].publish("news", "early")
     with away:
-        servers[1].start(broker=away.url, group="models")
+        servers[1].start(broker=ucall.Broker(url=away.url, group="models"))
         with followers([servers[1].port]) as [wire]:
             assert registered(away, 2)
             servers[0].publish("news", "last")
@@ -294,7 +296,7 @@ def test_messages_wait_for_a_broker_that_comes_late() -> None:
 
 def test_nothing_waits_for_a_broker_that_is_away() -> None:
     server = new_server()
-    server.start(broker=f"nats://{HOST}:1", group="models")
+    server.start(broker=ucall.Broker(url=f"nats://{HOST}:1", group="models"))
     with followers([server.port]) as [wire]:
         server.publish("news", "item", [os.getpid()])
         assert json.loads(wire.line()) == message("item", [os.getpid()])

@@ -69,7 +69,7 @@ def broker() -> Iterator[NatsServer]:
         def add(a: int, b: int) -> int:
             return a + b
 
-        server.start(broker=started.url, group="g" * 64)
+        server.start(broker=ucall.Broker(url=started.url, group="g" * 64))
         try:
             assert registered(started, 1, "g" * 64)
             yield started
@@ -91,7 +91,7 @@ def test_a_group_has_up_to_64_letters(broker: NatsServer) -> None:
         with pytest.raises(ValueError, match="group"):
             ucall.client.Client(broker.uri(wrong))
         with pytest.raises(ValueError, match="group"):
-            ucall.Server(port=0).start(broker=broker.url, group=wrong)
+            ucall.Server(port=0).start(broker=ucall.Broker(url=broker.url, group=wrong))
 
 
 def test_the_tool_of_nats_lists_measures_and_calls(broker: NatsServer) -> None:

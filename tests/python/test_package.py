@@ -65,7 +65,7 @@ def test_the_metadata_is_complete() -> None:
     assert plain == []
 
 
-PUBLIC = ("Context", "TLS", "Certificate", "Message", "Receipt", "QueueCore")
+PUBLIC = ("Context", "TLSConnection", "Certificate", "Message", "Receipt", "QueueCore")
 
 
 def test_stubs_match_the_core() -> None:

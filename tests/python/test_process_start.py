@@ -15,7 +15,7 @@ import ucall
 from harness import Wire, eventually, request
 
 SIGNALLED = """
-import importlib, os, sys, time
+import importlib, os, sys, time, ucall
 
 def wait_for(path):
     # Makes one file, and returns when there is another beside it.
@@ -25,7 +25,9 @@ def wait_for(path):
 
 if __name__ == "__mp_main__":
     wait_for(__file__ + ".import")
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, drain_timeout_s=3000)
+server = importlib.import_module("ucall." + sys.argv[1]).Server(
+    port=0, timeouts=ucall.Timeouts(drain_timeout_s=3000)
+)
 
 @server(processes=1)
 def burn(path: str):

@@ -25,9 +25,9 @@ from harness import Wire, eventually, http, let_read, request
 
 # `run` has no guard, although each process of the pool imports this script.
 SCRIPT = """
-import importlib, os, sys, time
+import importlib, os, sys, time, ucall
 engine = importlib.import_module("ucall." + sys.argv[1])
-server = engine.Server(port=0, timeout_ms=120_000, drain_timeout_s=3000)
+server = engine.Server(port=0, timeout_ms=120_000, timeouts=ucall.Timeouts(drain_timeout_s=3000))
 
 @server(processes=2)
 def square(a: int):
@@ -98,8 +98,10 @@ def test_functions_run_in_other_processes(tmp_path: Path, engine: str) -> None:
 
 
 STUCK = """
-import importlib, os, sys, time
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, drain_timeout_s=3000)
+import importlib, os, sys, time, ucall
+server = importlib.import_module("ucall." + sys.argv[1]).Server(
+    port=0, timeouts=ucall.Timeouts(drain_timeout_s=3000)
+)
 
 @server(processes=2, timeout_ms=400)
 def nap(seconds: float):

@@ -131,7 +131,9 @@ def check(running: list[Load], log: Path, codes: set[int]) -> None:
 RELAY = """
 import importlib, json, sys, ucall
 engine, to, options = sys.argv[1:]
-server = importlib.import_module(f"ucall.{engine}").Server(port=0, max_held_bytes=8 << 20)
+server = importlib.import_module(f"ucall.{engine}").Server(
+    port=0, limits=ucall.Limits(max_held_bytes=8 << 20)
+)
 server.relay("up.*", to=to.split(), **json.loads(options))
 server.start()
 print(server.port)

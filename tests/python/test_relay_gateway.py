@@ -94,8 +94,8 @@ def test_a_gateway_relays_as_its_file_says(
     tmp_path: Path, upstream: Scripted, authority: Authority, files: Files
 ) -> None:
     options = (
-        f"ssl_certfile = {str(files.certificate)!r}\nssl_keyfile = {str(files.key)!r}\n"
-        "metrics = true\nmax_body_bytes = 1000\n\n"
+        f"tls.certfile = {str(files.certificate)!r}\ntls.keyfile = {str(files.key)!r}\n"
+        "observability.metrics = true\nlimits.max_body_bytes = 1000\n\n"
         "[auth]\nbearer = {secret = 'alice'}\n"
     )
     gateway = Gateway(tmp_path, relay_to(upstream, server=options), "--workers", "2")
@@ -216,7 +216,7 @@ def test_what_sockets_depend_on_changes_with_a_restart(
 
     write(before)
     configuration.load()
-    write(before, "max_body_bytes = 1000\n")
+    write(before, "limits.max_body_bytes = 1000\n")
     configuration.load()
     write(after)
     with pytest.raises(StartupError, match=rf"server\.{name}: a change needs a restart"):
@@ -227,7 +227,7 @@ def test_what_sockets_depend_on_changes_with_a_restart(
 
 
 def test_metrics_have_the_upstreams(tmp_path: Path, upstream: Scripted) -> None:
-    gateway = Gateway(tmp_path, relay_to(upstream, server="metrics = true"))
+    gateway = Gateway(tmp_path, relay_to(upstream, server="observability.metrics = true"))
     try:
         gateway.wait_for("is ready")
         text = urlopen(f"http://127.0.0.1:{gateway.port}/metrics").read().decode()
@@ -249,11 +249,28 @@ def test_metrics_have_the_upstreams(tmp_path: Path, upstream: Scripted) -> None:
         ("[server]\nport = '1'\n" + RELAY, "server.port: expected a whole number, got '1'"),
         ("[server]\nport = true\n" + RELAY, "server.port: expected a whole number, got True"),
         ("[server]\nport = 70000\n" + RELAY, "server.port: expected"),
-        ("[server]\nmetrics = 1\n" + RELAY, "server.metrics: expected true or false, got 1"),
+        (
+            "[server]\nobservability.metrics = 1\n" + RELAY,
+            "server.observability.metrics: expected true or false, got 1",
+        ),
+        (
+            "[server]\nmax_headers = 1\n" + RELAY,
+            "server.max_headers: no such key; expected server.limits.max_headers",
+        ),
+        (
+            "[server.limits]\nmax_header = 1\n" + RELAY,
+            "server.limits.max_header: no such key; expected max_headers",
+        ),
+        (
+            "[server.limits]\nmax_headers = 0\n" + RELAY,
+            "server.limits.max_headers: expected an int",
+        ),
+        ("[server]\nlimits = 1\n" + RELAY, "server.limits: expected a table, got 1"),
+        ("[server.udp]\nport = 70000\n" + RELAY, "server.udp.port: expected 0 to 65535"),
         ("[server]\nauth = 'x'\n" + RELAY, "server.auth: no such key"),
         ("[server]\nallowed_hosts = 'x'\n" + RELAY, "server.allowed_hosts: expected a list of"),
-        ("[server]\nssl_keyfile = 'x'\n" + RELAY, "server.ssl_certfile: expected a certificate"),
-        ("[server]\nssl_certfile = 'no.pem'\n" + RELAY, "[Errno 2] No such file or directory"),
+        ("[server.tls]\nkeyfile = 'x'\n" + RELAY, "server.tls.certfile: expected it"),
+        ("[server.tls]\ncertfile = 'no.pem'\n" + RELAY, "[Errno 2] No such file or directory"),
         ("[auth]\n" + RELAY, "auth: expected either bearer or api_key"),
         ("[auth]\nbearer = 'x'\n" + RELAY, "auth.bearer: expected a list of keys"),
         ("[auth]\nbearer = []\n" + RELAY, "auth.bearer: expected at least one key"),

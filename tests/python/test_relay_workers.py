@@ -50,7 +50,9 @@ def test_a_relayed_call_needs_no_interpreter_lock(has_keys: bool) -> None:
 
 FEW_DESCRIPTORS = """
 import importlib, os, resource, sys, ucall
-server = importlib.import_module(f"ucall.{sys.argv[2]}").Server(port=0, metrics=True)
+server = importlib.import_module(f"ucall.{sys.argv[2]}").Server(
+    port=0, observability=ucall.Observability(metrics=True)
+)
 used = len(os.listdir("/proc/self/fd"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (used + 100, used + 100))
 server.relay("up.*", to=sys.argv[1], max_failures=1, timeout_ms=60_000)
@@ -95,7 +97,7 @@ def test_a_shortage_of_descriptors_opens_no_circuit(engine: str) -> None:
 
 
 WORKERS = f"""
-{PID.replace("port=0", "port=0, metrics=True")}
+{PID.replace("port=0", "port=0, observability=ucall.Observability(metrics=True)")}
 server.relay("up.*", to=os.environ["UPSTREAM"], max_failures=2)
 """
 

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import gc
 import importlib
-import inspect
 import json
 import socket
 import subprocess
@@ -24,7 +23,6 @@ from serving import run_on_thread
 
 import ucall
 from harness import HOST, Wire, eventually, request
-from ucall import _core
 
 Serve = Callable[..., ucall.Server]
 
@@ -138,7 +136,7 @@ def test_a_server_that_is_dropped_releases_its_functions(options: dict[str, Any]
 
     function = define()
     released = weakref.ref(function)
-    with ucall.Server(port=0, **options) as server:
+    with ucall.Server(port=0, **ucall.options.arguments(options)) as server:
         server.add(function, name="function")
         with Wire(server.port) as wire:
             assert wire.result("function") is None
@@ -307,66 +305,6 @@ def test_stats_count(serve: Serve) -> None:
     assert stats["turns"] >= 2 and stats["system_calls"] >= 2
 
 
-def test_documented_defaults_are_the_defaults() -> None:
-    parameters = inspect.signature(ucall.Server).parameters
-    limits = _core.Server.default_limits()
-    assert {name: parameters[name].default for name in limits} == limits
-    others = {
-        "access_log",
-        "access_log_sample",
-        "lifespan",
-        "metrics",
-        "threads",
-        "timeout_ms",
-        "host",
-        "port",
-        "uds",
-        "uds_mode",
-        "fd",
-        "xdp",
-        "xdp_busy_poll",
-        "max_source_calls_per_s",
-        "auth",
-        "debug",
-        "allowed_hosts",
-        "allow_origins",
-        "trusted_proxies",
-        "max_connections_per_peer",
-        "max_image_pixels",
-        "max_held_image_pixels",
-        "ready_timeout_s",
-        "title",
-        "version",
-        "description",
-        "describe",
-        "trace",
-        "ssl_certfile",
-        "ssl_keyfile",
-        "ssl_keyfile_password",
-        "ssl_ca_certs",
-        "ssl_client_auth",
-        "udp",
-        "udp_port",
-        "udp_auth",
-        "dedupe",
-    }
-    assert set(parameters) - set(limits) == others
-    documented = {
-        "host": "127.0.0.1",
-        "port": 8545,
-        "uds_mode": 0o600,
-        "debug": False,
-        "max_image_pixels": 67_108_864,
-        "max_held_image_pixels": 268_435_456,
-        "ready_timeout_s": 1,
-        "metrics": False,
-        "describe": True,
-    }
-    assert {name: parameters[name].default for name in documented} == documented
-    for name in parameters:
-        assert f"\n    {name}: " in inspect.cleandoc(ucall.Server.__doc__ or "")
-
-
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -385,17 +323,12 @@ def test_documented_defaults_are_the_defaults() -> None:
 )
 def test_invalid_options_are_rejected(options: Any, problem: str) -> None:
     with pytest.raises((TypeError, ValueError), match=problem):
-        ucall.Server(port=0, **options)
-
-
-def test_unknown_options_are_refused() -> None:
-    with pytest.raises(TypeError, match="max_bodies"):
-        ucall.Server(port=0, max_bodies=1)  # type: ignore[call-arg]
+        ucall.Server(port=0, **ucall.options.arguments(options))
 
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 def test_the_deepest_params_are_read(opening: str, closing: str) -> None:
-    server = ucall.Server(port=0, max_nesting=1_024)
+    server = ucall.Server(port=0, limits=ucall.Limits(max_nesting=1_024))
 
     @server
     def count_levels(value: Any) -> int:

@@ -13,9 +13,13 @@ import pytest
 from harness import Wire, eventually, program, request, without_address
 
 SOURCE = """
-import importlib, signal, sys, time
+import importlib, signal, sys, time, ucall
 engine = importlib.import_module("ucall." + sys.argv[1])
-server = engine.Server(port=0, slow_call_s=60, drain_timeout_s=3000)
+server = engine.Server(
+    port=0,
+    timeouts=ucall.Timeouts(drain_timeout_s=3000),
+    observability=ucall.Observability(slow_call_s=60),
+)
 
 @server
 def sum(a: int, b: int):
@@ -105,7 +109,7 @@ def test_sigterm_lets_the_function_that_runs_finish(engine: str) -> None:
 
 HANDLERS = """
 import signal, sys, ucall
-server = ucall.Server(port=0, drain_timeout_s=3000)
+server = ucall.Server(port=0, timeouts=ucall.Timeouts(drain_timeout_s=3000))
 seen = []
 signal.signal(signal.SIGTERM, lambda *_: (seen.append("term"), server.stop()))
 signal.signal(signal.SIGUSR1, lambda *_: print("usr1"))
@@ -136,7 +140,11 @@ def test_signal_handlers_of_the_program_are_kept() -> None:
 
 BACKGROUND = """
 import sys, threading, ucall
-server = ucall.Server(port=0, slow_call_s=60, drain_timeout_s=3000)
+server = ucall.Server(
+    port=0,
+    timeouts=ucall.Timeouts(drain_timeout_s=3000),
+    observability=ucall.Observability(slow_call_s=60),
+)
 server.add(lambda: 1, name="one")
 server.on_startup(lambda: print(server.port))
 if sys.argv[1] == "start":
@@ -158,7 +166,7 @@ def test_a_background_server_stops_with_its_program(how: str) -> None:
 
 FORKING = """
 import os, sys, ucall
-server = ucall.Server(port=0, drain_timeout_s=3000)
+server = ucall.Server(port=0, timeouts=ucall.Timeouts(drain_timeout_s=3000))
 server.add(lambda: os.getpid(), name="pid")
 server.start()
 print(server.port)

@@ -28,14 +28,14 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 def test_to_make_a_server_binds_nothing_and_reads_no_file(tmp_path: Path) -> None:
     before = os.listdir("/dev/fd")
     options: dict[str, Any] = {"access_log": "text", "metrics": True}
-    with ucall.Server(port=0, udp=True) as running:
+    with ucall.Server(port=0, udp=ucall.UDP()) as running:
         taken, missing = running.port, tmp_path / "missing.pem"
         made = [
-            ucall.Server(port=taken, udp=True, **options),
+            ucall.Server(port=taken, udp=ucall.UDP(), **options),
             ucall.Server("no.such.host.invalid", 80, **options),
             ucall.Server(uds="/nowhere/at/all", **options),
-            ucall.Server(port=0, ssl_certfile=missing, **options),
-            ucall.Server(port=0, udp_port=0, **options),
+            ucall.Server(port=0, tls=ucall.TLS(certfile=missing), **options),
+            ucall.Server(port=0, udp=ucall.UDP(port=0), **options),
         ]
         assert [(it.port, it.udp_port) for it in made] == [
             (taken, taken),
@@ -140,7 +140,7 @@ import ucall
 
 beside = ucall.Server(port=0)
 beside.start()
-server = ucall.Server(port=0, slow_call_s=60)
+server = ucall.Server(port=0, observability=ucall.Observability(slow_call_s=60))
 
 def ports() -> list:
     return [beside.port, server.port, os.getpid()]

@@ -15,7 +15,7 @@ from harness import Wire, program
 
 SERVER = """
 import sys, ucall
-server = ucall.Server(port=0, max_held_bytes=16 << 20)
+server = ucall.Server(port=0, limits=ucall.Limits(max_held_bytes=16 << 20))
 server.store("kv", sys.argv[1])
 server.on_startup(lambda: print(server.port))
 server.run()

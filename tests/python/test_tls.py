@@ -154,10 +154,14 @@ def test_an_encrypted_key(
         ),
         ({"ssl_keyfile": "key"}, ValueError, "ssl_certfile: expected a certificate"),
         ({"ssl_keyfile_password": "no"}, ValueError, "ssl_certfile: expected a certificate"),
-        ({"ssl_certfile": []}, ValueError, "ssl_certfile: expected at least one file"),
-        ({"ssl_keyfile": []}, ValueError, "ssl_keyfile: expected at least one file"),
+        ({"ssl_certfile": []}, ValueError, "tls.certfile: expected at least one file"),
+        (
+            {"ssl_certfile": "crt", "ssl_keyfile": []},
+            ValueError,
+            "tls.keyfile: expected at least one file",
+        ),
         ({"ssl_certfile": ["both", "both"], "ssl_keyfile": "key"}, ValueError, "for each of 2"),
-        ({"ssl_certfile": "both", "ssl_client_auth": "required"}, ValueError, "ssl_ca_certs"),
+        ({"ssl_certfile": "both", "ssl_client_auth": "required"}, ValueError, "tls.ca_certs"),
         ({"ssl_certfile": "both", "ssl_client_auth": "perhaps"}, ValueError, "perhaps"),
         (
             {"ssl_certfile": "both", "ssl_ca_certs": "empty.pem"},
@@ -186,7 +190,7 @@ def test_invalid_tls_options_are_rejected(
     files_of = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
     options = {name: path(value) if name in files_of else value for name, value in wrong.items()}
     with pytest.raises(raises, match=says):
-        ucall.Server(port=0, **options).start()
+        ucall.Server(port=0, **ucall.options.arguments(options)).start()
 
 
 def test_optional_client_certificates(serve: Serve, authority: Authority, files: Files) -> None:
@@ -366,7 +370,7 @@ def test_sessions_are_resumed(
     assert resumed(server.port, context, session)[0]
 
 
-WORKERS = PID.replace("(port=0)", "(port=0, ssl_certfile=os.environ['CERT'])")
+WORKERS = PID.replace("(port=0)", "(port=0, tls=ucall.TLS(certfile=os.environ['CERT']))")
 
 
 def test_workers_resume_each_others_sessions(

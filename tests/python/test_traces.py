@@ -1,4 +1,4 @@
-"""Spans of calls (`Server(trace=True)`, `Client(trace=True)`), and the caller's trace context."""
+"""Spans of calls, by ``trace`` of servers and clients, and the caller's trace context."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_the_addresses_over_a_unix_socket(
     tmp_path: Path, spans: Spans, new_client: NewClient
 ) -> None:
     path = tmp_path / "s"
-    server = ucall.Server(uds=path, trace=True)
+    server = ucall.Server(uds=path, observability=ucall.Observability(trace=True))
     server.add(plain)
     with server, new_client(f"unix://{path}", trace=True) as client:
         client.plain(1)
@@ -409,7 +409,7 @@ def test_params_are_checked_as_without_traces(serve_once: Serve, spans: Spans) -
 SCRIPT = """
 from opentelemetry import trace
 import ucall
-server = ucall.Server(port=0, trace=True)
+server = ucall.Server(port=0, observability=ucall.Observability(trace=True))
 
 @server(processes=1)
 def where(fails: bool) -> str:
@@ -455,10 +455,12 @@ def test_a_missing_package_is_named() -> None:
 import sys
 sys.modules["opentelemetry"] = None
 import ucall, ucall.aio, ucall.client
-kinds = (ucall.Server, 0), (ucall.client.Client, 1), (ucall.aio.Client, 1)
-for kind, port in kinds:
+trace = ucall.Observability(trace=True)
+kinds = [(ucall.Server, {"port": 0, "observability": trace})]
+kinds += [(it, {"port": 1, "trace": True}) for it in (ucall.client.Client, ucall.aio.Client)]
+for kind, options in kinds:
     try:
-        kind(port=port, trace=True)
+        kind(**options)
     except ImportError as error:
         print(error)
 """

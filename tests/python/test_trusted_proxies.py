@@ -151,7 +151,8 @@ SCRIPT = """
 import json, sys
 import ucall
 
-server = ucall.Server(port=0, access_log="json", **json.loads(sys.argv[1]))
+options = {"access_log": "json"} | json.loads(sys.argv[1])
+server = ucall.Server(port=0, **ucall.options.arguments(options))
 
 @server
 def nothing() -> None: ...

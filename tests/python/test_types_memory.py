@@ -21,7 +21,9 @@ from harness import HOST, Wire, program
 
 SERVER = """
 import sys, numpy, PIL.Image, ucall
-server = ucall.Server(port=0, max_body_bytes=200 << 20, max_reply_bytes=200 << 20)
+server = ucall.Server(
+    port=0, limits=ucall.Limits(max_body_bytes=200 << 20, max_reply_bytes=200 << 20)
+)
 @server
 def echo(data: bytes) -> bytes: return data
 @server

@@ -367,7 +367,7 @@ def test_calls_a_second_of_an_address_are_limited(serve: Serve) -> None:
         reply = wire.exchange(_request("sum", [4, 1], 4, _meta={"cookie": cookie}))
         assert reply["result"] == 5
     with pytest.raises(ValueError, match="max_source_calls_per_s: expected a positive number"):
-        ucall.Server(port=0, udp=True, max_source_calls_per_s=0)
+        ucall.Server(port=0, udp=ucall.UDP(max_source_calls_per_s=0))
 
 
 def test_peers_and_metrics(serve: Serve) -> None:
@@ -397,9 +397,9 @@ def test_authentication_is_for_loopback_alone_unless_forced(serve: Serve) -> Non
     with Client(f"udp://127.0.0.1:{server.udp_port}") as client:
         error = client.who().error
         assert error is not None and error.code == -32004
-    with pytest.raises(ValueError, match="udp_auth=True"):
-        ucall.Server("0.0.0.0", 0, udp=True, auth=auth)
-    ucall.Server("0.0.0.0", 0, udp=True, auth=auth, udp_auth=True)
+    with pytest.raises(ValueError, match=r"UDP\(auth=True\)"):
+        ucall.Server("0.0.0.0", 0, auth=auth, udp=ucall.UDP())
+    ucall.Server("0.0.0.0", 0, auth=auth, udp=ucall.UDP(auth=True))
 
 
 def test_a_wildcard_server_answers_from_the_address_that_was_asked(
@@ -416,18 +416,18 @@ def test_options_that_exclude_each_other(tmp_path: Any, new_client: NewClient) -
     for options, expected in (
         ({"udp": True, "uds": str(tmp_path / "a")}, "Unix socket"),
         ({"udp_auth": True}, "no effect without udp"),
-        ({"udp_port": -1}, "udp_port: expected 0 to 65535"),
+        ({"udp_port": -1}, "udp.port: expected 0 to 65535"),
         ({"udp": True, "max_datagram_bytes": 65_508}, "at most 65507"),
         ({"udp": True, "dedupe_s": 4.9}, "dedupe_s: expected at least 5, got 4.9"),
     ):
         with pytest.raises(ValueError, match=expected):
-            ucall.Server(port=0, **options)  # type: ignore[arg-type]
-    ucall.Server(port=0, udp=True, dedupe_s=5)
+            ucall.Server(port=0, **ucall.options.arguments(options))  # type: ignore[arg-type]
+    ucall.Server(port=0, udp=ucall.UDP(dedupe_s=5))
     server = ucall.Server(port=0)
     assert server.udp_port is None
-    with ucall.Server(port=0, udp_port=0) as other:
+    with ucall.Server(port=0, udp=ucall.UDP(port=0)) as other:
         assert other.udp_port not in (0, None)
-        second = ucall.Server(port=0, udp_port=other.udp_port)
+        second = ucall.Server(port=0, udp=ucall.UDP(port=other.udp_port))
         assert (second.port, second.udp_port) == (None, other.udp_port)
         with pytest.raises(OSError, match="in use"):
             second.start()
@@ -444,8 +444,8 @@ def test_options_that_exclude_each_other(tmp_path: Any, new_client: NewClient) -
 
 
 def test_datagrams_are_refused_beside_tls(files: Files) -> None:
-    with pytest.raises(ValueError, match="datagrams cannot be encrypted; expected no ssl_certfile"):
-        ucall.Server(port=0, udp=True, ssl_certfile=files.both)
+    with pytest.raises(ValueError, match="datagrams cannot be encrypted; expected no tls"):
+        ucall.Server(port=0, tls=ucall.TLS(certfile=files.both), udp=ucall.UDP())
 
 
 def test_the_command_calls_over_udp(serve: Serve) -> None:
@@ -468,7 +468,9 @@ def test_a_server_starts_again_on_its_port(serve: Serve, new_client: NewClient) 
 
 
 def test_workers_share_the_port_and_the_key_of_cookies(tmp_path: Any) -> None:
-    source = PID.replace("(port=0)", "(udp=True)") + 'server.add(lambda n: "x" * n, "text")\n'
+    source = (
+        PID.replace("(port=0)", "(udp=ucall.UDP())") + 'server.add(lambda n: "x" * n, "text")\n'
+    )
     with supervised(tmp_path, "--workers", "2", source=source) as app:
         port = app.port
         pids, cookie = set(), ""

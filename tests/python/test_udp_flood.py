@@ -29,7 +29,9 @@ DELAY_CALLS = 5_000
 SERVER = """
 import logging, sys, ucall, ucall.posix, ucall.uring
 logging.disable(logging.CRITICAL)
-server = getattr(ucall, sys.argv[1]).Server(port=0, udp=True, max_dedupe_bytes=int(sys.argv[2]))
+server = getattr(ucall, sys.argv[1]).Server(
+    port=0, udp=ucall.UDP(max_dedupe_bytes=int(sys.argv[2]))
+)
 @server
 def sum(a: int, b: int) -> int: return a + b
 @server

@@ -216,8 +216,10 @@ threading.Event().wait()
 """
 
 DRAINED = """
-import asyncio, importlib, sys, threading
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, drain_timeout_s=3000)
+import asyncio, importlib, sys, threading, ucall
+server = importlib.import_module("ucall." + sys.argv[1]).Server(
+    port=0, timeouts=ucall.Timeouts(drain_timeout_s=3000)
+)
 released = threading.Event()
 
 @server

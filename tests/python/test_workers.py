@@ -308,7 +308,7 @@ def test_running_calls_finish_at_sigterm(tmp_path: Path, engine: str) -> None:
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     # The drain would last longer than the test waits.
-    source = APP.replace("(port=0)", "(port=0, drain_timeout_s=3000)")
+    source = APP.replace("(port=0)", "(port=0, timeouts=ucall.Timeouts(drain_timeout_s=3000))")
     supervisor = supervised(tmp_path, "--workers", "1", source=source)
     with supervisor as it, Wire(it.port) as wire:
         [pid] = it.wait_for(1)

@@ -26,13 +26,15 @@ from wire import UdpWire
 _ADDRESSES = ["192.0.2.2", "[2001:db8::2]"]
 
 _FUNCTIONS = """
-import asyncio, ctypes, importlib, json, logging, os, socket, sys
+import asyncio, ctypes, importlib, json, logging, os, socket, sys, ucall
 from pathlib import Path
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 module, host, port, options = sys.argv[1:]
-options = {"xdp": "eth0", "max_datagram_bytes": 8000, "max_threads": 2} | json.loads(options)
+options = json.loads(options)
+options = {"udp": True, "xdp": "eth0", "max_datagram_bytes": 8000, "max_threads": 2} | options
 workers = options.pop("workers", None)
-server = importlib.import_module(module).Server(host=host, port=int(port), udp=True, **options)
+options = ucall.options.arguments(options)
+server = importlib.import_module(module).Server(host=host, port=int(port), **options)
 
 @server
 def sum(a: int, b: int) -> int:
@@ -245,7 +247,7 @@ def test_a_second_server_and_missing_capabilities_are_named(network: Network) ->
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda: ucall.Server(port=0, xdp="eth0"), "xdp: has no effect without udp"),
+        (lambda: ucall.Server(port=0, udp=ucall.UDP(xdp="eth0")), "xdp: has no effect without udp"),
         (lambda: _start(xdp_busy_poll=True), "xdp_busy_poll: has no effect without xdp"),
         (lambda: _start(xdp="unix:/no/such"), "xdp: unix:/no/such: No such file"),
         (lambda: _start(xdp="no-such-card"), "xdp: no-such-card: "),
@@ -258,7 +260,7 @@ def test_bad_options_are_refused(change: Callable[[], Any], expected: str) -> No
 
 
 def _start(**options: Any) -> None:
-    server = ucall.Server(port=0, udp=True, **options)
+    server = ucall.Server(port=0, **ucall.options.arguments({"udp": True} | options))
     server.start()
     server.stop()
 

@@ -9,7 +9,6 @@ anything but its replies.
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import ssl
 import subprocess
@@ -23,7 +22,6 @@ from typing import Any
 
 import trustme
 
-import ucall
 from soak import samples, traffic
 
 FAULTS_MAX = 10
@@ -58,8 +56,7 @@ def soak(engines: list[str], seconds: float) -> tuple[dict[str, Any], list[str]]
     with ExitStack() as stack:
         certificate, trusting = _certificate(stack)
         servers = [Served(stack, engine, engine, []) for engine in engines]
-        if "ssl_certfile" in inspect.signature(ucall.Server.__init__).parameters:
-            servers += [Served(stack, f"{it}, TLS", it, certificate) for it in engines]
+        servers += [Served(stack, f"{it}, TLS", it, certificate) for it in engines]
         targets = [
             traffic.Target(it.port, trusting if it.name.endswith("TLS") else None) for it in servers
         ]

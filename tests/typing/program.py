@@ -79,7 +79,7 @@ server.register_type(complex, lambda it: [it.real, it.imag], lambda parts: compl
 server.registr_type  # type: ignore[attr-defined]  # noqa: B018
 server.batch(double, max_sizes=8)  # type: ignore[call-overload]
 ucall.urin  # type: ignore[attr-defined]  # noqa: B018
-ucall.posix.Server(prot=8545)  # type: ignore[call-arg]
+ucall.posix.Server(prot=8545)  # type: ignore[arg-type]
 
 
 def types_of_decorated_functions() -> None:

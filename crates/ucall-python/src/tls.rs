@@ -66,7 +66,7 @@ pub(crate) fn to_py_error(error: TlsFilesError) -> PyErr {
 }
 
 /// The TLS of a connection: ``ctx.tls``.
-#[pyclass(frozen, module = "ucall", name = "TLS")]
+#[pyclass(frozen, module = "ucall", name = "TLSConnection")]
 pub(crate) struct PyTls {
     session: Arc<TlsSession>,
 }
@@ -105,7 +105,7 @@ impl PyTls {
     }
 
     fn __repr__(&self) -> String {
-        format!("<ucall.TLS {}, {}>", self.session.version, self.session.cipher)
+        format!("<ucall.TLSConnection {}, {}>", self.session.version, self.session.cipher)
     }
 }
 

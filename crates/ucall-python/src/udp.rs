@@ -30,10 +30,10 @@ impl Udp {
     pub(crate) fn check(&self, address: &Address, has_auth: bool, has_tls: bool) -> PyResult<()> {
         let wrong = match address {
             Address::Unix { .. } => "udp: has no effect on a Unix socket",
-            _ if has_tls => "udp: datagrams cannot be encrypted; expected no ssl_certfile",
+            _ if has_tls => "udp: datagrams cannot be encrypted; expected no tls",
             _ if has_auth && !self.allows_auth && !address.is_loopback() => {
                 "udp: the sender of a datagram can forge its address, and what auth checks is not \
-                 encrypted; expected a loopback address, or udp_auth=True"
+                 encrypted; expected a loopback address, or UDP(auth=True)"
             }
             _ => return Ok(()),
         };

@@ -19,7 +19,9 @@ import ucall
 
 def main() -> None:
     engine, options = sys.argv[1], json.loads(sys.argv[2])
-    server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(port=0, **options)
+    server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(
+        port=0, **ucall.options.arguments(options)
+    )
 
     @server
     def echo(value: Any) -> Any:

@@ -7,7 +7,6 @@ memory and descriptors have returned to their earlier values.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 import ssl
@@ -24,7 +23,6 @@ import trustme
 from cases import Case
 from serving import NO_URING
 
-import ucall
 from harness import Wire, eventually, http
 from target import CALL, OPTIONS, REPLY, Target
 
@@ -46,8 +44,7 @@ ALL: list[Case] = [
 
 
 ENGINES = ["posix"] if NO_URING else ["posix", "uring"]
-HAS_TLS = "ssl_certfile" in inspect.signature(ucall.Server).parameters
-TRANSPORTS = ["plain", "TLS"] if HAS_TLS else ["plain"]
+TRANSPORTS = ["plain", "TLS"]
 SETTINGS = [(engine, transport) for engine in ENGINES for transport in TRANSPORTS]
 
 Setting = tuple[str, str]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from ucall import _forks, _tls
+from ucall.options import TLS
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
 __all__ = [
@@ -272,10 +273,14 @@ def tls_settings(
         name: The name that a client verifies unless the options have one.
     """
     if is_server:
-        files = _tls.tls_settings(
-            security.certificate, security.key, security.password, security.authority, None
+        assert security.certificate is not None  # See `check_security`.
+        tls = TLS(
+            certfile=security.certificate,
+            keyfile=security.key,
+            keyfile_password=security.password,
+            ca_certs=security.authority,
         )
-        assert files is not None  # `check_security` requires a certificate
+        files = _tls.tls_settings(tls)
         return {**files, "tickets": None}
     password = security.password
     return {
