@@ -79,7 +79,7 @@ def serving(broker: NatsServer, group: str, count: int = 1, **options: Any) -> I
                 cancelled.set()
                 raise
 
-        server.start(broker=ucall.Broker(url=broker.url, group=group), **arguments)
+        server.start(broker=ucall.Broker(url=broker.url, group=group, **arguments))
     try:
         assert registered(broker, count, group)
         servers[0].cancelled, servers[0].began = cancelled, began

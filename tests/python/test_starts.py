@@ -27,7 +27,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 def test_to_make_a_server_binds_nothing_and_reads_no_file(tmp_path: Path) -> None:
     before = os.listdir("/dev/fd")
-    options: dict[str, Any] = {"access_log": "text", "metrics": True}
+    told = ucall.Observability(access_log="text", metrics=True)
+    options: dict[str, Any] = {"observability": told}
     with ucall.Server(port=0, udp=ucall.UDP()) as running:
         taken, missing = running.port, tmp_path / "missing.pem"
         made = [
