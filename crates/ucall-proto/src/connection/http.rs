@@ -1,5 +1,7 @@
 //! HTTP messages one after another, answered in order.
 
+use std::sync::Arc;
+
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::{ExchangeReply, ReplyPart};
 use super::http_framing::{HttpFraming, HttpItems};
@@ -41,6 +43,8 @@ struct Chunked {
     head: Vec<u8>,
     decoder: ChunkedDecoder,
     body: Vec<u8>,
+    /// What was found in the body once that is long.
+    outline: DocumentOutline,
 }
 
 impl Http {
@@ -265,6 +269,7 @@ impl PlainConnection {
             head: rest.get(..head.len()).unwrap_or_default().to_vec(),
             decoder: ChunkedDecoder::default(),
             body: Vec::new(),
+            outline: DocumentOutline::default(),
         }));
         Step::Consumed(head.len())
     }
@@ -284,12 +289,14 @@ impl PlainConnection {
         };
         match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
             Err(error) => self.refuse_body(&error, environment, out),
-            Ok(progress) if !progress.is_done => {
-                http.chunked = Some(chunked);
-                Step::Consumed(progress.consumed)
-            }
             Ok(progress) => {
-                self.run_chunked(&chunked, environment, out);
+                if chunked.body.len() > LONG_BYTES_MIN {
+                    chunked.outline.scan_framed(&chunked.body, environment.limits);
+                }
+                match progress.is_done {
+                    true => self.run_chunked(*chunked, environment, out),
+                    false => http.chunked = Some(chunked),
+                }
                 Step::Consumed(progress.consumed)
             }
         }
@@ -299,7 +306,7 @@ impl PlainConnection {
     /// overloaded now, it refuses the request.
     fn run_chunked<S: Service>(
         &mut self,
-        chunked: &Chunked,
+        chunked: Chunked,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
@@ -312,7 +319,14 @@ impl PlainConnection {
         if let Protocol::Http(Http { identity: Some(identity), .. }) = &self.protocol {
             environment.service.set_identity(identity);
         }
-        self.run_request(&head, &chunked.body, &reply_headers, environment, out);
+        let Chunked { body, outline, .. } = chunked;
+        if !head.is_call() || body.len() <= LONG_BYTES_MIN || !outline.has_requests() {
+            return self.run_request(&head, &body, &reply_headers, environment, out);
+        }
+        let document = Arc::new(body);
+        environment.service.share(Some(&document));
+        self.run_long_request(&head, &document, &outline, &reply_headers, environment, out);
+        environment.service.share(None);
     }
 
     /// Answers a complete request.

@@ -65,6 +65,18 @@ fn post(body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
+fn chunked(body: &[u8]) -> Vec<u8> {
+    let mut request =
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    for chunk in body.chunks(100_000) {
+        request.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        request.extend_from_slice(chunk);
+        request.extend_from_slice(b"\r\n");
+    }
+    request.extend_from_slice(b"0\r\n\r\n");
+    request
+}
+
 fn long() -> String {
     format!("[\"{}\"]", "x".repeat(700_000))
 }
@@ -103,17 +115,21 @@ fn a_long_document_gets_the_reply_of_a_short_one_s_scan() {
             if !is_utf8 && let Some(byte) = bytes.iter_mut().rev().find(|byte| **byte == b'x') {
                 *byte = 0xff;
             }
-            for input in [post(&bytes), bytes] {
+            for input in [post(&bytes), bytes.clone()] {
                 let mut whole = driver(false);
                 whole.receive(&input);
                 let start = String::from_utf8_lossy(&text.as_bytes()[..60]).into_owned();
                 let pieces = answer(&mut driver(false), &input);
+                let context = format!("{start} {} {is_utf8}", input.len());
                 assert_eq!(
                     String::from_utf8_lossy(&pieces),
                     String::from_utf8_lossy(&whole.out),
-                    "{start} {} {is_utf8}",
-                    input.len()
+                    "{context}"
                 );
+                if input.starts_with(b"POST") {
+                    let chunks = answer(&mut driver(false), &chunked(&bytes));
+                    assert!(chunks == whole.out, "{context}, in chunks");
+                }
             }
         }
     }
@@ -126,7 +142,8 @@ fn a_call_may_keep_the_memory_of_its_document() {
     let short = r#"{"jsonrpc":"2.0","method":"n","params":[],"id":2}"#;
     let raw = [request.as_bytes(), b"\n", short.as_bytes(), b"\n"].concat();
     let http = [post(request.as_bytes()), post(short.as_bytes())].concat();
-    for input in [raw, http] {
+    let chunks = [chunked(request.as_bytes()), post(short.as_bytes())].concat();
+    for input in [raw, http, chunks] {
         for keeps in [true, false] {
             let mut driver = driver(keeps);
             let replies = String::from_utf8(answer(&mut driver, &input)).expect("it is JSON");

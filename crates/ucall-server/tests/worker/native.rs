@@ -174,6 +174,7 @@ fn calls_go_ahead_of_a_long_document_whose_memory_is_shared() {
             harness.turn();
             assert_eq!(text(&quick), reply("1", "[1]"), "in turn {turns}");
             turns += 1;
+            assert!(turns < 100, "it is not shared");
         }
         // A turn receives and scans 256 KiB of it at most.
         assert!(turns >= 8, "{turns}");
