@@ -100,6 +100,36 @@ def test_a_worker_learns_why_an_address_is_unavailable(make: Make) -> None:
     assert b"expected an interface" in answer and not descriptors
 
 
+def test_an_inherited_socket_is_served_in_place_of_a_host(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listen(host: str, port: int, uds_mode: int) -> Any:
+        return SimpleNamespace(host=host, port=port, close=lambda: None)
+
+    monkeypatch.setattr(module._core, "ListeningSocket", listen)
+    for inherited, host, bound in (
+        (None, "127.0.0.1", "127.0.0.1"),
+        ("fd:3", "127.0.0.1", "fd:3"),
+        ("fd:3", "fd:7", "fd:7"),
+    ):
+        it = make()
+        it.supervisor._inherited = inherited
+        it.supervisor.bind(host, 1, 384, "http")
+        assert it.supervisor._listener is not None and it.supervisor._listener.host == bound
+
+
+def test_a_worker_without_a_page_receives_no_messages(make: Make) -> None:
+    """All pages of the counters are in use."""
+    it = make(workers=1)
+    it.supervisor._pages.clear()
+    it.turn(HUP)
+    it.ready(0)
+    it.turn(HUP)
+    assert it.processes[1].options["env"][_process_role.SOCKETS].startswith("-1 ")
+    it.end(1)
+    assert it.supervisor._pages == []
+
+
 def test_each_worker_gets_the_queue_of_its_number(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,8 +422,9 @@ def test_a_service_manager_hears_of_the_workers(
     # What fails is over, too.
     it.end(2, 1)
     assert notifier.heard[2:] == notifier.heard[:1]
-    it.turn(TERM, TERM)
-    assert notifier.heard[3:] == ["stopping"]
+    for _ in range(2):
+        it.turn(TERM)
+        assert notifier.heard[3:] == ["stopping"]
     del notifier.beats
     it.turn()
     assert not hasattr(notifier, "beats")
