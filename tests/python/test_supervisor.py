@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -157,7 +158,12 @@ def test_a_worker_that_has_died_gets_no_answer(make: Make) -> None:
     it.turn()
     assert it.supervisor._listener is not None
     it.turn()
-    it.ready(1)
+    # What it has not read makes its end a reset.
+    assert it.slots[1].worker is not None
+    it.slots[1].worker.control.send(b"x")
+    it.processes[1].control.close()
+    it.turn()
+    it.supervisor._was_ready = True
     it.end(0)
     assert it.serving() == [None, 1]
 
@@ -366,6 +372,9 @@ def test_a_second_ctrl_c_kills(make: Make, signals: list[int], sent: list[int]) 
     it.ready(0)
     it.turn(*signals)
     assert it.processes[0].signals == sent
+    it.end(0)
+    it.turn(after_s=20)
+    assert len(it.processes) == 1
 
 
 def test_a_stop_before_any_worker_is_ready_refuses_what_waits(make: Make) -> None:
@@ -428,6 +437,25 @@ def test_a_service_manager_hears_of_the_workers(
     del notifier.beats
     it.turn()
     assert not hasattr(notifier, "beats")
+
+
+def test_a_service_manager_hears_of_no_restart_before_the_start(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifier = Notifier()
+    monkeypatch.setattr(module._systemd, "notifier", lambda: notifier)
+    it = make()
+    it.ready(0)
+    it.turn(HUP)
+    assert notifier.heard == []
+
+
+def test_children_of_the_program_are_left_to_it(make: Make) -> None:
+    it = make()
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        it.turn()
+        assert child.wait() == 3
 
 
 def test_a_watcher_of_sources_restarts_the_workers(
