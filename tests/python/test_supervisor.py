@@ -512,6 +512,7 @@ def test_the_end_of_a_supervisor_kills_what_is_left(
         it.supervisor.run()
     assert it.processes[0].signals == [KILL]
     assert signal.getsignal(HUP) is before and signal.set_wakeup_fd(-1) == -1
+    assert all(end.fileno() < 0 for pair in it.supervisor._pairs for end in pair)
 
 
 def test_sockets_for_messages_leave_descriptors_for_others(
