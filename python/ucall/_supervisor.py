@@ -373,7 +373,7 @@ class Supervisor:
         if self._listener is not None:
             # The kernel may have woken it for a connection that it has not accepted.
             self._listener.wake_all()
-        if worker.control.fileno() >= 0 and worker.control in self._selector.get_map():
+        if worker.control in self._selector.get_map():
             self._selector.unregister(worker.control)
         worker.control.close()
         if worker.page:

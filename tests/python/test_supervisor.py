@@ -75,7 +75,7 @@ def test_workers_are_started_with_what_they_inherit(make: Make) -> None:
 
 def test_a_worker_gets_the_socket_and_its_page(make: Make) -> None:
     it = make()
-    pages = []
+    pages, opened = [], []
     for process in it.processes:
         it.send(process, "listen http 0 384 127.0")
         it.send(process, ".0.1\nbeat\n")
@@ -84,11 +84,19 @@ def test_a_worker_gets_the_socket_and_its_page(make: Make) -> None:
         assert len(descriptors) == 2
         for descriptor in descriptors:
             os.close(descriptor)
+        opened.append(len(os.listdir("/dev/fd")))
+    assert opened[0] == opened[1], "what was sent is closed"
     first = it.supervisor.counters.page_indices[0]
     assert pages == [f"{first} 0", f"{first + 1} 0"]
     assert it.supervisor._url.startswith("http://127.0.0.1:")
     # Before it is ready, nobody watches its heart.
     assert all(slot.worker and slot.worker.last_beat is None for slot in it.slots)
+
+
+def test_a_path_of_a_socket_may_have_spaces(make: Make, tmp_path: Path) -> None:
+    it = make()
+    it.send(it.processes[0], f"listen http 0 384 {_process_role.UNIX}{tmp_path}/a b\n")
+    assert (tmp_path / "a b").is_socket()
 
 
 def test_a_worker_learns_why_an_address_is_unavailable(make: Make) -> None:
@@ -518,7 +526,7 @@ def test_the_end_of_a_supervisor_kills_what_is_left(
 def test_sockets_for_messages_leave_descriptors_for_others(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit, count in ((8, 2), (4000, 4), (module.resource.RLIM_INFINITY, 4)):
+    for limit, count in ((12, 3), (4000, 4), (module.resource.RLIM_INFINITY, 4)):
         monkeypatch.setattr(module.resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         it = make()
         assert len(it.supervisor._pairs) == count
