@@ -70,8 +70,8 @@ def test_the_first_pause_follows_the_replies() -> None:
     assert round_trips.pause_s == 1
     for id, took_s, pause_s in ((1, 0.1, 0.3), (2, 0.1, 0.25), (3, 0.2, 0.325)):
         window.add([(id, b"{}")])
-        window.take_due(0)
-        assert window.take_reply(id, _reply(id), took_s)
+        window.take_due(5)
+        assert window.take_reply(id, _reply(id), 5 + took_s)
         assert round_trips.pause_s == pytest.approx(pause_s)
     window.add([(4, b"{}")])
     assert _sent_at(window, 3) == pytest.approx([0, 0.325, 0.975])
