@@ -6,7 +6,7 @@ tests/mutants has the promises of the docs, each broken on purpose; this finds w
 of. cosmic-ray changes Python, and cargo-mutants Rust: operators, comparisons, numbers, results.
 Each change is tried with the tests that tests/mutation/modules.toml names for its file, in a copy
 of the tree in target/mutation. A change that survives needs a test, or an entry of
-tests/mutation/survivors.toml with a verdict why none is needed; any other one fails the run. So
+tests/mutation/survivors/*.toml with a verdict why none is needed; any other one fails the run. So
 does an entry of a change that a test sees by now. Standard library only.
 """
 
@@ -51,7 +51,8 @@ class Survivors:
     """The changes that may survive, and those that did."""
 
     def __init__(self) -> None:
-        listed = tomllib.loads((LISTS / "survivors.toml").read_text("utf-8")).get("survivor", [])
+        tables = [tomllib.loads(it.read_text("utf-8")) for it in LISTS.glob("survivors/*.toml")]
+        listed = [survivor for table in tables for survivor in table["survivor"]]
         if unjudged := [it["change"] for it in listed if not it["verdict"]]:
             sys.exit(f"mutation: without a verdict: {unjudged}")
         self._allowed: set[Change] = {(it["file"], it["change"].strip()) for it in listed}
