@@ -211,12 +211,12 @@ def test_a_child_closes_a_stream_of_its_parent(serve_once: Serve) -> None:
 
 def test_a_child_hedges_with_threads_of_its_own() -> None:
     hedge = Hedge()
-    assert hedge.run(lambda: "parent", 60, lambda: False) == "parent"
+    assert hedge.submit(lambda: "parent").result(60) == "parent"
     # This thread is idle, so that an attempt would be left to it.
     threads = hedge._threads
     assert threads is not None and threads._idle.acquire(timeout=60)
     threads._idle.release()
-    assert in_child(lambda: hedge.run(lambda: "child", 60, lambda: False)) == "child"
+    assert in_child(lambda: hedge.submit(lambda: "child").result(60)) == "child"
     hedge.close()
 
 

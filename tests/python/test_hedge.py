@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from harness import eventually
-from ucall._client.aio_balanced import first_async_result
+from ucall._client import aio_balanced, balanced, blocking
+from ucall._client.failover import Servers
 from ucall._client.hedge import Hedge, Latencies, first_result
 from ucall.client import Client
 
@@ -37,21 +38,28 @@ def never() -> bool:
     raise AssertionError("another attempt is considered")
 
 
-def first_of_tasks(
-    begin: Callable[[], Future[str]], delays_s: Iterable[float], may_hedge: Callable[[], bool]
-) -> str:
+def first_of_threads(
+    begin: Callable[[], Any],
+    delays_s: Iterable[float],
+    may_hedge: Callable[[], bool],
+    servers: type[Servers[Any]] = balanced._Servers,
+    run: Callable[[Any], Any] = blocking.run,
+) -> Any:
     async def may_hedge_later() -> bool:
         return may_hedge()
 
-    async def main() -> str:
-        return await first_async_result(
-            lambda: asyncio.wrap_future(begin()), delays_s, may_hedge_later
-        )
+    async def main() -> Any:
+        begin_one = lambda: servers.wrap(begin())  # noqa: E731
+        return await first_result(begin_one, delays_s, may_hedge_later, servers.wait)
 
-    return asyncio.run(main())
+    return run(main())
 
 
-FIRST = pytest.mark.parametrize("first", [first_result, first_of_tasks])
+def first_of_tasks(*arguments: Any) -> Any:
+    return first_of_threads(*arguments, aio_balanced._Servers, asyncio.run)
+
+
+FIRST = pytest.mark.parametrize("first", [first_of_threads, first_of_tasks])
 
 
 def test_the_95th_percentile() -> None:
@@ -121,12 +129,12 @@ def test_a_failed_attempt_leaves_the_call_to_the_other() -> None:
     other = Failed()
     other.set_exception(OSError("refused"))
     attempts = iter([slow, other])
-    assert first_result(lambda: next(attempts), [0.001], lambda: True) == "slow"
+    assert first_of_threads(lambda: next(attempts), [0.001], lambda: True) == "slow"
 
 
 def test_attempts_run_in_up_to_128_threads() -> None:
     hedge, gate = Hedge(), threading.Event()
-    assert hedge.run(threading.current_thread, 60, never).daemon, "no program waits for it"
+    assert hedge.submit(threading.current_thread).result(60).daemon, "no program waits for it"
     threads = hedge._threads
     assert threads is not None
     before = set(threading.enumerate())
@@ -142,13 +150,13 @@ def test_attempts_run_in_up_to_128_threads() -> None:
 
 def test_an_idle_thread_runs_the_next_attempt_and_ends_with_the_client() -> None:
     with Client(["tcp://127.0.0.1:1", "tcp://127.0.0.2:1"], hedge=True) as client:
-        hedge = client._pool._hedge
-        thread = hedge.run(threading.current_thread, 60, never)
+        hedge = client._pool._servers.hedge
+        thread = hedge.submit(threading.current_thread).result(60)
         with pytest.raises(OSError, match="refused"):
-            hedge.run(lambda: failed("refused").result(), 60, never)
+            hedge.submit(lambda: failed("refused").result()).result(60)
         threads = hedge._threads
         assert threads is not None
         assert eventually(lambda: threads._idle._value == 1), "it is idle again"
-        assert hedge.run(threading.current_thread, 60, never) is thread
+        assert hedge.submit(threading.current_thread).result(60) is thread
     thread.join(60)
     assert not thread.is_alive()

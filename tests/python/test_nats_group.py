@@ -15,10 +15,11 @@ from timing import Clock
 
 import ucall
 from ucall import _core
+from ucall._client import balanced
 from ucall._client.address import Address, Addresses
 from ucall._client.options import Options
 from ucall._nats.connection import header_bytes
-from ucall._nats.group import AsyncBrokerPool, BrokerPool, Group, _silences
+from ucall._nats.group import BrokerPool, Group, _silences
 
 INFO, PING = "$SRV.INFO.models", "$SRV.PING.models"
 HEADERS = {"X-Tenant": "a b", "User-Agent": "mine", "X-Empty": ""}
@@ -445,15 +446,8 @@ def test_a_connection_is_closed_once_and_by_its_own_process(
 
 
 def test_streams_need_a_direct_connection() -> None:
-    group = group_of(Broker())
-    pool, tasks = BrokerPool(group), AsyncBrokerPool(group)
-    methods: list[Callable[[], Any]] = [
-        pool.event_connection,
-        pool.channel,
-        lambda: asyncio.run(tasks.event_connection()),
-        lambda: asyncio.run(tasks.connection()),
-    ]
-    for method in methods:
+    pool = BrokerPool(group_of(Broker()), balanced._Servers.wrap, balanced._Servers.wait)
+    for method in (pool.event_connection, pool.channel, pool.connection):
         with pytest.raises(ucall.ConnectionError, match="as streams need") as raised:
             method()
         assert raised.value.may_have_run is False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ucall import _core
@@ -16,12 +16,13 @@ from ucall._client.resend import is_refused
 from ucall._client.resolve import addresses_of
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ucall._client.address import Address
     from ucall._client.inbox import Message
     from ucall._client.options import Options
-    from ucall._nats.group import AsyncBrokerPool, Group
 
-__all__ = ["AsyncBalancedPool", "first_async_result"]
+__all__ = ["AsyncBalancedPool"]
 
 T = TypeVar("T")
 Pool: TypeAlias = HttpPool | SharedPool
@@ -34,32 +35,31 @@ class _Servers(Servers[Pool]):
         # The loop alone would not keep its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def broker_pool(self, group: Group) -> AsyncBrokerPool:
-        """See `Servers`."""
-        from ucall._nats.group import AsyncBrokerPool
-
-        return AsyncBrokerPool(group)
-
     async def lookup(self, timeout: float | None) -> list[Address]:
         """See `Servers`."""
+        address, loop = self.addresses.first, asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
-            if self.group is not None:
-                from ucall._nats.connection import start
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        return addresses_of(address, found)
 
-                return await asyncio.wrap_future(start(self.group.discover()))
-            address = self.addresses.first
-            found = await asyncio.get_running_loop().getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM
-            )
-            return addresses_of(address, found)
-
-    async def result_of(self, begun: Any) -> Any:
-        """See `Servers`."""
-        return await begun
-
-    async def sleep(self, seconds: float) -> None:
+    @staticmethod
+    async def sleep(seconds: float) -> None:
         """See `Servers`."""
         await asyncio.sleep(seconds)
+
+    @staticmethod
+    async def wait(running: set[Any], seconds: float | None) -> tuple[set[Any], set[Any]]:
+        """See `Servers`."""
+        return await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    @staticmethod
+    def wrap(future: Future[Any]) -> Any:
+        """See `Servers`."""
+        return asyncio.wrap_future(future)
+
+    def begin(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> Any:
+        """See `Servers`."""
+        return asyncio.ensure_future(attempt())
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """See `Servers`."""
@@ -142,16 +142,6 @@ class AsyncBalancedPool(FailoverPool[Pool, Source]):
         """A stream of one of the servers, which its first message begins."""
         return _BalancedSource(self, begin)
 
-    async def _first_reply(
-        self, attempt: Callable[[], Coroutine[Any, Any, _core.Reply]], delay_s: float
-    ) -> _core.Reply:
-        return await first_async_result(
-            lambda: asyncio.ensure_future(attempt()), (delay_s,), self._may_hedge
-        )
-
-    async def _may_hedge(self) -> bool:
-        return self._balancer.budget.spend()
-
 
 class _BalancedSource(FailoverSource[Pool, Source]):
     _pool: AsyncBalancedPool
@@ -166,29 +156,3 @@ class _BalancedSource(FailoverSource[Pool, Source]):
     def poll(self) -> Message | None:
         """See `Source.poll`."""
         return self._source.poll() if self._source is not None and self._has_begun else None
-
-
-async def first_async_result(
-    begin: Callable[[], asyncio.Future[T]],
-    delays_s: Iterable[float],
-    may_hedge: Callable[[], Awaitable[bool]],
-) -> T:
-    """See `ucall._client.hedge.first_result`."""
-    begun = running = {begin()}
-    try:
-        for delay_s in delays_s:
-            done, _ = await asyncio.wait(
-                running, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if done:
-                break
-            if await may_hedge():
-                running.add(begin())
-        while True:
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            succeeded = [it for it in done if it.exception() is None]
-            if succeeded or not running:
-                return (succeeded or [*done])[0].result()
-    finally:
-        for future in begun:
-            future.cancel()

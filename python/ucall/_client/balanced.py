@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ucall import _core
 from ucall._client.base import SUBSCRIPTIONS_REFUSED
@@ -22,45 +22,57 @@ from ucall._client.resolve import resolve
 from ucall._client.streams import Source
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from typing import Never
 
     from ucall._client.address import Address
     from ucall._client.hedge import Hedge
     from ucall._client.inbox import Message
-    from ucall._client.options import BalancedOptions, Options
-    from ucall._nats.group import BrokerPool, Group
+    from ucall._client.options import Options
 
 __all__ = ["BalancedPool"]
 
+T = TypeVar("T")
+
 
 class _Servers(Servers[Pool]):
-    hedge: Hedge | None = None
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.hedge: Hedge | None = None
+        if self.latencies is not None:
+            from ucall._client.hedge import Hedge
+
+            self.hedge = Hedge()
 
     def new_lock(self) -> AbstractContextManager[object]:
         """See `Servers`."""
         return threading.Lock()
 
-    def broker_pool(self, group: Group) -> BrokerPool:
-        """See `Servers`."""
-        from ucall._nats.group import BrokerPool
-
-        return BrokerPool(group)
-
     async def lookup(self, timeout: float | None) -> list[Address]:
-        """See `Servers`. There is no time limit of ``getaddrinfo`` but its own."""
-        if self.group is None:
-            return resolve(self.addresses.first)
-        from ucall._nats.connection import start
+        """See `Servers`. ``getaddrinfo`` has a time limit of its own alone."""
+        return resolve(self.addresses.first)
 
-        return start(self.group.discover(timeout)).result()
-
-    async def result_of(self, begun: Any) -> Any:
-        """See `Servers`."""
-        return begun
-
-    async def sleep(self, seconds: float) -> None:
+    @staticmethod
+    async def sleep(seconds: float) -> None:
         """See `Servers`."""
         time.sleep(seconds)
+
+    @staticmethod
+    async def wait(running: set[Any], seconds: float | None) -> tuple[set[Any], set[Any]]:
+        """See `Servers`."""
+        from concurrent.futures import FIRST_COMPLETED, wait
+
+        return wait(running, seconds, FIRST_COMPLETED)
+
+    @staticmethod
+    def wrap(future: Future[Any]) -> Any:
+        """See `Servers`."""
+        return future
+
+    def begin(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> Any:
+        """See `Servers`."""
+        assert self.hedge is not None
+        return self.hedge.submit(lambda: run(attempt()))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """See `Servers`."""
@@ -73,19 +85,11 @@ class BalancedPool(FailoverPool[Pool, Source]):
     _servers: _Servers
     _servers_of = _Servers
 
-    def __init__(self, servers: _Servers, options: BalancedOptions) -> None:
-        super().__init__(servers, options)
-        if servers.latencies is not None and servers.hedge is None:
-            from ucall._client.hedge import Hedge
-
-            servers.hedge = Hedge()
-        self._hedge = servers.hedge
-
     def exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None
     ) -> _core.Reply:
         """Sends a request to one of the servers, and returns its reply. See `Pool.exchange`."""
-        if self._hedge is not None:
+        if self._latencies is not None:
             return run(self._exchange_hedged(Call(request, ids, timeout)))
         balancer, began = self._balancer, time.monotonic()
         if began >= balancer.next_due:
@@ -126,8 +130,8 @@ class BalancedPool(FailoverPool[Pool, Source]):
 
     def close(self) -> None:
         """Closes the idle connections; those in use close after their exchange."""
-        if self._hedge is not None:
-            self._hedge.close()
+        if self._servers.hedge is not None:
+            self._servers.hedge.close()
         super().close()
 
     def source(self, begin: Callable[[Pool, Options], Source]) -> Source:
@@ -141,12 +145,6 @@ class BalancedPool(FailoverPool[Pool, Source]):
     def channel(self, *, for_calls: bool = False) -> Never:
         """Raises ``ValueError``: messages come from the server that was subscribed to."""
         raise ValueError(SUBSCRIPTIONS_REFUSED)
-
-    async def _first_reply(
-        self, attempt: Callable[[], Coroutine[Any, Any, _core.Reply]], delay_s: float
-    ) -> _core.Reply:
-        assert self._hedge is not None
-        return self._hedge.run(lambda: run(attempt()), delay_s, self._balancer.budget.spend)
 
 
 class _BalancedSource(FailoverSource[Pool, Source]):

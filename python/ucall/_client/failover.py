@@ -35,6 +35,8 @@ from ucall._client.sockets import Deadline, closed_error, connect_error, not_sen
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ucall._client.address import Address, Addresses
     from ucall._client.inbox import Message
     from ucall._client.options import Options
@@ -61,6 +63,7 @@ class _Source(Protocol):
 
 PoolT = TypeVar("PoolT", bound=_Pool)
 SourceT = TypeVar("SourceT", bound=_Source)
+T = TypeVar("T")
 Outcome: TypeAlias = "_core.Reply | Exception"
 
 
@@ -109,7 +112,10 @@ class Servers(Generic[PoolT]):
         #: What calls go to while no server of the group is reached directly.
         self.fallback: Member[Any] | None = None
         if group is not None:
-            self.fallback = Member(addresses.first, self.broker_pool(group))
+            from ucall._nats.group import BrokerPool
+
+            # No method of `self`: without a cycle, it ends when the program drops the client.
+            self.fallback = Member(addresses.first, BrokerPool(group, self.wrap, self.wait))
             weakref.finalize(self, group.close).atexit = False
         if not addresses.resolves:
             self.balancer.update(addresses.list, time.monotonic())
@@ -121,7 +127,10 @@ class Servers(Generic[PoolT]):
         Args:
             timeout: Seconds in which a broker has to answer. DNS has its own limit, too.
         """
-        found = await self.lookup(timeout)
+        if self.fallback is None:
+            found = await self.lookup(timeout)
+        else:
+            found = await self.fallback.pool.discover(timeout)
         now = time.monotonic()
         with self.lock:
             if self.fallback is not None:
@@ -145,20 +154,27 @@ class Servers(Generic[PoolT]):
         """A lock, if there are threads."""
         return nullcontext()
 
-    def broker_pool(self, group: Group) -> object:
-        """What calls the servers of a group by their broker."""
-        raise NotImplementedError
-
     async def lookup(self, timeout: float | None) -> list[Address]:
-        """The addresses that the name, or the group, has now."""
+        """The addresses that the name has now."""
         raise NotImplementedError
 
-    async def result_of(self, begun: Any) -> Any:
-        """The result of what a method of this client's pools and sources has returned."""
-        raise NotImplementedError
-
-    async def sleep(self, seconds: float) -> None:
+    @staticmethod
+    async def sleep(seconds: float) -> None:
         """Waits before another round over all addresses."""
+        raise NotImplementedError
+
+    @staticmethod
+    async def wait(running: set[Any], seconds: float | None) -> tuple[set[Any], set[Any]]:
+        """Waits until one of these futures is done; returns those that are, and the others."""
+        raise NotImplementedError
+
+    @staticmethod
+    def wrap(future: Future[Any]) -> Any:
+        """The future of a coroutine on another thread, for `wait`."""
+        raise NotImplementedError
+
+    def begin(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> Any:
+        """Runs one attempt of several at a time; returns its future."""
         raise NotImplementedError
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -226,15 +242,19 @@ class FailoverPool(Generic[PoolT, SourceT]):
         if delay_s is None or not await self._is_idempotent(call):
             reply = await attempt()
         else:
-            reply = await self._first_reply(attempt, delay_s)
+            from ucall._client.hedge import first_result
+
+            reply = await first_result(
+                lambda: self._servers.begin(attempt),
+                (delay_s,),
+                self._may_hedge,
+                self._servers.wait,
+            )
         self._latencies.add(time.monotonic() - began)
         return reply
 
-    async def _first_reply(
-        self, attempt: Callable[[], Coroutine[Any, Any, _core.Reply]], delay_s: float
-    ) -> _core.Reply:
-        """The first reply of an attempt, and of another one that begins after a delay."""
-        raise NotImplementedError
+    async def _may_hedge(self) -> bool:
+        return self._balancer.budget.spend()
 
     def _pick(self, now: float, tried: Collection[Member[PoolT]] = ()) -> Member[PoolT] | None:
         """The member for a call; ``None`` before the name was resolved."""
@@ -322,7 +342,7 @@ class FailoverPool(Generic[PoolT, SourceT]):
         return reply
 
     async def _exchange_with(self, pool: Any, *arguments: object) -> _core.Reply:
-        reply: _core.Reply = await self._servers.result_of(pool.exchange(*arguments))
+        reply: _core.Reply = await _result_of(pool.exchange(*arguments))
         return reply
 
     def _succeed(self, member: Member[PoolT], began: float) -> None:
@@ -432,7 +452,7 @@ class FailoverSource(Generic[PoolT, SourceT]):
             if (source := self._source) is None:
                 raise closed_error()
             try:
-                message: Message = await self._pool._servers.result_of(source.next())
+                message: Message = await _result_of(source.next())
             except OSError as error:
                 # The program may have closed it, which ends the wait.
                 if self._has_begun or self._source is None:
@@ -454,3 +474,8 @@ class FailoverSource(Generic[PoolT, SourceT]):
         """Another server for it, if this one has not begun it."""
         verdict = self._pool._judge(self._attempts, self._member, outcome)
         return await self._pool._next_member(self._attempts, verdict, self._deadline)
+
+
+async def _result_of(begun: Any) -> Any:
+    """The result of a method of either client, which asyncio has to await."""
+    return await begun if isinstance(begun, Coroutine) else begun

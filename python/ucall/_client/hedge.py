@@ -6,14 +6,17 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["Hedge", "Latencies", "first_result"]
+__all__ = ["Hedge", "Latencies", "Wait", "first_result"]
 
 T = TypeVar("T")
+#: Waits until one of these futures is done, or for some seconds; returns those that are done, and
+#: the others.
+Wait: TypeAlias = Callable[[set[Any], float | None], Awaitable[tuple[set[Any], set[Any]]]]
 _Work: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 _THREADS_MAX = 128
@@ -48,27 +51,21 @@ class Hedge:
     reply cannot send another request."""
 
     def __init__(self) -> None:
-        self.latencies = Latencies()
         self._threads: _Threads | None = None
         self._process = 0
 
-    def run(self, attempt: Callable[[], T], delay_s: float, may_hedge: Callable[[], bool]) -> T:
-        """Runs an attempt, and another one if the first has no result after a delay. Returns the
-        first result; raises if both fail."""
-        threads = self._running_threads()
-        return first_result(lambda: threads.submit(attempt), (delay_s,), may_hedge)
+    def submit(self, attempt: Callable[[], T]) -> Future[T]:
+        """Runs an attempt."""
+        if self._threads is None or self._process != os.getpid():
+            # A forked child has none of its parent's threads.
+            self._threads, self._process = _Threads(), os.getpid()
+        return self._threads.submit(attempt)
 
     def close(self) -> None:
         """Ends the threads, each after its attempt. The next call starts new ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.close()
-
-    def _running_threads(self) -> _Threads:
-        if self._threads is None or self._process != os.getpid():
-            # A forked child has none of its parent's threads.
-            self._threads, self._process = _Threads(), os.getpid()
-        return self._threads
 
 
 class _Threads:
@@ -111,24 +108,29 @@ def _run(work: SimpleQueue[_Work | None], idle: threading.Semaphore) -> None:
     work.put(None)  # For the next thread.
 
 
-def first_result(
-    begin: Callable[[], Future[T]], delays_s: Iterable[float], may_hedge: Callable[[], bool]
-) -> T:
+async def first_result(
+    begin: Callable[[], Any],
+    delays_s: Iterable[float],
+    may_hedge: Callable[[], Awaitable[bool]],
+    wait: Wait,
+) -> Any:
     """The first result of an attempt, and of further ones that begin while there is none, after
     those of these delays that end when another one is allowed. Cancels the others; raises if all
     fail."""
-    running = {begin()}
+    begun = {begin()}
     try:
         for delay_s in delays_s:
-            if wait(running, delay_s, FIRST_COMPLETED).done:
+            done, running = await wait(begun, delay_s)
+            if done:
                 break
-            if may_hedge():
-                running.add(begin())
+            if await may_hedge():
+                begun.add(begin())
+        running = begun
         while True:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+            done, running = await wait(running, None)
             succeeded = [it for it in done if it.exception() is None]
             if succeeded or not running:
                 return (succeeded or [*done])[0].result()
     finally:
-        for future in running:
+        for future in begun:
             future.cancel()

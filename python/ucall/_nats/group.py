@@ -12,12 +12,11 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ucall import _core
 from ucall._client.balancer import MEMBERS_MAX
-from ucall._client.blocking import run
 from ucall._client.options import RESERVED, TIMEOUT_MS
 from ucall._client.sockets import not_sent, timeout_error
 from ucall._nats.connection import BrokerOptions, cancel, connect, header_bytes, start
@@ -25,9 +24,12 @@ from ucall._nats.subjects import CALL_ID, ERROR, ERROR_CODE, cancel_subject, sub
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
-    from ucall._client.address import Address, Addresses
+    from concurrent.futures import Future
 
-__all__ = ["AsyncBrokerPool", "BrokerPool", "Group"]
+    from ucall._client.address import Address, Addresses
+    from ucall._client.hedge import Wait
+
+__all__ = ["BrokerPool", "Group"]
 
 #: Seconds in which a broker has to accept the connection.
 _CONNECT_S = 5.0
@@ -285,18 +287,28 @@ async def _never() -> bool:
 
 
 class BrokerPool:
-    """Calls the servers of a group through NATS, with the interface of `ucall._client.pool.Pool`.
-    Streams and subscriptions need a direct connection."""
+    """Calls the servers of a group through NATS, in place of the pool of one server. Streams and
+    subscriptions need a direct connection.
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    Args:
+        wrap: Makes a future for the thread, or the event loop, of the client.
+        wait: Waits for such futures.
+    """
 
-    def exchange(
+    def __init__(self, group: Group, wrap: Callable[[Future[Any]], Any], wait: Wait) -> None:
+        self._group, self._wrap, self._wait = group, wrap, wait
+
+    async def discover(self, timeout: float | None) -> list[Address]:
+        """See `Group.discover`."""
+        found: list[Address] = await self._run(lambda: self._group.discover(timeout))
+        return found
+
+    async def exchange(
         self,
         request: _core.Request,
         ids: Collection[object],
         timeout: float | None,
-        may_repeat: Callable[[], Coroutine[Any, Any, bool]] = _never,
+        may_repeat: Callable[[], Awaitable[bool]] = _never,
     ) -> _core.Reply:
         """See `Group.exchange`.
 
@@ -304,13 +316,10 @@ class BrokerPool:
             may_repeat: Returns whether the calls may be sent again, which is tried while there is
                 no reply.
         """
-        from ucall._client.hedge import first_result
-
-        return first_result(
-            lambda: start(self._group.exchange(request, ids, timeout)),
-            _silences(),
-            lambda: run(may_repeat()),
+        reply: _core.Reply = await self._run(
+            lambda: self._group.exchange(request, ids, timeout), _silences(), may_repeat
         )
+        return reply
 
     def close(self) -> None:
         """Closes the connection to the broker."""
@@ -319,13 +328,28 @@ class BrokerPool:
     def close_idle(self) -> None:
         """Does nothing: all calls share one connection."""
 
+    def use_running_loop(self) -> None:
+        """Does nothing: the connection has a loop of its own."""
+
     def event_connection(self, *_: object) -> NoReturn:
         """Raises ``ucall.ConnectionError``."""
-        raise _no_streams()
+        text = "no server can be reached directly, as streams need"
+        raise not_sent(ConnectionError(text))
 
-    def channel(self, **_: object) -> NoReturn:
-        """Raises ``ucall.ConnectionError``."""
-        raise _no_streams()
+    channel = connection = event_connection
+
+    async def _run(
+        self,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        delays_s: Iterable[float] = (),
+        may_repeat: Callable[[], Awaitable[bool]] = _never,
+    ) -> Any:
+        """Runs it on the thread of the brokers."""
+        from ucall._client.hedge import first_result
+
+        return await first_result(
+            lambda: self._wrap(start(work())), delays_s, may_repeat, self._wait
+        )
 
 
 def _silences() -> Iterator[float]:
@@ -333,51 +357,6 @@ def _silences() -> Iterator[float]:
     while True:
         yield seconds
         seconds = min(seconds * 2, _LAST_SILENCE_S)
-
-
-class AsyncBrokerPool:
-    """`BrokerPool` for asyncio."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    async def exchange(
-        self,
-        request: _core.Request,
-        ids: Collection[object],
-        timeout: float | None,
-        may_repeat: Callable[[], Coroutine[Any, Any, bool]] = _never,
-    ) -> _core.Reply:
-        """See `BrokerPool.exchange`."""
-        from ucall._client.aio_balanced import first_async_result
-
-        return await first_async_result(
-            lambda: asyncio.wrap_future(start(self._group.exchange(request, ids, timeout))),
-            _silences(),
-            may_repeat,
-        )
-
-    def close(self) -> None:
-        """Closes the connection to the broker."""
-        self._group.close()
-
-    def close_idle(self) -> None:
-        """Does nothing: all calls share one connection."""
-
-    async def event_connection(self) -> NoReturn:
-        """Raises ``ucall.ConnectionError``."""
-        raise _no_streams()
-
-    async def connection(self) -> NoReturn:
-        """Raises ``ucall.ConnectionError``."""
-        raise _no_streams()
-
-    def use_running_loop(self) -> None:
-        """Does nothing: the connection has a loop of its own."""
-
-
-def _no_streams() -> ConnectionError:
-    return not_sent(ConnectionError("no server can be reached directly, as streams need"))
 
 
 def _headers_of(request: _core.Request) -> dict[str, str]:
