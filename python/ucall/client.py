@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ucall._client.address import Address, Addresses, secure_uri
+from ucall._client.address import Addresses, secure_uri
 from ucall._client.base import (
     IMAGE_PIXELS_MAX,
     REPLY_BYTES_MAX,
@@ -23,8 +23,10 @@ from ucall._client.base import (
     context_for,
     group_of,
     target_of,
+    tcp_options,
 )
 from ucall._client.batch import BatchBase
+from ucall._client.blocking import run
 from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.names import Method, Methods, check_public
 from ucall._client.options import Options
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from ucall._client.streams import Source
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import UdpPool
-    from ucall._core import Reply
-    from ucall._tracing.client import ClientSpans
 
 __all__ = ["Batch", "Client", "ClientTLS", "Response", "Stream", "Subscription"]
 
@@ -143,8 +143,8 @@ class Client(ClientBase):
         elif address.is_udp:
             from ucall._client.udp import UdpPool
 
-            tcp = partial(_tcp_pool, address, timeout, max_reply_bytes)
-            self._pool = UdpPool(self._options, max_reply_bytes, tcp if tcp_fallback else None)
+            tcp = partial(make_pool, tcp_options(self._options)) if tcp_fallback else None
+            self._pool = UdpPool(self._options, max_reply_bytes, tcp)
         else:
             self._pool = make_pool(self._options)
 
@@ -187,7 +187,7 @@ class Client(ClientBase):
             TypeError, ValueError, ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
         if self._spans is not None:
-            self._exchange_traced(self._spans, method, args, kwargs, None)
+            run(self._exchange_traced(self._spans, method, args, kwargs, None))
             return
         options = self._options
         self._pool.exchange(options.writer.call(method, args, kwargs, None), (), options.timeout)
@@ -250,26 +250,11 @@ class Client(ClientBase):
         options = self._options
         id = next(self._ids) if options.id is None else options.id
         if self._spans is not None:
-            reply = self._exchange_traced(self._spans, method, args, kwargs, id)
+            reply = run(self._exchange_traced(self._spans, method, args, kwargs, id))
             return Response(reply, self._image_pixels_max)
         request = options.writer.call(method, args, kwargs, id)
         reply = self._pool.exchange(request, (id,), options.timeout)
         return Response(reply, self._image_pixels_max)
-
-    def _exchange_traced(
-        self,
-        spans: ClientSpans,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        id: int | str | None,
-    ) -> Reply:
-        options, ids = self._options, () if id is None else (id,)
-        with spans.start(method, id) as span:
-            request = options.writer.call(method, args, kwargs, id, trace=span.context)
-            reply = self._pool.exchange(request, ids, options.timeout)
-            span.take(reply)
-            return reply
 
     def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
         id = self._new_id()
@@ -300,11 +285,6 @@ class Client(ClientBase):
 
         pool = self._pool
         return begin(pool, self._options) if isinstance(pool, Pool) else pool.source(begin)
-
-
-def _tcp_pool(address: Address, timeout: float | None, reply_bytes_max: int) -> Pool:
-    """The connections to the server of an address for UDP."""
-    return Pool(Options(Address(f"tcp://{address.name}"), timeout, {}), reply_bytes_max, None)
 
 
 class ClientTLS(Client):

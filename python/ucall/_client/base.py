@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Address, Addresses
+from ucall._client.blocking import result_of
 from ucall._client.inbox import check_waiting_bytes
 from ucall._client.options import TIMEOUT_S, UNCHANGED, BalancedOptions, Options, Unchanged
 from ucall._client.response import Response
@@ -33,6 +34,7 @@ __all__ = [
     "context_for",
     "group_of",
     "target_of",
+    "tcp_options",
 ]
 
 REPLY_BYTES_MAX = 67_108_864
@@ -99,6 +101,11 @@ def check_channel_options(
         raise ValueError("reconnect: UDP has no connection; use ws:// or tcp://")
     if reconnect and target.is_http:
         raise ValueError("reconnect: HTTP has no connection to keep; use ws:// or tcp://")
+
+
+def tcp_options(options: Options) -> Options:
+    """The options of calls over UDP for raw TCP."""
+    return Options(Address(f"tcp://{options.address.name}"), options.timeout, {})
 
 
 #: Of the local names of a constructor, those that are no arguments.
@@ -186,6 +193,21 @@ class ClientBase:
 
     def _new_response(self, reply: Reply | None) -> Response:
         return Response(reply, self._image_pixels_max)
+
+    async def _exchange_traced(
+        self,
+        spans: ClientSpans,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        id: int | str | None,
+    ) -> Reply:
+        options, ids = self._options, () if id is None else (id,)
+        with spans.start(method, id) as span:
+            request = options.writer.call(method, args, kwargs, id, trace=span.context)
+            reply: Reply = await result_of(self._pool.exchange(request, ids, options.timeout))
+            span.take(reply)
+            return reply
 
     def _request_of(
         self, request: dict[str, Any]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from types import CoroutineType
 from typing import Any, TypeVar
 
-__all__ = ["run"]
+__all__ = ["result_of", "run"]
 
 T = TypeVar("T")
 
@@ -20,3 +21,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     finally:
         work.close()
     raise RuntimeError("a synchronous client cannot wait in an event loop")
+
+
+async def result_of(begun: Any) -> Any:
+    """The result of a method of either client, which asyncio has to await."""
+    return await begun if isinstance(begun, CoroutineType) else begun

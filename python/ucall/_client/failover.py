@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAl
 
 from ucall import _core, _forks
 from ucall._client.balancer import Balancer, Member
+from ucall._client.blocking import result_of
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import (
     CONNECT_S,
@@ -47,6 +48,8 @@ __all__ = ["Call", "FailoverPool", "FailoverSource", "Outcome", "Servers"]
 
 class _Pool(Protocol):
     """The connections to one server, as both clients have them."""
+
+    def exchange(self, *arguments: Any, **options: Any) -> Any: ...
 
     def close(self) -> None: ...
 
@@ -322,13 +325,14 @@ class FailoverPool(Generic[PoolT, SourceT]):
 
     async def _attempt(self, member: Member[PoolT], call: Call) -> Outcome:
         """Sends a request with the time that is left."""
-        began, running, pool = time.monotonic(), member.running, member.pool
+        began, running = time.monotonic(), member.running
         running.append(None)
         try:
             left = call.deadline.left()
             request = self._options.at(member.address, left).writer.rewrite(call.request)
             repeats = [lambda: self._may_repeat(call)] if member is self._servers.fallback else []
-            reply = await self._exchange_with(pool, request, call.ids, left, *repeats)
+            begun = member.pool.exchange(request, call.ids, left, *repeats)
+            reply: _core.Reply = await result_of(begun)
         except TimeoutError as error:
             if hasattr(error, "may_have_run"):
                 return error
@@ -339,10 +343,6 @@ class FailoverPool(Generic[PoolT, SourceT]):
             running.pop()
         if not is_refused(reply):
             self._succeed(member, began)
-        return reply
-
-    async def _exchange_with(self, pool: Any, *arguments: object) -> _core.Reply:
-        reply: _core.Reply = await _result_of(pool.exchange(*arguments))
         return reply
 
     def _succeed(self, member: Member[PoolT], began: float) -> None:
@@ -369,7 +369,7 @@ class FailoverPool(Generic[PoolT, SourceT]):
             with suppress(OSError):
                 left = deadline.at_most(PROBE_S).left()
                 request, id = probe_request(self._options.at(member.address, left), "rpc.discover")
-                reply = await self._exchange_with(member.pool, request, (id,), left)
+                reply = await result_of(member.pool.exchange(request, (id,), left))
                 return self._servers.idempotence.learn(reply, now)
 
     def _writer_of(self, member: Member[PoolT]) -> _core.RequestWriter:
@@ -398,7 +398,7 @@ class FailoverPool(Generic[PoolT, SourceT]):
         request, id = probe_request(self._options.at(member.address, PROBE_S))
         outcome: Outcome
         try:
-            outcome = await self._exchange_with(member.pool, request, (id,), PROBE_S)
+            outcome = await result_of(member.pool.exchange(request, (id,), PROBE_S))
         except OSError as error:
             outcome = error
         with self._servers.lock:
@@ -452,7 +452,7 @@ class FailoverSource(Generic[PoolT, SourceT]):
             if (source := self._source) is None:
                 raise closed_error()
             try:
-                message: Message = await _result_of(source.next())
+                message: Message = await result_of(source.next())
             except OSError as error:
                 # The program may have closed it, which ends the wait.
                 if self._has_begun or self._source is None:
@@ -474,8 +474,3 @@ class FailoverSource(Generic[PoolT, SourceT]):
         """Another server for it, if this one has not begun it."""
         verdict = self._pool._judge(self._attempts, self._member, outcome)
         return await self._pool._next_member(self._attempts, verdict, self._deadline)
-
-
-async def _result_of(begun: Any) -> Any:
-    """The result of a method of either client, which asyncio has to await."""
-    return await begun if isinstance(begun, Coroutine) else begun

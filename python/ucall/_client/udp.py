@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from ucall import _core, _forks
 from ucall._client.aio_udp_endpoint import Endpoint
 from ucall._client.base import NO_STREAMS_OVER_UDP
+from ucall._client.blocking import result_of, run
 from ucall._client.datagrams import (
     WINDOW,
     Call,
@@ -42,9 +43,20 @@ _IDLE_MAX = 16
 
 
 class _Base:
-    """What the calls of one client share."""
+    """What the calls of one client share.
 
-    def __init__(self, options: Options, reply_bytes_max: int) -> None:
+    Args:
+        options: Those of the client.
+        reply_bytes_max: A reply.
+        tcp: Makes the pool that repeats calls whose replies are too long for a datagram; ``None``
+            if they fail.
+    """
+
+    def __init__(
+        self, options: Options, reply_bytes_max: int, tcp: Callable[[], Any] | None
+    ) -> None:
+        self._make_tcp = tcp
+        self._tcp: Any = None
         self._options = options
         self._address = options.address
         self._reply_bytes_max = reply_bytes_max
@@ -71,6 +83,21 @@ class _Base:
             f"no reply from {self._address.name}: {reason}; the call may have run"
         )
 
+    async def _repeat(
+        self, request: _core.Request, ids: Collection[object], deadline: Deadline
+    ) -> _core.Reply:
+        """Calls again over TCP."""
+        assert self._make_tcp is not None
+        self._tcp = self._tcp or self._make_tcp()
+        try:
+            reply: _core.Reply = await result_of(self._tcp.exchange(request, ids, deadline.left()))
+            return reply
+        except ConnectionError as error:
+            error.may_have_run = True  # It has, over UDP.
+            raise
+        except builtins.TimeoutError:
+            raise timeout_error(deadline.seconds) from None
+
     def for_options(self, options: Options) -> Self:
         """The pool of a client with other options: this one."""
         return self
@@ -85,21 +112,12 @@ class _Base:
 
 
 class UdpPool(_Base):
-    """The sockets of a synchronous client. A thread takes one for the length of an exchange.
-
-    Args:
-        options: Those of the client.
-        reply_bytes_max: A reply.
-        tcp: Makes the pool that repeats calls whose replies are too long for a datagram; ``None``
-            if they fail.
-    """
+    """The sockets of a synchronous client. A thread takes one for the length of an exchange."""
 
     def __init__(
         self, options: Options, reply_bytes_max: int, tcp: Callable[[], Pool] | None
     ) -> None:
-        super().__init__(options, reply_bytes_max)
-        self._make_tcp = tcp
-        self._tcp: Pool | None = None
+        super().__init__(options, reply_bytes_max, tcp)
         self._idle: list[socket.socket] = []
         _forks.register(self)
 
@@ -119,7 +137,7 @@ class UdpPool(_Base):
             return _core.Reply.nothing()
         [reply] = self._exchange([(id, data) for id in ids], [], deadline)
         if self._make_tcp is not None and wants_tcp(reply):
-            return self._repeat(request, ids, deadline)
+            return run(self._repeat(request, ids, deadline))
         return reply
 
     def exchange_all(self, batch: Calls, timeout: float | None) -> list[Response]:
@@ -128,7 +146,7 @@ class UdpPool(_Base):
         batch.resolve_each(self._exchange(*batch.datagrams(), deadline))
         if self._make_tcp is not None:
             for request, ids in batch.repeats(wants_tcp, WINDOW):
-                batch.resolve(self._repeat(request, ids, deadline))
+                batch.resolve(run(self._repeat(request, ids, deadline)))
         return list(batch.responses.values())
 
     def close(self) -> None:
@@ -142,20 +160,6 @@ class UdpPool(_Base):
     def abandon(self) -> None:
         """Drops the sockets: they belong to the parent of this process."""
         self._idle = []
-
-    def _repeat(
-        self, request: _core.Request, ids: Collection[object], deadline: Deadline
-    ) -> _core.Reply:
-        """Calls again over TCP."""
-        assert self._make_tcp is not None
-        self._tcp = self._tcp or self._make_tcp()
-        try:
-            return self._tcp.exchange(request, ids, deadline.left())
-        except ConnectionError as error:
-            error.may_have_run = True  # It has, over UDP.
-            raise
-        except builtins.TimeoutError:
-            raise timeout_error(deadline.seconds) from None
 
     def _exchange(
         self, calls: Sequence[Call], notifications: list[bytes], deadline: Deadline
@@ -252,17 +256,12 @@ def _send(made: socket.socket, datagrams: list[bytes], deadline: Deadline) -> No
 
 
 class AsyncUdpPool(_Base):
-    """The socket of a client in asyncio, which all its calls share.
-
-    The arguments are those of `UdpPool`.
-    """
+    """The socket of a client in asyncio, which all its calls share."""
 
     def __init__(
         self, options: Options, reply_bytes_max: int, tcp: Callable[[], AsyncPool] | None
     ) -> None:
-        super().__init__(options, reply_bytes_max)
-        self._make_tcp = tcp
-        self._tcp: AsyncPool | None = None
+        super().__init__(options, reply_bytes_max, tcp)
         self._endpoint: Endpoint | None = None
         #: Belongs to the loop.
         self._opening = asyncio.Lock()
@@ -297,20 +296,6 @@ class AsyncUdpPool(_Base):
             endpoint.close()
         if self._tcp is not None:
             self._tcp.close()
-
-    async def _repeat(
-        self, request: _core.Request, ids: Collection[object], deadline: Deadline
-    ) -> _core.Reply:
-        """Calls again over TCP."""
-        assert self._make_tcp is not None
-        self._tcp = self._tcp or self._make_tcp()
-        try:
-            return await self._tcp.exchange(request, ids, deadline.left())
-        except ConnectionError as error:
-            error.may_have_run = True  # It has, over UDP.
-            raise
-        except builtins.TimeoutError:
-            raise timeout_error(deadline.seconds) from None
 
     async def _exchange(
         self, calls: Sequence[Call], notifications: list[bytes], deadline: Deadline

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ucall._client.address import Address, Addresses
+from ucall._client.address import Addresses
 from ucall._client.aio_pool import HttpPool, SharedPool
 from ucall._client.aio_streams import HttpSource, SharedSource, Stream, Subscription
 from ucall._client.base import (
@@ -27,6 +27,7 @@ from ucall._client.base import (
     context_for,
     group_of,
     target_of,
+    tcp_options,
 )
 from ucall._client.batch import BatchBase
 from ucall._client.inbox import WAITING_BYTES_MAX
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from ucall._client.aio_streams import Source
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import AsyncUdpPool
-    from ucall._core import Reply
-    from ucall._tracing.client import ClientSpans
     from ucall.aio import queue as queue
 else:  # As in `ucall` itself.
     __getattr__, __dir__ = on_demand(__name__, "queue")
@@ -113,8 +112,8 @@ class Client(ClientBase):
         elif address.is_udp:
             from ucall._client.udp import AsyncUdpPool
 
-            tcp = partial(_tcp_pool, address, timeout, max_reply_bytes, max_waiting_bytes)
-            self._pool = AsyncUdpPool(self._options, max_reply_bytes, tcp if tcp_fallback else None)
+            tcp = partial(make_pool, tcp_options(self._options)) if tcp_fallback else None
+            self._pool = AsyncUdpPool(self._options, max_reply_bytes, tcp)
         else:
             self._pool = make_pool(self._options)
 
@@ -218,21 +217,6 @@ class Client(ClientBase):
         request = options.writer.call(method, args, kwargs, id)
         return self._new_response(await self._pool.exchange(request, (id,), options.timeout))
 
-    async def _exchange_traced(
-        self,
-        spans: ClientSpans,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        id: int | str | None,
-    ) -> Reply:
-        options, ids = self._options, () if id is None else (id,)
-        with spans.start(method, id) as span:
-            request = options.writer.call(method, args, kwargs, id, trace=span.context)
-            reply = await self._pool.exchange(request, ids, options.timeout)
-            span.take(reply)
-            return reply
-
     def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
         id = self._new_id()
         if self._spans is None:
@@ -265,14 +249,6 @@ class Client(ClientBase):
         if isinstance(pool, HttpPool | SharedPool):
             return begin(pool, self._options)
         return pool.source(begin)
-
-
-def _tcp_pool(
-    address: Address, timeout: float | None, reply_bytes_max: int, waiting_bytes_max: int
-) -> SharedPool:
-    """The connection to the server of an address for UDP."""
-    options = Options(Address(f"tcp://{address.name}"), timeout, {})
-    return SharedPool(options, reply_bytes_max, None, waiting_bytes_max, reconnect=False)
 
 
 class Batch(BatchBase[Client]):
