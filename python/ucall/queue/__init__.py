@@ -18,9 +18,9 @@ guarantees.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
-from ucall.queue import grpc, jetstream, mqtt, nats, shm, tcp, unix
+from ucall.queue import jetstream
 from ucall.queue.core import (
     BrokerOptions,
     Communicator,
@@ -35,9 +35,18 @@ from ucall.queue.core import (
 )
 from ucall.queue.errors import ConnectionError, FullError, RefusedError
 from ucall.queue.jetstream.stored import StoredQueue
+from ucall.queue.transport_modules import make_modules
 from ucall.queue.transports import Protocol, Purpose
 from ucall.queue.utils.allow import allow, allow_arrow, allow_pandas, allow_torch
 from ucall.queue.utils.stream import BytesSerializer, PickleSerializer, Stream
+
+if TYPE_CHECKING:
+    from ucall.queue import transport_modules as grpc
+    from ucall.queue import transport_modules as mqtt
+    from ucall.queue import transport_modules as nats
+    from ucall.queue import transport_modules as shm
+    from ucall.queue import transport_modules as tcp
+    from ucall.queue import transport_modules as unix
 
 __all__ = [
     "BrokerOptions",
@@ -72,6 +81,8 @@ __all__ = [
     "tcp",
     "unix",
 ]
+
+globals().update(make_modules())
 
 
 @overload

@@ -1,8 +1,8 @@
 """The transports of a queue: TCP, Unix sockets, shared memory, MQTT and NATS brokers, and gRPC.
 
 Each transport is a class that says where its communicators listen or connect. The classes of its
-two sides derive from it, in `ucall.queue.{protocol}.server` and `ucall.queue.{protocol}.client`.
-JetStream is apart, in `ucall.queue.jetstream`, because its queues have no links.
+two sides derive from it: see `transport_modules.py`. JetStream is apart, in
+`ucall.queue.jetstream`, because its queues have no links.
 """
 
 from __future__ import annotations

@@ -1,5 +1,0 @@
-"""Queues over shared memory."""
-
-from ucall.queue.shm import client, server
-
-__all__ = ["client", "server"]
