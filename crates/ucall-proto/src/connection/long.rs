@@ -41,8 +41,26 @@ impl PlainConnection {
         match &mut self.protocol {
             Protocol::Raw(_) => self.process_long_raw(input, environment, out),
             Protocol::Http(_) => self.process_long_http(input, environment, out),
+            Protocol::WebSocket(_) => self.process_long_frame(input, environment, out),
             _ => (input, 0),
         }
+    }
+
+    fn process_long_frame<S: Service>(
+        &mut self,
+        mut input: Vec<u8>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> (Vec<u8>, usize) {
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return (input, 0) };
+        let Some(frame) = socket.take_long(&mut input, environment.limits) else {
+            return (input, 0);
+        };
+        let document = Arc::new(input);
+        environment.service.share(Some(&document));
+        self.run_long_message(&document, &frame, environment, out);
+        environment.service.share(None);
+        self.take_back(document, frame.message.len)
     }
 
     fn process_long_raw<S: Service>(

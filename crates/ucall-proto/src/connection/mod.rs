@@ -398,6 +398,7 @@ impl PlainConnection {
         match &mut self.protocol {
             Protocol::Http(http) => http.discard_body(),
             Protocol::Raw(raw) => raw.discard_document(),
+            Protocol::WebSocket(socket) => socket.long = None,
             _ => {}
         }
     }

@@ -18,7 +18,7 @@
 
 use std::mem;
 
-use super::calls::{DocumentOutcome, RequestContext, run_document};
+use super::calls::{DocumentOutcome, RequestContext, run_document, run_outlined};
 use super::exchange::ExchangeReply;
 use super::http_framing::HttpFraming;
 use super::{
@@ -27,10 +27,13 @@ use super::{
 };
 use crate::Limits;
 use crate::http1::{Head, HttpError, Method, Target, parse_head};
-use crate::rpc::{CallerIdentity, RpcError, Service, write_error_reply};
+use crate::json::JsonError;
+use crate::rpc::{
+    CallerIdentity, DocumentOutline, LONG_BYTES_MIN, RpcError, Service, write_error_reply,
+};
 use crate::websocket::{
-    CloseCode, Event, FrameWriter, MessageKind, MessageLimits, MessageReader, Opcode, Progress,
-    Upgrade, WebSocketError, validate_text, write_close, write_frame,
+    CloseCode, Event, FrameWriter, LongMessage, MessageKind, MessageLimits, MessageReader, Opcode,
+    Progress, Upgrade, WebSocketError, validate_text, write_close, write_frame,
 };
 
 /// The reason of code 1001.
@@ -52,6 +55,8 @@ pub(super) struct WebSocket {
     writer: FrameWriter,
     /// The bytes of the frame whose head has arrived.
     bytes_needed: usize,
+    /// That frame, if it is a long message, once much of it has arrived.
+    pub(super) long: Option<Box<LongFrame>>,
     /// Pings since the last byte of the peer.
     pings: usize,
     /// The Close frame is written, after which nothing may follow.
@@ -60,7 +65,35 @@ pub(super) struct WebSocket {
     identity: Option<CallerIdentity>,
 }
 
+/// A long message, and what was found in it.
+#[derive(Debug)]
+pub(super) struct LongFrame {
+    pub(super) message: LongMessage,
+    outline: DocumentOutline,
+}
+
 impl WebSocket {
+    /// Reads what has arrived of a long message. Returns that if it is complete.
+    pub(super) fn take_long(
+        &mut self,
+        input: &mut [u8],
+        limits: &Limits,
+    ) -> Option<Box<LongFrame>> {
+        let may_begin = self.bytes_needed > LONG_BYTES_MIN && !self.reader.has_fragments();
+        if may_begin && self.long.is_none() {
+            let message = LongMessage::begin(input, LONG_BYTES_MIN)?;
+            self.long = Some(Box::new(LongFrame { message, outline: DocumentOutline::default() }));
+        }
+        let LongFrame { message, outline } = self.long.as_deref_mut()?;
+        message.read(input);
+        outline.scan_framed(message.payload(input), limits);
+        if input.len() < message.len {
+            return None;
+        }
+        self.bytes_needed = 0;
+        self.long.take()
+    }
+
     pub(super) fn new(identity: Option<CallerIdentity>) -> Self {
         Self { identity, ..Self::default() }
     }
@@ -76,7 +109,8 @@ impl WebSocket {
 
     /// The memory of a message in fragments.
     pub(super) fn held_bytes(&self) -> usize {
-        self.reader.held_bytes()
+        let long = self.long.as_ref().map_or(0, |long| long.outline.held_bytes());
+        self.reader.held_bytes() + long
     }
 
     /// Whether no message is being received, apart from bytes in the input buffer.
@@ -304,6 +338,49 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
+            run_document::<true, S>(payload, context, environment, out).map(|(ran, _)| ran)
+        };
+        self.run_message_with(kind, payload, environment, out, run);
+    }
+
+    /// Runs a long message, all of which is in `input`.
+    #[cold]
+    pub(super) fn run_long_message<S: Service>(
+        &mut self,
+        input: &[u8],
+        LongFrame { message, outline }: &LongFrame,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let payload = message.payload(input);
+        if outline.has_requests() {
+            let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
+                run_outlined(payload, outline, context, environment, out)
+            };
+            self.run_message_with(MessageKind::Text, payload, environment, out, run);
+        } else {
+            self.run_message(MessageKind::Text, payload, environment, out);
+        }
+        if environment.drain == Drain::Refusing {
+            self.write_read_count(out);
+            self.go_away(out);
+        }
+    }
+
+    #[inline(always)]
+    fn run_message_with<'e, S: Service>(
+        &mut self,
+        kind: MessageKind,
+        payload: &[u8],
+        environment: &mut Environment<'e, S>,
+        out: &mut Vec<u8>,
+        run: impl FnOnce(
+            RequestContext<'_>,
+            &mut Environment<'e, S>,
+            &mut Vec<u8>,
+        ) -> Result<DocumentOutcome, JsonError>,
+    ) {
         let request = self.next_request();
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
         if let Some(identity) = &socket.identity {
@@ -312,10 +389,10 @@ impl PlainConnection {
         let pending = socket.writer.begin(out);
         let session = self.session.as_ref();
         let context = RequestContext { request, head: None, session };
-        match run_document::<true, S>(payload, context, environment, out) {
-            Ok((DocumentOutcome::Replied, _)) => socket.writer.end(out, pending, Opcode::Text),
-            Ok((DocumentOutcome::NoReply, _)) => socket.writer.abort(out, pending),
-            Ok((DocumentOutcome::Deferred(answer), _)) => {
+        match run(context, environment, out) {
+            Ok(DocumentOutcome::Replied) => socket.writer.end(out, pending, Opcode::Text),
+            Ok(DocumentOutcome::NoReply) => socket.writer.abort(out, pending),
+            Ok(DocumentOutcome::Deferred(answer)) => {
                 socket.writer.abort(out, pending);
                 self.exchanges.push(request, HttpFraming::default(), answer);
             }

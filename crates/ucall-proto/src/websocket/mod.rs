@@ -20,6 +20,7 @@ pub use close::CloseCode;
 pub use error::WebSocketError;
 pub use head::Opcode;
 pub use mask::unmask;
+pub(crate) use reader::LongMessage;
 pub use reader::{
     CloseFrame, Event, MessageKind, MessageLimits, MessageReader, PeekedFrame, Progress,
     peek_frame, validate_text,

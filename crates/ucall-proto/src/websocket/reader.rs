@@ -139,6 +139,42 @@ pub fn peek_frame(
     Ok(Some((len, frame)))
 }
 
+/// A text message in one long frame, which is unmasked while it arrives.
+#[derive(Debug)]
+pub(crate) struct LongMessage {
+    head_len: usize,
+    /// The bytes of its frame.
+    pub(crate) len: usize,
+    key: [u8; 4],
+    /// How many of them are read.
+    read: usize,
+}
+
+impl LongMessage {
+    /// The message of the frame that `input` starts with, if its payload has more than `bytes_min`
+    /// bytes.
+    pub(crate) fn begin(input: &[u8], bytes_min: usize) -> Option<Self> {
+        let FrameHead { opcode, is_final, payload_len, key, len } =
+            FrameHead::parse::<true>(input).ok()??;
+        let is_long = opcode == Opcode::Text && is_final && payload_len > bytes_min;
+        is_long.then(|| Self { head_len: len, len: len + payload_len, key, read: len })
+    }
+
+    /// Unmasks what has arrived since the last time, in place.
+    pub(crate) fn read(&mut self, input: &mut [u8]) {
+        let end = self.len.min(input.len());
+        let mut key = self.key;
+        key.rotate_left((self.read - self.head_len) % 4);
+        unmask(input.get_mut(self.read..end).unwrap_or_default(), key);
+        self.read = end;
+    }
+
+    /// The payload as far as it is read.
+    pub(crate) fn payload<'a>(&self, input: &'a [u8]) -> &'a [u8] {
+        input.get(self.head_len..self.read).unwrap_or_default()
+    }
+}
+
 /// Reads the frames of one peer.
 #[derive(Debug, Default)]
 pub struct MessageReader {

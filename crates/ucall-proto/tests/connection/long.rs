@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ucall_proto::{Call, CallOutcome, Limits, NextAction, Reply, Service};
 
 use super::harness::Driver;
+use super::websocket::{frames, message, upgrade};
 
 const PIECE: usize = 60_000;
 /// A turn receives no more of a body, because it scans as much.
@@ -39,6 +40,13 @@ impl Service for Keeper {
 
 fn driver(keeps: bool) -> Driver<Keeper> {
     Driver::serving(Keeper { keeps, ..Keeper::default() }, Limits::default())
+}
+
+fn socket(keeps: bool) -> Driver<Keeper> {
+    let mut driver = driver(keeps);
+    driver.receive(upgrade("").as_bytes());
+    driver.out.clear();
+    driver
 }
 
 /// What is replied to input that arrives in pieces, or in targets if there are any.
@@ -126,7 +134,12 @@ fn a_long_document_gets_the_reply_of_a_short_one_s_scan() {
                     String::from_utf8_lossy(&whole.out),
                     "{context}"
                 );
-                if input.starts_with(b"POST") {
+                if !input.starts_with(b"POST") {
+                    let [mut whole, mut pieces] = [(); 2].map(|()| socket(false));
+                    whole.receive(&message(&bytes));
+                    let found = answer(&mut pieces, &message(&bytes));
+                    assert_eq!(frames(&found), frames(&whole.out), "{context}, in a frame");
+                } else {
                     let chunks = answer(&mut driver(false), &chunked(&bytes));
                     assert!(chunks == whole.out, "{context}, in chunks");
                 }
@@ -143,10 +156,12 @@ fn a_call_may_keep_the_memory_of_its_document() {
     let raw = [request.as_bytes(), b"\n", short.as_bytes(), b"\n"].concat();
     let http = [post(request.as_bytes()), post(short.as_bytes())].concat();
     let chunks = [chunked(request.as_bytes()), post(short.as_bytes())].concat();
-    for input in [raw, http, chunks] {
+    let frames = [message(&request), message(short)].concat();
+    for input in [raw, http, chunks, frames] {
         for keeps in [true, false] {
-            let mut driver = driver(keeps);
-            let replies = String::from_utf8(answer(&mut driver, &input)).expect("it is JSON");
+            let is_framed = input.starts_with(&[0x81]);
+            let mut driver = if is_framed { socket(keeps) } else { driver(keeps) };
+            let replies = String::from_utf8_lossy(&answer(&mut driver, &input)).into_owned();
             let lengths = format!("[1,{}]", long.len());
             assert!(replies.contains(&lengths) && replies.contains("[1,2]"), "{replies}");
             assert_eq!(driver.service.kept.len(), usize::from(keeps));
