@@ -62,8 +62,8 @@ def main(place: str, engine: str, upstream: str = "") -> None:
         server.relay("*", to=[f"tcp://127.0.0.1:{upstream}"])
     else:
         # A relay has a connection to its upstream for each stream.
-        limits = {} if place == "upstream" else {"max_connections": CONNECTIONS_MAX}
-        server = kind(port=0, **limits)
+        limits = None if place == "upstream" else ucall.Limits(max_connections=CONNECTIONS_MAX)
+        server = kind(port=0, limits=limits)
         add_functions(server)
     with server:
         print(server.port, flush=True)

@@ -49,7 +49,8 @@ def ready():
     # Its port is open.
     print("ready", flush=True)
 
-server.run(**json.loads(sys.argv[4]))
+broker = json.loads(sys.argv[4])
+server.run(broker=ucall.Broker(**broker) if broker else None)
 """
 
 
@@ -57,13 +58,13 @@ class Servers:
     """Servers on ports of their own, which they keep when they are restarted.
 
     Args:
-        run: The arguments of `Server.run`.
+        broker: The arguments of `ucall.Broker`.
     """
 
     def __init__(
-        self, folder: Path, count: int, options: dict[str, Any], run: dict[str, Any]
+        self, folder: Path, count: int, options: dict[str, Any], broker: dict[str, Any]
     ) -> None:
-        self._run = run
+        self._broker = broker
         self.ports = [free_port() for _ in range(count)]
         self._options = options
         self._folder = folder
@@ -110,16 +111,16 @@ class Servers:
 
     def _start(self, port: int) -> subprocess.Popen[str]:
         log = self._folder / f"{port}.log"
-        arguments = [str(port), str(log), json.dumps(self._options), json.dumps(self._run)]
+        arguments = [str(port), str(log), json.dumps(self._options), json.dumps(self._broker)]
         command = [sys.executable, "-u", "-c", SOURCE, *arguments]
         return forking.Python(command, stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
 def servers(
-    folder: Path, count: int, run: dict[str, Any] | None = None, **options: Any
+    folder: Path, count: int, broker: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Servers]:
-    started = Servers(folder, count, options, run or {})
+    started = Servers(folder, count, options, broker or {})
     try:
         yield started
     finally:

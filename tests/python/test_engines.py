@@ -131,7 +131,7 @@ def communicate(server):
     queue.new("tcp", "server", options).close()
 
 use, udp, pages = globals()[sys.argv[2]], sys.argv[3] == "udp", int(sys.argv[4])
-first, second = (uring.Server(port=0, udp=udp) for _ in range(2))
+first, second = (uring.Server(port=0, udp=ucall.UDP() if udp else None) for _ in range(2))
 use(first)  # As above.
 limit_memory(pages * resource.getpagesize())
 try:

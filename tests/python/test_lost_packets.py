@@ -13,7 +13,7 @@ import pytest
 from brokers import cluster, registered
 from many_servers import SECONDS, Servers, load, rounds, servers
 from networks import Network
-from test_nats_many import AGAIN, LONG, run_arguments, uri
+from test_nats_many import AGAIN, LONG, broker_options, uri
 
 from harness import eventually
 from ucall._nats import connection
@@ -46,12 +46,12 @@ def test_lost_packets_fail_no_call(
         folder.mkdir()
     with ExitStack() as stack:
         nodes = stack.enter_context(cluster(address="0.0.0.0")) if found_by == "NATS" else []
-        run = run_arguments(nodes) if nodes else {}
-        reached = stack.enter_context(servers(folders[0], 3, run))
+        broker = broker_options(nodes) if nodes else {}
+        reached = stack.enter_context(servers(folders[0], 3, broker))
         if nodes:
-            run["broker"] = ",".join(f"nats://192.0.2.1:{node.port}" for node in nodes)
+            broker["url"] = ",".join(f"nats://192.0.2.1:{node.port}" for node in nodes)
         with network.on_server():
-            lost = Servers(folders[1], 1, {"host": "192.0.2.2"}, run)
+            lost = Servers(folders[1], 1, {"host": "192.0.2.2"}, broker)
         stack.callback(lost.kill_all)
         options: dict[str, Any] = {}
         addresses: str | list[str] = [*reached.uris(""), f"192.0.2.2:{lost.ports[0]}"]

@@ -40,9 +40,9 @@ def uri(nodes: list[NatsServer], scheme: str = "") -> str:
     return f"nats{scheme}://{urls}/models"
 
 
-def run_arguments(nodes: list[NatsServer], **more: Any) -> dict[str, Any]:
+def broker_options(nodes: list[NatsServer], **more: Any) -> dict[str, Any]:
     urls = ",".join(node.url for node in nodes)
-    return {"broker": urls, "group": "models", "broker_options": AGAIN, **more}
+    return {"url": urls, "group": "models", "options": AGAIN, **more}
 
 
 def disturb(running: Servers, nodes: list[NatsServer], made: Load, sent: Signals) -> Ended:
@@ -77,7 +77,7 @@ def disturb(running: Servers, nodes: list[NatsServer], made: Load, sent: Signals
 def test_killed_servers_and_nodes_fail_only_the_calls_on_the_servers(
     tmp_path: Path, nodes: list[NatsServer], kind: str, scheme: str
 ) -> None:
-    with servers(tmp_path, COUNT, run_arguments(nodes)) as running:
+    with servers(tmp_path, COUNT, broker_options(nodes)) as running:
         assert registered(nodes[0], COUNT)
         with load(uri(nodes, scheme), kind, CALLERS, broker_options=AGAIN) as made:
             ended = disturb(running, nodes, made, signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_killed_servers_and_nodes_fail_only_the_calls_on_the_servers(
 def test_drained_servers_and_killed_nodes_fail_no_call(
     tmp_path: Path, nodes: list[NatsServer], kind: str
 ) -> None:
-    with servers(tmp_path, COUNT, run_arguments(nodes)) as running:
+    with servers(tmp_path, COUNT, broker_options(nodes)) as running:
         assert registered(nodes[0], COUNT)
         with load(uri(nodes), kind, CALLERS, broker_options=AGAIN) as made:
             disturb(running, nodes, made, signal.SIGTERM)
@@ -103,7 +103,7 @@ def test_a_rolling_restart_fails_no_call_of_any_client_of_nats(
     tmp_path: Path, nodes: list[NatsServer]
 ) -> None:
     """The drain takes a server off the broker's list before it refuses calls."""
-    with servers(tmp_path, 2, run_arguments(nodes)) as running:
+    with servers(tmp_path, 2, broker_options(nodes)) as running:
         assert registered(nodes[0], 2)
         replies = asyncio.run(_restart_under_requests(nodes, running))
         assert sum(replies.values()) > 200
@@ -148,7 +148,7 @@ def test_calls_through_nats_fail_only_if_they_may_not_be_repeated(
     """No server can be reached directly, so all calls go through the broker, whose nodes end. NATS
     does not report that a reply was lost with a node: its caller waits as long as it allows."""
     monkeypatch.setattr("ucall._nats.group._FIRST_SILENCE_S", 0.3)
-    with servers(tmp_path, 2, run_arguments(nodes, advertise="")) as running:
+    with servers(tmp_path, 2, broker_options(nodes, advertise="")) as running:
         assert registered(nodes[0], 2)
         with load(uri(nodes), kind, broker_options=AGAIN, timeout=3) as made:
             for number in rounds(3):
@@ -170,7 +170,7 @@ def test_idempotent_calls_through_nats_leave_a_killed_server(
 ) -> None:
     """NATS does not report that the server has ended which has a call."""
     monkeypatch.setattr("ucall._nats.group._FIRST_SILENCE_S", 0.3)
-    with servers(tmp_path, 2, run_arguments(nodes, advertise="")) as running:
+    with servers(tmp_path, 2, broker_options(nodes, advertise="")) as running:
         assert registered(nodes[0], 2)
         with load(uri(nodes), kind, broker_options=AGAIN, idempotent=True) as made:
             for number in rounds(3):

@@ -247,7 +247,6 @@ def test_a_second_server_and_missing_capabilities_are_named(network: Network) ->
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda: ucall.Server(port=0, udp=ucall.UDP(xdp="eth0")), "xdp: has no effect without udp"),
         (lambda: _start(xdp_busy_poll=True), "xdp_busy_poll: has no effect without xdp"),
         (lambda: _start(xdp="unix:/no/such"), "xdp: unix:/no/such: No such file"),
         (lambda: _start(xdp="no-such-card"), "xdp: no-such-card: "),

@@ -17,6 +17,7 @@ from typing import Any
 import ucall
 import ucall.posix
 import ucall.uring
+from ucall.options import arguments
 
 KINDS: dict[str, type[ucall.Server]] = {"posix": ucall.posix.Server, "uring": ucall.uring.Server}
 
@@ -65,7 +66,7 @@ def main() -> None:
     if files:
         options |= {"ssl_certfile": files[0], "ssl_keyfile": files[1]}
     logging.getLogger("ucall").setLevel(logging.CRITICAL)
-    server = KINDS[engine](port=0, **options)
+    server = KINDS[engine](port=0, **arguments(options))
     add_functions(server)
 
     def stop_at_the_end() -> None:
