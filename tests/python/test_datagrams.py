@@ -89,8 +89,10 @@ def test_the_first_pause_has_bounds(took_s: float, pause_s: float) -> None:
 
 
 def test_calls_wait_in_their_order_while_the_window_is_full() -> None:
+    assert WINDOW == 32
     window, calls = _window(), [(number, b"%d" % number) for number in range(WINDOW + 3)]
     window.add(calls)
+    assert not window.is_done
     assert window.take_due(0) == [data for _, data in calls[:WINDOW]]
     assert window.take_reply(7, _reply(7), 0.1)
     assert not window.take_reply(7, _reply(7), 0.1)
@@ -113,6 +115,7 @@ def test_a_request_is_sent_again_at_once_with_the_cookie_of_the_server() -> None
     window = Window(RoundTrips(), cookie, lambda low, high: 1)
     window.add([(1, b"{}"), (2, b"{}")])
     window.take_due(0)
+    assert not window.is_done
     assert not window.take_reply(1, _asks({"cookie": "c" * 256}), 0.5)
     assert cookie.text == "c" * 256 and window.due_at == 0.5
     # The other one is due after its pause.

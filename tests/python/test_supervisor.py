@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 from fake_workers import Made, Notifier, Process
-from test_workers import APP, supervising
 from timing import Clock
 
 from harness import eventually
@@ -191,6 +190,7 @@ def test_a_worker_that_dies_is_named_and_restarted(
         (-(signal.SIGRTMIN + 1), "was killed by signal 35"),
         (3, "ended with status 3"),
         (0, "ended with status 0"),
+        (-HUP, "was killed by SIGHUP"),
     ):
         it.end(it.serving()[0] or 0, status)
         assert text in caplog.text
@@ -551,32 +551,34 @@ def test_the_command_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         module.command()
 
 
-# What process 1 of a container is to the processes in it.
-PROCESS_1 = """if True:
-    import ctypes, os, sys
-    PR_SET_CHILD_SUBREAPER = 36
-    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
-    os.getpid = lambda: 1
-    sys.argv[1:] = ["app:server", "--port", "0", "--workers", "1"]
-    import ucall.__main__
-    sys.exit(ucall.__main__.main())
-"""
+def test_process_1_reaps_what_is_neither_a_worker_nor_the_watcher(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = make(workers=1)
+    watcher: Any = Process(2000, [], {})
+    it.supervisor._watcher = watcher
+    ended: list[int] = []
+    reaped: list[int] = []
 
+    def wait_for_any(kind: int, _: int, flags: int) -> Any:
+        assert (kind, flags) == (os.P_ALL, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return SimpleNamespace(si_pid=ended[0]) if ended else None
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a subreaper")
-def test_process_1_of_a_container_reaps_the_children_of_dead_workers(tmp_path: Path) -> None:
-    leaving = """
-import subprocess
-@server
-def leave_a_child() -> int:
-    return subprocess.Popen(["cat"], stdin=subprocess.PIPE).pid
-"""
-    (tmp_path / "app.py").write_text(APP + leaving)
-    with supervising(tmp_path, "-c", PROCESS_1) as it:
-        [pid] = it.wait_for(1)
-        child = it.call("leave_a_child")
-        os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: not Path(f"/proc/{child}").exists())
-        assert "was killed by SIGKILL" in it.text()
-        it.wait_for(2)
-        it.stop()
+    def reap(pid: int, options: int) -> None:
+        assert (pid, options) == (ended.pop(0), 0)
+        reaped.append(pid)
+
+    monkeypatch.setattr(os, "waitid", wait_for_any)
+    monkeypatch.setattr(os, "waitpid", reap)
+    ended[:] = [3000]
+    it.turn()
+    assert reaped == [], "it is not process 1"
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    for found in ([3000, 3001], [3002, it.processes[0].pid, 3003], [watcher.pid, 3004]):
+        ended[:] = found
+        it.turn()
+    it.supervisor._watcher = None
+    ended[:] = [3005]
+    it.turn()
+    assert reaped == [3000, 3001, 3002, 3005]
+    it.turn()

@@ -483,3 +483,34 @@ def answers(port: int) -> bool:
             return bool(wire.result("sum", [1, 2]) == 3)
     except OSError:
         return False
+
+
+# What process 1 of a container is to the processes in it.
+PROCESS_1 = """if True:
+    import ctypes, os, sys
+    PR_SET_CHILD_SUBREAPER = 36
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+    os.getpid = lambda: 1
+    sys.argv[1:] = ["app:server", "--port", "0", "--workers", "1"]
+    import ucall.__main__
+    sys.exit(ucall.__main__.main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a subreaper")
+def test_process_1_of_a_container_reaps_the_children_of_dead_workers(tmp_path: Path) -> None:
+    leaving = """
+import subprocess
+@server
+def leave_a_child() -> int:
+    return subprocess.Popen(["cat"], stdin=subprocess.PIPE).pid
+"""
+    (tmp_path / "app.py").write_text(APP + leaving)
+    with supervising(tmp_path, "-c", PROCESS_1) as it:
+        [pid] = it.wait_for(1)
+        child = it.call("leave_a_child")
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not Path(f"/proc/{child}").exists())
+        assert "was killed by SIGKILL" in it.text()
+        it.wait_for(2)
+        it.stop()
