@@ -15,7 +15,7 @@ from timing import Clock
 
 import ucall
 from ucall import _core
-from ucall._client import balanced
+from ucall._client import aio_balanced, balanced, blocking
 from ucall._client.address import Address, Addresses
 from ucall._client.options import Options
 from ucall._nats.connection import header_bytes
@@ -422,10 +422,9 @@ def test_calls_are_not_repeated_unless_the_client_allows_it(
     monkeypatch.setattr("ucall._nats.group._silences", silences)
     group = group_of(Broker())
     monkeypatch.setattr(group, "exchange", reply_late)
-    if is_async:
-        asyncio.run(AsyncBrokerPool(group).exchange(request(call()), [1], 60))
-    else:
-        BrokerPool(group).exchange(request(call()), [1], 60)
+    servers = aio_balanced._Servers if is_async else balanced._Servers
+    pool = BrokerPool(group, servers.wrap, servers.wait)
+    (asyncio.run if is_async else blocking.run)(pool.exchange(request(call()), [1], 60))
     assert begun == [1]
 
 
