@@ -450,13 +450,17 @@ impl WorkerRunner {
             RunMode::OneTurn(until) => until,
             RunMode::UntilStopped => None,
         };
-        loop {
-            let line = has_figures.then(|| control.log.next_line_at());
-            let turn = self.worker.turn(earlier(line, until))?;
+        let deadline = || earlier(has_figures.then(|| control.log.next_line_at()), until);
+        let may_have_ended = |turn: &Turn| turn.stopped || control.stop.is_ending();
+        let is_last = |turn: &Turn| {
             if has_figures {
                 control.write_line_if_due();
             }
-            if (turn.stopped || control.stop.is_ending()) && self.has_ended(&turn, &control.stop) {
+            mode != RunMode::UntilStopped || may_have_ended(turn)
+        };
+        loop {
+            let turn = self.worker.turns(deadline, is_last)?;
+            if may_have_ended(&turn) && self.has_ended(&turn, &control.stop) {
                 return Ok(None);
             }
             if mode != RunMode::UntilStopped {

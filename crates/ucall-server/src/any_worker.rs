@@ -129,6 +129,15 @@ impl<H: Handler> AnyWorker<H> {
         call!(self, worker => worker.turn(deadline))
     }
 
+    #[inline]
+    pub fn turns(
+        &mut self,
+        deadline: impl FnMut() -> Option<Instant>,
+        is_last: impl FnMut(&Turn) -> bool,
+    ) -> io::Result<Turn> {
+        call!(self, worker => worker.turns(deadline, is_last))
+    }
+
     pub fn shut_down(&mut self) -> io::Result<()> {
         call!(self, worker => worker.shut_down())
     }

@@ -261,6 +261,24 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(turn)
     }
 
+    /// Takes turns, each until its `deadline`, up to the first that `is_last`.
+    ///
+    /// Each engine has a loop of its own: in one for all, addresses that another engine's turns
+    /// need are computed in each turn, and kept on the stack.
+    #[inline(never)]
+    pub fn turns(
+        &mut self,
+        mut deadline: impl FnMut() -> Option<Instant>,
+        mut is_last: impl FnMut(&Turn) -> bool,
+    ) -> io::Result<Turn> {
+        loop {
+            let turn = self.turn(deadline())?;
+            if is_last(&turn) {
+                return Ok(turn);
+            }
+        }
+    }
+
     /// Shuts down a worker after its last turn: sends the output that is left, then closes all
     /// connections.
     ///
