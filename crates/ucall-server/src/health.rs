@@ -19,6 +19,7 @@ pub fn readiness(problem: Option<&str>) -> Vec<u8> {
     }
 }
 
+#[cold]
 fn response(status: &str, text: &str) -> Vec<u8> {
     let length = text.len() + 1;
     format!(

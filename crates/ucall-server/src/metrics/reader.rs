@@ -22,7 +22,8 @@ impl MetricsReader {
         Self(Arc::new(read))
     }
 
-    /// The response to a request.
+    /// The response to a request. Not inlined: calls would pass over its stack.
+    #[cold]
     pub(crate) fn response(&self, head: Option<&Head<'_>>) -> Vec<u8> {
         let is_open = head.is_some_and(|head| {
             let lines: Vec<_> =
