@@ -48,8 +48,8 @@ const HTTP_IDLE_MAX: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     pub(crate) destination: &'a Destination,
-    /// What is sent of each long call.
-    pub(crate) piece_bytes: usize,
+    /// The connections that a call has for itself, which share what is sent of long ones.
+    pub(crate) private: usize,
 }
 
 #[derive(Debug)]
@@ -455,7 +455,7 @@ impl Connection {
                         }
                         if self.has_large_call {
                             let is_sending = context.is_sending(socket);
-                            self.load_next_piece(has_sent, is_sending, turn.piece_bytes, now);
+                            self.load_next_piece(has_sent, is_sending, turn.private, now);
                         }
                     }
                     Err(error) => self.ended = Some(describe_tls(&error)),

@@ -14,7 +14,7 @@ use crate::connections::Connections;
 use crate::ends::{ConnectionEnd, GivenUp, LostCall};
 use crate::errors::overloaded;
 use crate::health::HealthCheck;
-use crate::long_call::{CallText, piece_bytes};
+use crate::long_call::CallText;
 use crate::options::{Destination, RelayOptions, UpstreamAddress};
 use crate::places::{Place, Places};
 use crate::request::CallContext;
@@ -430,10 +430,8 @@ impl Upstream {
         sockets: &mut Places,
         lost: &mut Vec<LostCall>,
     ) {
-        let turn = Turn {
-            destination: &self.destination,
-            piece_bytes: piece_bytes(self.connections.private()),
-        };
+        let private = self.connections.private();
+        let turn = Turn { destination: &self.destination, private };
         let (upstream, mut ends) = (self.index, Vec::new());
         self.connections.advance(
             now,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{Connection, Framing};
 use crate::http;
-use crate::long_call::{CallText, LongCall, PIECE_BYTES_MAX};
+use crate::long_call::{CallText, LongCall, PIECE_BYTES_MAX, piece_bytes};
 use crate::replies::to_one_line;
 use crate::request::{CallContext, end_call, write_meta};
 
@@ -52,12 +52,12 @@ impl Connection {
         &mut self,
         has_sent: bool,
         is_sending: bool,
-        bytes_max: usize,
+        private: usize,
         now: Instant,
     ) {
         if has_sent {
             self.piece_at = self.long.is_some().then_some(now);
-            self.load_piece(bytes_max);
+            self.load_piece(piece_bytes(private));
         } else if is_sending {
             self.piece_at = None;
         }
