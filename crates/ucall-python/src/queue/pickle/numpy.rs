@@ -1,8 +1,9 @@
 //! NumPy arrays, scalars and dtypes, never of Python objects.
 
+use std::sync::OnceLock;
+
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDict, PyInt, PyMemoryView, PyString, PyTuple, PyType,
 };
@@ -105,8 +106,13 @@ fn dtype_of_name<'py>(name: &Bound<'py, PyString>) -> Built<'py> {
 }
 
 fn known_dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyDict>> {
-    static KNOWN: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
-    Ok(KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py))
+    // Made before the lock is taken: see `Imported`.
+    static KNOWN: OnceLock<Py<PyDict>> = OnceLock::new();
+    let Some(known) = KNOWN.get() else {
+        let made = PyDict::new(py).unbind();
+        return Ok(KNOWN.get_or_init(|| made).bind(py));
+    };
+    Ok(known.bind(py))
 }
 
 /// Parses an optional byte order, a kind, and the bytes or characters of one item.
