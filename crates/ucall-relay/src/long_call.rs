@@ -81,8 +81,12 @@ pub(crate) struct LongParams {
 }
 
 impl LongParams {
-    /// `params` without a copy, if they are a part of `document`.
+    /// `params` without a copy, if they are at least half of `document`. A call of a long batch
+    /// would hold all of that, and so would each of the others.
     fn shared(document: &Arc<Vec<u8>>, params: &[u8]) -> Option<Self> {
+        if params.len() < document.len() / 2 {
+            return None;
+        }
         let start = params.as_ptr().addr().checked_sub(document.as_ptr().addr())?;
         let range = start..start + params.len();
         document.get(range.clone())?;

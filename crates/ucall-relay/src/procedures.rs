@@ -116,6 +116,8 @@ impl NativeHandler for RelayHandler {
 
     fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
         self.document = document.cloned();
+        // A call that was refused keeps none of it.
+        self.text.clear();
     }
 
     fn cancel(&mut self, token: Token, now: Instant) {

@@ -1,7 +1,9 @@
 //! Long calls are sent piece by piece, so that other calls do not wait for them.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::long_call::SHORT_BYTES_MAX;
+use crate::long_call::{CallText, SHORT_BYTES_MAX};
 
 const LONG: usize = 16_000_000;
 /// What a call has beside its params.
@@ -85,6 +87,30 @@ fn the_params_of_a_long_call_are_not_copied() {
         relay.end_turn();
         assert_eq!(relay.keeps_document(), !is_sent);
         take_turns(&mut relay, PIECE_BYTES_MAX + AROUND);
+    }
+}
+
+#[test]
+fn a_refused_long_call_keeps_no_document() {
+    let options = RelayOptions { outstanding_max: 1, ..options(&["tcp://127.0.0.1:1"]) };
+    let mut relay = relay(options);
+    relay.call("up.f", "[]", "{}").expect("it is taken");
+    relay.call("up.f", &params(), "{}").expect_err("it is one too many");
+    assert!(!relay.keeps_document());
+}
+
+#[test]
+fn calls_of_a_long_batch_hold_no_more_than_they_have() {
+    let params = vec![b' '; 2 * SHORT_BYTES_MAX];
+    for calls in [1, 2, 8] {
+        let document = Arc::new(params.repeat(calls));
+        let held = document.chunks(params.len()).map(|params| {
+            let mut text = CallText::default();
+            text.write_long(b"m", Some(params.into()), Some(&document));
+            text.long.expect("it is long").held_bytes()
+        });
+        let held: usize = held.sum();
+        assert!(held <= 2 * document.len(), "{held} bytes of {calls} calls");
     }
 }
 
