@@ -4,6 +4,7 @@
 //! the order of their calls, each call is answered at most once, the items of a stream precede its
 //! reply, and a connection whose peer has shut down its side ends, and then holds no memory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -28,6 +29,9 @@ struct Mixed {
     deferred: Vec<(CallNumber, Content)>,
     /// Streams, each with the text of its id, also after their end.
     streams: Vec<(CallNumber, String)>,
+    /// The document of the current call if it is shared, and those that deferred calls keep.
+    document: Option<Arc<Vec<u8>>>,
+    kept: Vec<Arc<Vec<u8>>>,
 }
 
 /// What a late reply consists of.
@@ -57,6 +61,7 @@ impl Service for Mixed {
                 return CallOutcome::Stream;
             }
             Some(b'd' | b'g') => {
+                self.kept.extend(self.document.clone());
                 self.deferred.push((call.number, Content::Result));
                 return CallOutcome::Deferred;
             }
@@ -65,6 +70,10 @@ impl Service for Mixed {
             _ => reply.result().extend_from_slice(call.params.unwrap_or(b"null")),
         }
         CallOutcome::Done
+    }
+
+    fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
+        self.document = document.cloned();
     }
 
     fn cancel(&mut self, number: CallNumber) {
@@ -108,6 +117,7 @@ fn response(body: &[u8]) -> Vec<u8> {
 pub fn run(input: &[u8]) {
     let (mut random, stream) = Random::of_input(input);
     let mut simulation = Simulation::new(&mut random);
+    simulation.driver.limits.long_bytes_min = input.len() % 100;
     let pieces = random.pieces(stream);
     let is_eventful = random.one_in(2);
     if is_eventful && random.one_in(4) {
@@ -262,7 +272,8 @@ impl Driver<Mixed> {
 /// If a script has only bytes, the output is the same however they are split, except for `100
 /// Continue`. The parser may read a line only when it is complete, so one more line ends the head.
 fn check_cuts(stream: &[u8], simulation: &mut Simulation) {
-    let limits = simulation.driver.limits.clone();
+    let mut limits = simulation.driver.limits.clone();
+    limits.long_bytes_min = usize::MAX;
     let mut whole = Simulation { driver: Driver::serving(Mixed::default(), limits), target: None };
     whole.receive(stream);
     whole.receive(b"\n");

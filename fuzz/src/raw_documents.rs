@@ -17,8 +17,9 @@ pub fn run(input: &[u8]) {
     if reference::is_unsupported(stream) {
         return;
     }
-    let whole = answer([stream]);
-    assert_eq!(answer(random.pieces(stream)), whole);
+    let whole = answer([stream], usize::MAX);
+    let long_bytes_min = random.below(100);
+    assert_eq!(answer(random.pieces(stream), long_bytes_min), whole);
     let (replies, next_action) = whole;
     let mut written = replies.as_slice();
     let mut documents = serde_json::Deserializer::from_slice(stream).into_iter::<&RawValue>();
@@ -47,9 +48,14 @@ fn refused() -> Expected {
     reference::expected(b"")
 }
 
-/// The output of a connection for `pieces`, and its next action.
-fn answer<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, NextAction) {
+/// The output of a connection for `pieces`, and its next action. Documents of more than
+/// `long_bytes_min` bytes are scanned while they arrive.
+fn answer<'a>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    long_bytes_min: usize,
+) -> (Vec<u8>, NextAction) {
     let mut driver = rpc_document::driver();
+    driver.limits.long_bytes_min = long_bytes_min;
     for piece in pieces {
         driver.receive(piece);
     }

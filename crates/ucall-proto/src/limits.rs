@@ -44,6 +44,9 @@ pub struct Limits {
     pub connection_calls_max: usize,
     /// Bytes waiting to be sent on one connection, above the current reply.
     pub output_bytes_max: usize,
+    /// Longer documents are scanned while they arrive. Shorter ones are scanned once they are
+    /// complete, which takes less time than a turn may. Tests and fuzz targets lower it.
+    pub long_bytes_min: usize,
     /// Bytes of requests that are not whole, of params of calls that are answered later and of
     /// replies that wait, of all connections together.
     pub held_bytes_max: usize,
@@ -98,6 +101,7 @@ impl Default for Limits {
             pipeline_max: 128,
             connection_calls_max: 128,
             output_bytes_max: 1 << 20,
+            long_bytes_min: 256 << 10,
             held_bytes_max: 1 << 30,
             exchanges_max: None,
             lifetime: None,

@@ -18,8 +18,8 @@ use crate::http1::{
 };
 use crate::json::JsonError;
 use crate::rpc::{
-    CallNumber, CallOutcome, CallerIdentity, DocumentOutline, ItemFormat, LONG_BYTES_MIN, ROUTE_ID,
-    RpcError, Service, write_error_reply,
+    CallNumber, CallOutcome, CallerIdentity, DocumentOutline, ItemFormat, ROUTE_ID, RpcError,
+    Service, write_error_reply,
 };
 
 /// The state of the current request, while it is incomplete.
@@ -242,7 +242,7 @@ impl PlainConnection {
         if let Protocol::Http(http) = &mut self.protocol {
             http.bytes_needed = total;
             http.allowed_origin = origin.map(|it| it.as_bytes().into());
-            if total > LONG_BYTES_MIN && head.is_call() {
+            if total > environment.limits.long_bytes_min && head.is_call() {
                 http.long = Some(Box::new(LongBody::after(head)));
             }
         }
@@ -290,7 +290,7 @@ impl PlainConnection {
         match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
             Err(error) => self.refuse_body(&error, environment, out),
             Ok(progress) => {
-                if chunked.body.len() > LONG_BYTES_MIN {
+                if chunked.body.len() > environment.limits.long_bytes_min {
                     chunked.outline.scan_framed(&chunked.body, environment.limits);
                 }
                 match progress.is_done {
@@ -320,7 +320,10 @@ impl PlainConnection {
             environment.service.set_identity(identity);
         }
         let Chunked { body, outline, .. } = chunked;
-        if !head.is_call() || body.len() <= LONG_BYTES_MIN || !outline.has_requests() {
+        if !head.is_call()
+            || body.len() <= environment.limits.long_bytes_min
+            || !outline.has_requests()
+        {
             return self.run_request(&head, &body, &reply_headers, environment, out);
         }
         let document = Arc::new(body);

@@ -47,7 +47,7 @@ use ucall_buffer::{BufferCache, Target};
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::json::Member;
-use crate::rpc::{CallNumber, LONG_BYTES_MIN, RpcError, Service};
+use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::TlsSession;
 pub use budget::{MemoryBudget, Reservation};
 pub use cancellation::CANCEL_REQUEST;
@@ -422,7 +422,7 @@ impl PlainConnection {
     ) -> Option<usize> {
         let mut input = mem::take(&mut self.input);
         let mut used = 0;
-        if input.len() > LONG_BYTES_MIN {
+        if input.len() > environment.limits.long_bytes_min {
             (input, used) = self.process_long(input, environment, out);
         }
         if !self.is_websocket() {

@@ -6,9 +6,7 @@ use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::json::JsonError;
-use crate::rpc::{
-    CallerIdentity, DocumentOutline, LONG_BYTES_MIN, RpcError, Service, write_error_reply,
-};
+use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
 use crate::tls::starts_tls_record;
 
 /// The state of the current document, while it is incomplete.
@@ -138,7 +136,7 @@ impl PlainConnection {
         let Protocol::Raw(raw) = &mut self.protocol else { return None };
         let window = input.get(..limits.body_bytes_max).unwrap_or(input);
         match raw.partial.as_mut()?.scan(window, limits) {
-            Ok(Some(len)) if len > LONG_BYTES_MIN => Some((raw.partial.take()?, len)),
+            Ok(Some(len)) if len > limits.long_bytes_min => Some((raw.partial.take()?, len)),
             Ok(_) => None,
             Err(fault) => {
                 self.refuse_raw(fault, limits, out);

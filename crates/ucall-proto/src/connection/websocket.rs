@@ -28,9 +28,7 @@ use super::{
 use crate::Limits;
 use crate::http1::{Head, HttpError, Method, Target, parse_head};
 use crate::json::JsonError;
-use crate::rpc::{
-    CallerIdentity, DocumentOutline, LONG_BYTES_MIN, RpcError, Service, write_error_reply,
-};
+use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
 use crate::websocket::{
     CloseCode, Event, FrameWriter, LongMessage, MessageKind, MessageLimits, MessageReader, Opcode,
     Progress, Upgrade, WebSocketError, validate_text, write_close, write_frame,
@@ -79,9 +77,9 @@ impl WebSocket {
         input: &mut [u8],
         limits: &Limits,
     ) -> Option<Box<LongFrame>> {
-        let may_begin = self.bytes_needed > LONG_BYTES_MIN && !self.reader.has_fragments();
+        let may_begin = self.bytes_needed > limits.long_bytes_min && !self.reader.has_fragments();
         if may_begin && self.long.is_none() {
-            let message = LongMessage::begin(input, LONG_BYTES_MIN)?;
+            let message = LongMessage::begin(input, limits.long_bytes_min)?;
             self.long = Some(Box::new(LongFrame { message, outline: DocumentOutline::default() }));
         }
         let LongFrame { message, outline } = self.long.as_deref_mut()?;

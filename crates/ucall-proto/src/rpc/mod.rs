@@ -16,7 +16,7 @@ pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
 pub(crate) use items::{ItemFormat, item_len, write_item};
 pub use meta::Meta;
-pub(crate) use outline::{DocumentOutline, LONG_BYTES_MIN};
+pub(crate) use outline::DocumentOutline;
 pub use reply::Reply;
 pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, write_error_reply};
 pub(crate) use request::Request;

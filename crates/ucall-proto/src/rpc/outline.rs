@@ -12,9 +12,6 @@ use crate::Limits;
 use crate::json::stream::{DocumentEvents, DocumentStream};
 use crate::json::{FirstMembers, JsonError, Text};
 
-/// Shorter documents are scanned once they are complete, which takes less time than a turn may.
-pub(crate) const LONG_BYTES_MIN: usize = 256 << 10;
-
 /// The names of members with all characters escaped are shorter.
 const KEY_BYTES_MAX: usize = 64;
 
