@@ -103,13 +103,17 @@ server.stop()
 
 
 def test_users_of_native_calls_are_freed(engine: str, tmp_path: Path) -> None:
-    with served(IDENTIFIES, engine, tmp_path) as (process, port):
+    with served(IDENTIFIES, engine, tmp_path) as (process, port), Wire(port) as other:
         wires = [Wire(port) for _ in range(51)]
         for wire in wires:
             wire.send(http(request("kv.put", ["a", 1])))
         for wire in wires:
             assert wire.reply()[0] == 200
+        assert other.result("kv.get", ["a"])["value"] == 1
+        for wire in wires:
+            # The turn of its end has native calls alone, so the thread stays detached.
             wire.socket.close()
+            assert other.result("kv.get", ["a"])["value"] == 1
         assert process.stdout.readline() == "freed\n"
         send_line(process)
         output, errors = process.communicate(timeout=60)
