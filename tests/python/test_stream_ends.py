@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -226,9 +227,9 @@ def test_a_slow_reader_pauses_its_stream(serve: Serve, kind: str) -> None:
     with slow_reader(server.port) as wire:
         wire.send(stream_request(size=10_000))
         assert eventually(lambda: has_paused(server, source))
-        # The socket's buffers hold a few megabytes, the server 64 KiB.
+        # The server holds 64 KiB; the kernel little more than 128 KiB, or megabytes elsewhere.
         waiting = source.produced
-        assert waiting < 2_000
+        assert waiting < (100 if sys.platform == "linux" else 2_000)
         for _ in range(waiting + 1):
             assert len(wire.message()["params"]["value"]) == 10_000
         assert eventually(lambda: source.produced > waiting)

@@ -131,6 +131,13 @@ pub trait Engine {
     /// Who is at the other end of a stream socket.
     fn peer(&mut self, socket: Id) -> io::Result<Peer>;
 
+    /// Makes sends to a stream socket wait while the kernel has [`UNSENT_BYTES_MAX`] that are not
+    /// sent, instead of the megabytes that it takes otherwise: what produces bytes then pauses
+    /// about when its peer stops to read. Has no effect where the system cannot do it.
+    fn limit_unsent(&mut self, socket: Id) {
+        let _ = socket;
+    }
+
     /// Whether the peer of a stream socket has closed or reset it. After the peer has shut down its
     /// side, no completion need report that before [`Engine::check`].
     fn has_peer_left(&mut self, socket: Id) -> bool;

@@ -15,6 +15,8 @@ pub(crate) struct Outgoing {
     /// Bytes of both that are items of streams.
     queued_items: usize,
     in_flight_items: usize,
+    /// Whether it has had items.
+    has_streamed: bool,
     /// Bytes of it that the peer had taken at the last inspection, and when that last changed.
     taken: usize,
     send_progress_at: Instant,
@@ -28,6 +30,7 @@ impl Outgoing {
             in_flight: 0,
             queued_items: 0,
             in_flight_items: 0,
+            has_streamed: false,
             taken: 0,
             send_progress_at: now,
             reserved: Reservation::default(),
@@ -49,6 +52,11 @@ impl Outgoing {
     /// Counts bytes of the queued output as items of streams.
     pub(crate) fn add_item_bytes(&mut self, len: usize) {
         self.queued_items += len;
+    }
+
+    /// Whether an item is the first of its connection; tells so once.
+    pub(crate) fn begins_streaming(&mut self) -> bool {
+        !mem::replace(&mut self.has_streamed, true)
     }
 
     /// Items of streams that wait for the end of the send under way.

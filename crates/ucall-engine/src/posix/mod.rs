@@ -369,6 +369,13 @@ impl Engine for Posix {
         crate::peer::peer_of(stream.socket.as_fd())
     }
 
+    fn limit_unsent(&mut self, socket: Id) {
+        if let Some(Source { kind: SourceKind::Stream(stream), .. }) = self.sources.get(socket) {
+            self.system_calls += 1;
+            crate::peer::limit_unsent(stream.socket.as_fd());
+        }
+    }
+
     fn has_peer_left(&mut self, socket: Id) -> bool {
         let Some(Source { kind: SourceKind::Stream(stream), .. }) = self.sources.get(socket) else {
             return true;

@@ -435,6 +435,10 @@ impl Engine for Uring {
         self.with_descriptor(socket, peer::peer_of)?
     }
 
+    fn limit_unsent(&mut self, socket: Id) {
+        let _ = self.with_descriptor(socket, peer::limit_unsent);
+    }
+
     fn has_peer_left(&mut self, socket: Id) -> bool {
         match self.with_descriptor(socket, peer::has_left) {
             Ok(has_left) => has_left,

@@ -64,6 +64,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             return;
         }
         entry.outgoing.add_item_bytes(written);
+        if entry.outgoing.begins_streaming() {
+            self.engine.limit_unsent(id);
+        }
         if self.send_queue.hold(entry) {
             self.send_queue.send_held(&mut self.engine, entry, self.context.now());
         }
