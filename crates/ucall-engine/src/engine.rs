@@ -131,11 +131,11 @@ pub trait Engine {
     /// Who is at the other end of a stream socket.
     fn peer(&mut self, socket: Id) -> io::Result<Peer>;
 
-    /// Makes sends to a stream socket wait while the kernel has [`UNSENT_BYTES_MAX`] that are not
-    /// sent, instead of the megabytes that it takes otherwise: what produces bytes then pauses
-    /// about when its peer stops to read. Has no effect where the system cannot do it.
-    fn limit_unsent(&mut self, socket: Id) {
-        let _ = socket;
+    /// Makes sends to a stream socket wait while the kernel has so many bytes that are not sent,
+    /// instead of the megabytes that it takes otherwise: what produces bytes then pauses about when
+    /// its peer stops reading. `u32::MAX`: no limit. Has no effect where the system cannot do it.
+    fn limit_unsent(&mut self, socket: Id, bytes_max: u32) {
+        let _ = (socket, bytes_max);
     }
 
     /// Whether the peer of a stream socket has closed or reset it. After the peer has shut down its

@@ -42,7 +42,7 @@ pub use fork::OwningProcess;
 pub use id::Id;
 pub use listen::{Listener, Sharing, bind, bind_udp};
 pub use mailbox::Mailbox;
-pub use peer::{Peer, UNSENT_BYTES_MAX, peer_of};
+pub use peer::{Peer, peer_of};
 pub use socket2::SockAddr;
 pub use unix::{UnixFile, bind_unix};
 pub use wake::{EventCount, WakeFlag};

@@ -32,18 +32,15 @@ pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     }
 }
 
-/// See [`crate::Engine::limit_unsent`].
-pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
-
 /// See [`crate::Engine::limit_unsent`]. A Unix socket has no such option, and a limit of its own.
 #[cfg(target_os = "linux")]
-pub(crate) fn limit_unsent(socket: BorrowedFd<'_>) {
-    let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
+pub(crate) fn limit_unsent(socket: BorrowedFd<'_>, bytes_max: u32) {
+    let _ = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(bytes_max);
 }
 
 /// Does nothing elsewhere.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn limit_unsent(_socket: BorrowedFd<'_>) {}
+pub(crate) fn limit_unsent(_socket: BorrowedFd<'_>, _bytes_max: u32) {}
 
 /// Whether the peer has closed or reset a connected socket. A TCP peer that has only shut down its
 /// side looks like one that has closed, until it answers bytes or a keepalive probe with a reset.

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use ucall_buffer::Payload;
 use ucall_proto::{MemoryBudget, Reservation};
 
+/// What the kernel holds unsent of short items.
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
+
 /// The output of one connection.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -15,11 +18,11 @@ pub(crate) struct Outgoing {
     /// Bytes of both that are items of streams.
     queued_items: usize,
     in_flight_items: usize,
-    /// Whether it has had items.
-    has_streamed: bool,
     /// Bytes of it that the peer had taken at the last inspection, and when that last changed.
     taken: usize,
     send_progress_at: Instant,
+    /// The limit of [`Engine::limit_unsent`](ucall_engine::Engine::limit_unsent), if it is set.
+    unsent_max: Option<u32>,
     reserved: Reservation,
 }
 
@@ -30,7 +33,7 @@ impl Outgoing {
             in_flight: 0,
             queued_items: 0,
             in_flight_items: 0,
-            has_streamed: false,
+            unsent_max: None,
             taken: 0,
             send_progress_at: now,
             reserved: Reservation::default(),
@@ -54,9 +57,18 @@ impl Outgoing {
         self.queued_items += len;
     }
 
-    /// Whether an item is the first of its connection; tells so once.
-    pub(crate) fn begins_streaming(&mut self) -> bool {
-        !mem::replace(&mut self.has_streamed, true)
+    /// The limit of what the kernel holds unsent, if an item of this length changes it. Short items
+    /// take long to make for their bytes. A long one lifts the limit: it would wait in the memory
+    /// that all connections share.
+    pub(crate) fn new_unsent_max(&mut self, item_bytes: usize) -> Option<u32> {
+        let unsent_max = match self.unsent_max {
+            Some(u32::MAX) => return None,
+            _ if item_bytes > UNSENT_BYTES_MAX as usize => u32::MAX,
+            Some(_) => return None,
+            None => UNSENT_BYTES_MAX,
+        };
+        self.unsent_max = Some(unsent_max);
+        self.unsent_max
     }
 
     /// Items of streams that wait for the end of the send under way.

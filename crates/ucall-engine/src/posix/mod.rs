@@ -369,10 +369,10 @@ impl Engine for Posix {
         crate::peer::peer_of(stream.socket.as_fd())
     }
 
-    fn limit_unsent(&mut self, socket: Id) {
+    fn limit_unsent(&mut self, socket: Id, bytes_max: u32) {
         if let Some(Source { kind: SourceKind::Stream(stream), .. }) = self.sources.get(socket) {
             self.system_calls += 1;
-            crate::peer::limit_unsent(stream.socket.as_fd());
+            crate::peer::limit_unsent(stream.socket.as_fd(), bytes_max);
         }
     }
 

@@ -435,8 +435,8 @@ impl Engine for Uring {
         self.with_descriptor(socket, peer::peer_of)?
     }
 
-    fn limit_unsent(&mut self, socket: Id) {
-        let _ = self.with_descriptor(socket, peer::limit_unsent);
+    fn limit_unsent(&mut self, socket: Id, bytes_max: u32) {
+        let _ = self.with_descriptor(socket, |socket| peer::limit_unsent(socket, bytes_max));
     }
 
     fn has_peer_left(&mut self, socket: Id) -> bool {

@@ -64,8 +64,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             return;
         }
         entry.outgoing.add_item_bytes(written);
-        if entry.outgoing.begins_streaming() {
-            self.engine.limit_unsent(id);
+        if let Some(bytes_max) = entry.outgoing.new_unsent_max(written) {
+            self.engine.limit_unsent(id, bytes_max);
         }
         if self.send_queue.hold(entry) {
             self.send_queue.send_held(&mut self.engine, entry, self.context.now());
