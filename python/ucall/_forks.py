@@ -1,7 +1,7 @@
-"""What a forked child does with what belongs to its parent, whose threads it does not have.
+"""Tells the owners of connections and locks that this process is a forked child.
 
 A thread of the parent may hold any lock at the fork, and connections stay the parent's. So their
-owners are told in the child, before it runs anything else. This is the only file that registers
+owners forget both before the child runs anything else. This is the only file that registers
 functions for that, but for the signals of a pool's process in `_processes`.
 """
 

@@ -23,7 +23,7 @@ class Options:
     """Keyword arguments, each with its value."""
 
     _defaults: ClassVar[Mapping[str, Any]]
-    #: The names of options in ``UCALL_…`` variables where those of their fields say too little.
+    #: The names of options in ``UCALL_…`` variables, if they differ from those of their fields.
     _variables: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -39,7 +39,7 @@ class Options:
         self._check()
 
     def _check(self) -> None:
-        """Raises what the constructor says of values that contradict each other."""
+        """Raises the errors of the constructor for values that contradict each other."""
 
     @classmethod
     def names(cls) -> list[str]:
@@ -52,7 +52,7 @@ class Options:
 
     @classmethod
     def variable(cls, name: str) -> str:
-        """The name of an option where no class tells whose it is, as in variables."""
+        """The name of an option outside its class, such as in variables."""
         return cls._variables.get(name, name)
 
     @classmethod

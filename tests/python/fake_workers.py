@@ -43,7 +43,7 @@ class Process:
 
 
 class Notifier:
-    """A service manager, which notes what it hears."""
+    """A service manager that notes the messages it gets."""
 
     beat_interval_s: float | None = 2.0
 

@@ -48,7 +48,7 @@ const HTTP_IDLE_MAX: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     pub(crate) destination: &'a Destination,
-    /// The connections that a call has for itself, which share what is sent of long ones.
+    /// Connections with one call. Their long calls share the bytes that a turn sends.
     pub(crate) private: usize,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Connection {
     is_retired: bool,
     /// Whether the last call or notification is large, which has the connection for itself.
     has_large_call: bool,
-    /// What is left of it. The output has a piece meanwhile.
+    /// The part of it that is not in the output yet.
     long: Option<Box<LongCall>>,
     /// When the next piece of it is due, unless the end of a send is reported.
     piece_at: Option<Instant>,

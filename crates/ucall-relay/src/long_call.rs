@@ -29,7 +29,7 @@ pub(crate) fn piece_bytes(calls: usize) -> usize {
 /// The text of a call up to its params.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallText {
-    /// All of it, or what comes before long params.
+    /// All of the call, or the part before long params.
     pub(crate) head: Vec<u8>,
     pub(crate) long: Option<LongParams>,
 }
@@ -56,7 +56,7 @@ impl CallText {
     ) {
         let params = params.unwrap_or_default();
         if params.len() <= SHORT_BYTES_MAX {
-            // The name is what is long: all of the call is sent as params are.
+            // The name is long: the whole call is sent as params are.
             let mut text = Vec::new();
             write_call(
                 &mut text,
@@ -118,9 +118,9 @@ impl From<Vec<u8>> for LongParams {
 #[derive(Debug)]
 pub(crate) struct LongCall {
     pub(crate) params: LongParams,
-    /// How much of the params was in the output.
+    /// Bytes of the params that were in the output.
     sent: usize,
-    /// What comes after them.
+    /// The text after the params.
     pub(crate) end: Vec<u8>,
     is_line: bool,
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ucall_buffer::Payload;
 use ucall_proto::{MemoryBudget, Reservation};
 
-/// What the kernel holds unsent of short items.
+/// Bytes of short items that the kernel holds unsent.
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
 /// The output of one connection.
@@ -57,9 +57,9 @@ impl Outgoing {
         self.queued_items += len;
     }
 
-    /// The limit of what the kernel holds unsent, if an item of this length changes it. Short items
-    /// take long to make for their bytes. A long one lifts the limit: it would wait in the memory
-    /// that all connections share.
+    /// The limit of bytes that the kernel holds unsent, if an item of this length changes it. Short
+    /// items take long to make for their bytes. A long one lifts the limit: it would wait in the
+    /// memory that all connections share.
     pub(crate) fn new_unsent_max(&mut self, item_bytes: usize) -> Option<u32> {
         let unsent_max = match self.unsent_max {
             Some(u32::MAX) => return None,

@@ -86,7 +86,7 @@ class Call:
 
 
 class Servers(Generic[PoolT]):
-    """The addresses of a client, which clients with other options share, and what waits for them.
+    """The addresses of a client, which clients with other options share, and the waits of its kind.
 
     Args:
         make_pool: Makes the connections to an address, without opening any.

@@ -28,7 +28,7 @@ pub(super) struct Http {
     parser: HeadParser,
     /// The bytes of head and body together, once the head is complete.
     pub(super) bytes_needed: usize,
-    /// Of a long body that is no chunked one.
+    /// The requests of a long body with a Content-Length.
     pub(super) long: Option<Box<LongBody>>,
     chunked: Option<Box<Chunked>>,
     /// The foreign origin that may read the reply to a request whose body is incomplete.
@@ -43,7 +43,7 @@ struct Chunked {
     head: Vec<u8>,
     decoder: ChunkedDecoder,
     body: Vec<u8>,
-    /// What was found in the body once that is long.
+    /// The requests of a long body.
     outline: DocumentOutline,
 }
 
@@ -377,7 +377,7 @@ impl PlainConnection {
         self.queue_if_later(later, before);
     }
 
-    /// Queues what was written to a request after `before` others, if it waits for these.
+    /// Queues the reply `later` of a request after `before` others, if it waits for theirs.
     pub(super) fn queue_if_later(&mut self, later: Vec<u8>, before: u64) {
         if !later.is_empty() {
             // What is refused has no number yet, and that of the last one is taken.

@@ -1,7 +1,7 @@
 //! Runs long documents, whose requests were found while they arrived.
 //!
 //! A call may keep the memory of its document: [`Service::share`] passes it on. Then the connection
-//! goes on with a copy of what follows the document.
+//! goes on with a copy of the input behind the document.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::Limits;
 use crate::http1::{self, Head, ReplyHeaders};
 use crate::rpc::{DocumentOutline, Service};
 
-/// What was found in a long body, and where that starts.
+/// The requests of a long body, and where the body starts.
 #[derive(Debug)]
 pub(super) struct LongBody {
     head_len: usize,
@@ -105,8 +105,7 @@ impl PlainConnection {
         }
     }
 
-    /// Takes what was found in the body of the request that `input` starts with, if it is long and
-    /// complete.
+    /// Takes the outline of the body of the first request in `input`, if it is long and complete.
     fn take_long_http(&mut self, input: &[u8], limits: &Limits) -> Option<Box<DocumentOutline>> {
         let Protocol::Http(http) = &mut self.protocol else { return None };
         let LongBody { head_len, outline } = http.long.as_deref_mut()?;

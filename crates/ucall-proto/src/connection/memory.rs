@@ -71,7 +71,7 @@ impl PlainConnection {
         let room = self.input.capacity() - self.input.len();
         let grown =
             self.remaining_body_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
-        // What arrives in one turn is scanned in that, too.
+        // A turn scans all bytes that it receives.
         let len = grown.min(TARGET_BYTES_MAX);
         if room < len && self.input.try_reserve_exact(grown).is_err() {
             self.refuse_overloaded(environment, out);

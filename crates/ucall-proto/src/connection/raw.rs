@@ -18,7 +18,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// The memory of what was found in the current document.
+    /// The memory of the outline of the current document.
     pub(super) fn held_bytes(&self) -> usize {
         self.partial.as_ref().map_or(0, |partial| partial.held_bytes())
     }
@@ -126,7 +126,7 @@ impl PlainConnection {
         }
     }
 
-    /// Takes what was found in the document that `input` starts with, if it is long and complete.
+    /// Takes the outline of the first document in `input`, if it is long and complete.
     pub(super) fn take_long_raw(
         &mut self,
         input: &[u8],

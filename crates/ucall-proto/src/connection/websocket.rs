@@ -63,7 +63,7 @@ pub(super) struct WebSocket {
     identity: Option<CallerIdentity>,
 }
 
-/// A long message, and what was found in it.
+/// A long message, and its requests.
 #[derive(Debug)]
 pub(super) struct LongFrame {
     pub(super) message: LongMessage,
@@ -71,7 +71,7 @@ pub(super) struct LongFrame {
 }
 
 impl WebSocket {
-    /// Reads what has arrived of a long message. Returns that if it is complete.
+    /// Reads the next bytes of a long message. Returns the message once it is complete.
     pub(super) fn take_long(
         &mut self,
         input: &mut [u8],

@@ -265,7 +265,7 @@ impl<'a> Headers<'a> {
         Self { block }
     }
 
-    /// The values of those called `name`, in whatever case.
+    /// The values of the headers called `name`, in upper or lower case.
     // A relay looks for several headers of each call: the colon is where it would be.
     #[inline]
     pub fn named(mut self, name: &str) -> impl Iterator<Item = &'a [u8]> {

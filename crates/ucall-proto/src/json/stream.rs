@@ -113,7 +113,7 @@ impl DocumentStream {
         self.scan_with(bytes, nesting_max, &mut NoEvents)
     }
 
-    /// The same, and passes on what it finds.
+    /// The same, and reports keys and values to `events`.
     pub(crate) fn scan_with(
         &mut self,
         bytes: &[u8],

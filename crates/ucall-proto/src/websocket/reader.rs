@@ -160,7 +160,7 @@ impl LongMessage {
         is_long.then(|| Self { head_len: len, len: len + payload_len, key, read: len })
     }
 
-    /// Unmasks what has arrived since the last time, in place.
+    /// Unmasks the bytes that have arrived since the last time, in place.
     pub(crate) fn read(&mut self, input: &mut [u8]) {
         let end = self.len.min(input.len());
         let mut key = self.key;

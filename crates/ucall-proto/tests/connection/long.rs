@@ -49,7 +49,7 @@ fn socket(keeps: bool) -> Driver<Keeper> {
     driver
 }
 
-/// What is replied to input that arrives in pieces, or in targets if there are any.
+/// The replies to input that arrives in pieces, or in targets if the connection has any.
 fn answer(driver: &mut Driver<Keeper>, mut input: &[u8]) -> Vec<u8> {
     while !input.is_empty() {
         if driver.connection.next_action() == NextAction::Fill {
@@ -166,7 +166,7 @@ fn a_call_may_keep_the_memory_of_its_document() {
             assert!(replies.contains(&lengths) && replies.contains("[1,2]"), "{replies}");
             assert_eq!(driver.service.kept.len(), usize::from(keeps));
             assert_eq!(driver.service.shared, None, "short documents are not shared");
-            // What is kept is of those who keep it.
+            // A call that keeps the document counts its memory itself.
             assert_eq!(driver.held_bytes(), 0);
         }
     }
