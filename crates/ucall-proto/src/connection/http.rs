@@ -14,7 +14,7 @@ use super::{
 use crate::Limits;
 use crate::http1::{
     self, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError, Method,
-    ReplyHeaders, ReplyWriter,
+    PendingReply, ReplyHeaders, ReplyWriter,
 };
 use crate::json::JsonError;
 use crate::rpc::{
@@ -45,6 +45,25 @@ struct Chunked {
     body: Vec<u8>,
     /// The requests of a long body.
     outline: DocumentOutline,
+}
+
+/// The reply to a document, whose head is written.
+pub(super) struct BegunReply<'a> {
+    request: u64,
+    pending: PendingReply,
+    head: &'a Head<'a>,
+    reply_headers: &'a ReplyHeaders<'a>,
+}
+
+impl<'a> BegunReply<'a> {
+    #[inline(always)]
+    pub(super) fn context<'c>(&self, connection: &'c PlainConnection) -> RequestContext<'c>
+    where
+        'a: 'c,
+    {
+        let session = connection.session.as_ref();
+        RequestContext { request: self.request, head: Some(self.head), session }
+    }
 }
 
 impl Http {
@@ -192,7 +211,9 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Result<ReplyHeaders<'a>, Step> {
-        if let Some(step) = self.upgrade(head, environment, out) {
+        if head.method() == Method::Get
+            && let Some(step) = self.upgrade(head, environment, out)
+        {
             return Err(step);
         }
         self.check_or_refuse(head, is_last, environment, out)
@@ -378,6 +399,7 @@ impl PlainConnection {
     }
 
     /// Queues the reply `later` of a request after `before` others, if it waits for theirs.
+    #[inline(always)]
     pub(super) fn queue_if_later(&mut self, later: Vec<u8>, before: u64) {
         if !later.is_empty() {
             // What is refused has no number yet, and that of the last one is taken.
@@ -446,29 +468,36 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
-            run_document::<true, S>(body, context, environment, out).map(|(ran, _)| ran)
-        };
-        self.run_rpc_with(head, reply_headers, environment, out, run);
+        let reply = self.begin_rpc(head, reply_headers, environment, out);
+        let context = reply.context(self);
+        let ran = run_document::<true, S>(body, context, environment, out).map(|(ran, _)| ran);
+        self.end_rpc(ran, reply, environment, out);
     }
 
     #[inline(always)]
-    pub(super) fn run_rpc_with<'e, S: Service>(
+    pub(super) fn begin_rpc<'a, S>(
         &mut self,
-        head: &Head<'_>,
-        reply_headers: &ReplyHeaders<'_>,
-        environment: &mut Environment<'e, S>,
+        head: &'a Head<'a>,
+        reply_headers: &'a ReplyHeaders<'a>,
+        environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
-        run: impl FnOnce(
-            RequestContext<'_>,
-            &mut Environment<'e, S>,
-            &mut Vec<u8>,
-        ) -> Result<DocumentOutcome, JsonError>,
-    ) {
+    ) -> BegunReply<'a> {
         let request = self.next_request();
         let pending = environment.replies.begin(out, reply_headers);
-        let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
-        let ran = match run(context, environment, out) {
+        BegunReply { request, pending, head, reply_headers }
+    }
+
+    /// Ends the reply to a document, or keeps its framing for calls that are deferred.
+    #[inline(always)]
+    pub(super) fn end_rpc<S: Service>(
+        &mut self,
+        ran: Result<DocumentOutcome, JsonError>,
+        reply: BegunReply<'_>,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let BegunReply { request, pending, head, reply_headers } = reply;
+        let ran = match ran {
             Ok(ran) => ran,
             Err(fault) => {
                 if let Some(error) = unsupported_media(head) {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::calls::{RequestContext, run_outlined};
+use super::calls::run_outlined;
 use super::{CloseState, Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::http1::{self, Head, ReplyHeaders};
@@ -147,10 +147,10 @@ impl PlainConnection {
         let (mut later, before) = (Vec::new(), self.requests);
         let waits = !self.exchanges.is_empty();
         let output = if waits { &mut later } else { out };
-        let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
-            run_outlined(body, outline, context, environment, out)
-        };
-        self.run_rpc_with(head, reply_headers, environment, output, run);
+        let reply = self.begin_rpc(head, reply_headers, environment, output);
+        let context = reply.context(self);
+        let ran = run_outlined(body, outline, context, environment, output);
+        self.end_rpc(ran, reply, environment, output);
         self.queue_if_later(later, before);
         if reply_headers.connection == http1::ConnectionOption::Close {
             self.discard_input();

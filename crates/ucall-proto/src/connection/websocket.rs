@@ -26,7 +26,7 @@ use super::{
     body_time,
 };
 use crate::Limits;
-use crate::http1::{Head, HttpError, Method, Target, parse_head};
+use crate::http1::{Head, HttpError, Target, parse_head};
 use crate::json::JsonError;
 use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
 use crate::websocket::{
@@ -168,8 +168,8 @@ impl PlainConnection {
         self.update_wait_state(environment);
     }
 
-    /// Turns the connection into a WebSocket, if the request asks for that and may have it. Returns
-    /// `None` for any other request.
+    /// Turns the connection into a WebSocket, if this GET asks for that and may have it. Returns
+    /// `None` for any other one.
     #[cold]
     pub(super) fn upgrade<S: Service>(
         &mut self,
@@ -177,9 +177,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Option<Step> {
-        let may_upgrade = head.method() == Method::Get
-            && matches!(head.target(), Target::Root | Target::WebSocket);
-        if !may_upgrade {
+        if !matches!(head.target(), Target::Root | Target::WebSocket) {
             return None;
         }
         let checked = match environment.access.check(head.host(), head.origin(), self.is_tls()) {
