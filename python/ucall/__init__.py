@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ucall._core import END, Certificate, Connection, Context, HttpRequest, TLSConnection
 from ucall._core import VERSION as __version__
-from ucall._response import HttpResponse
+from ucall._routes.response import HttpResponse
 from ucall._submodules import on_demand
 from ucall.errors import (
     ConnectionError,

@@ -22,9 +22,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from ucall import _process_role, _tls
-from ucall._import import StartupError, import_server
-from ucall._settings import GatewaySettings, Settings
+from ucall._command.application import StartupError, import_server
+from ucall._command.settings import GatewaySettings, Settings
+from ucall._server.tls import tls_settings
+from ucall._workers import process_role
 
 log = logging.getLogger("ucall")
 
@@ -32,26 +33,26 @@ log = logging.getLogger("ucall")
 def main() -> int:
     """Serves or supervises until a signal; returns the exit status."""
     if sys.argv[1:2] == ["relay"]:
-        gateway = GatewaySettings.read(sys.argv[2:])
-        _log_to_stderr(gateway.log_level.upper())
-        _warn(gateway.warnings)
-        return _reporting(lambda: _relay(gateway))
+        relay = GatewaySettings.read(sys.argv[2:])
+        _log_to_stderr(relay.log_level.upper())
+        _warn(relay.warnings)
+        return _reporting(lambda: _relay(relay))
     if sys.argv[1:2] == ["xdp-setup"]:
-        from ucall import _xdp_setup
+        from ucall._workers import xdp_setup
 
-        return _xdp_setup.main(sys.argv[2:])
+        return xdp_setup.main(sys.argv[2:])
     settings = Settings.read()
     _log_to_stderr(settings.log_level.upper())
     _warn(settings.warnings)
     supervised = settings.workers is not None or settings.reload
-    if supervised and not _process_role.is_worker():
+    if supervised and not process_role.is_worker():
         return _reporting(lambda: _supervise(settings))
     return _reporting(lambda: _serve(settings))
 
 
 def _warn(warnings: list[str]) -> None:
     """Logs the warnings once: the variables of a worker are those of its supervisor."""
-    if not _process_role.is_worker():
+    if not process_role.is_worker():
         for warning in warnings:
             log.warning("%s", warning)
 
@@ -107,7 +108,7 @@ def _printable(line: str) -> str:
 
 
 def _supervise(settings: Settings) -> int:
-    from ucall import _supervisor
+    from ucall._workers import supervisor
 
     reload = None
     if settings.reload:
@@ -116,19 +117,20 @@ def _supervise(settings: Settings) -> int:
         watch = "from ucall.__main__ import watch; watch()"
         reload = [sys.executable, "-c", watch, os.getcwd()]
     command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
-    return _supervisor.Supervisor(settings.workers or 1, command, reload).run()
+    return supervisor.Supervisor(settings.workers or 1, command, reload).run()
 
 
 def _relay(settings: GatewaySettings) -> int:
-    from ucall import _gateway, _supervisor
+    from ucall._command import gateway
+    from ucall._workers import supervisor
 
-    if _process_role.is_worker():
-        _gateway.build(_gateway.read_text(), settings.config).run()
+    if process_role.is_worker():
+        gateway.build(gateway.read_text(), settings.config).run()
         return 0
-    configuration = _gateway.Configuration(settings.config)
+    configuration = gateway.Configuration(settings.config)
     configuration.load()
     command = [sys.executable, "-m", "ucall", *sys.argv[1:]]
-    return _supervisor.Supervisor(
+    return supervisor.Supervisor(
         settings.workers, command, may_replace=configuration.reload, stdin=configuration.fileno
     ).run()
 
@@ -145,18 +147,18 @@ def watch() -> None:
 
 
 def _serve(settings: Settings) -> int:
-    _process_role.threads = settings.threads
-    _process_role.options = settings.options
+    process_role.threads = settings.threads
+    process_role.options = settings.options
     server = import_server(settings.app)
     try:
         broker = settings.registration()
         server._registration(broker)  # Checks it.
         given = settings.server_options()
-        tls = _tls.tls_settings(given["tls"]) if "tls" in given else None
+        tls = tls_settings(given["tls"]) if "tls" in given else None
         log_options = given.get("observability")
         server._core.configure(
             engine=settings.engine,
-            host=_process_role.listen_host(settings.host, settings.uds, settings.fd),
+            host=process_role.listen_host(settings.host, settings.uds, settings.fd),
             port=settings.port,
             uds_mode=server._uds_mode,
             tls=tls,

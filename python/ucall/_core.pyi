@@ -12,7 +12,7 @@ from ucall._core_shared import BrokerCalls as BrokerCalls
 from ucall._core_shared import SharedCounters as SharedCounters
 from ucall._core_shared import Store as Store
 from ucall._core_shared import insert_store as insert_store
-from ucall._tls import ClientTls, TlsSettings
+from ucall._server.tls import ClientTls, TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self, TypeAlias, dataclass_transform
 
-from ucall import _checks
+from ucall._server import checked
 
 __all__ = ["TLS", "UDP", "Broker", "Limits", "Observability", "Timeouts"]
 
@@ -290,7 +290,7 @@ class UDP(Options):
 
     def _check(self) -> None:
         if self.port is not None:
-            _checks.port(self.port, "udp.port")
+            checked.port(self.port, "udp.port")
         if self.xdp is None and self.xdp_busy_poll:
             raise ValueError("udp.xdp_busy_poll: has no effect without xdp")
 

@@ -8,12 +8,15 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
-from ucall import _checks, _core, _process_role, _start, _threads, _tls
-from ucall._asyncio.lifespan import Lifespan, LifespanHooks
-from ucall._asyncio.run import run_server
-from ucall._decorators import Decorators
-from ucall._functions import Functions
-from ucall._health import ReadyChecks
+from ucall import _core
+from ucall._functions.table import Functions
+from ucall._routes.health import ReadyChecks
+from ucall._server import checked, launch, serving_threads
+from ucall._server.decorators import Decorators
+from ucall._server.lifespan import Lifespan, LifespanHooks
+from ucall._server.run import run_server
+from ucall._server.tls import tls_settings
+from ucall._workers import process_role
 from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts, moved, types_of
 
 if TYPE_CHECKING:
@@ -95,7 +98,7 @@ class Server(Decorators):
 
     _ENGINE: ClassVar[str] = "auto"
 
-    @_process_role.overridable
+    @process_role.overridable
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -125,7 +128,7 @@ class Server(Decorators):
     ) -> None:
         if others:
             raise moved(others, types_of(Server.__init__))
-        _checks.options(
+        checked.options(
             limits=(limits, Limits),
             timeouts=(timeouts, Timeouts),
             tls=(tls, TLS),
@@ -141,24 +144,24 @@ class Server(Decorators):
         core_limits: dict[str, float] = {
             name: given[name] for name in _core.Server.default_limits()
         }
-        threads = _process_role.threads if threads is None else threads
+        threads = process_role.threads if threads is None else threads
         if threads is not None:
             core_limits["max_threads"] = threads
-        self._tls = None if tls is None else _tls.tls_settings(tls)
-        peer_max = _checks.limit("max_connections_per_peer", limits.max_connections_per_peer)
+        self._tls = None if tls is None else tls_settings(tls)
+        peer_max = checked.limit("max_connections_per_peer", limits.max_connections_per_peer)
         rate_max = None if udp is None else udp.max_source_calls_per_s
-        rate_max = _checks.limit("max_source_calls_per_s", rate_max)
+        rate_max = checked.limit("max_source_calls_per_s", rate_max)
         self._core = _core.Server(
             self._ENGINE,
-            _process_role.listen_host(host, uds, fd),
-            _checks.port(port),
-            uds_mode=_checks.uds_mode(uds_mode),
+            process_role.listen_host(host, uds, fd),
+            checked.port(port),
+            uds_mode=checked.uds_mode(uds_mode),
             debug=debug,
-            allowed_hosts=_checks.listed("allowed_hosts", allowed_hosts),
-            allow_origins=_checks.listed("allow_origins", allow_origins),
-            trusted_proxies=_checks.listed("trusted_proxies", trusted_proxies),
+            allowed_hosts=checked.listed("allowed_hosts", allowed_hosts),
+            allow_origins=checked.listed("allow_origins", allow_origins),
+            trusted_proxies=checked.listed("trusted_proxies", trusted_proxies),
             auth=auth,
-            challenge=None if auth is None else _checks.challenge(auth),
+            challenge=None if auth is None else checked.challenge(auth),
             timeout_ms=timeout_ms,
             limits=core_limits,
             tls=self._tls,
@@ -169,7 +172,7 @@ class Server(Decorators):
             dedupe=udp is None or udp.dedupe,
             source_rate_max=rate_max,
             peer_connections_max=peer_max,
-            cookie_secret=_process_role.tickets,
+            cookie_secret=process_role.tickets,
         )
         self._uds_mode = uds_mode
         #: What the port of `start` would have no effect beside.
@@ -177,22 +180,22 @@ class Server(Decorators):
         self._udp = udp
         self._lifespan = LifespanHooks(lifespan)
         self._ready = ReadyChecks(
-            self._core, _checks.seconds("ready_timeout_s", timeouts.ready_timeout_s)
+            self._core, checked.seconds("ready_timeout_s", timeouts.ready_timeout_s)
         )
         self._functions = Functions(
             self._core,
             (
-                _checks.positive("max_image_pixels", limits.max_image_pixels),
-                _checks.positive("max_held_image_pixels", limits.max_held_image_pixels),
+                checked.positive("max_image_pixels", limits.max_image_pixels),
+                checked.positive("max_held_image_pixels", limits.max_held_image_pixels),
             ),
             threads is not None,
             timeout_ms,
             CallSpans(self) if observability.trace else None,
             limits.max_body_bytes,
         )
-        self.title = _checks.text("title", title)
-        self.version = _checks.text("version", version)
-        self.description = _checks.text("description", description)
+        self.title = checked.text("title", title)
+        self.version = checked.text("version", version)
+        self.description = checked.text("description", description)
         if describe:
             self._functions.describe(title, version, description)
         self._publisher: Publisher | None = None
@@ -259,22 +262,22 @@ class Server(Decorators):
             ValueError: An argument is invalid, a bound is given with ``workers``, or a file of TLS
                 holds no certificate or key.
         """
-        if _start.is_left_to_program("run"):
+        if launch.is_left_to_program("run"):
             return
-        _start.check_no_running_loop()
-        if workers is not None or _process_role.is_worker():
-            _checks.unbounded(max_cycles, max_seconds)
+        launch.check_no_running_loop()
+        if workers is not None or process_role.is_worker():
+            checked.unbounded(max_cycles, max_seconds)
         registration = self._registration(broker)
-        if _process_role.is_worker():
-            from ucall import _worker
+        if process_role.is_worker():
+            from ucall._workers import worker
 
             on_drain = registration.deregister if registration else None
-            control = _worker.prepare(self, on_drain)
+            control = worker.prepare(self, on_drain)
             return self._run(max_cycles, max_seconds, registration, control.ready)
         if workers is not None:
-            return _start.supervise(self, _checks.positive("workers", workers))
-        _start.bind(self)
-        on_start = _start.report_to_service_manager(self, registration)
+            return launch.supervise(self, checked.positive("workers", workers))
+        launch.bind(self)
+        on_start = launch.report_to_service_manager(self, registration)
         self._run(max_cycles, max_seconds, registration, on_start)
 
     def start(
@@ -299,9 +302,9 @@ class Server(Decorators):
             OSError: The address is unavailable, or a file of TLS cannot be read.
             ValueError: An argument is invalid, or a file of TLS holds no certificate or key.
         """
-        if _start.is_left_to_program("start"):
+        if launch.is_left_to_program("start"):
             return
-        _threads.check_not_suspended(self)
+        serving_threads.check_not_suspended(self)
         registration = self._registration(broker)
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
@@ -310,10 +313,10 @@ class Server(Decorators):
             if port is not None:
                 if self._without_port:
                     raise ValueError(f"port: expected none with {self._without_port}")
-                self._core.configure(port=_checks.port(port))
-            _start.bind_on_thread(self)
+                self._core.configure(port=checked.port(port))
+            launch.bind_on_thread(self)
             run = functools.partial(self._run, -1, -1, registration)
-            self._thread = _threads.start(run, f"ucall:{self.port}")
+            self._thread = serving_threads.start(run, f"ucall:{self.port}")
 
     async def serve(
         self,
@@ -330,11 +333,11 @@ class Server(Decorators):
             OSError: The address is unavailable, or a file of TLS cannot be read.
             ValueError: An argument is invalid, or a file of TLS holds no certificate or key.
         """
-        if _start.is_left_to_program("serve"):
+        if launch.is_left_to_program("serve"):
             return
-        from ucall._asyncio import embedded
+        from ucall._server import embedded
 
-        _threads.check_not_suspended(self)
+        serving_threads.check_not_suspended(self)
         registration = self._registration(broker)
         self._set_on_drain(registration)
         self._idle.clear()
@@ -416,7 +419,7 @@ class Server(Decorators):
 
     def __repr__(self) -> str:
         state = "running" if self._core.is_running else "not running"
-        where = _process_role.url("http", self.host, self.port).removeprefix("http://")
+        where = process_role.url("http", self.host, self.port).removeprefix("http://")
         return f"<ucall.Server on {where}, {self.engine}, {state}>"
 
     def _run(
@@ -427,11 +430,11 @@ class Server(Decorators):
         on_start: Callable[[], object] | None,
     ) -> None:
         self._idle.clear()
-        _threads.running.add(self)
+        serving_threads.running.add(self)
         callbacks: list[Callable[[], object]] = [registration.start] if registration else []
         callbacks += [on_start] if on_start else []
         try:
-            run = functools.partial(run_server, self, _start.in_turn(*callbacks))
+            run = functools.partial(run_server, self, launch.in_turn(*callbacks))
             self._core.run(max_cycles, max_seconds, run)
         finally:
             if registration is not None:
@@ -447,7 +450,7 @@ class Server(Decorators):
         """The registration with a broker."""
         if broker is None:
             return None
-        _checks.options(broker=(broker, Broker))
+        checked.options(broker=(broker, Broker))
         from ucall._nats.registration import Registration
 
         return Registration(self, broker.url, broker.group, broker.advertise, broker.options)

@@ -9,8 +9,8 @@ from typing import Any
 
 from timing import Clock
 
-from ucall import _process_role
-from ucall._supervisor import Supervisor, Worker
+from ucall._workers import process_role
+from ucall._workers.supervisor import Supervisor, Worker
 
 
 class Process:
@@ -22,9 +22,9 @@ class Process:
         self.signals: list[int] = []
         self.stdout: Any = None
         environment = options.get("env", {})
-        if _process_role.WORKER in environment:
+        if process_role.WORKER in environment:
             #: The worker's end of its control socket.
-            self.control = socket.socket(fileno=os.dup(int(environment[_process_role.WORKER])))
+            self.control = socket.socket(fileno=os.dup(int(environment[process_role.WORKER])))
             self.control.settimeout(60)
 
     def poll(self) -> int | None:

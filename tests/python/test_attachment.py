@@ -22,7 +22,7 @@ from harness import Wire, eventually, http, listening_port, program, request, se
 BEGIN = """
 import ctypes, gc, importlib, os, signal, sys, threading, time
 import ucall
-from ucall import _start
+from ucall._server import launch
 Server = importlib.import_module("ucall." + sys.argv[1]).Server
 """
 
@@ -134,7 +134,7 @@ def beat():
         print("beats")
 
 server._core.set_callbacks(lambda: print("drains"), beat, 0.01)
-_start.report_to_service_manager = lambda *_: None
+launch.report_to_service_manager = lambda *_: None
 server.run()
 print("returned")
 """

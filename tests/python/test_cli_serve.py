@@ -19,7 +19,7 @@ from serving import NO_URING
 
 import ucall
 from harness import Wire, program, request
-from ucall._settings import GatewaySettings, Settings
+from ucall._command.settings import GatewaySettings, Settings
 from ucall.options import GROUPS, PLACES
 
 APP = """

@@ -15,10 +15,11 @@ import pytest
 from serving import Serve
 
 import ucall
-from ucall import _forks, _threads, aio
+from ucall import _forks, aio
 from ucall._client.hedge import Hedge
 from ucall._nats import connection as nats_connection
 from ucall._nats.group import Group
+from ucall._server import serving_threads
 from ucall.client import Client
 from ucall.queue.core import future as queue_future
 from ucall.queue.core.communicator import Communicator
@@ -222,8 +223,8 @@ def test_a_child_hedges_with_threads_of_its_own() -> None:
 
 def test_a_child_has_no_running_server(serve_once: Serve) -> None:
     server = serve_once(peer)
-    assert server in _threads.running
-    assert in_child(lambda: len(_threads.running)) == 0
+    assert server in serving_threads.running
+    assert in_child(lambda: len(serving_threads.running)) == 0
 
 
 def test_a_child_starts_a_thread_of_its_own_for_brokers() -> None:

@@ -18,8 +18,8 @@ from serving import Serve
 
 from harness import HOST, eventually, free_port, request
 from ucall import Broker, _core
+from ucall._command.settings import Settings
 from ucall._nats.subjects import parse_brokers
-from ucall._settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import pytest
 
 import ucall
 import ucall.auth
-from ucall import _explorer
+from ucall._routes import explorer
 from ucall.client import Client
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -40,14 +40,14 @@ def test_only_browsers_get_the_page() -> None:
 
 def test_calls_do_not_wait_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request imports and compresses, which takes a tenth of a second."""
-    has_begun, is_answered, page = threading.Event(), threading.Event(), _explorer._page
+    has_begun, is_answered, page = threading.Event(), threading.Event(), explorer._page
 
-    def late() -> _explorer._Page:
+    def late() -> explorer._Page:
         has_begun.set()
         assert is_answered.wait(60)
         return page()
 
-    monkeypatch.setattr(_explorer, "_page", late)
+    monkeypatch.setattr(explorer, "_page", late)
     server = ucall.Server(port=0)
     server.add(lambda: 1, name="one")
     with server, ThreadPoolExecutor() as pool:

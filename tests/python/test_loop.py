@@ -18,7 +18,7 @@ import pytest
 
 import ucall
 from harness import Wire, eventually, program, request
-from ucall._asyncio import event_loop
+from ucall._server import event_loop
 
 Loop = asyncio.AbstractEventLoop
 Serve = Callable[..., ucall.Server]

@@ -57,7 +57,7 @@ def test_the_metadata_is_complete() -> None:
     found = metadata.metadata(distribution())
     assert found["Version"] == ucall.__version__
     assert found["License-Expression"] == "Apache-2.0"
-    commands = {"ucall": "ucall.cli:main", "ucall-xdp-setup": "ucall._xdp_setup:main"}
+    commands = {"ucall": "ucall.cli:main", "ucall-xdp-setup": "ucall._workers.xdp_setup:main"}
     for name, value in commands.items():
         [command] = metadata.entry_points(group="console_scripts", name=name)
         assert command.value == value

@@ -288,7 +288,7 @@ def test_functions_unfit_for_processes_are_rejected() -> None:
 def test_an_answer_that_was_not_read_is_not_for_the_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ucall import _processes
+    from ucall._functions import process_pool
 
     failures: list[Exception] = []
     receive = Connection._recv_bytes  # type: ignore[attr-defined]
@@ -299,7 +299,7 @@ def test_an_answer_that_was_not_read_is_not_for_the_next_call(
         return receive(self, *arguments)
 
     monkeypatch.setattr(Connection, "_recv_bytes", receive_or_fail)
-    pool = _processes.Pool(1)
+    pool = process_pool.Pool(1)
     negative = pool.submitter(operator.neg)
     try:
         assert negative(1).result(30) == -1
@@ -312,10 +312,10 @@ def test_an_answer_that_was_not_read_is_not_for_the_next_call(
 
 
 def test_a_process_that_is_ready_after_the_deadline_runs_the_next_call() -> None:
-    from ucall import _processes
+    from ucall._functions import process_pool
 
     others = set(multiprocessing.active_children())
-    pool = _processes.Pool(1)
+    pool = process_pool.Pool(1)
     pid, nap = pool.submitter(os.getpid), pool.submitter(time.sleep, 1)
     try:
         # No process starts within the millisecond.
@@ -337,9 +337,9 @@ def interrupt_itself(signals: int) -> int:
 
 
 def test_a_running_call_continues_after_ctrl_c() -> None:
-    from ucall import _processes
+    from ucall._functions import process_pool
 
-    pool = _processes.Pool(1)
+    pool = process_pool.Pool(1)
     try:
         assert pool.submitter(interrupt_itself)(3).result(60) == 3
     finally:
@@ -347,10 +347,10 @@ def test_a_running_call_continues_after_ctrl_c() -> None:
 
 
 def test_a_process_that_dies_between_calls_fails_none() -> None:
-    from ucall import _processes
+    from ucall._functions import process_pool
 
     others = set(multiprocessing.active_children())
-    pool = _processes.Pool(1)
+    pool = process_pool.Pool(1)
     pid = pool.submitter(os.getpid)
     try:
         first = pid().result(30)
@@ -364,7 +364,7 @@ def test_a_process_that_dies_between_calls_fails_none() -> None:
 
 VARIABLES = """
 import contextvars
-from ucall._processes import Pool
+from ucall._functions.process_pool import Pool
 
 user = contextvars.ContextVar("user", default=None)
 
@@ -390,30 +390,30 @@ def test_no_call_sees_the_variables_of_another(tmp_path: Path) -> None:
 
 def test_large_arrays_go_through_shared_memory() -> None:
     numpy = pytest.importorskip("numpy")
-    from ucall import _processes
+    from ucall._functions import process_pool
 
     large = numpy.arange(100_000, dtype="f8").reshape(100, 1000)
-    packed = _processes._pack(large)
-    assert isinstance(packed, _processes._SharedArray)
-    assert (_processes._unpack(packed) == large).all()
+    packed = process_pool._pack(large)
+    assert isinstance(packed, process_pool._SharedArray)
+    assert (process_pool._unpack(packed) == large).all()
     with pytest.raises(FileNotFoundError):
-        _processes._unpack(packed)
+        process_pool._unpack(packed)
     least = numpy.zeros(256 * 1024, "u1")
-    packed = _processes._pack(least)
-    assert isinstance(packed, _processes._SharedArray)
-    assert (_processes._unpack(packed) == least).all()
+    packed = process_pool._pack(least)
+    assert isinstance(packed, process_pool._SharedArray)
+    assert (process_pool._unpack(packed) == least).all()
     small = least[1:]
-    assert _processes._pack(small) is small
-    assert _processes._pack("text") == "text"
+    assert process_pool._pack(small) is small
+    assert process_pool._pack("text") == "text"
 
 
 def lose_a_result(path: str) -> None:
     """Ends like a process that is killed before the server has its result."""
     import numpy
 
-    from ucall import _processes
+    from ucall._functions import process_pool
 
-    packed = _processes._pack(numpy.zeros(1 << 20, "u1"))
+    packed = process_pool._pack(numpy.zeros(1 << 20, "u1"))
     Path(path).write_text(packed.name)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -421,9 +421,9 @@ def lose_a_result(path: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/shm")
 def test_the_result_of_a_killed_process_is_released(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
-    from ucall import _processes
+    from ucall._functions import process_pool
 
-    pool = _processes.Pool(1)
+    pool = process_pool.Pool(1)
     try:
         future = pool.submitter(lose_a_result)(str(tmp_path / "name"))
         with pytest.raises(RuntimeError, match="was killed by signal 9"):
@@ -436,20 +436,20 @@ def test_the_result_of_a_killed_process_is_released(tmp_path: Path) -> None:
 
 def test_unused_shared_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = pytest.importorskip("numpy")
-    from ucall import _processes
+    from ucall._functions import process_pool
 
     made: list[Path] = []
-    original = _processes._pack
+    original = process_pool._pack
 
     def packed(value: Any) -> Any:
         value = original(value)
-        if isinstance(value, _processes._SharedArray):
+        if isinstance(value, process_pool._SharedArray):
             made.append(Path("/dev/shm", value.name))
         return value
 
-    monkeypatch.setattr(_processes, "_pack", packed)
+    monkeypatch.setattr(process_pool, "_pack", packed)
     large = numpy.ones(100_000)
-    pool = _processes.Pool(1)
+    pool = process_pool.Pool(1)
     pid, total = pool.submitter(os.getpid), pool.submitter(numpy.sum)
     soon = pool.submitter(numpy.sum, 300)
     try:
@@ -475,7 +475,7 @@ def test_unused_shared_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_arrays_are_pickled_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = pytest.importorskip("numpy")
-    from ucall import _processes
+    from ucall._functions import process_pool
 
     tried: list[os.stat_result] = []
 
@@ -485,14 +485,14 @@ def test_arrays_are_pickled_without_shared_memory(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     large = numpy.ones(100_000)
-    assert _processes._pack(large) is large
+    assert process_pool._pack(large) is large
     inodes = {entry.inode() for entry in os.scandir("/dev/shm")}
     assert len(tried) == 1 and tried[0].st_size == large.nbytes and tried[0].st_ino not in inodes
 
 
 LARGE = """
 import numpy, os
-from ucall._processes import Pool
+from ucall._functions.process_pool import Pool
 
 if __name__ == "__main__":
     large = numpy.ones(500_000)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness import eventually
-from ucall._health import ReadyChecks
+from ucall._routes.health import ReadyChecks
 
 
 class Core:

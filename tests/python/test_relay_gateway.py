@@ -19,8 +19,8 @@ from certificates import Authority, Files, authority, files
 from scripted import Peer, Scripted, answering, http_reply, result, scripted
 
 from harness import Wire, eventually, http, request
-from ucall._gateway import Configuration, build
-from ucall._import import StartupError
+from ucall._command.application import StartupError
+from ucall._command.gateway import Configuration, build
 from ucall.client import Client
 
 __all__ = ["authority", "files"]

@@ -24,7 +24,8 @@ import pydantic
 import pytest
 
 from harness import Wire
-from ucall import Context, Server, _signature
+from ucall import Context, Server
+from ucall._functions import signatures
 from ucall.schema import describe
 from ucall.types.annotations import Takes
 from ucall.types.registry import TypeRegistry
@@ -36,8 +37,8 @@ ConnectTo = Callable[..., Wire]
 
 
 def _described(function):
-    hints = _signature.evaluate_annotations(function, "function")
-    return _signature.describe(function, "function", hints, TypeRegistry(1, 1))
+    hints = signatures.evaluate_annotations(function, "function")
+    return signatures.describe(function, "function", hints, TypeRegistry(1, 1))
 
 
 def described(annotation: Any) -> Takes:

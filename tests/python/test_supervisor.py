@@ -21,8 +21,8 @@ from fake_workers import Made, Notifier, Process
 from timing import Clock
 
 from harness import eventually
-from ucall import _process_role
-from ucall import _supervisor as module
+from ucall._workers import process_role
+from ucall._workers import supervisor as module
 
 TERM, KILL, HUP, INT = signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT
 
@@ -33,7 +33,7 @@ Make = Callable[..., Made]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     made: list[Made] = []
-    clock = Clock(monkeypatch, "ucall._supervisor")
+    clock = Clock(monkeypatch, "ucall._workers.supervisor")
     popen = lambda *arguments, **options: made[-1].start(*arguments, **options)  # noqa: E731
     fake = SimpleNamespace(Popen=popen, DEVNULL=-3, PIPE=-1)
     monkeypatch.setattr(module, "subprocess", fake)
@@ -53,21 +53,21 @@ def test_workers_are_started_with_what_they_inherit(make: Make) -> None:
     assert [process.command for process in it.processes] == [["worker", "x"]] * 2
     for number, process in enumerate(it.processes, start=1):
         environment, passed = process.options["env"], process.options["pass_fds"]
-        assert environment[_process_role.NUMBER] == str(number)
+        assert environment[process_role.NUMBER] == str(number)
         assert environment.items() >= os.environ.items()
-        receiver, *senders = map(int, environment[_process_role.SOCKETS].split())
+        receiver, *senders = map(int, environment[process_role.SOCKETS].split())
         # Two for each worker: its own, and its successor's.
         assert len(senders) == 4 and passed[1:] == [receiver, *senders]
-        assert passed[0] == int(environment[_process_role.WORKER])
+        assert passed[0] == int(environment[process_role.WORKER])
         assert (process.options["stdin"], process.options["process_group"]) == (7, 0)
-        assert _process_role.HEARTBEAT not in environment
+        assert process_role.HEARTBEAT not in environment
     one, other = (it.options["env"] for it in it.processes)
-    assert one[_process_role.TICKETS] == other[_process_role.TICKETS]
-    assert len(bytes.fromhex(one[_process_role.TICKETS])) == 32
-    assert one[_process_role.SOCKETS].split()[0] != other[_process_role.SOCKETS].split()[0]
+    assert one[process_role.TICKETS] == other[process_role.TICKETS]
+    assert len(bytes.fromhex(one[process_role.TICKETS])) == 32
+    assert one[process_role.SOCKETS].split()[0] != other[process_role.SOCKETS].split()[0]
     with socket.socket(fileno=it.supervisor.copy_senders()[1]) as to_other:
         to_other.send(b"hello")
-    receiver = socket.socket(fileno=os.dup(int(other[_process_role.SOCKETS].split()[0])))
+    receiver = socket.socket(fileno=os.dup(int(other[process_role.SOCKETS].split()[0])))
     with receiver:
         assert receiver.recv(10) == b"hello"
 
@@ -94,7 +94,7 @@ def test_a_worker_gets_the_socket_and_its_page(make: Make) -> None:
 
 def test_a_path_of_a_socket_may_have_spaces(make: Make, tmp_path: Path) -> None:
     it = make()
-    it.send(it.processes[0], f"listen http 0 384 {_process_role.UNIX}{tmp_path}/a b\n")
+    it.send(it.processes[0], f"listen http 0 384 {process_role.UNIX}{tmp_path}/a b\n")
     assert (tmp_path / "a b").is_socket()
 
 
@@ -103,7 +103,7 @@ def test_a_worker_learns_why_an_address_is_unavailable(make: Make) -> None:
     it.send(it.processes[0], "listen http 0 384 192.0.2.1\n")
     answer, descriptors, _, _ = socket.recv_fds(it.processes[0].control, 1000, 4)
     assert "192.0.2.1" in answer.decode() and not descriptors
-    it.send(it.processes[0], f"xdp {_process_role.UNIX}/path 1 host\n")
+    it.send(it.processes[0], f"xdp {process_role.UNIX}/path 1 host\n")
     answer, descriptors, _, _ = socket.recv_fds(it.processes[0].control, 1000, 4)
     assert b"expected an interface" in answer and not descriptors
 
@@ -133,7 +133,7 @@ def test_a_worker_without_a_page_receives_no_messages(make: Make) -> None:
     it.turn(HUP)
     it.ready(0)
     it.turn(HUP)
-    assert it.processes[1].options["env"][_process_role.SOCKETS].startswith("-1 ")
+    assert it.processes[1].options["env"][process_role.SOCKETS].startswith("-1 ")
     it.end(1)
     assert it.supervisor._pages == []
 
@@ -343,7 +343,7 @@ def test_a_stop_drains_all_workers(make: Make) -> None:
     it.ready(2)
     it.turn(TERM)
     for process in it.processes:
-        assert process.control.recv(100) == _process_role.ALL_STOP
+        assert process.control.recv(100) == process_role.ALL_STOP
         assert process.signals[-1] == TERM and process.signals.count(TERM) == 1
     assert not it.supervisor._is_finished()
     # None is started or replaced from now on.
@@ -418,7 +418,7 @@ def test_a_service_manager_hears_of_the_workers(
     notifier = Notifier()
     monkeypatch.setattr(module._systemd, "notifier", lambda: notifier)
     it = make()
-    assert it.processes[0].options["env"][_process_role.HEARTBEAT] == "0.5"
+    assert it.processes[0].options["env"][process_role.HEARTBEAT] == "0.5"
     it.send(it.processes[0], "listen http 0 384 127.0.0.1\n")
     it.ready(0)
     assert notifier.heard == []
@@ -530,12 +530,12 @@ def test_sockets_for_messages_leave_descriptors_for_others(
         monkeypatch.setattr(module.resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         it = make()
         assert len(it.supervisor._pairs) == count
-        sockets = [int(i) for i in it.processes[1].options["env"][_process_role.SOCKETS].split()]
+        sockets = [int(i) for i in it.processes[1].options["env"][process_role.SOCKETS].split()]
         assert len(sockets) == count + 1 and min(sockets) >= 0
     it = make(workers=3)
     monkeypatch.setattr(module.resource, "getrlimit", lambda _: (8, 8))
     it = make(workers=3)
-    assert it.processes[2].options["env"][_process_role.SOCKETS].startswith("-1 ")
+    assert it.processes[2].options["env"][process_role.SOCKETS].startswith("-1 ")
     assert -1 not in it.processes[2].options["pass_fds"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from test_workers import Supervised, supervising
 
 from harness import Wire, eventually
-from ucall import _systemd
+from ucall._workers import systemd
 
 APP = """
 import os, signal, sys, time, ucall
@@ -134,7 +134,7 @@ def test_the_watchdog_is_fed_only_while_the_server_takes_turns(
 
 
 def test_signs_of_life_are_sent_at_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    notifier = _systemd.Notifier("@nobody", 2.0)
+    notifier = systemd.Notifier("@nobody", 2.0)
     sent = []
     for now in (10.0, 10.9, 11.0, 11.5, 12.0):
         monkeypatch.setattr(notifier, "beat", lambda now=now: sent.append(now))
@@ -159,11 +159,11 @@ def test_signs_of_life_are_sent_if_the_manager_expects_them(
     process: str | None,
     interval_s: float | None,
 ) -> None:
-    monkeypatch.setattr(_systemd, "_notifier", None)
+    monkeypatch.setattr(systemd, "_notifier", None)
     monkeypatch.setenv("NOTIFY_SOCKET", "@nobody")
     monkeypatch.setenv("WATCHDOG_USEC", microseconds or "")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if process == "own" else process or "")
-    notifier, sent = _systemd.notifier(), []
+    notifier, sent = systemd.notifier(), []
     assert notifier is not None and notifier.beat_interval_s == interval_s
     assert not [it for it in os.environ if it.startswith(("NOTIFY", "WATCHDOG"))]
     monkeypatch.setattr(notifier, "beat", lambda: sent.append(1))

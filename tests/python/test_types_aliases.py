@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import ucall
 from harness import Wire
-from ucall import _signature
+from ucall._functions import signatures
 from ucall.types.annotations import Takes
 from ucall.types.registry import TypeRegistry
 
@@ -63,8 +63,8 @@ def described(annotation: Any) -> Takes:
         return a
 
     function.__annotations__["a"] = annotation
-    described = _signature.describe(
-        function, "function", _signature.evaluate_annotations(function, "function"), known
+    described = signatures.describe(
+        function, "function", signatures.evaluate_annotations(function, "function"), known
     )
     assert described is not None
     return described[0][2]

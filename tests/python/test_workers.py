@@ -335,7 +335,7 @@ def test_a_worker_drains_when_its_supervisor_is_killed_before_it_has_read_all() 
     """The worker's end of the socket is then reset, not closed."""
     program = """if True:
         import signal, socket, sys
-        from ucall._worker import Control
+        from ucall._workers.worker import Control
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("drained"))
         near, far = socket.socketpair()
         control = Control(near.detach())

@@ -144,7 +144,7 @@ impl CallState {
         call: &str,
     ) -> PyResult<()> {
         let py = function.py();
-        let prepare = py.import("ucall._asyncio.background")?.getattr("prepare")?;
+        let prepare = py.import("ucall._server.background")?.getattr("prepare")?;
         let prepared = prepare.call1((function, args, kwargs))?;
         let (work, kind, name): (Py<PyAny>, String, String) = prepared.extract()?;
         let kind = match kind.as_str() {

@@ -2,7 +2,7 @@
 //!
 //! A route is a procedure whose only parameter is the request, in the place of a context. So it
 //! runs in all the ways that calls do. Its result is the bytes of a response, which
-//! `python/ucall/_http.py` writes.
+//! `python/ucall/_routes/adapt.py` writes.
 
 use std::sync::Arc;
 

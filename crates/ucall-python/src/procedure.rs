@@ -65,7 +65,7 @@ pub(crate) struct StreamRules {
 }
 
 impl StreamRules {
-    /// Reads what `python/ucall/_registration.py` describes.
+    /// Reads what `python/ucall/_functions/registration.py` describes.
     pub(crate) fn from_description(only: bool, overflow: &str) -> PyResult<Self> {
         let overflow = match overflow {
             "pause" => Overflow::Pause,
@@ -100,7 +100,8 @@ pub(crate) enum BatchMode {
 }
 
 impl CallMode {
-    /// Reads what `python/ucall/_registration.py` describes: a name, and the rules of a batch.
+    /// Reads what `python/ucall/_functions/registration.py` describes: a name, and the rules of a
+    /// batch.
     pub(crate) fn from_description(
         name: &str,
         batch: Option<(usize, f64, usize)>,
@@ -265,8 +266,8 @@ impl Param {
     }
 }
 
-/// A parameter as `python/ucall/_signature.py` describes it: name, kind, type, whether it has a
-/// default, and the default.
+/// A parameter as `python/ucall/_functions/signatures.py` describes it: name, kind, type, whether
+/// it has a default, and the default.
 type Description<'py> = (String, u8, Bound<'py, PyAny>, bool, Py<PyAny>);
 
 /// The described type of a parameter that takes the call's context.

@@ -257,10 +257,11 @@ impl Server {
     }
 
     /// Serves `function` under `name`, in place of an earlier function of that name. `signature` is
-    /// what `ucall._signature.describe` returns; `encode` replaces objects that JSON does not have.
-    /// `mode` names a call mode; `batch` is the largest size, the longest wait in milliseconds, and
-    /// the number of batches that run at once. `stream` is, for a generator, whether calls are
-    /// refused that do not take items one by one, and what happens to items for a slow reader.
+    /// what `ucall._functions.signatures.describe` returns; `encode` replaces objects that JSON
+    /// does not have. `mode` names a call mode; `batch` is the largest size, the longest wait in
+    /// milliseconds, and the number of batches that run at once. `stream` is, for a generator,
+    /// whether calls are refused that do not take items one by one, and what happens to items for a
+    /// slow reader.
     /// An idempotent function may run again for a datagram that is sent again.
     #[pyo3(signature = (
         name, function, signature, encode, *, mode, timeout_ms, batch, stream, is_idempotent

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use ucall_proto::tls::{CertificateSummary, ClientAuth, TicketSecret, TlsSession};
 use ucall_server::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 
-/// The settings that `ucall._tls.settings` returns.
+/// The settings that `ucall._server.tls.settings` returns.
 #[derive(Clone, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct TlsSettings {

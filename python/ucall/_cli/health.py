@@ -15,7 +15,7 @@ from ucall._cli.output import emit, printable
 from ucall._client.address import Address
 from ucall._client.sockets import Deadline, connect, encrypt
 from ucall._client.tls import context_for
-from ucall._health import LIVE, READY
+from ucall._routes.health import LIVE, READY
 
 if TYPE_CHECKING:
     import socket

@@ -81,7 +81,7 @@ def _running(
 
 def _imported(app: str) -> Document:
     """The description of a server in a module, whose own output must not be in the client's."""
-    from ucall._import import StartupError, import_server
+    from ucall._command.application import StartupError, import_server
 
     try:
         with contextlib.redirect_stdout(sys.stderr):

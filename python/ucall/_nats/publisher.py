@@ -17,9 +17,10 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from ucall import _core, _process_role
+from ucall import _core
 from ucall._nats.connection import BrokerOptions, check_options, connect, start
 from ucall._nats.subjects import check_group, parse_brokers, publish_subject
+from ucall._workers import process_role
 
 if TYPE_CHECKING:
     from ucall.server import Server
@@ -60,7 +61,7 @@ class Publisher:
         self._group = check_group(group)
         self._options = options
         # All workers of a server have the same.
-        shared = _process_role.tickets or secrets.token_bytes(16)
+        shared = process_role.tickets or secrets.token_bytes(16)
         self._origin = hashlib.sha256(b"ucall publisher" + shared).hexdigest()[:22]
         self._writer = _core.RequestWriter(None, server._functions.types.encode)
         self._waiting: collections.deque[bytes] = collections.deque()

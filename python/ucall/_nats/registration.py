@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ucall import _process_role
 from ucall._client.address import Address
 from ucall._nats.calls import QUEUE, BrokerCalls
 from ucall._nats.connection import BrokerOptions, check_options, connect, start
@@ -38,6 +37,7 @@ from ucall._nats.subjects import (
     parse_brokers,
     subject_of,
 )
+from ucall._workers import process_role
 
 if TYPE_CHECKING:
     from ucall.server import Server
@@ -114,7 +114,7 @@ class Registration:
         self._brokers = parse_brokers(broker)
         self._group = check_group(group)
         #: Of several workers only the first registers; all of them get calls.
-        self._registers = _process_role.number <= 1
+        self._registers = process_role.number <= 1
         self._options = check_options(options) if self._registers else dict(options or {})
         self._publisher = Publisher(server, broker, group, options, connects=not self._registers)
         self._advertise = advertise
@@ -283,7 +283,7 @@ class Registration:
     def _direct_address(self) -> str:
         host, port = self._server.host, self._server.port
         if self._advertise == "" or (
-            self._advertise is None and host.startswith(_process_role.UNIX)
+            self._advertise is None and host.startswith(process_role.UNIX)
         ):
             return ""
         if self._advertise is not None:

@@ -23,14 +23,14 @@ from opentelemetry import trace
 from opentelemetry.context import Context as Variables
 from opentelemetry.context import attach
 
-from ucall._process_role import UNIX
 from ucall._tracing import PROPAGATOR, Attributes, attributes_of, record_error, tracer
+from ucall._workers.process_role import UNIX
 from ucall.errors import find_rpc_error
 
 if TYPE_CHECKING:
     from ucall._core import Context
-    from ucall._registration import Registration
-    from ucall._signature import Parameter
+    from ucall._functions.registration import Registration
+    from ucall._functions.signatures import Parameter
     from ucall.server import Server
 
 __all__ = ["CallSpans"]
@@ -279,7 +279,7 @@ def _future(function: Function, split: Split, begin: Callable[[Any], Any]) -> Fu
     return submit
 
 
-#: By the core's modes of functions: see `ucall._registration`.
+#: By the core's modes of functions: see `ucall._functions.registration`.
 _WRAPPERS: dict[str, Callable[[Function, Split, Callable[[Any], Any]], Function]] = {
     "inline": _plain,
     "thread": _plain,

@@ -15,15 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ucall import _signature
 from ucall._core import Context
+from ucall._functions import signatures
 from ucall.errors import RPCError
 from ucall.schema.docstrings import Docs, read_docs
 from ucall.schema.types import Schema, Schemas
 from ucall.types.aliases import resolve_alias
 
 if TYPE_CHECKING:
-    from ucall._functions import Functions, NativeMethod, Served
+    from ucall._functions.table import Functions, NativeMethod, Served
     from ucall.server import Server
     from ucall.types.registry import TypeRegistry
 
@@ -175,11 +175,11 @@ def _native_method(native: NativeMethod) -> Method:
 def _parameters(served: Served) -> list[inspect.Parameter] | None:
     """Those that a caller may pass, each with the annotation of one call."""
     try:
-        parameters = _signature.parameters_of(served.function, served.hints)
+        parameters = signatures.parameters_of(served.function, served.hints)
     except ValueError:
         return None
     if served.takes_batches:
-        from ucall._batch import item_of
+        from ucall._functions.batches import item_of
 
         parameters = [it.replace(annotation=item_of(it.annotation)) for it in parameters]
     return [it for it in parameters if resolve_alias(it.annotation) is not Context]
@@ -196,7 +196,7 @@ def _parameter(
         return Parameter(parameter.name, rest, False, text, "named")
     if parameter.default is inspect.Parameter.empty:
         return Parameter(parameter.name, schema, True, text)
-    if _signature.is_absent(parameter):
+    if signatures.is_absent(parameter):
         return Parameter(parameter.name, schema, False, text)
     default = _default(parameter.default, registry)
     return Parameter(parameter.name, schema | default, False, text)
@@ -259,7 +259,7 @@ _ITERATORS = (
 def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None, Schema | None]:
     """The schemas of the result and, for a stream, of an item and of what it returns."""
     annotation = _result_annotation(served)
-    is_stream = _signature.yields(served.function)
+    is_stream = signatures.yields(served.function)
     returned = None
     if is_stream:
         arguments = typing.get_args(annotation)
@@ -279,7 +279,7 @@ def _result_annotation(served: Served) -> Any:
     annotation = served.hints.get("return", Any)
     if not isinstance(annotation, str):
         return annotation
-    function = _signature.underlying_function(served.function)
+    function = signatures.underlying_function(served.function)
     holder = types.SimpleNamespace(__annotations__={"return": annotation})
     known = getattr(function, "__globals__", {})
     try:
@@ -301,7 +301,7 @@ def _item_of_results(annotation: Any) -> Any:
 def _errors(function: Callable[..., object], docs: Docs) -> list[Error]:
     """The errors in the section "Raises": ``RPCError: 4001, no such user``, or a class of it with
     the attribute ``code``."""
-    known = getattr(_signature.underlying_function(function), "__globals__", {})
+    known = getattr(signatures.underlying_function(function), "__globals__", {})
     errors = []
     for name, text in docs.raises:
         found = _named(name, known)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ucall._signature import underlying_function
+from ucall._functions.signatures import underlying_function
 
 __all__ = ["Docs", "read_docs"]
 

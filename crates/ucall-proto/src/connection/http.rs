@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::{ExchangeReply, ReplyPart};
-use super::http_framing::{HttpFraming, HttpItems};
+use super::http_framing::{HttpFraming, HttpItems, write_deferred_reply};
 use super::http_route::{self, ResponseFraming};
 use super::long::LongBody;
 use super::{
@@ -14,7 +14,7 @@ use super::{
 use crate::Limits;
 use crate::http1::{
     self, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError, Method,
-    PendingReply, ReplyHeaders, ReplyWriter,
+    PendingReply, ReplyHeaders,
 };
 use crate::json::JsonError;
 use crate::rpc::{
@@ -574,21 +574,6 @@ fn check_access<'a, S: Service>(
         http_route::check(head, environment.service)?;
     }
     Ok(ReplyHeaders { connection, allowed_origin })
-}
-
-/// Writes a reply that had to wait.
-fn write_deferred_reply(
-    framing: &HttpFraming,
-    answer: &ExchangeReply,
-    replies: &mut ReplyWriter,
-    out: &mut Vec<u8>,
-) {
-    if matches!(answer, ExchangeReply::Framed(_)) {
-        return answer.write(out);
-    }
-    let pending = replies.begin(out, &framing.reply_headers());
-    answer.write(out);
-    replies.end(out, pending);
 }
 
 /// Why a body that is not JSON cannot be read, if the headers say so.

@@ -166,3 +166,18 @@ impl HttpFraming {
         self.items = Some(items);
     }
 }
+
+/// Writes a reply that had to wait.
+pub(super) fn write_deferred_reply(
+    framing: &HttpFraming,
+    answer: &ExchangeReply,
+    replies: &mut ReplyWriter,
+    out: &mut Vec<u8>,
+) {
+    if matches!(answer, ExchangeReply::Framed(_)) {
+        return answer.write(out);
+    }
+    let pending = replies.begin(out, &framing.reply_headers());
+    answer.write(out);
+    replies.end(out, pending);
+}

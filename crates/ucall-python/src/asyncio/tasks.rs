@@ -15,8 +15,8 @@ use pyo3::types::{PyBool, PyTuple};
 use crate::ffi;
 use crate::ffi::variables::run_in;
 
-const EVENT_LOOP: &str = "ucall._asyncio.event_loop";
-const STREAMS: &str = "ucall._asyncio.streams";
+const EVENT_LOOP: &str = "ucall._server.event_loop";
+const STREAMS: &str = "ucall._server.streams";
 /// The first version whose `asyncio.Task` takes `eager_start`.
 const EAGER_START: (u8, u8) = (3, 12);
 
@@ -57,7 +57,7 @@ impl Tasks {
     pub(crate) fn on_program_loop(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = event_loop.py();
         let new_task = py.import("asyncio")?.getattr("Task")?.unbind();
-        let guard = py.import("ucall._asyncio.embedded")?.getattr("exit_guarded")?.unbind();
+        let guard = py.import("ucall._server.embedded")?.getattr("exit_guarded")?.unbind();
         Self::new(event_loop, new_task, Some(guard))
     }
 

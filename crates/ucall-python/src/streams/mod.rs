@@ -7,7 +7,7 @@
 //! | a generator runs | by | and waits for room |
 //! |---|---|---|
 //! | on the worker's thread | `inline.rs`, some items a turn | in its run |
-//! | as a task | `sink.rs` and `python/ucall/_asyncio/streams.py` | by a future |
+//! | as a task | `sink.rs` and `python/ucall/_server/streams.py` | by a future |
 //! | in a thread of the pool | `threaded.rs` | by a condition variable |
 //!
 //! All steps of a generator and its `close()` run in the variables (`contextvars`) of its call.

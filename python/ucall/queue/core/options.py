@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from ucall import _forks, _tls
+from ucall import _forks
+from ucall._server.tls import TlsSettings
+from ucall._server.tls import tls_settings as server_tls_settings
 from ucall.options import TLS
 from ucall.queue.utils.stream import PickleSerializer, Stream
 
@@ -266,7 +268,7 @@ def trusted_file(security: SecurityOptions) -> str | None:
 
 def tls_settings(
     security: SecurityOptions, is_server: bool, name: str
-) -> _tls.TlsSettings | ClientTlsSettings:
+) -> TlsSettings | ClientTlsSettings:
     """The argument ``tls`` of `ucall._core.QueueCore`, of checked options.
 
     Args:
@@ -280,7 +282,7 @@ def tls_settings(
             keyfile_password=security.password,
             ca_certs=security.authority,
         )
-        files = _tls.tls_settings(tls)
+        files = server_tls_settings(tls)
         return {**files, "tickets": None}
     password = security.password
     return {

@@ -8,8 +8,8 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ucall import _signature
-from ucall._response import as_response, parts, parts_later
+from ucall._functions import signatures
+from ucall._routes.response import as_response, parts, parts_later
 
 if TYPE_CHECKING:
     from ucall._core import HttpRequest
@@ -31,7 +31,7 @@ def adapt(function: Responder, path: str) -> tuple[Responder, bool]:
     """
     if not callable(function):
         raise TypeError(f"{path}: expected a function, got {type(function).__name__}")
-    if not _signature.is_async(function):
+    if not signatures.is_async(function):
 
         def respond(request: HttpRequest) -> Iterator[bytes]:
             yield from parts(as_response(function(request), path), request)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ucall import _core, _process_role
+from ucall import _core
+from ucall._workers import process_role
 
 if TYPE_CHECKING:
     from ucall.server import Server
@@ -93,7 +94,7 @@ class Control:
 
 def _share_sockets(core: _core.Server, page: int) -> None:
     """Connects a server with the other workers, for `Server.publish`."""
-    descriptors, _process_role.sockets = _process_role.sockets, []
+    descriptors, process_role.sockets = process_role.sockets, []
     if descriptors:
         receiver, *senders = descriptors
         for descriptor in descriptors:
@@ -109,7 +110,7 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
         OSError: The supervisor cannot bind the address, or has died.
         SystemExit: This process has run a server already.
     """
-    descriptor, _process_role.control = _process_role.control, -1
+    descriptor, process_role.control = process_role.control, -1
     if descriptor < 0:
         # The supervisor of that run starts other workers, if the program gets there.
         raise SystemExit
@@ -123,8 +124,8 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
         core.share_xdp(*control.xdp(server._udp.xdp, core.host, core.udp_port or core.port or 0))
     core.share_counters(_core.SharedCounters(counters), page or None)
     _share_sockets(core, page)
-    if _process_role.heartbeat_s is not None or on_drain is not None:
-        core.set_callbacks(on_drain, control.beat, _process_role.heartbeat_s)
+    if process_role.heartbeat_s is not None or on_drain is not None:
+        core.set_callbacks(on_drain, control.beat, process_role.heartbeat_s)
     signal.signal(signal.SIGHUP, lambda *_: core.drain(serving=True))
     control.drain_with_supervisor(core.stop_with_all)
     return control

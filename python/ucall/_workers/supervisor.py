@@ -36,7 +36,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from ucall import _core, _process_role, _start, _systemd
+from ucall import _core
+from ucall._server import launch
+from ucall._workers import process_role, systemd
 
 __all__ = ["Supervisor"]
 
@@ -112,7 +114,7 @@ class Supervisor:
         #: The socket of all workers, once it is bound.
         self._listener: _core.ListeningSocket | None = None
         #: The socket of a service manager, in place of a host. Workers do not hear of it.
-        self._inherited = _start.listen_host("")
+        self._inherited = launch.listen_host("")
         #: Detached when the supervisor ends.
         self._xdp: _core.XdpProgram | None = None
         self._selector = selectors.DefaultSelector()
@@ -120,7 +122,7 @@ class Supervisor:
         self._is_stopping = False
         self._was_ready = False
         self._status = 0
-        self._notifier = _systemd.notifier()
+        self._notifier = systemd.notifier()
         #: Whether the service manager takes the workers for ready.
         self._is_reported = False
         self._url = ""
@@ -173,7 +175,7 @@ class Supervisor:
         if self._notifier is not None and not self._is_stopping:
             self._notify(self._notifier)
 
-    def _notify(self, notifier: _systemd.Notifier) -> None:
+    def _notify(self, notifier: systemd.Notifier) -> None:
         """Reports to the service manager what it has to know."""
         workers = [slot.worker for slot in self._slots]
         beats = [worker.last_beat for worker in workers if worker is not None]
@@ -219,14 +221,14 @@ class Supervisor:
         receiver = self._pairs[page - 1][0].fileno() if 0 < page <= len(self._pairs) else -1
         sockets = [receiver, *(sender.fileno() for _, sender in self._pairs)]
         environment = os.environ | {
-            _process_role.WORKER: str(theirs.fileno()),
-            _process_role.NUMBER: str(slot.number),
-            _process_role.TICKETS: self._tickets.hex(),
-            _process_role.SOCKETS: " ".join(map(str, sockets)),
+            process_role.WORKER: str(theirs.fileno()),
+            process_role.NUMBER: str(slot.number),
+            process_role.TICKETS: self._tickets.hex(),
+            process_role.SOCKETS: " ".join(map(str, sockets)),
         }
         if self._notifier is not None and self._notifier.beat_interval_s is not None:
             # Several signs of life fit into each of the supervisor's own.
-            environment[_process_role.HEARTBEAT] = str(self._notifier.beat_interval_s / 4)
+            environment[process_role.HEARTBEAT] = str(self._notifier.beat_interval_s / 4)
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -298,7 +300,7 @@ class Supervisor:
             ValueError: ``ucall-xdp-setup`` serves one process only.
         """
         if self._xdp is None:
-            if interface.startswith(_process_role.UNIX):
+            if interface.startswith(process_role.UNIX):
                 raise ValueError("xdp: with workers, expected an interface, not ucall-xdp-setup")
             self._xdp = _core.XdpProgram(interface, host, port, len(self._slots))
         return self._xdp
@@ -319,15 +321,15 @@ class Supervisor:
         Raises:
             OSError: The address is unavailable.
         """
-        if not host.startswith(_process_role.FD):
+        if not host.startswith(process_role.FD):
             host = self._inherited or host
         self.listen(_core.ListeningSocket(host, port, uds_mode), scheme)
 
     def listen(self, listener: _core.ListeningSocket, scheme: str) -> None:
         """Takes over the socket of all workers."""
         self._listener = listener
-        self._url = _process_role.url(scheme, listener.host, listener.port)
-        _start.announce(f"listening on {self._url}, workers: {len(self._slots)}")
+        self._url = process_role.url(scheme, listener.host, listener.port)
+        launch.announce(f"listening on {self._url}, workers: {len(self._slots)}")
 
     def _handle_ready(self, slot: WorkerSlot, worker: Worker) -> None:
         self._was_ready = True
@@ -465,7 +467,7 @@ class Supervisor:
             self._listener.shut_down()
         for worker in workers:
             with suppress(OSError):  # It may have died.
-                worker.control.send(_process_role.ALL_STOP)
+                worker.control.send(process_role.ALL_STOP)
             worker.process.terminate()
 
     def _kill_all(self) -> None:

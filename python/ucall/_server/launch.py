@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ucall import _process_role, _threads
+from ucall._server import serving_threads
+from ucall._workers import process_role
 
 if TYPE_CHECKING:
     from ucall import _core
@@ -38,10 +39,10 @@ def is_left_to_program(method: str) -> bool:
     Its server is then that program's to run. `Server.start` does not hold up an import, so it is
     left only where the program itself is imported again, by a child of `multiprocessing`.
     """
-    if _process_role.is_importing():
+    if process_role.is_importing():
         return True
-    module = _process_role.imported_module()
-    if module is None or module == _process_role.MULTIPROCESSING_MAIN:
+    module = process_role.imported_module()
+    if module is None or module == process_role.MULTIPROCESSING_MAIN:
         return module is not None
     if method == "start":
         return False
@@ -61,12 +62,12 @@ def check_no_running_loop() -> None:
 
 def listen_host(host: str) -> str:
     """The host; in its place the socket that a service manager has passed to this process."""
-    if host.startswith(_process_role.FD) or "LISTEN_FDS" not in os.environ:
+    if host.startswith(process_role.FD) or "LISTEN_FDS" not in os.environ:
         return host
-    from ucall import _systemd
+    from ucall._workers import systemd
 
-    descriptor = _systemd.inherited_socket()
-    return host if descriptor is None else f"{_process_role.FD}{descriptor}"
+    descriptor = systemd.inherited_socket()
+    return host if descriptor is None else f"{process_role.FD}{descriptor}"
 
 
 def _take_inherited(core: _core.Server) -> None:
@@ -99,7 +100,9 @@ def bind_on_thread(server: Server) -> None:
     try:
         server._core.bind()
     except OSError as failure:
-        earlier = [it for it in list(_threads.running) if it._thread and _have_one_port(it, server)]
+        earlier = [
+            it for it in list(serving_threads.running) if it._thread and _have_one_port(it, server)
+        ]
         if failure.errno != errno.EADDRINUSE or not earlier or not hasattr(sys, "ps1"):
             raise
         for other in earlier:
@@ -119,9 +122,9 @@ def report_to_service_manager(
     server._core.set_callbacks(in_turn(*callbacks), None, None)
     if "NOTIFY_SOCKET" not in os.environ:
         return None
-    from ucall import _systemd
+    from ucall._workers import systemd
 
-    notifier = _systemd.notifier()
+    notifier = systemd.notifier()
     if notifier is None:
         return None
     stopping = in_turn(notifier.stopping, *callbacks)
@@ -131,13 +134,13 @@ def report_to_service_manager(
 
 def supervise(server: Server, workers: int) -> None:
     """Serves from worker processes."""
-    from ucall import _supervisor
+    from ucall._workers.supervisor import Supervisor, command
 
     core = server._core
     udp = server._udp
     if udp is not None and udp.port == 0:
         raise ValueError("udp.port: with workers, expected a port, got 0")
-    supervisor = _supervisor.Supervisor(workers, _supervisor.command())
+    supervisor = Supervisor(workers, command())
     _take_inherited(core)
     core.bind()
     listener = core.unbind()
@@ -166,4 +169,4 @@ def in_turn(*functions: Callable[[], object]) -> Callable[[], None] | None:
 
 
 def _url(server: Server) -> str:
-    return _process_role.url(server._core.scheme, server.host, server.port)
+    return process_role.url(server._core.scheme, server.host, server.port)

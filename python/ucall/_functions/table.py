@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ucall import _checks, _core, _explorer, _static
-from ucall._discovery import Discovery
+from ucall import _core
+from ucall._routes import browser_client, explorer
+from ucall._routes.discovery import Discovery
+from ucall._server import checked
 
 if TYPE_CHECKING:
-    from ucall import _tls
-    from ucall._processes import Pool, ProcessHook
-    from ucall._registration import BatchRules, StreamRules
+    from ucall._functions.process_pool import Pool, ProcessHook
+    from ucall._functions.registration import BatchRules, StreamRules
+    from ucall._server.tls import ClientTls
     from ucall._tracing.server import CallSpans
     from ucall.store import Store
     from ucall.types.registry import TypeRegistry
@@ -81,9 +83,9 @@ class Functions:
         #: Whether any function needs an event loop.
         self.is_async = False
         core.insert_route(
-            _static.BROWSER_CLIENT,
+            browser_client.BROWSER_CLIENT,
             ["GET"],
-            _static.browser_client,
+            browser_client.browser_client,
             str,
             mode="thread_generator",  # because the first request imports and compresses
             is_public=True,
@@ -94,7 +96,7 @@ class Functions:
         """Has the server describe its functions to those who ask."""
         self.discovery = Discovery(self, title, version, description)
         self.discovery.register(self._core)
-        _explorer.register(self._core, self._root_methods)
+        explorer.register(self._core, self._root_methods)
 
     @property
     def types(self) -> TypeRegistry:
@@ -119,14 +121,15 @@ class Functions:
     ) -> None:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
-        from ucall import _registration, _signature
+        from ucall._functions import signatures
+        from ucall._functions.registration import register
 
-        name = _signature.name_of(function) if name is None else name
+        name = signatures.name_of(function) if name is None else name
         if not name:
             raise ValueError("name: expected a method's name, got ''")
         if name.startswith("rpc."):
             raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC reserves rpc.")
-        registration = _registration.register(
+        registration = register(
             function,
             name,
             self.types,
@@ -181,7 +184,7 @@ class Functions:
         *,
         headers: Mapping[str, str] | None,
         meta: bool,
-        tls: _tls.ClientTls,
+        tls: ClientTls,
         timeout_ms: float,
         max_outstanding: int,
         max_connection_outstanding: int | None,
@@ -195,7 +198,7 @@ class Functions:
         params: Mapping[str, Any] | None,
     ) -> _core.RelayStatus:
         """Registers methods that other servers answer: see `ucall.Server.relay`."""
-        names = _checks.methods("methods", methods)
+        names = checked.methods("methods", methods)
         upstreams = [to] if isinstance(to, str) else list(to)
         if not names or not upstreams:
             missing = "to" if names else "methods"
@@ -216,17 +219,17 @@ class Functions:
             meta=meta,
             tls=tls,
             timeout_ms=timeout_ms,
-            max_outstanding=_checks.positive("max_outstanding", max_outstanding),
+            max_outstanding=checked.positive("max_outstanding", max_outstanding),
             max_connection_outstanding=None
             if max_connection_outstanding is None
-            else _checks.positive("max_connection_outstanding", max_connection_outstanding),
-            max_request_bytes=_checks.positive("max_request_bytes", max_request_bytes),
-            max_failures=_checks.positive("max_failures", max_failures),
+            else checked.positive("max_connection_outstanding", max_connection_outstanding),
+            max_request_bytes=checked.positive("max_request_bytes", max_request_bytes),
+            max_failures=checked.positive("max_failures", max_failures),
             health=None if health_check is None else (health_check, health),
-            idempotent=_checks.methods("idempotent", idempotent),
+            idempotent=checked.methods("idempotent", idempotent),
             hash_param=hash_param,
             rename=list((rename or {}).items()),
-            params=_checks.json_object("params", params or {}),
+            params=checked.json_object("params", params or {}),
         )
         self._relayed.update(names)
         if self._max_body_bytes > max_request_bytes:
@@ -263,13 +266,14 @@ class Functions:
         threads: bool | None,
     ) -> None:
         """Registers a function for HTTP requests other than calls: see `ucall.Server.http`."""
-        from ucall import _http, _registration
+        from ucall._functions.registration import register_route
+        from ucall._routes import adapt
 
-        path, methods = _http.checked_path(path), _http.checked_methods(methods)
+        path, methods = adapt.checked_path(path), adapt.checked_methods(methods)
         if path == "/" and "POST" in methods:
             raise ValueError("POST / is for JSON-RPC: use another path")
-        respond, is_async = _http.adapt(function, path)
-        mode = _registration.register_route(path, is_async, threads, self._threads)
+        respond, is_async = adapt.adapt(function, path)
+        mode = register_route(path, is_async, threads, self._threads)
         for method in methods:
             known = self._routes.setdefault((method, path), function)
             if known is not function and _origin(known) != _origin(function):
@@ -289,16 +293,16 @@ class Functions:
 
     def _pool_of(self, processes: int) -> Pool:
         """The pool of this size, which all functions with it share."""
-        from ucall._processes import Pool
+        from ucall._functions.process_pool import Pool
 
-        _checks.positive("processes", processes)
+        checked.positive("processes", processes)
         return self._pools.setdefault(processes, Pool(processes, self._process_hooks))
 
     def add_process_hook(self, hook: Callable[..., object]) -> None:
         """Registers a hook of the pools' processes: see `ucall.Server.on_process_start`."""
-        from ucall import _processes
+        from ucall._functions import process_pool
 
-        self._process_hooks.append(_processes.describe_hook(hook))
+        self._process_hooks.append(process_pool.describe_hook(hook))
 
     def close_pools(self) -> None:
         """Ends the processes of all pools."""

@@ -107,11 +107,11 @@ class _Check:
 
     def begin(self) -> None:
         """Starts the check, unless an earlier run has not ended yet."""
-        from ucall import _signature
+        from ucall._functions import signatures
 
         if self.running is not None and not self.running.done():
             return
-        if not _signature.is_async(self._function):
+        if not signatures.is_async(self._function):
             self.running = _in_thread(self._function, f"ucall-ready-{self._name}")
             return
         import asyncio

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ucall import _core
-from ucall._asyncio.lifespan import runs_functions
+from ucall._server.lifespan import runs_functions
 
 if TYPE_CHECKING:
-    from ucall._asyncio.event_loop import Loop
+    from ucall._server.event_loop import Loop
     from ucall.server import Server
 
 __all__ = ["run_server"]
@@ -78,7 +78,7 @@ def _take_turns(driver: _core.LoopDriver) -> None:
     if driver.event_loop is None:
         driver.run()
     if not driver.has_ended:
-        from ucall._asyncio import event_loop
+        from ucall._server import event_loop
 
         event_loop.run(driver, _attached_loop(driver))
 
@@ -106,7 +106,7 @@ async def _end_async(server: Server, loop: Loop) -> None:
 
 def _attached_loop(driver: _core.LoopDriver) -> Loop:
     """The loop that the worker has already, or a new one."""
-    from ucall._asyncio import event_loop
+    from ucall._server import event_loop
 
     loop: Loop = driver.event_loop or event_loop.Loop()
     event_loop.attach(driver, loop)
@@ -114,6 +114,6 @@ def _attached_loop(driver: _core.LoopDriver) -> Loop:
 
 
 def _close(driver: _core.LoopDriver, loop: Loop) -> None:
-    from ucall._asyncio import event_loop
+    from ucall._server import event_loop
 
     event_loop.close(driver, loop)

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ucall._documents import Document, weights
-from ucall._response import HttpResponse, parts
+from ucall._routes.documents import Document, weights
+from ucall._routes.response import HttpResponse, parts
 
 if TYPE_CHECKING:
     from ucall import _core

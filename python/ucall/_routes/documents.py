@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ucall._response import HttpResponse, parts
+from ucall._routes.response import HttpResponse, parts
 
 if TYPE_CHECKING:
     from ucall._core import HttpRequest

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ucall import _checks, _signature
+from ucall._functions import signatures
+from ucall._server import checked
 
 if TYPE_CHECKING:
     from ucall._tracing.server import CallSpans
@@ -29,8 +30,8 @@ class BatchRules:
     parallel: int
 
     def __post_init__(self) -> None:
-        _checks.positive("max_size", self.max_size)
-        _checks.positive("parallel", self.parallel)
+        checked.positive("max_size", self.max_size)
+        checked.positive("parallel", self.parallel)
         if not 0 <= self.max_wait_ms < 60_000:
             raise ValueError(f"max_wait_ms: expected 0 to 60,000, got {self.max_wait_ms}")
 
@@ -65,7 +66,7 @@ class Registration:
     """A function as the core gets it."""
 
     function: Function
-    signature: list[_signature.Parameter] | None
+    signature: list[signatures.Parameter] | None
     mode: str
     batch: tuple[int, float, int] | None
     stream: tuple[bool, str] | None
@@ -91,7 +92,7 @@ def register(
     Args:
         threads: The function's own option.
         threads_by_default: The server's option, for plain functions.
-        pool: The `ucall._processes.Pool` that it runs in, if any.
+        pool: The `ucall._functions.process_pool.Pool` that it runs in, if any.
         timeout_ms: Time after which a process that runs a call is killed.
         batch: The limits of its batches, if it takes batches.
         stream: How callers get its items, if it is a generator.
@@ -100,8 +101,8 @@ def register(
     Raises:
         TypeError: The function cannot run in the requested way; the message names it.
     """
-    is_async, yields = _signature.is_async(function), _signature.yields(function)
-    is_wrapper = batch is None and _signature.is_plain_wrapper(function)
+    is_async, yields = signatures.is_async(function), signatures.yields(function)
+    is_wrapper = batch is None and signatures.is_plain_wrapper(function)
     if is_wrapper and (threads or pool is not None):  # It runs as what it is itself.
         is_async = yields = is_wrapper = False
     _check_conflicts(name, is_async, yields, threads, pool)
@@ -110,14 +111,14 @@ def register(
     described = stream.described if yields else None
     in_threads = threads_by_default if threads is None else threads
     mode = _mode_of(is_async, yields, in_threads)
-    hints = _signature.evaluate_annotations(function, name)
+    hints = signatures.evaluate_annotations(function, name)
     if batch is not None:
-        from ucall import _batch
+        from ucall._functions import batches
 
-        function, items = _batch.adapt(function, name, hints, registry)
+        function, items = batches.adapt(function, name, hints, registry)
         rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
         return _traced(Registration(function, items, mode, rules, described, hints), spans)
-    signature = _signature.describe(function, name, hints, registry)
+    signature = signatures.describe(function, name, hints, registry)
     if pool is not None:
         if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
             raise TypeError(
@@ -128,9 +129,9 @@ def register(
         submit = pool.submitter(in_process, timeout_ms)
         return _traced(Registration(submit, signature, "future", None, None, hints), spans)
     if is_wrapper:
-        from ucall import _wrappers
+        from ucall._functions import wrappers
 
-        function = _wrappers.adapt(function, is_async, yields)
+        function = wrappers.adapt(function, is_async, yields)
     return _traced(Registration(function, signature, mode, None, described, hints), spans)
 
 

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from ucall import _tls
+from ucall._server.tls import client_tls
 
 if TYPE_CHECKING:
-    from ucall._asyncio.lifespan import LifespanHooks
-    from ucall._functions import Functions
-    from ucall._health import ReadyChecks
+    from ucall._functions.table import Functions
+    from ucall._routes.health import ReadyChecks
+    from ucall._server.lifespan import LifespanHooks
     from ucall.options import Path
     from ucall.store import Store
 
@@ -122,7 +122,7 @@ class Decorators:
         Raises:
             TypeError, ValueError: See `add`. TypeError also for a parameter of another type.
         """
-        from ucall._registration import BatchRules, StreamRules
+        from ucall._functions.registration import BatchRules, StreamRules
 
         options: dict[str, Any] = {
             "threads": threads,
@@ -218,10 +218,10 @@ class Decorators:
         Raises:
             TypeError: It is no function.
         """
-        from ucall import _signature
+        from ucall._functions import signatures
 
         self._ready.add(check)
-        self._functions.is_async |= _signature.is_async(check)
+        self._functions.is_async |= signatures.is_async(check)
         return check
 
     def add(
@@ -262,7 +262,7 @@ class Decorators:
             ImportError: An annotation needs a module that is not installed; the message names it.
             ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``).
         """
-        from ucall._registration import StreamRules
+        from ucall._functions.registration import StreamRules
 
         self._functions.add(
             function,
@@ -354,7 +354,7 @@ class Decorators:
             to,
             headers=headers,
             meta=meta,
-            tls=_tls.client_tls(ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_keyfile_password),
+            tls=client_tls(ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_keyfile_password),
             timeout_ms=timeout_ms,
             max_outstanding=max_outstanding,
             max_connection_outstanding=max_connection_outstanding,

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ucall import _process_role, auth
-from ucall._import import StartupError
+from ucall import auth
+from ucall._command.application import StartupError
+from ucall._workers import process_role
 from ucall.options import GROUPS, PLACES, types_of
 from ucall.server import Server
 
@@ -119,7 +120,7 @@ def _build(tables: dict[str, Any]) -> Server:
     if not isinstance(relays, list) or not relays:
         raise ValueError("relay: expected at least one table [[relay]]")
     keys = _auth(tables.get("auth"))
-    with _process_role.importing():
+    with process_role.importing():
         try:
             server = Server(**options, auth=keys)
             server._core.load_tls()

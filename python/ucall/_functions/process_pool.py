@@ -7,8 +7,8 @@ The start of a process counts towards the deadline of the call that it is for. A
 ready too late is kept: otherwise no call would succeed if the start takes longer than `timeout_ms`.
 
 A process of the pool imports the module of its functions, which may make and run a server:
-`ucall._process_role` prevents that. Then it runs the hooks of `Server.on_process_start`. Large
-NumPy arrays are passed in shared memory, with one copy on each side.
+`ucall._workers.process_role` prevents that. Then it runs the hooks of `Server.on_process_start`.
+Large NumPy arrays are passed in shared memory, with one copy on each side.
 
 A service manager, a terminal or a container sends signals to all processes of a server. Its pools
 outlast them, so that the server drains: only the server ends them, or its death.
@@ -40,7 +40,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from ucall import _process_role
+from ucall._workers import process_role
 
 __all__ = ["Pool", "ProcessHook", "describe_hook"]
 
@@ -290,7 +290,7 @@ class _Process(SpawnProcess):
     def _Popen(process: BaseProcess) -> Any:
         # Starts now, because its own start would unblock the signals.
         resource_tracker.ensure_running()
-        with _start_lock, _environment(_process_role.POOL, "1"):
+        with _start_lock, _environment(process_role.POOL, "1"):
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
                 return _Popen(process)
@@ -322,7 +322,7 @@ def _serve(pipe: Connection, number: int, hooks: list[ProcessHook], _: list[Func
     Unpickling the functions has imported their modules, whose servers must not run. From here on,
     functions may run servers.
     """
-    os.environ.pop(_process_role.POOL, None)
+    os.environ.pop(process_role.POOL, None)
     # A daemon could not start processes, and functions may.
     multiprocessing.current_process().daemon = False
     _outlast_signals()

@@ -12,8 +12,8 @@ import typing
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ucall import _signature
 from ucall._core import Context
+from ucall._functions import signatures
 from ucall.errors import RPCError
 from ucall.types.aliases import resolve_alias
 from ucall.types.messages import UnsupportedType, type_name
@@ -29,7 +29,7 @@ Column = list[Any]
 
 def adapt(
     function: Function, name: str, hints: dict[str, object], registry: TypeRegistry
-) -> tuple[Function, list[_signature.Parameter]]:
+) -> tuple[Function, list[signatures.Parameter]]:
     """The function that the core calls with a list per parameter, and the items' parameters.
 
     Raises:
@@ -41,7 +41,7 @@ def adapt(
         arrays.append(_is_array(annotation))
         return item_of(annotation)
 
-    signature = _signature.describe(function, name, hints, registry, noted_item_of)
+    signature = signatures.describe(function, name, hints, registry, noted_item_of)
     if not signature:
         raise TypeError(f"{name}: a batch needs at least one parameter")
     for parameter in signature:
@@ -49,13 +49,13 @@ def adapt(
     stacked = [index for index, is_array in enumerate(arrays) if is_array]
     if not stacked:
         return function, signature
-    if _signature.yields(function):
+    if signatures.yields(function):
         raise TypeError(f"{name}: a batch that yields takes lists, and no arrays")
-    stacking = _stacking_async if _signature.is_async(function) else _stacking
+    stacking = _stacking_async if signatures.is_async(function) else _stacking
     return stacking(function, name, stacked), signature
 
 
-def _check_column(parameter: _signature.Parameter, name: str) -> None:
+def _check_column(parameter: signatures.Parameter, name: str) -> None:
     named, kind, takes, has_default, _ = parameter
     if kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
         raise TypeError(f"{name}: parameter {named!r}: a batch is called by position")

@@ -29,7 +29,7 @@ from typing import Any, TypeVarTuple
 from weakref import WeakSet
 
 from ucall import _core
-from ucall._asyncio.lifespan import runs_functions
+from ucall._server.lifespan import runs_functions
 
 __all__ = ["Loop", "attach", "close", "new_task", "run"]
 

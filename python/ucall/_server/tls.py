@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TypedDict
 
-from ucall import _process_role
+from ucall._workers import process_role
 from ucall.options import TLS, Path
 
 __all__ = ["ClientTls", "TlsSettings", "client_tls", "tls_settings"]
@@ -31,7 +31,7 @@ def tls_settings(tls: TLS) -> TlsSettings:
         "password": password.encode() if isinstance(password, str) else password,
         "client_authorities": None if tls.ca_certs is None else os.fspath(tls.ca_certs),
         "client_auth": tls.verifies_clients,
-        "tickets": _process_role.tickets,
+        "tickets": process_role.tickets,
     }
 
 

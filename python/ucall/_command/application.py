@@ -7,8 +7,8 @@ import logging
 import os
 import sys
 
-from ucall import _process_role
-from ucall._process_role import StartupError
+from ucall._workers import process_role
+from ucall._workers.process_role import StartupError
 from ucall.server import Server
 
 __all__ = ["StartupError", "import_server"]
@@ -29,7 +29,7 @@ def import_server(app: str) -> Server:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with _process_role.importing():
+        with process_role.importing():
             found: object = importlib.import_module(module)
     except ModuleNotFoundError as failure:
         # A module that is missing within the imported one gets a traceback.

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ucall._documents import Document
+from ucall._routes.documents import Document
 
 if TYPE_CHECKING:
     from ucall import _core
-    from ucall._functions import Functions, NativeMethod, Served
+    from ucall._functions.table import Functions, NativeMethod, Served
 
 __all__ = ["Discovery"]
 

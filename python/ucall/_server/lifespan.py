@@ -111,9 +111,9 @@ class LifespanHooks:
 
 
 def _is_async(hook: Hook) -> bool:
-    from ucall import _signature  # not at the top: it takes longer than `import ucall`
+    from ucall._functions import signatures  # not at the top: it takes longer than `import ucall`
 
-    return _signature.is_async(hook)
+    return signatures.is_async(hook)
 
 
 def _call(hook: Hook) -> None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ucall._documents import Document
+from ucall._routes.documents import Document
 
 if TYPE_CHECKING:
     from ucall._core import HttpRequest

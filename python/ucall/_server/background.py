@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from ucall import _signature
+from ucall._functions import signatures
 
 __all__ = ["prepare"]
 
@@ -31,9 +31,9 @@ def prepare(
     if not callable(function):
         kind = type(function).__name__
         raise TypeError(f"background: expected a function or a coroutine, got {kind}")
-    inner = _signature.underlying_function(function)
+    inner = signatures.underlying_function(function)
     name = getattr(inner, "__qualname__", type(inner).__name__)
-    if _signature.yields(function):
+    if signatures.yields(function):
         raise TypeError(f"background: {name} is a generator, whose items no caller would get")
     work = functools.partial(function, *args, **(kwargs or {}))
-    return work, "async" if _signature.is_async(function) else "plain", name
+    return work, "async" if signatures.is_async(function) else "plain", name

@@ -1,0 +1,1 @@
+"""Served functions: their signatures, batches and pools of processes."""

@@ -1,0 +1,1 @@
+"""What a server answers besides calls: routes, health, its description and page."""

@@ -1,0 +1,1 @@
+"""The life of a server: its options, hooks, event loop and threads."""

@@ -1,0 +1,1 @@
+"""Worker processes: their supervisor, their sockets, and service managers."""
