@@ -14,8 +14,9 @@ from typing import Any
 
 from ucall._cli.arguments import DEFAULT_URI, parse
 from ucall._cli.output import check_output, emit, printable, write, write_item
-from ucall._cli.params import Params, UsageError
+from ucall._cli.params import Params
 from ucall._cli.progress import ProgressObserver
+from ucall._cli.values import UsageError
 from ucall._client.address import Address
 from ucall._openrpc import DescriptionError
 from ucall.client import Client, Response

@@ -18,7 +18,7 @@ from PIL import Image
 from scripted import Peer, http_reply, result, scripted
 
 import ucall
-from ucall._cli.params import infer
+from ucall._cli.values import infer
 
 USAGE = (
     "usage: ucall [-h] [--uri URI] [--port PORT] [-f [FILE ...]] [-i [IMAGE ...]] "

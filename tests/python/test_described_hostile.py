@@ -20,8 +20,9 @@ from described import BOOLEAN, INTEGER, described, method, param
 
 from ucall import cli, schema
 from ucall._cli import completion, description
-from ucall._cli.params import Params, UsageError
+from ucall._cli.params import Params
 from ucall._cli.typed import TypedParams
+from ucall._cli.values import UsageError
 from ucall._openrpc import DESCRIPTION_BYTES_MAX, DescriptionError, Document, Subschema
 from ucall._openrpc.budget import READS_MAX, SECONDS_MAX, STEPS_MAX, Budget
 from ucall._stub.python import python_client

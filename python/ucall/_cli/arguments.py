@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from ucall import __version__
 from ucall._cli.output import emit
-from ucall._cli.params import UsageError
+from ucall._cli.values import UsageError
 
 __all__ = [
     "DEFAULT_URI",

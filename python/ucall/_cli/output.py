@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ucall._cli.params import UsageError
+from ucall._cli.values import UsageError
 from ucall.types.images import FORMATS, sniff_format
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 
-from ucall._cli.params import InexactNumberError, infer
+from ucall._cli.values import InexactNumberError, infer
 
 __all__ = [
     "choice_text",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ucall._cli import description
 from ucall._cli.arguments import Parser, add_connection_options
 from ucall._cli.output import emit
-from ucall._cli.params import UsageError
+from ucall._cli.values import UsageError
 from ucall._openrpc import DescriptionError, Document
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from ucall._cli.params import (
+from ucall._cli.type_names import type_name
+from ucall._cli.validate import problem_with
+from ucall._cli.values import (
     InexactNumberError,
     UsageError,
     exact_json,
@@ -13,8 +15,6 @@ from ucall._cli.params import (
     parse_as,
     shortened,
 )
-from ucall._cli.type_names import type_name
-from ucall._cli.validate import problem_with
 from ucall._openrpc import DescriptionError, Document, Method, Param, Schema, Subschema, branches
 
 __all__ = ["TypedParams"]
