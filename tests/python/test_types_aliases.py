@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import ucall
 from harness import Wire
 from ucall._functions import signatures
-from ucall.types.annotations import Takes
+from ucall.types.messages import Takes
 from ucall.types.registry import TypeRegistry
 
 ConnectTo = Callable[..., Wire]

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucall._core import Context
 from ucall.types.aliases import resolve_alias
-from ucall.types.annotations import Takes, describe_annotation, metadata_of
+from ucall.types.annotations import describe_annotation
 from ucall.types.classes import hints_of, required_keys, sort_of
 from ucall.types.markers import check_default, has_own_default
-from ucall.types.messages import UnsupportedType, type_name
+from ucall.types.messages import Takes, UnsupportedType, type_name
+from ucall.types.parts import metadata_of
 
 if sys.version_info >= (3, 14):
     import annotationlib

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ucall.types.aliases import resolve_alias
-from ucall.types.annotations import is_union
 from ucall.types.expected import nodes
+from ucall.types.parts import is_union
 
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry

@@ -18,8 +18,9 @@ from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_re
 from ucall.schema.fields import describe_flags, describe_own_fields, of_flags
 from ucall.schema.forms import SchemaForms
 from ucall.types.aliases import resolve_alias
-from ucall.types.annotations import is_pydantic, is_union, parts_of
+from ucall.types.classes import is_pydantic
 from ucall.types.forms import part_in
+from ucall.types.parts import is_union, parts_of
 
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry

@@ -8,7 +8,6 @@ from __future__ import annotations
 import typing
 from typing import TYPE_CHECKING, Any
 
-from ucall.types.annotations import is_known_note, metadata_of
 from ucall.types.classes import (
     Part,
     Sort,
@@ -21,6 +20,7 @@ from ucall.types.classes import (
 )
 from ucall.types.markers import check_default
 from ucall.types.messages import UnsupportedType, type_name
+from ucall.types.parts import is_known_note, metadata_of
 
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry

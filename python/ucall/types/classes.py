@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from ucall.types.annotations import is_pydantic, metadata_of, parts_of
+from ucall.types.aliases import is_recursive
 from ucall.types.messages import UnsupportedType, type_name
+from ucall.types.parts import PYDANTIC, is_of, metadata_of, parts_of
 
 if sys.version_info >= (3, 14):
     import annotationlib
@@ -33,6 +34,7 @@ __all__ = [
     "hints_of",
     "is_built_alike",
     "is_generated",
+    "is_pydantic",
     "pydantic_notes",
     "required_keys",
     "sets_plainly",
@@ -288,6 +290,25 @@ def _substituted(hint: Any, given: dict[Any, Any]) -> Any:
     if isinstance(hint, type) or not any(parameter in given for parameter in wanted):
         return hint
     return hint[tuple(given.get(parameter, parameter) for parameter in wanted)]
+
+
+def is_pydantic(part: Any) -> bool:
+    """Whether pydantic defines the type, made it, or has metadata in it or in its fields; or a
+    recursive name, which msgspec does not know."""
+    if is_recursive(part):
+        return True
+    if metadata_of(part):
+        return any(is_of(type(note), PYDANTIC) for note in metadata_of(part))
+    kind = typing.get_origin(part) or part
+    if not isinstance(kind, type):
+        return False
+    return hasattr(kind, "__pydantic_validator__") or is_of(kind, PYDANTIC) or _is_noted(kind)
+
+
+def _is_noted(kind: type) -> bool:
+    """Whether pydantic builds the class since metadata of pydantic's is in its fields."""
+    sort = sort_of(kind)
+    return sort in ("dataclass", "namedtuple", "typeddict") and bool(pydantic_notes(kind))
 
 
 def pydantic_notes(kind: Any) -> list[str]:

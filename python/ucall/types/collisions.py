@@ -22,10 +22,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ucall.types.annotations import parts_of
+from ucall.types.parts import parts_of
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Explained
+    from ucall.types.messages import Explained
 
 __all__ = ["with_collision_check"]
 

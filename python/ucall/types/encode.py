@@ -103,7 +103,7 @@ class Encoder:
 
     def _find_class_encoder(self, kind: type) -> Encode:
         from ucall.types import fields
-        from ucall.types.annotations import is_pydantic
+        from ucall.types.classes import is_pydantic
 
         if is_pydantic(kind):
             return functools.partial(self._by_serializer, fields.serializer(kind))

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ucall.types.aliases import resolve_alias
-from ucall.types.annotations import is_pydantic
-from ucall.types.classes import Part, is_built_alike, sort_of, walk
+from ucall.types.classes import Part, is_built_alike, is_pydantic, sort_of, walk
 from ucall.types.messages import UnsupportedType
 
 __all__ = ["hold_only_plain", "of_objects", "of_struct", "serializer"]

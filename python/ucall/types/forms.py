@@ -17,19 +17,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ucall.types.aliases import resolve_alias
-from ucall.types.annotations import is_pydantic, is_union, parts_of
 from ucall.types.classes import (
     ABSENT,
     Argument,
     Constructor,
     constructor_of,
     is_built_alike,
+    is_pydantic,
     sort_of,
     walk,
 )
 from ucall.types.expected import nodes
 from ucall.types.messages import PartError, UnsupportedType, type_name
 from ucall.types.msgspec_errors import explain_part
+from ucall.types.parts import is_union, parts_of
 
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry

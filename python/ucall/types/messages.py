@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ucall.types.registry import Explained
+from typing import Any, TypeAlias
 
 __all__ = [
+    "Explained",
+    "Found",
     "PartError",
+    "Takes",
     "UnsupportedType",
     "kind_name",
     "kind_of",
@@ -18,6 +18,15 @@ __all__ = [
     "type_name",
     "value_text",
 ]
+
+Found: TypeAlias = tuple[str, list[str | int]]
+"""The message of an error, and the path to the invalid part."""
+
+Explained: TypeAlias = list[Found]
+"""The errors for the caller; empty if the value is valid."""
+
+Takes: TypeAlias = str | tuple[str, Any]
+"""A kind (``"int"``), or a kind and its parts (``("list", "int")``)."""
 
 #: Distributions whose name differs from the package's. Messages name no extra of ucall: on PyPI,
 #: that name belongs to another project.

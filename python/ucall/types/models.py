@@ -17,13 +17,12 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ucall.types.annotations import metadata_of, parts_of
 from ucall.types.collisions import with_collision_check
 from ucall.types.messages import UnsupportedType, kind_of, require, type_name, value_text
+from ucall.types.parts import metadata_of, parts_of
 
 if TYPE_CHECKING:
-    from ucall.types.annotations import Takes
-    from ucall.types.registry import Explained
+    from ucall.types.messages import Explained, Takes
 
 __all__ = ["decoder", "describe"]
 

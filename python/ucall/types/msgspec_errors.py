@@ -14,7 +14,7 @@ from ucall.types.expected import described
 from ucall.types.messages import PartError, kind_of, value_text
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Found
+    from ucall.types.messages import Found
 
 __all__ = [
     "ANY_KEY",

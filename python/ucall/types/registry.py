@@ -8,23 +8,16 @@ import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.types import scalars
-from ucall.types.annotations import Takes
 from ucall.types.encode import Encoder
-from ucall.types.messages import kind_of, type_name
+from ucall.types.messages import Explained, Takes, kind_of, type_name
 
 if TYPE_CHECKING:
     from ucall.types.images import PixelBudget
 
 __all__ = ["Decoder", "TypeRegistry"]
-
-Found: TypeAlias = tuple[str, list[str | int]]
-"""The message of an error, and the path to the invalid part."""
-
-Explained: TypeAlias = list[Found]
-"""The errors for the caller; empty if the value is valid."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from ucall.types.msgspec_errors import ANY_KEY, UNKNOWN, explain_value, translat
 from ucall.types.validation_errors import Search
 
 if TYPE_CHECKING:
-    from ucall.types.annotations import Takes
-    from ucall.types.registry import Explained, TypeRegistry
+    from ucall.types.messages import Explained, Takes
+    from ucall.types.registry import TypeRegistry
 
 __all__ = ["describe"]
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from ucall.types import forms
 from ucall.types.aliases import resolve_alias
-from ucall.types.annotations import is_union
 from ucall.types.classes import Constructor, constructor_of, sort_of
 from ucall.types.expected import described
 from ucall.types.messages import PartError
 from ucall.types.msgspec_errors import STEP, explain_part, info_of, parsed
+from ucall.types.parts import is_union
 
 if TYPE_CHECKING:
-    from ucall.types.registry import Found
+    from ucall.types.messages import Found
 
 __all__ = ["Search"]
 
