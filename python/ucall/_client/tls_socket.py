@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from ucall._client.sockets import Deadline
+from ucall._client.deadline import Deadline
 
 __all__ = ["TlsSocket"]
 
