@@ -3,10 +3,10 @@
     python tools/check-cycles.py
 
 A file imports another if it names it: in Rust by `use crate::…`, `use super::…` or such a path in
-code, in Python by `import` and `from`, except under `if TYPE_CHECKING`. A Rust path refers to the
-deepest module that has a file. A parent that declares and re-exports its children is no circle, so
-a path to an ancestor refers to the file that defines the name, if the ancestor's `pub use` shows
-it. Tests do not count.
+code, in Python by `import` and `from`, also within a function and for types alone. A Rust path
+refers to the deepest module that has a file. A parent that declares and re-exports its children is
+no circle, so a path to an ancestor refers to the file that defines the name, if the ancestor's
+`pub use` shows it. Tests do not count.
 """
 
 import ast
@@ -141,20 +141,12 @@ def python_graph(source: Path) -> Graph:
 
 
 def python_imports(path: Path) -> Iterator[str]:
-    """The modules that a module imports when it is loaded."""
-    todo: list[ast.stmt] = list(ast.parse(path.read_text(encoding="utf-8")).body)
-    while todo:
-        node = todo.pop()
+    """The modules that a module imports, whenever it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.If):
-            if "TYPE_CHECKING" not in ast.dump(node.test):
-                todo += node.body
-            todo += node.orelse
-        elif isinstance(node, ast.Try | ast.ClassDef):
-            todo += node.body
 
 
 def circles(graph: Graph) -> list[list[Path]]:

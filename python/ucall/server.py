@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 from ucall import _core
@@ -13,8 +13,8 @@ from ucall._functions.table import Functions
 from ucall._routes.health import ReadyChecks
 from ucall._server import checked, launch, serving_threads
 from ucall._server.decorators import Decorators
-from ucall._server.lifespan import Lifespan, LifespanHooks
-from ucall._server.run import run_server
+from ucall._server.lifespan import LifespanHooks
+from ucall._server.run import ServerParts, run_server
 from ucall._server.tls import tls_settings
 from ucall._workers import process_role
 from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts, moved, types_of
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from ucall._core import Context
     from ucall._nats.publisher import Publisher
     from ucall._nats.registration import Registration
+    from ucall.schema.openrpc import Description
 
-__all__ = ["Server"]
+__all__ = ["Server", "describe"]
 
 Auth = Callable[["Context"], object]
+Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
 
 
 class Server(Decorators):
@@ -199,10 +201,7 @@ class Server(Decorators):
         if describe:
             self._functions.describe(title, version, description)
         self._publisher: Publisher | None = None
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._idle = threading.Event()
-        self._idle.set()
+        self._thread = serving_threads.ServingThread(self._core)
 
     @property
     def host(self) -> str:
@@ -268,16 +267,18 @@ class Server(Decorators):
         if workers is not None or process_role.is_worker():
             checked.unbounded(max_cycles, max_seconds)
         registration = self._registration(broker)
+        on_drain = registration.deregister if registration else None
         if process_role.is_worker():
             from ucall._workers import worker
 
-            on_drain = registration.deregister if registration else None
-            control = worker.prepare(self, on_drain)
+            control = worker.prepare(self._core, self._udp, on_drain)
             return self._run(max_cycles, max_seconds, registration, control.ready)
         if workers is not None:
-            return launch.supervise(self, checked.positive("workers", workers))
-        launch.bind(self)
-        on_start = launch.report_to_service_manager(self, registration)
+            from ucall._workers.supervisor import supervise
+
+            return supervise(self._core, self._udp, checked.positive("workers", workers))
+        launch.bind(self._core)
+        on_start = launch.report_to_service_manager(self._core, on_drain)
         self._run(max_cycles, max_seconds, registration, on_start)
 
     def start(
@@ -304,19 +305,19 @@ class Server(Decorators):
         """
         if launch.is_left_to_program("start"):
             return
-        serving_threads.check_not_suspended(self)
+        serving_threads.check_not_suspended(self._core)
         registration = self._registration(broker)
-        with self._starting:
-            if self._thread is not None and self._thread.is_alive():
+        with self._thread.starting:
+            if self._thread.is_alive:
                 raise RuntimeError("the server runs already")
             self._set_on_drain(registration)
             if port is not None:
                 if self._without_port:
                     raise ValueError(f"port: expected none with {self._without_port}")
                 self._core.configure(port=checked.port(port))
-            launch.bind_on_thread(self)
+            launch.bind_on_thread(self._core)
             run = functools.partial(self._run, -1, -1, registration)
-            self._thread = serving_threads.start(run, f"ucall:{self.port}")
+            self._thread.start(run, f"ucall:{self.port}")
 
     async def serve(
         self,
@@ -337,17 +338,18 @@ class Server(Decorators):
             return
         from ucall._server import embedded
 
-        serving_threads.check_not_suspended(self)
+        serving_threads.check_not_suspended(self._core)
         registration = self._registration(broker)
         self._set_on_drain(registration)
-        self._idle.clear()
+        on_start = registration.start if registration else None
+        self._thread.idle.clear()
         try:
-            await embedded.serve(self, self._core, registration.start if registration else None)
+            await embedded.serve(self._parts(), self._core, on_start)
         finally:
             if registration is not None:
                 registration.close()
             self._core.flush_access_log()
-            self._idle.set()
+            self._thread.idle.set()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stops the server, from any thread. It may be started again.
@@ -361,10 +363,7 @@ class Server(Decorators):
         self._core.stop(at_once)
         if self._core.is_suspended_here:
             return self._run(-1, -1, None, None)
-        thread = self._thread
-        is_own_thread = thread is threading.current_thread() or self._core.is_running_here
-        if thread is not None and not is_own_thread:
-            thread.join()
+        self._thread.join()
 
     def publish(self, topic: str, method: str, params: Any = None) -> None:
         """Sends a notification to all clients that have subscribed to a topic.
@@ -387,7 +386,7 @@ class Server(Decorators):
             ValueError: ``params`` cannot be written as JSON, or is larger than ``max_reply_bytes``;
                 or the topic is longer than ``max_topic_bytes``.
         """
-        self._core.publish(topic, method, params, self._functions.types.encode)
+        self._core.publish(topic, method, params, self._functions.methods.types.encode)
         if self._publisher is not None:
             self._publisher.publish(topic, method, params)
 
@@ -429,19 +428,22 @@ class Server(Decorators):
         registration: Registration | None,
         on_start: Callable[[], object] | None,
     ) -> None:
-        self._idle.clear()
-        serving_threads.running.add(self)
+        self._thread.idle.clear()
+        serving_threads.running.add(self._thread)
         callbacks: list[Callable[[], object]] = [registration.start] if registration else []
         callbacks += [on_start] if on_start else []
         try:
-            run = functools.partial(run_server, self, launch.in_turn(*callbacks))
+            run = functools.partial(run_server, self._parts(), launch.in_turn(*callbacks))
             self._core.run(max_cycles, max_seconds, run)
         finally:
             if registration is not None:
                 registration.close()
             self._core.unbind()  # If it was bound, and could not begin.
             self._core.flush_access_log()
-            self._idle.set()
+            self._thread.idle.set()
+
+    def _parts(self) -> ServerParts:
+        return ServerParts(self._functions, self._lifespan, self)
 
     def _set_on_drain(self, registration: Registration | None) -> None:
         self._core.set_callbacks(registration.deregister if registration else None, None, None)
@@ -454,3 +456,11 @@ class Server(Decorators):
         from ucall._nats.registration import Registration
 
         return Registration(self, broker.url, broker.group, broker.advertise, broker.options)
+
+
+def describe(server: Server) -> Description:
+    """Describes the functions of a server."""
+    from ucall.schema.description import describe_functions
+
+    methods = server._functions.methods
+    return describe_functions(methods, server.title, server.version, server.description)

@@ -223,7 +223,7 @@ def test_a_child_hedges_with_threads_of_its_own() -> None:
 
 def test_a_child_has_no_running_server(serve_once: Serve) -> None:
     server = serve_once(peer)
-    assert server in serving_threads.running
+    assert server._thread in serving_threads.running
     assert in_child(lambda: len(serving_threads.running)) == 0
 
 

@@ -20,7 +20,7 @@ from serving import Serve
 import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
-from ucall.schema.description import describe
+from ucall.schema import describe
 
 # The fixtures, for pytest.
 __all__ = ["authority", "files"]

@@ -201,7 +201,7 @@ def test_the_service_describes_itself(broker: NatsServer, server: ucall.Server) 
     assert info["metadata"]["address"] == f"{HOST}:{server.port}"
     assert info["metadata"]["transports"] == "http,ws,tcp"
     endpoints = {it["metadata"]["method"]: it for it in info["endpoints"]}
-    assert endpoints.keys() == {*server._functions.served, "rpc.discover"}
+    assert endpoints.keys() == {*server._functions.methods.served, "rpc.discover"}
     assert endpoints["math.add"]["subject"] == "models.math.add"
     assert endpoints["math.add"]["queue_group"] == "q"
     assert endpoints["math.add"]["metadata"]["idempotent"] == "true"

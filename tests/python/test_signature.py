@@ -27,7 +27,7 @@ from harness import Wire
 from ucall import Context, Server
 from ucall._functions import signatures
 from ucall.schema import describe
-from ucall.types.annotations import Takes
+from ucall.types.messages import Takes
 from ucall.types.registry import TypeRegistry
 
 if TYPE_CHECKING:

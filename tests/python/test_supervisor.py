@@ -416,7 +416,7 @@ def test_a_service_manager_hears_of_the_workers(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notifier = Notifier()
-    monkeypatch.setattr(module._systemd, "notifier", lambda: notifier)
+    monkeypatch.setattr(module.systemd, "notifier", lambda: notifier)
     it = make()
     assert it.processes[0].options["env"][process_role.HEARTBEAT] == "0.5"
     it.send(it.processes[0], "listen http 0 384 127.0.0.1\n")
@@ -451,7 +451,7 @@ def test_a_service_manager_hears_of_no_restart_before_the_start(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notifier = Notifier()
-    monkeypatch.setattr(module._systemd, "notifier", lambda: notifier)
+    monkeypatch.setattr(module.systemd, "notifier", lambda: notifier)
     it = make()
     it.ready(0)
     it.turn(HUP)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ucall._functions import signatures
 from ucall._server import checked
 
 if TYPE_CHECKING:
-    from ucall._tracing.server import CallSpans
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["BatchRules", "Registration", "StreamRules", "register", "register_route"]
+__all__ = ["BatchRules", "Registration", "Spans", "StreamRules", "register", "register_route"]
 
 #: What happens to the items of a stream whose reader is slow.
 OVERFLOWS = ("pause", "drop_oldest", "drop_newest", "close")
@@ -74,6 +73,16 @@ class Registration:
     hints: dict[str, object]
 
 
+class Spans(Protocol):
+    """Wraps functions, so that their calls are traced."""
+
+    def wrap(self, registration: Registration, /) -> Registration:
+        """The registration of a function with its spans."""
+
+    def in_process(self, function: Function, /) -> Function:
+        """The function as a pool of processes runs it."""
+
+
 def register(
     function: Function,
     name: str,
@@ -85,7 +94,7 @@ def register(
     timeout_ms: float | None,
     batch: BatchRules | None,
     stream: StreamRules,
-    spans: CallSpans | None,
+    spans: Spans | None,
 ) -> Registration:
     """Decides where a function runs: inline, as a task, in a thread or in a process.
 
@@ -135,7 +144,7 @@ def register(
     return _traced(Registration(function, signature, mode, None, described, hints), spans)
 
 
-def _traced(registration: Registration, spans: CallSpans | None) -> Registration:
+def _traced(registration: Registration, spans: Spans | None) -> Registration:
     return registration if spans is None else spans.wrap(registration)
 
 

@@ -4,47 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ucall import _core
+from ucall._functions.methods import Methods, NativeMethod, Served
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
 from ucall._server import checked
 
 if TYPE_CHECKING:
     from ucall._functions.process_pool import Pool, ProcessHook
-    from ucall._functions.registration import BatchRules, StreamRules
+    from ucall._functions.registration import BatchRules, Spans, StreamRules
     from ucall._server.tls import ClientTls
-    from ucall._tracing.server import CallSpans
     from ucall.store import Store
-    from ucall.types.registry import TypeRegistry
 
-__all__ = ["Functions", "NativeMethod", "Served"]
-
-
-class Served(NamedTuple):
-    """A function under the name of a method."""
-
-    function: Callable[..., object]
-    #: Its annotations, by the names of its parameters and ``"return"``.
-    hints: dict[str, object]
-    #: Whether each of its parameters is a list, with an item of every call in a batch.
-    takes_batches: bool
-    #: Whether a call may run twice.
-    is_idempotent: bool
-
-
-class NativeMethod(NamedTuple):
-    """A method of a store, without a function."""
-
-    name: str
-    summary: str
-    #: The JSON Schema of the params by name, as text, in the order of those by position.
-    params: str
-    #: The JSON Schema of the result, as text.
-    result: str
-    #: That of an item, if it is a stream.
-    item: str | None
+__all__ = ["Functions"]
 
 
 class Functions:
@@ -56,22 +30,17 @@ class Functions:
         image_pixels: tuple[int, int],
         threads: bool,
         timeout_ms: float | None,
-        spans: CallSpans | None,
+        spans: Spans | None,
         max_body_bytes: int,
     ) -> None:
         self._core = core
         self._max_body_bytes = max_body_bytes
         self._spans = spans
-        self._image_pixels = image_pixels
         self._threads = threads
         self._timeout_ms = timeout_ms
-        #: By the names of their methods, and replaced whenever one is added.
-        self.served: dict[str, Served] = {}
-        #: The methods that no function serves: replaced whenever one is added.
-        self.natives: dict[str, NativeMethod] = {}
+        self.methods = Methods(image_pixels)
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
-        self._types: TypeRegistry | None = None
         self._pools: dict[int, Pool] = {}
         #: Run in each process of a pool that starts from now on.
         self._process_hooks: list[ProcessHook] = []
@@ -94,18 +63,9 @@ class Functions:
 
     def describe(self, title: str, version: str, description: str) -> None:
         """Has the server describe its functions to those who ask."""
-        self.discovery = Discovery(self, title, version, description)
+        self.discovery = Discovery(self.methods, title, version, description)
         self.discovery.register(self._core)
         explorer.register(self._core, self._root_methods)
-
-    @property
-    def types(self) -> TypeRegistry:
-        """The types besides JSON's; imported with the first function."""
-        if self._types is None:
-            from ucall.types.registry import TypeRegistry
-
-            self._types = TypeRegistry(*self._image_pixels)
-        return self._types
 
     def add(
         self,
@@ -132,7 +92,7 @@ class Functions:
         registration = register(
             function,
             name,
-            self.types,
+            self.methods.types,
             threads=threads,
             threads_by_default=self._threads,
             pool=None if processes is None else self._pool_of(processes),
@@ -141,17 +101,17 @@ class Functions:
             stream=stream,
             spans=self._spans,
         )
-        known = self.served.get(name)
+        known = self.methods.served.get(name)
         if known is None or _origin(known.function) != _origin(function):
             self._check_unused([name])
         served = Served(function, registration.hints, batch is not None, idempotent)
-        self.served = {**self.served, name: served}
+        self.methods.served = {**self.methods.served, name: served}
         self.is_async |= registration.mode in ("task", "async_generator")
         self._core.insert(
             name,
             registration.function,
             registration.signature,
-            self.types.encode,
+            self.methods.types.encode,
             mode=registration.mode,
             timeout_ms=timeout_ms,
             batch=registration.batch,
@@ -165,14 +125,14 @@ class Functions:
 
         if not name or name.startswith("rpc."):
             raise ValueError(f"name: expected the name of a store, got {name!r}")
-        methods = [*self.served, *self.natives, *self._relayed]
+        methods = [*self.methods.served, *self.methods.natives, *self._relayed]
         self._check_unused(
             method for method in methods if method.startswith(f"{name}.") and method[-1] != "*"
         )
         store = path if isinstance(path, stores.Store) else stores.open(path)
         inserted = _core.insert_store(self._core, name, store._core)
-        self.natives = {
-            **self.natives,
+        self.methods.natives = {
+            **self.methods.natives,
             **{texts[0]: NativeMethod(*texts) for texts in inserted},
         }
         return store
@@ -246,9 +206,9 @@ class Functions:
 
     def _check_unused(self, names: Iterable[str]) -> None:
         for name in names:
-            if name in self.served:
-                owner = repr(self.served[name].function)
-            elif name in self.natives:
+            if name in self.methods.served:
+                owner = repr(self.methods.served[name].function)
+            elif name in self.methods.natives:
                 owner = "a store's method"
             elif name in self._relayed:
                 owner = "a relayed method"
@@ -285,7 +245,7 @@ class Functions:
             path,
             methods,
             respond,
-            self.types.encode,
+            self.methods.types.encode,
             mode=mode,
             is_public=not auth,
             wants_peer=True,

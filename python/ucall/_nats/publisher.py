@@ -63,7 +63,7 @@ class Publisher:
         # All workers of a server have the same.
         shared = process_role.tickets or secrets.token_bytes(16)
         self._origin = hashlib.sha256(b"ucall publisher" + shared).hexdigest()[:22]
-        self._writer = _core.RequestWriter(None, server._functions.types.encode)
+        self._writer = _core.RequestWriter(None, server._functions.methods.types.encode)
         self._waiting: collections.deque[bytes] = collections.deque()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
@@ -149,7 +149,7 @@ class Publisher:
             document = message["message"]
             params = message["params"] if "params" in message else document["params"]
             server = self._server
-            types = server._functions.types
+            types = server._functions.methods.types
             server._core.publish(message["topic"], document["method"], params, types.encode)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             log.debug("a message of another server is invalid: %r", error)

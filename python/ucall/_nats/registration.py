@@ -260,8 +260,8 @@ class Registration:
 
     def _make_endpoints(self) -> list[Endpoint]:
         functions = self._server._functions
-        idempotent = {name: it.is_idempotent for name, it in functions.served.items()}
-        idempotent |= dict.fromkeys(functions.natives, False)
+        idempotent = {name: it.is_idempotent for name, it in functions.methods.served.items()}
+        idempotent |= dict.fromkeys(functions.methods.natives, False)
         if functions.discovery is not None:
             idempotent["rpc.discover"] = True
         return [Endpoint(self._group, name, is_idempotent=it) for name, it in idempotent.items()]

@@ -26,5 +26,5 @@ def _script() -> Document:
     # Imported with the first request, because few servers get one.
     from pathlib import Path
 
-    script = (Path(__file__).parent / "static" / "ucall.js").read_bytes()
+    script = (Path(__file__).parents[1] / "static" / "ucall.js").read_bytes()
     return Document(script, "text/javascript; charset=utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from ucall._routes.documents import Document
 
 if TYPE_CHECKING:
     from ucall import _core
-    from ucall._functions.table import Functions, NativeMethod, Served
+    from ucall._functions.methods import Methods, NativeMethod, Served
 
 __all__ = ["Discovery"]
 
@@ -23,10 +22,8 @@ PATH = "/openrpc.json"
 class Discovery:
     """The OpenRPC document of a server."""
 
-    def __init__(self, functions: Functions, title: str, version: str, description: str) -> None:
-        #: Weak: the core refers to this object, and the functions to the core. The collector does
-        #: not see references of the core, so it would never free a cycle through it.
-        self._functions = weakref.ref(functions)
+    def __init__(self, methods: Methods, title: str, version: str, description: str) -> None:
+        self._methods = methods
         self._texts = title, version, description
         self._lock = threading.Lock()
         self._document: dict[str, Any] = {}
@@ -65,13 +62,10 @@ class Discovery:
         """The document of the functions that there are now."""
         from ucall.schema.description import describe_functions
 
-        functions = self._functions()
         with self._lock:
-            if functions is None:  # A thread runs this call after the end of its server.
-                return self._document
-            present = functions.served, functions.natives
+            present = self._methods.served, self._methods.natives
             if not all(map(operator.is_, present, self._described)):
-                self._document = describe_functions(functions, *self._texts).openrpc()
+                self._document = describe_functions(self._methods, *self._texts).openrpc()
                 self._described = present
             return self._document
 

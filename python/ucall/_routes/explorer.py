@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ucall._routes.documents import Document, weights
 from ucall._routes.response import HttpResponse, parts
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from ucall import _core
 
 __all__ = ["register"]
-
-
-class _Page(NamedTuple):
-    document: Document
-    policy: str
 
 
 def register(core: _core.Server, methods: Iterable[str]) -> None:
@@ -47,9 +42,9 @@ def register(core: _core.Server, methods: Iterable[str]) -> None:
 
 
 def _respond(request: _core.HttpRequest) -> Iterator[bytes]:
-    page = _page()
-    policy = page.policy + _socket_sources(request.headers.get("host", ""))
-    return page.document.respond(request, {"Content-Security-Policy": policy}, vary="Accept, ")
+    document, policy = _page()
+    policy += _socket_sources(request.headers.get("host", ""))
+    return document.respond(request, {"Content-Security-Policy": policy}, vary="Accept, ")
 
 
 def _socket_sources(host: str) -> str:
@@ -60,13 +55,14 @@ def _socket_sources(host: str) -> str:
 
 
 @functools.cache
-def _page() -> _Page:
+def _page() -> tuple[Document, str]:
+    """The page, and its Content-Security-Policy."""
     # Imported with the first request, because few servers get one.
     import hashlib
     from base64 import b64encode
     from pathlib import Path
 
-    html = (Path(__file__).parent / "static" / "explorer.html").read_bytes()
+    html = (Path(__file__).parents[1] / "static" / "explorer.html").read_bytes()
 
     def hashed(tag: bytes) -> str:
         """The source of the page's only element of a name."""
@@ -78,4 +74,4 @@ def _page() -> _Page:
         "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "connect-src 'self'"
     )
-    return _Page(Document(html, "text/html; charset=utf-8"), policy)
+    return Document(html, "text/html; charset=utf-8"), policy

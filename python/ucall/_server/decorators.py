@@ -388,4 +388,4 @@ class Decorators:
         Raises:
             TypeError: It is not a class, or derives from a class that JSON has, such as ``int``.
         """
-        self._functions.types.register(type, encode, decode)
+        self._functions.methods.types.register(type, encode, decode)

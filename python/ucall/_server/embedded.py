@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ucall import _core
 
 if TYPE_CHECKING:
-    from ucall.server import Server
+    from ucall._server.run import ServerParts
 
 __all__ = ["exit_guarded", "serve"]
 
@@ -75,7 +75,9 @@ class EmbeddedLoop:
         self._driver.detach()
 
 
-async def serve(server: Server, core: _core.Server, on_start: Callable[[], object] | None) -> None:
+async def serve(
+    parts: ServerParts, core: _core.Server, on_start: Callable[[], object] | None
+) -> None:
     """Serves until stopped. Cancelled, it drains first; cancelled again, it ends at once."""
     driver = core.start_embedded()
     if driver is None:
@@ -83,7 +85,7 @@ async def serve(server: Server, core: _core.Server, on_start: Callable[[], objec
     embedded_loop, has_begun = None, False
     try:
         embedded_loop = EmbeddedLoop(driver, asyncio.get_running_loop())
-        await server._lifespan.begin_async(server)
+        await parts.lifespan.begin_async(parts.server)
         has_begun = True
         driver.listen()
         if on_start is not None:
@@ -99,6 +101,6 @@ async def serve(server: Server, core: _core.Server, on_start: Callable[[], objec
         if embedded_loop is not None:
             embedded_loop.close()
         core.close_embedded(driver)
-        server._functions.close_pools()
+        parts.functions.close_pools()
         if has_begun:
-            await server._lifespan.end_async(_calls())
+            await parts.lifespan.end_async(_calls())

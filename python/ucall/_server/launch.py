@@ -15,8 +15,6 @@ from ucall._workers import process_role
 
 if TYPE_CHECKING:
     from ucall import _core
-    from ucall._nats.registration import Registration
-    from ucall.server import Server
 
 __all__ = [
     "announce",
@@ -27,7 +25,7 @@ __all__ = [
     "is_left_to_program",
     "listen_host",
     "report_to_service_manager",
-    "supervise",
+    "take_inherited",
 ]
 
 log = logging.getLogger("ucall")
@@ -70,16 +68,17 @@ def listen_host(host: str) -> str:
     return host if descriptor is None else f"{process_role.FD}{descriptor}"
 
 
-def _take_inherited(core: _core.Server) -> None:
+def take_inherited(core: _core.Server) -> None:
+    """Has a server listen on the socket that a service manager has passed, if any."""
     if (host := listen_host(core.host)) != core.host:
         core.configure(host=host)
 
 
-def bind(server: Server) -> None:
+def bind(core: _core.Server) -> None:
     """Binds a server that is about to run, and says where, once."""
-    _take_inherited(server._core)
-    if not server._core.is_stop_requested and server._core.bind():
-        announce(f"listening on {_url(server)}, engine: {server.engine}")
+    take_inherited(core)
+    if not core.is_stop_requested and core.bind():
+        announce(f"listening on {_url(core)}, engine: {core.engine}")
 
 
 def announce(line: str) -> None:
@@ -90,36 +89,39 @@ def announce(line: str) -> None:
         print(f"ucall: {line}", file=sys.stderr, flush=True)
 
 
-def bind_on_thread(server: Server) -> None:
+def bind_on_thread(core: _core.Server) -> None:
     """Binds a server that is about to start on a thread.
 
     In an interactive session, such as a notebook, it replaces the server of this port that an
     earlier run of a cell has started: nothing else could stop that.
     """
-    server._core.forget_stop()
+    core.forget_stop()
     try:
-        server._core.bind()
+        core.bind()
     except OSError as failure:
         earlier = [
-            it for it in list(serving_threads.running) if it._thread and _have_one_port(it, server)
+            it
+            for it in list(serving_threads.running)
+            if it.was_started and _have_one_port(it.core, core)
         ]
         if failure.errno != errno.EADDRINUSE or not earlier or not hasattr(sys, "ps1"):
             raise
         for other in earlier:
-            other.stop()
-        server._core.bind()
+            other.core.stop(False)
+            other.join()
+        core.bind()
 
 
-def _have_one_port(one: Server, other: Server) -> bool:
+def _have_one_port(one: _core.Server, other: _core.Server) -> bool:
     return one.port == other.port and (bool(one.port) or one.host == other.host)
 
 
 def report_to_service_manager(
-    server: Server, registration: Registration | None
+    core: _core.Server, on_drain: Callable[[], object] | None
 ) -> Callable[[], object] | None:
-    """Prepares the reports to a service manager; returns the first one."""
-    callbacks = [registration.deregister] if registration else []
-    server._core.set_callbacks(in_turn(*callbacks), None, None)
+    """Prepares the reports to a service manager, besides ``on_drain``; returns the first one."""
+    callbacks = [on_drain] if on_drain else []
+    core.set_callbacks(in_turn(*callbacks), None, None)
     if "NOTIFY_SOCKET" not in os.environ:
         return None
     from ucall._workers import systemd
@@ -128,32 +130,8 @@ def report_to_service_manager(
     if notifier is None:
         return None
     stopping = in_turn(notifier.stopping, *callbacks)
-    server._core.set_callbacks(stopping, notifier.beat, notifier.beat_interval_s)
-    return functools.partial(notifier.ready, f"serving on {_url(server)}")
-
-
-def supervise(server: Server, workers: int) -> None:
-    """Serves from worker processes."""
-    from ucall._workers.supervisor import Supervisor, command
-
-    core = server._core
-    udp = server._udp
-    if udp is not None and udp.port == 0:
-        raise ValueError("udp.port: with workers, expected a port, got 0")
-    supervisor = Supervisor(workers, command())
-    _take_inherited(core)
-    core.bind()
-    listener = core.unbind()
-    if listener is None:
-        raise RuntimeError("the server runs already")
-    supervisor.listen(listener, core.scheme)
-    if udp is not None and udp.xdp is not None:
-        supervisor.attach_xdp(udp.xdp, core.host, core.udp_port or core.port or 0)
-    core.share_counters(supervisor.counters)
-    core.share_sockets(None, supervisor.copy_senders(), None)
-    status = supervisor.run()
-    if status:
-        raise SystemExit(status)
+    core.set_callbacks(stopping, notifier.beat, notifier.beat_interval_s)
+    return functools.partial(notifier.ready, f"serving on {_url(core)}")
 
 
 def in_turn(*functions: Callable[[], object]) -> Callable[[], None] | None:
@@ -168,5 +146,5 @@ def in_turn(*functions: Callable[[], object]) -> Callable[[], None] | None:
     return call_all
 
 
-def _url(server: Server) -> str:
-    return process_role.url(server._core.scheme, server.host, server.port)
+def _url(core: _core.Server) -> str:
+    return process_role.url(core.scheme, core.host, core.port)

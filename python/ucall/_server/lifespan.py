@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-    from ucall.server import Server
-
-__all__ = ["Lifespan", "LifespanHooks", "runs_functions"]
+__all__ = ["LifespanHooks", "runs_functions"]
 
 #: Whether code is that of a function, or was scheduled by one, rather than by a hook.
 runs_functions: ContextVar[bool] = ContextVar("ucall.runs_functions", default=False)
@@ -25,7 +23,8 @@ runs_functions: ContextVar[bool] = ContextVar("ucall.runs_functions", default=Fa
 _CLEANUP_S = 2.0
 
 Hook = Callable[[], object]
-Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
+#: Called with the server.
+Lifespan = Callable[[Any], AbstractAsyncContextManager[object]]
 
 
 class LifespanHooks:
@@ -58,7 +57,7 @@ class LifespanHooks:
             for hook in self.shutdown:
                 hooks.callback(_call, hook)
 
-    async def begin_async(self, server: Server) -> None:
+    async def begin_async(self, server: object) -> None:
         """Enters the lifespan, then runs the startup hooks, async ones included. If one raises, the
         lifespan is left."""
         try:
@@ -85,7 +84,7 @@ class LifespanHooks:
 
                 await asyncio.wait(cancelled, timeout=_CLEANUP_S)
 
-    async def _enter(self, server: Server, lifespan: Lifespan) -> None:
+    async def _enter(self, server: object, lifespan: Lifespan) -> None:
         import asyncio
 
         leave = self._exit_event = asyncio.Event()

@@ -13,28 +13,39 @@ from ucall import _core
 from ucall._server.lifespan import runs_functions
 
 if TYPE_CHECKING:
+    from ucall._functions.table import Functions
     from ucall._server.event_loop import Loop
-    from ucall.server import Server
+    from ucall._server.lifespan import LifespanHooks
 
-__all__ = ["run_server"]
+__all__ = ["ServerParts", "run_server"]
+
+
+class ServerParts:
+    """What a run uses of a server."""
+
+    def __init__(self, functions: Functions, lifespan: LifespanHooks, server: object) -> None:
+        self.functions = functions
+        self.lifespan = lifespan
+        #: What the lifespan is called with.
+        self.server = server
 
 
 def run_server(
-    server: Server, on_start: Callable[[], object] | None, driver: _core.LoopDriver
+    parts: ServerParts, on_start: Callable[[], object] | None, driver: _core.LoopDriver
 ) -> None:
     """Runs until stopped or bounded; a bounded run keeps its event loop for the next."""
     is_new = driver.is_new
     if is_new:
-        needs_loop = server._functions.is_async or server._lifespan.is_async
-        if not _begin(server, driver, _attached_loop(driver) if needs_loop else None):
+        needs_loop = parts.functions.is_async or parts.lifespan.is_async
+        if not _begin(parts, driver, _attached_loop(driver) if needs_loop else None):
             return
     try:
         _serve(driver, on_start)
     except BaseException:
-        _end(server, driver)
+        _end(parts, driver)
         raise
     if driver.is_stopped:
-        _end(server, driver)
+        _end(parts, driver)
 
 
 def _serve(driver: _core.LoopDriver, on_start: Callable[[], object] | None) -> None:
@@ -50,14 +61,14 @@ def _serve(driver: _core.LoopDriver, on_start: Callable[[], object] | None) -> N
         runs_functions.reset(before)
 
 
-def _begin(server: Server, driver: _core.LoopDriver, loop: Loop | None) -> bool:
+def _begin(parts: ServerParts, driver: _core.LoopDriver, loop: Loop | None) -> bool:
     """Runs the startup hooks. Returns False if the server was stopped meanwhile."""
     if loop is None:
-        server._lifespan.begin()
+        parts.lifespan.begin()
         return True
     import asyncio
 
-    begin = loop.create_task(server._lifespan.begin_async(server))
+    begin = loop.create_task(parts.lifespan.begin_async(parts.server))
     try:
         loop.run_until_complete(begin)
     except BaseException:
@@ -83,25 +94,25 @@ def _take_turns(driver: _core.LoopDriver) -> None:
         event_loop.run(driver, _attached_loop(driver))
 
 
-def _end(server: Server, driver: _core.LoopDriver) -> None:
-    server._functions.close_pools()
+def _end(parts: ServerParts, driver: _core.LoopDriver) -> None:
+    parts.functions.close_pools()
     loop: Loop | None = driver.event_loop
     if loop is None:
-        return server._lifespan.end()
+        return parts.lifespan.end()
     try:
         loop.worker_selector.driver = None
-        loop.run_until_complete(_end_async(server, loop))
+        loop.run_until_complete(_end_async(parts, loop))
     finally:
         _close(driver, loop)
 
 
-async def _end_async(server: Server, loop: Loop) -> None:
+async def _end_async(parts: ServerParts, loop: Loop) -> None:
     import asyncio
 
     # Calls that the drain has cancelled cancel their own tasks first.
     await asyncio.sleep(0)
     loop.cancel_made_tasks()
-    await server._lifespan.end_async(asyncio.all_tasks(loop))
+    await parts.lifespan.end_async(asyncio.all_tasks(loop))
 
 
 def _attached_loop(driver: _core.LoopDriver) -> Loop:

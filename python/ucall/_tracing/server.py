@@ -17,7 +17,7 @@ import dataclasses
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from opentelemetry import trace
 from opentelemetry.context import Context as Variables
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ucall._core import Context
     from ucall._functions.registration import Registration
     from ucall._functions.signatures import Parameter
-    from ucall.server import Server
 
 __all__ = ["CallSpans"]
 
@@ -50,10 +49,20 @@ _ANY: list[Parameter] = [
 _OWN_CONTEXT: Parameter = ("", int(inspect.Parameter.POSITIONAL_ONLY), "context", True, None)
 
 
+class HasAddress(Protocol):
+    """A server, as its spans name it."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int | Any: ...
+
+
 class CallSpans:
     """Wraps the functions of a server, so that each call has a span."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: HasAddress) -> None:
         #: Weak: the core refers to the wrapped functions, and the server to the core. The collector
         #: does not see references of the core, so it would never free a cycle through it.
         self._server = weakref.ref(server)

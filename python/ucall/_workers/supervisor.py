@@ -35,12 +35,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ucall import _core
 from ucall._server import launch
 from ucall._workers import process_role, systemd
 
-__all__ = ["Supervisor"]
+if TYPE_CHECKING:
+    from ucall.options import UDP
+
+__all__ = ["Supervisor", "command", "supervise"]
 
 log = logging.getLogger("ucall")
 
@@ -542,3 +546,23 @@ def command() -> list[str]:
     if not arguments or hasattr(sys, "ps1"):
         raise RuntimeError("workers run the program again, so it must be a file or a module")
     return [sys.executable, *arguments]
+
+
+def supervise(core: _core.Server, udp: UDP | None, workers: int) -> None:
+    """Serves from worker processes, each of which runs this program again."""
+    if udp is not None and udp.port == 0:
+        raise ValueError("udp.port: with workers, expected a port, got 0")
+    supervisor = Supervisor(workers, command())
+    launch.take_inherited(core)
+    core.bind()
+    listener = core.unbind()
+    if listener is None:
+        raise RuntimeError("the server runs already")
+    supervisor.listen(listener, core.scheme)
+    if udp is not None and udp.xdp is not None:
+        supervisor.attach_xdp(udp.xdp, core.host, core.udp_port or core.port or 0)
+    core.share_counters(supervisor.counters)
+    core.share_sockets(None, supervisor.copy_senders(), None)
+    status = supervisor.run()
+    if status:
+        raise SystemExit(status)

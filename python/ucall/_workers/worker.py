@@ -20,7 +20,7 @@ from ucall import _core
 from ucall._workers import process_role
 
 if TYPE_CHECKING:
-    from ucall.server import Server
+    from ucall.options import UDP
 
 __all__ = ["Control", "prepare"]
 
@@ -103,8 +103,8 @@ def _share_sockets(core: _core.Server, page: int) -> None:
         core.share_sockets(receiver if receiver >= 0 else None, senders, page or None)
 
 
-def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
-    """Prepares a server of a worker process, which calls ``on_drain`` when a drain begins.
+def prepare(core: _core.Server, udp: UDP | None, on_drain: Callable[[], object] | None) -> Control:
+    """Prepares the server of a worker process, which calls ``on_drain`` when a drain begins.
 
     Raises:
         OSError: The supervisor cannot bind the address, or has died.
@@ -115,13 +115,12 @@ def prepare(server: Server, on_drain: Callable[[], object] | None) -> Control:
         # The supervisor of that run starts other workers, if the program gets there.
         raise SystemExit
     control = Control(descriptor)
-    core = server._core
     listener, counters, page = control.listener(
         core.host, core.port or 0, core.uds_mode, core.scheme
     )
     core.configure(socket=listener)
-    if server._udp is not None and server._udp.xdp is not None:
-        core.share_xdp(*control.xdp(server._udp.xdp, core.host, core.udp_port or core.port or 0))
+    if udp is not None and udp.xdp is not None:
+        core.share_xdp(*control.xdp(udp.xdp, core.host, core.udp_port or core.port or 0))
     core.share_counters(_core.SharedCounters(counters), page or None)
     _share_sockets(core, page)
     if process_role.heartbeat_s is not None or on_drain is not None:

@@ -6,6 +6,7 @@ document, which a server answers to ``rpc.discover`` and ``GET /openrpc.json``.
 
 from __future__ import annotations
 
-from ucall.schema.description import Description, Error, Method, Parameter, describe
+from ucall.schema.openrpc import Description, Error, Method, Parameter
+from ucall.server import describe
 
 __all__ = ["Description", "Error", "Method", "Parameter", "describe"]

@@ -12,120 +12,31 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ucall._core import Context
 from ucall._functions import signatures
 from ucall.errors import RPCError
 from ucall.schema.docstrings import Docs, read_docs
+from ucall.schema.openrpc import Description, Error, Method, Parameter, Passing
 from ucall.schema.types import Schema, Schemas
 from ucall.types.aliases import resolve_alias
 
 if TYPE_CHECKING:
-    from ucall._functions.table import Functions, NativeMethod, Served
-    from ucall.server import Server
+    from ucall._functions.methods import Methods, NativeMethod, Served
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Description", "Error", "Method", "Parameter", "describe", "describe_functions"]
-
-#: How params may be passed: OpenRPC's ``paramStructure``.
-Passing = Literal["either", "by-name", "by-position"]
+__all__ = ["describe_functions"]
 
 _ERROR_CODE = re.compile(r"(-?\d+)[\s,:.]*(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a method.
-
-    Args:
-        name: Its name.
-        schema: Its JSON Schema of 2020-12, which may refer to `Description.components`.
-        is_required: Whether it has no default.
-        description: Its text in the docstring; may be empty.
-        takes_rest: ``"positional"`` for ``*args``, ``"named"`` for ``**kwargs``, whose schema is
-            that of the list or object of all further params.
-    """
-
-    name: str
-    schema: Schema
-    is_required: bool = True
-    description: str = ""
-    takes_rest: Literal["positional", "named"] | None = None
-
-
-@dataclass(frozen=True)
-class Error:
-    """An error that a method declares in its docstring."""
-
-    code: int
-    message: str
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method.
-
-    Args:
-        name: Its name.
-        params: Its parameters; ``None`` for a builtin function, which has no signature.
-        result: The JSON Schema of its result; of the list of its items, if it is a stream.
-        item: The JSON Schema of an item; ``None`` if it is no stream.
-        summary: The first line of its docstring.
-        description: The rest of its docstring.
-        result_description: What the docstring says of the result.
-        errors: The errors that it declares.
-        is_deprecated: Whether it is.
-        passing: How its params may be passed.
-        is_idempotent: Whether a call may run twice.
-        returned: The JSON Schema of what a generator returns at the end, if its annotation has it.
-    """
-
-    name: str
-    params: list[Parameter] | None
-    result: Schema
-    item: Schema | None = None
-    summary: str = ""
-    description: str = ""
-    result_description: str = ""
-    errors: list[Error] = field(default_factory=list)
-    is_deprecated: bool = False
-    passing: Passing = "either"
-    is_idempotent: bool = False
-    returned: Schema | None = None
-
-
-@dataclass(frozen=True)
-class Description:
-    """The methods of a server, in the order in which they were added."""
-
-    title: str
-    version: str
-    description: str
-    methods: list[Method]
-    components: dict[str, Schema]
-
-    def openrpc(self) -> dict[str, Any]:
-        """The OpenRPC document: https://spec.open-rpc.org."""
-        from ucall.schema.openrpc import document
-
-        return document(self)
-
-
-def describe(server: Server) -> Description:
-    """Describes the functions of a server."""
-    return describe_functions(server._functions, server.title, server.version, server.description)
-
-
-def describe_functions(
-    functions: Functions, title: str, version: str, description: str
-) -> Description:
+def describe_functions(methods: Methods, title: str, version: str, description: str) -> Description:
     """Describes functions as those of a server with this title, version and description."""
-    schemas = Schemas(functions.types)
-    methods = [_method(name, served, schemas) for name, served in functions.served.items()]
-    methods += [_native_method(native) for native in functions.natives.values()]
-    return Description(title, version, description, methods, schemas.components)
+    schemas = Schemas(methods.types)
+    described = [_method(name, served, schemas) for name, served in methods.served.items()]
+    described += [_native_method(native) for native in methods.natives.values()]
+    return Description(title, version, description, described, schemas.components)
 
 
 def _method(name: str, served: Served, schemas: Schemas) -> Method:

@@ -1,15 +1,14 @@
-"""Writes descriptions as OpenRPC documents: https://spec.open-rpc.org."""
+"""The description of a server, and the OpenRPC document of it: https://spec.open-rpc.org."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ucall.schema.dialects import draft_07
+from ucall.schema.types import Schema
 
-if TYPE_CHECKING:
-    from ucall.schema.description import Description, Error, Method, Parameter
-
-__all__ = ["VERSION", "document"]
+__all__ = ["VERSION", "Description", "Error", "Method", "Parameter", "Passing"]
 
 #: The version of the specification: the newest that its meta-schema knows.
 VERSION = "1.3.2"
@@ -17,7 +16,87 @@ VERSION = "1.3.2"
 Json = dict[str, Any]
 
 
-def document(description: Description) -> Json:
+#: How params may be passed: OpenRPC's ``paramStructure``.
+Passing = Literal["either", "by-name", "by-position"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a method.
+
+    Args:
+        name: Its name.
+        schema: Its JSON Schema of 2020-12, which may refer to `Description.components`.
+        is_required: Whether it has no default.
+        description: Its text in the docstring; may be empty.
+        takes_rest: ``"positional"`` for ``*args``, ``"named"`` for ``**kwargs``, whose schema is
+            that of the list or object of all further params.
+    """
+
+    name: str
+    schema: Schema
+    is_required: bool = True
+    description: str = ""
+    takes_rest: Literal["positional", "named"] | None = None
+
+
+@dataclass(frozen=True)
+class Error:
+    """An error that a method declares in its docstring."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method.
+
+    Args:
+        name: Its name.
+        params: Its parameters; ``None`` for a builtin function, which has no signature.
+        result: The JSON Schema of its result; of the list of its items, if it is a stream.
+        item: The JSON Schema of an item; ``None`` if it is no stream.
+        summary: The first line of its docstring.
+        description: The rest of its docstring.
+        result_description: What the docstring says of the result.
+        errors: The errors that it declares.
+        is_deprecated: Whether it is.
+        passing: How its params may be passed.
+        is_idempotent: Whether a call may run twice.
+        returned: The JSON Schema of what a generator returns at the end, if its annotation has it.
+    """
+
+    name: str
+    params: list[Parameter] | None
+    result: Schema
+    item: Schema | None = None
+    summary: str = ""
+    description: str = ""
+    result_description: str = ""
+    errors: list[Error] = field(default_factory=list)
+    is_deprecated: bool = False
+    passing: Passing = "either"
+    is_idempotent: bool = False
+    returned: Schema | None = None
+
+
+@dataclass(frozen=True)
+class Description:
+    """The methods of a server, in the order in which they were added."""
+
+    title: str
+    version: str
+    description: str
+    methods: list[Method]
+    components: dict[str, Schema]
+
+    def openrpc(self) -> dict[str, Any]:
+        """The OpenRPC document: https://spec.open-rpc.org."""
+        return _document(self)
+
+
+def _document(description: Description) -> Json:
     """The document of a server."""
     info = {"title": description.title, "version": description.version}
     schemas = {name: draft_07(it) for name, it in description.components.items()}

@@ -1,0 +1,79 @@
+"""The methods of a server, as its description shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ucall.types.registry import TypeRegistry
+
+__all__ = ["Methods", "NativeMethod", "Served"]
+
+
+class Served:
+    """A function under the name of a method.
+
+    Args:
+        function: The function.
+        hints: Its annotations, by the names of its parameters and ``"return"``.
+        takes_batches: Whether each of its parameters is a list, with an item of every call in a
+            batch.
+        is_idempotent: Whether a call may run twice.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        hints: dict[str, object],
+        takes_batches: bool,
+        is_idempotent: bool,
+    ) -> None:
+        self.function = function
+        self.hints = hints
+        self.takes_batches = takes_batches
+        self.is_idempotent = is_idempotent
+
+
+class NativeMethod:
+    """A method of a store, without a function.
+
+    Args:
+        name: Its name.
+        summary: What it does.
+        params: The JSON Schema of the params by name, as text, in the order of those by position.
+        result: The JSON Schema of the result, as text.
+        item: That of an item, if it is a stream.
+    """
+
+    def __init__(self, name: str, summary: str, params: str, result: str, item: str | None) -> None:
+        self.name = name
+        self.summary = summary
+        self.params = params
+        self.result = result
+        self.item = item
+
+
+class Methods:
+    """The functions and native methods of a server, and the types that they use.
+
+    Args:
+        image_pixels: The pixels that an image may have, and all images of a call together.
+    """
+
+    def __init__(self, image_pixels: tuple[int, int]) -> None:
+        self._image_pixels = image_pixels
+        #: By the names of their methods, and replaced whenever one is added.
+        self.served: dict[str, Served] = {}
+        #: The methods that no function serves: replaced whenever one is added.
+        self.natives: dict[str, NativeMethod] = {}
+        self._types: TypeRegistry | None = None
+
+    @property
+    def types(self) -> TypeRegistry:
+        """The types besides JSON's; imported with the first function."""
+        if self._types is None:
+            from ucall.types.registry import TypeRegistry
+
+            self._types = TypeRegistry(*self._image_pixels)
+        return self._types
