@@ -10,10 +10,6 @@ install-c: ## Build and install the C library (PREFIX=/usr/local LIBDIR=lib64 DE
 uninstall-c: #: Remove the C library that install-c has installed with the same folders
 	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)" --uninstall
 
-.PHONY: c-reference
-c-reference: #: Write docs/c-reference.md, after a change of the C header
-	@$$(tools/find-python.sh) tools/c-reference.py
-
 DIST := dist
 # Empty: all four targets, and all versions of Python that pyproject.toml names.
 WHEEL_TARGETS ?=
