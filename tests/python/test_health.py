@@ -313,7 +313,7 @@ def test_each_worker_answers_for_itself(tmp_path: Path, engine: str) -> None:
         it.process.send_signal(signal.SIGTERM)
         draining = "not ready: draining"
         assert eventually(lambda: {ask(it.port)[1] for _ in range(9)} == {draining})
-        assert {it.call("pid") for _ in range(50)} <= set(pids)
+        assert it.call("pid") in pids
         # The second Ctrl-C kills the workers.
         it.process.send_signal(signal.SIGINT)
         assert it.process.wait(60) == 0

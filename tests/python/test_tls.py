@@ -381,21 +381,19 @@ def test_workers_resume_each_others_sessions(
     command = ["-m", "ucall", "served:server", "--port", "0"]
     with supervising(tmp_path, *command, **environment) as it:
         context = authority.context()
+        session: Any = None
         pids: set[int] = set()
-        _, session = eventually_resumed(it.port, context, pids)
-        for _ in range(40):
+
+        def have_both_served() -> bool:
+            nonlocal session
             with wrapped(it.port, context, session=session) as wire:
-                secure: Any = wire.socket
-                assert secure.session_reused
                 pids.add(wire.result("pid"))
-        assert len(pids) == 2
+                secure: Any = wire.socket
+                assert secure.session_reused == (session is not None)
+                session = session or secure.session
+            return len(pids) == 2
 
-
-def eventually_resumed(port: int, context: ssl.SSLContext, pids: set[int]) -> tuple[bool, Any]:
-    with wrapped(port, context) as wire:
-        pids.add(wire.result("pid"))
-        secure: Any = wire.socket
-        return secure.session_reused, secure.session
+        assert eventually(have_both_served)
 
 
 @pytest.mark.parametrize("by", ["flags", "environment"])

@@ -83,7 +83,7 @@ def test_functions_of_all_kinds_answer(serve: Serve, new_client: NewClient) -> N
             client.stream.sum(1, 2)
         with pytest.raises(ValueError, match="UDP has no streams"):
             client.subscribe()
-        eventually(lambda: server.stats()["calls"] == 7)
+        assert eventually(lambda: server.stats()["calls"] == 7)
         with client.batch() as batch:
             responses = [batch.sum(number, 1) for number in range(200)]
             batch.notify("sum", 1, 2)
@@ -323,7 +323,7 @@ def test_deadlines_and_limits_hold(serve: Serve) -> None:
         meta = {"cookie": wire.exchange(_request("rpc.cookie", [], 9))["result"]}
         for id in range(5):
             wire.send(_request("forever", [], id, _meta=meta))
-        eventually(lambda: server.stats()["datagrams"]["refused"] == 2)
+        assert eventually(lambda: server.stats()["datagrams"]["refused"] == 2)
         assert server.stats()["calls"] == 3
     assert server.stats()["datagrams"]["sent"] == 1
     server = _udp(serve, forever)
@@ -482,7 +482,7 @@ def test_workers_share_the_port_and_the_key_of_cookies(tmp_path: Any) -> None:
                 pids.add(client.pid().json)
             return len(pids) == 2
 
-        eventually(has_both)
+        assert eventually(has_both)
         with UdpWire(port) as wire:
             cookie = wire.exchange(_request("rpc.cookie"))["result"]
         # A cookie of one worker counts at both: sources are spread over them by their ports.

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,12 @@ class Supervised:
     def call(self, method: str, params: Any = None) -> Any:
         with Wire(self.port) as wire:
             return wire.result(method, params)
+
+    def reaches(self, pids: Collection[int]) -> bool:
+        """Whether connections reach each of these workers and no other: the kernel chooses which
+        of them accepts one, so as many are made as it takes."""
+        found: set[int] = set()
+        return eventually(lambda: bool(found.add(self.call("pid"))) or found == set(pids))
 
     @contextmanager
     def wires(self, count: int) -> Iterator[dict[int, Wire]]:
@@ -174,8 +180,7 @@ class Load:
 def test_all_workers_serve_and_stop(tmp_path: Path, engine: str) -> None:
     with supervised(tmp_path, "--workers", "2", "--engine", engine) as it:
         pids = set(it.wait_for(2))
-        seen = {it.call("pid") for _ in range(100)}
-        assert seen == pids and it.process.pid not in pids
+        assert it.reaches(pids) and it.process.pid not in pids
         it.stop()
         for pid in pids:
             with pytest.raises(ProcessLookupError):
@@ -190,27 +195,22 @@ def test_a_killed_worker_is_replaced_and_named(tmp_path: Path, engine: str) -> N
             load.more()
             victim = pids[0]
             os.kill(victim, signal.SIGKILL)
-            it.wait_for(3)
+            left = it.wait_for(3)[1:]
             load.more()
         assert f"(pid {victim}) was killed by SIGKILL" in it.text()
         # Only clients of the killed worker have seen an error.
         assert len(load.broken) < 24
         assert all("no reply" in wrong or "Reset" in wrong for wrong in load.wrong), load.wrong
-        assert len({it.call("pid") for _ in range(100)}) == 2
+        assert it.reaches(left)
         it.stop()
 
 
 def test_a_killed_worker_does_not_affect_others(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "2") as it:
-        pids = it.wait_for(2)
-        wires = [Wire(it.port) for _ in range(20)]
-        served_by = [wire.result("pid") for wire in wires]
-        assert set(served_by) == set(pids)
-        os.kill(pids[0], signal.SIGKILL)
-        for wire, pid in zip(wires, served_by, strict=True):
-            if pid == pids[1]:
-                assert [wire.result("pid") for _ in range(20)] == [pid] * 20
-            wire.socket.close()
+        with it.wires(2) as wires:
+            victim, other = wires
+            os.kill(victim, signal.SIGKILL)
+            assert [wires[other].result("pid") for _ in range(20)] == [other] * 20
         it.wait_for(3)
         it.stop()
 
@@ -227,7 +227,6 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path, engine: str) -> None:
                 load.more()
         assert load.wrong == [] and load.broken == []
         assert eventually(lambda: not any(_is_alive(pid) for pid in first))
-        assert len({it.call("pid") for _ in range(100)} & first) == 0
         it.stop()
 
 
@@ -420,9 +419,9 @@ def test_reload(tmp_path: Path) -> None:
 def test_stats_sum_all_workers(tmp_path: Path) -> None:
     with supervised(tmp_path, "--workers", "3") as server:
         first = server.wait_for(3)
-        pids = {server.call("pid") for _ in range(40)}
-        assert len(pids) > 1
-        made = 40
+        pids: list[int] = []
+        assert eventually(lambda: bool(pids.append(server.call("pid"))) or len(set(pids)) > 1)
+        made = len(pids)
 
         def are_all_counted() -> bool:
             nonlocal made
