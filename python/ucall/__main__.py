@@ -24,8 +24,8 @@ from collections.abc import Callable
 
 from ucall._command.application import StartupError, import_server
 from ucall._command.settings import GatewaySettings, Settings
-from ucall._server.tls import tls_settings
 from ucall._workers import process_role
+from ucall.server import check, override
 
 log = logging.getLogger("ucall")
 
@@ -152,22 +152,18 @@ def _serve(settings: Settings) -> int:
     server = import_server(settings.app)
     try:
         broker = settings.registration()
-        server._registration(broker)  # Checks it.
         given = settings.server_options()
-        tls = tls_settings(given["tls"]) if "tls" in given else None
-        log_options = given.get("observability")
-        server._core.configure(
+        override(
+            server,
             engine=settings.engine,
             host=process_role.listen_host(settings.host, settings.uds, settings.fd),
             port=settings.port,
-            uds_mode=server._uds_mode,
-            tls=tls,
-            access_log=log_options and log_options.log_format,
+            tls=given.get("tls"),
+            observability=given.get("observability"),
         )
-        server._core.load_tls()
+        check(server, broker)
     except (ImportError, ValueError) as failure:
         raise StartupError(str(failure)) from None
-    server._tls = tls or server._tls
     server.run(broker=broker)
     return 0
 

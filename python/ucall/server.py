@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ucall._nats.registration import Registration
     from ucall.schema.openrpc import Description
 
-__all__ = ["Server", "describe"]
+__all__ = ["Server", "check", "describe", "override"]
 
 Auth = Callable[["Context"], object]
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
@@ -456,6 +456,45 @@ class Server(Decorators):
         from ucall._nats.registration import Registration
 
         return Registration(self, broker.url, broker.group, broker.advertise, broker.options)
+
+
+def override(
+    server: Server,
+    *,
+    engine: str | None,
+    host: str | None,
+    port: int | None,
+    tls: TLS | None,
+    observability: Observability | None,
+) -> None:
+    """Gives a server that has not run the options of a command line in place of its own; ``None``
+    leaves one as it is.
+
+    Raises:
+        ValueError: An option is invalid.
+    """
+    settings = None if tls is None else tls_settings(tls)
+    server._core.configure(
+        engine=engine,
+        host=host,
+        port=port,
+        uds_mode=server._uds_mode,
+        tls=settings,
+        access_log=None if observability is None else observability.log_format,
+    )
+    server._tls = settings or server._tls
+
+
+def check(server: Server, broker: Broker | None = None) -> None:
+    """Reads the files of TLS, and checks the options of a broker, as a run would.
+
+    Raises:
+        ImportError: ``broker`` without nats-py.
+        OSError: A file cannot be read.
+        ValueError: A file holds no certificate or key, or an option is invalid.
+    """
+    server._registration(broker)
+    server._core.load_tls()
 
 
 def describe(server: Server) -> Description:

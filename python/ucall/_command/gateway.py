@@ -21,7 +21,7 @@ from ucall import auth
 from ucall._command.application import StartupError
 from ucall._workers import process_role
 from ucall.options import GROUPS, PLACES, types_of
-from ucall.server import Server
+from ucall.server import Server, check
 
 __all__ = ["Configuration", "build", "read_text"]
 
@@ -123,7 +123,7 @@ def _build(tables: dict[str, Any]) -> Server:
     with process_role.importing():
         try:
             server = Server(**options, auth=keys)
-            server._core.load_tls()
+            check(server)
         except (TypeError, ValueError) as error:
             name = str(error).partition(":")[0]
             group = PLACES[name][0] if name in PLACES else ""
