@@ -36,7 +36,15 @@ LIMIT_S = 10.0
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    names = ["sockets", "pool", "balanced", "aio_balanced", "failover", "socket_connection"]
+    names = [
+        "deadline",
+        "sockets",
+        "pool",
+        "balanced",
+        "aio_balanced",
+        "failover",
+        "socket_connection",
+    ]
     return Clock(monkeypatch, *(f"ucall._client.{name}" for name in names))
 
 
