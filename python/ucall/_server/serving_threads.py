@@ -24,7 +24,7 @@ class ServingThread:
 
     def __init__(self, core: _core.Server) -> None:
         self.core = core
-        #: Held while the thread starts.
+        #: Locked while the thread starts.
         self.starting = threading.Lock()
         #: Set while the server does not run, on whatever thread.
         self.idle = threading.Event()
