@@ -95,7 +95,7 @@ def test_a_get_that_does_not_wait_returns_what_has_arrived(queues: Queues) -> No
     with pytest.raises(TimeoutError):
         server.get(timeout=0)
     # It has this one pulled, although none waits any more.
-    assert eventually(lambda: len(server._receiver()._pulled) == 1)
+    assert eventually(lambda: len(server._receiver()._deliveries.pulled) == 1)
     assert server.get(timeout=0).data == "x"
 
 
@@ -268,7 +268,7 @@ def test_a_new_leader_of_the_group_marks_what_was_stored(tmp_path: Path) -> None
         connected(url, step_down)
         assert eventually(lambda: connected(url, leader) not in (before, None))
         # A server looks for the leader if it has got nothing for a second.
-        server._receiver()._pulled_at -= 1.1
+        server._receiver()._pulls.arrived_at -= 1.1
         assert server.get(timeout=WAIT_S).redelivered
         client.put(2).result(WAIT_S)
         assert not server.get(timeout=WAIT_S).redelivered

@@ -15,6 +15,7 @@ from stored_queues import Queues, stored
 
 from harness import eventually
 from ucall import queue as nq
+from ucall.queue.jetstream.pulls import First
 
 WAIT_S = 60
 
@@ -77,6 +78,7 @@ def test_what_is_deleted_at_the_broker_is_made_again(
         first = server.get(timeout=WAIT_S)
         assert (first.data, first.redelivered) == (3, False)
         # It acknowledges no message that has its number now.
+        assert server._receiver()._deliveries.held() == [first._reply]  # type: ignore[attr-defined]
         held.ack()
         assert stored(queues) == 1
         first.ack()
@@ -103,7 +105,7 @@ def test_a_put_and_a_get_that_waits_notice_a_deletion_at_once(
     assert server.get(timeout=WAIT_S).data == 1
     with concurrent.futures.ThreadPoolExecutor() as threads:
         waiting = threads.submit(server.get, timeout=WAIT_S)
-        assert eventually(lambda: server._receiver()._expected == 1)
+        assert eventually(lambda: isinstance(server._receiver()._pulls.state, First))
         delete(queues, "consumer")
         assert eventually(lambda: "delivered again" in caplog.text)
         client.put(2).result(WAIT_S)

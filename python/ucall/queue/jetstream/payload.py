@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ucall._core import bytes_view
@@ -28,18 +28,13 @@ _UNKNOWN = uuid.UUID(int=0)
 def dumped(dump: Callable[[Any], Any], data: Any) -> tuple[bytes, dict[str, str]]:
     """The payload and headers for an object."""
     result = dump(data)
-    buffers: list[Any] = []
-    if isinstance(result, Stream):
-        chunks, buffers = list(result.chunks), list(result.buffers)
-    elif isinstance(result, bytes | bytearray | memoryview):
-        chunks = [result]
-    else:
-        assert isinstance(result, Iterable)
-        chunks = list(result)
-    first = b"".join(map(bytes_view, chunks))
-    if not buffers:
+    if isinstance(result, bytes | bytearray | memoryview):
+        result = [result]
+    stream = result if isinstance(result, Stream) else Stream(result)
+    first = b"".join(stream.chunks)
+    if not stream.buffers:
         return first, {}
-    views = [bytes_view(buffer) for buffer in buffers]
+    views = [bytes_view(buffer) for buffer in stream.buffers]
     lengths = ",".join(str(len(part)) for part in (first, *views))
     return b"".join([first, *views]), {_PARTS: lengths}
 

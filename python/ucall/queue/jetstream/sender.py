@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
+import time
 import uuid
-import weakref
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import nats.js.api as api
 from ucall._nats.connection import header_bytes
 from ucall.queue.core.options import CommunicatorOptions
 from ucall.queue.errors import ConnectionError, FullError
+from ucall.queue.jetstream.future import PutFuture
 from ucall.queue.jetstream.payload import PEER, REPEATED, dumped
 from ucall.queue.jetstream.session import Session, log, reason_of
 from ucall.queue.nats_transport import NO_READER
@@ -33,6 +35,8 @@ _SENT_MAX = 1024
 _SENT_BYTES_MAX = 8 << 20
 #: Seconds without an acknowledgement after which a message is sent again.
 _ANSWER_S = 5.0
+#: The usual reply for a message that is stored.
+_STORED = re.compile(rb'\{"stream":"[^"\\]+", ?"seq":[1-9][0-9]*\}')
 #: The header of a message's id.
 _ID = api.Header.MSG_ID.value
 #: A message's weight beside its bytes, as in queues over other transports.
@@ -41,35 +45,15 @@ _WEIGHT = 128
 _NOT_STORED = 10077
 
 
-class _Future(Future[None]):
-    """What `put` returns."""
-
-    def __init__(self, sender: Sender) -> None:
-        super().__init__()
-        self._sender = weakref.ref(sender)
-
-    def cancel(self) -> bool:
-        """Withdraws the message. Returns False if it was sent already."""
-        if not super().cancel():
-            return False
-        sender = self._sender()
-        if sender is not None:
-            sender.withdraw(self)
-        return True
-
-
 @dataclass(slots=True, eq=False)
 class _Put:
     """A message that is not stored yet."""
 
     payload: bytes
     headers: dict[str, str]
-    future: _Future
+    weight: int
+    future: PutFuture
     sent_at: float = 0.0
-
-    @property
-    def weight(self) -> int:
-        return len(self.payload) + _WEIGHT
 
 
 class Sender(Session):
@@ -81,6 +65,8 @@ class Sender(Session):
         self._waiting: OrderedDict[Future[None], _Put] = OrderedDict()
         self._sent: dict[int, _Put] = {}
         self._sent_bytes = self._bytes = 0
+        #: Calls of `put` that wait for room.
+        self._blocked = 0
         #: The ids of messages are unique, also after a restart with the same id.
         self._incarnation, self._numbers = uuid.uuid4().hex, itertools.count(1)
         self._peer = str(options.id)
@@ -99,16 +85,19 @@ class Sender(Session):
         connection = self._options.connection
         if len(payload) > connection.message_size:
             raise ValueError(f"the message is longer than message_size: {len(payload)} bytes")
-        put = _Put(payload, {**headers, PEER: self._peer}, _Future(self))
+        headers[PEER] = self._peer
+        put = _Put(payload, headers, len(payload) + _WEIGHT, PutFuture(self))
         with self._lock:
             while self._bytes and self._bytes + put.weight > connection.queue_size:
                 if connection.full == "error":
                     raise FullError
                 if self._is_closing:
                     break
+                self._blocked += 1
                 self._condition.wait()
+                self._blocked -= 1
             if self._is_closing:
-                put.future.set_exception(ConnectionError(self._options.id))
+                put.future.finish(ConnectionError(self._options.id))
                 return put.future
             self._give_id(put)
             self._bytes += put.weight
@@ -150,16 +139,17 @@ class Sender(Session):
 
     async def _send_all(self) -> None:
         while True:
-            now = self._time()
-            if not self._broker.is_connected or now < self._pause_until:
-                await self._next_change(timeout_s=max(0.01, self._pause_until - now))
-                continue
-            self._send_overdue_again(now)
-            put = self._next_put()
-            if put is None:
+            now = time.monotonic()
+            if self._may_send(now):
+                self._send_overdue_again(now)
+                while self._may_send(now) and (put := self._next_put()) is not None:
+                    await self._send(put, now)
                 await self._next_change()
             else:
-                await self._send(put, now)
+                await self._next_change(timeout_s=max(0.01, self._pause_until - now))
+
+    def _may_send(self, now: float) -> bool:
+        return self._broker.is_connected and now >= self._pause_until
 
     def _next_put(self) -> _Put | None:
         if len(self._sent) >= _SENT_MAX or self._sent_bytes >= _SENT_BYTES_MAX:
@@ -168,7 +158,7 @@ class Sender(Session):
             return self._waiting.popitem(last=False)[1] if self._waiting else None
 
     async def _send(self, put: _Put, now: float) -> None:
-        if not put.future.running() and not put.future.set_running_or_notify_cancel():
+        if not put.sent_at and not put.future.begin():
             self._forget(put)
             return
         length = len(put.payload) + header_bytes(put.headers)
@@ -193,6 +183,9 @@ class Sender(Session):
         if number not in self._sent:
             # The message was sent again since.
             return
+        if _STORED.fullmatch(message.data):
+            self._finish(self._answered(number), None)
+            return self._resume()
         if message.headers and message.headers.get("Status") == NO_READER:
             self._reason = "no stream takes the topic, or its leader is being elected"
             self._suspicious.set()
@@ -216,6 +209,10 @@ class Sender(Session):
             self._reason = "the broker has not stored the message that had the same id"
             self._give_id(self._sent[number])
             self._refused(number)
+        self._resume()
+
+    def _resume(self) -> None:
+        """Sends more once there is room for half of what may be in flight."""
         if len(self._sent) <= _SENT_MAX // 2 and self._sent_bytes <= _SENT_BYTES_MAX // 2:
             self._wanted.set()
 
@@ -229,9 +226,9 @@ class Sender(Session):
             self._finish(self._answered(number), error)
         else:
             if is_full:
-                self._progress_at = self._time()
+                self._progress_at = time.monotonic()
             self._send_again(number)
-            self._pause_until = self._time() + self._options.connection.reconnect[1] / 10
+            self._pause_until = time.monotonic() + self._options.connection.reconnect[1] / 10
 
     def _answered(self, number: int) -> _Put:
         put = self._sent.pop(number)
@@ -263,23 +260,22 @@ class Sender(Session):
     def _finish(self, put: _Put, error: Exception | None) -> None:
         self._forget(put)
         if error is None:
-            self._progress_at = self._time()
+            self._progress_at = time.monotonic()
             self._stored += 1
-            put.future.set_result(None)
-        else:
-            put.future.set_exception(error)
+        put.future.finish(error)
 
     def _forget(self, put: _Put) -> None:
         with self._lock:
             self._bytes -= put.weight
-            self._condition.notify_all()
+            if self._blocked:
+                self._condition.notify_all()
 
     async def _expire(self) -> None:
         """Fails all messages once none was stored for ``expire_s``."""
         expire_s, was_closing = self._options.connection.expire_s, False
-        self._progress_at = self._time()
+        self._progress_at = time.monotonic()
         while True:
-            now = self._time()
+            now = time.monotonic()
             if self._is_closing and not was_closing:
                 was_closing, self._progress_at = True, now
             if self._progress_at is not None and not self._bytes:
@@ -296,7 +292,7 @@ class Sender(Session):
             self._waiting.clear()
         count = 0
         for put in puts:
-            if put.future.running() or put.future.set_running_or_notify_cancel():
+            if put.sent_at or put.future.begin():
                 count += 1
                 error = ConnectionError(None, reason)
                 error.may_have_arrived = put.sent_at > 0
@@ -311,7 +307,3 @@ class Sender(Session):
         with self._lock:
             self._is_closing = True
         self._fail_all("closed")
-
-    def _time(self) -> float:
-        assert self._loop is not None
-        return self._loop.time()

@@ -68,8 +68,6 @@ class Session:
         self._reason = "no connection to NATS"
         self._broker: Any = None
         self._js: Any = None
-        #: Connections to the broker so far.
-        self._connections = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.events = Events()
         #: When the stream was made, by which another one of its name is detected, and the messages
@@ -164,7 +162,6 @@ class Session:
         self._wanted.set()
 
     def _handle_connected(self) -> None:
-        self._connections += 1
         if self._is_ready:
             self._report("resumed")
         # The broker may have lost its disk.

@@ -19,6 +19,8 @@ __all__ = ["BytesSerializer", "PickleSerializer", "Stream"]
 
 #: Chunks of this length are sent from where they are; shorter neighbours are joined.
 _APART_BYTES = 64 * 1024
+#: What nests nothing, and has a length.
+_ATOMS = {bytes, str}
 #: The pickler writes at least as many bytes for a level: one makes an object, one memoizes it.
 _LEVEL_BYTES = 2
 
@@ -208,6 +210,9 @@ class PickleSerializer:
         return None if self._trust else accepted_names(self._allow)
 
     def _pieces(self, data: Any) -> tuple[list[Any], list[Any]]:
+        if type(data) in _ATOMS and self._dump is None and len(data) < _APART_BYTES:
+            # The same bytes, in a third of the time.
+            return [pickle.dumps(data, 5)], []
         buffers: list[Any] = []
         writer = _Writer()
         if self._dump is None:
