@@ -170,7 +170,7 @@ test-python: setup test-programs .bench/tls_client ## Run the Python tests again
 test: docs
 docs: setup .bench/docs/stamp ## Build the documentation in .site/, and check its links and anchors
 	@$(PY) tools/c-reference.py
-	@$(PY) bench/report.py --pages
+	@$(PY) -m bench report --pages
 	@UCALL_PACKAGES="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" \
 		.bench/docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --jobs auto \
 		-c docs/site -d .site/doctrees . .site/html

@@ -87,7 +87,7 @@ MINUTES ?= 10
 .PHONY: soak
 soak: setup #: Ten minutes of good and hostile traffic; plots memory and descriptors in docs/soak.svg
 	@mkdir -p .bench
-	PYTHONPATH=tests:bench $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
+	PYTHONPATH=tests:. $(PY) -m soak --minutes $(MINUTES) --json .bench/soak.json --svg docs/soak.svg
 
 .PHONY: test-slow
 test-slow: setup test-programs #: Run all variants of the slow Python tests, of which `make test` runs one each

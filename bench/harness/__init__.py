@@ -1,1 +1,1 @@
-"""The parts of `bench/quick.py`. Standard library only, Linux only."""
+"""What all sections share: servers' processes, requests, counters, figures. Linux only."""

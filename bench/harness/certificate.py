@@ -2,7 +2,7 @@
 
 import trustme
 
-from harness.rows import OUTPUT
+from bench import OUTPUT
 
 #: The certificate and its key, and the authority.
 CHAIN, AUTHORITY = OUTPUT / "tls.pem", OUTPUT / "tls-authority.pem"

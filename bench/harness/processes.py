@@ -4,13 +4,17 @@ import contextlib
 import functools
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench import OUTPUT
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10
@@ -82,6 +86,31 @@ def serving_on(
         yield Server(process.pid, port)
     finally:
         stop_group(process)
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], **how) -> Iterator[subprocess.Popen]:
+    """Runs a program during the block, on any core, and kills it at the end."""
+    process = subprocess.Popen(command, **how)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def nats_server(*options: str) -> Iterator[tuple[str, int]]:
+    """Runs nats-server, and yields its address and its pid."""
+    program = shutil.which("nats-server", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        sys.exit("nats-server is not installed")
+    port = free_port()
+    command = [program, "-a", "127.0.0.1", "-p", str(port), *options]
+    log = OUTPUT / "nats-server.log"
+    with log.open("wb") as output, running(command, stdout=output, stderr=output) as process:
+        wait_until_listening(process, port, log)
+        yield f"nats://127.0.0.1:{port}", process.pid
 
 
 def wait_until_listening(process: subprocess.Popen, port: int, log: Path) -> None:

@@ -1,6 +1,6 @@
 """The request of the benchmark, and the check of its reply.
 
-`bench/wrk/load.lua` makes the same bytes; `harness.load` compares the lengths after each load.
+`bench/wrk/load.lua` makes the same bytes.
 """
 
 import http.client
@@ -24,7 +24,10 @@ def body(batch: int) -> bytes:
 
 
 def http_request(batch: int) -> bytes:
-    content = body(batch)
+    return http_post(body(batch))
+
+
+def http_post(content: bytes) -> bytes:
     head = (
         "POST / HTTP/1.1\r\n"
         "Host: 127.0.0.1\r\n"
@@ -32,6 +35,12 @@ def http_request(batch: int) -> bytes:
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     return head.encode() + content
+
+
+def connect(port: int, seconds: float = 30) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=seconds)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
 def expected_reply(batch: int) -> object:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.rows import OUTPUT, ROOT
+from bench import OUTPUT, ROOT
 
 RECORDED = ROOT / "bench/shapes"
 CLIENTS = ("wrk", "curl", "requests", "httpx", "aiohttp", "go", "node", "chromium")

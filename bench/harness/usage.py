@@ -41,5 +41,9 @@ def memory(pid: int) -> Memory:
     return Memory(kilobytes_in_mb(fields["VmRSS"]), kilobytes_in_mb(fields["VmHWM"]))
 
 
+def resident_kib(pid: int) -> float:
+    return memory(pid).now_mb * 1e6 / 1024
+
+
 def kilobytes_in_mb(field: str) -> float:
     return int(field.split()[0]) * 1024 / 1e6

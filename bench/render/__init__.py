@@ -1,1 +1,1 @@
-"""The parts of `bench/report.py`: tables, charts and verdicts from results. Measures nothing."""
+"""Tables, charts and verdicts from results. Measures nothing."""

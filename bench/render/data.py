@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.report import Spread
-from render.interval import interval
-from suite import calibration
-from suite.servers import floors_of
+from bench.harness.figures import Spread, interval
+from bench.suite import calibration
+from bench.suite.servers import floors_of
 
 Sample = dict
 Compare = Callable[[float, float], float]

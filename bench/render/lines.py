@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from render.charts import STYLE
+from bench.render.charts import STYLE
 
 LEFT, WIDTH, LEGEND, TOP, HEIGHT, STEP = 76, 540, 200, 40, 220, 290
 #: The first is for the baseline.

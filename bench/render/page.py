@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.report import Spread
-from render import charts, tables
-from render.data import Results
-from render.verdicts import all_verdicts
-from suite.servers import Server
+from bench.harness.figures import Spread
+from bench.render import charts, tables
+from bench.render.data import Results
+from bench.render.verdicts import all_verdicts
+from bench.suite import machine
+from bench.suite.servers import Server
 
 #: Templates beside this file, of the pages in docs/. Git has the first alone, and its chart.
 PAGES = ("benchmarks.md", "benchmarks-all.md")
-BEGIN = "<!-- benchmark: written by make bench-report -->"
-END = "<!-- end of benchmark -->"
 ORIGINAL = (
     "The original proposal for ucall quotes FastAPI over REST at 3,184 calls a second, FastAPI "
     "over WebSocket at 11,356, gRPC at 9,849 and UCall in C at 231,000, on a machine of 64 cores. "
@@ -30,18 +29,7 @@ COSTS = {
 
 
 def machine_line(results: Results) -> str:
-    return machine_text(results.raw["machine"])
-
-
-def machine_text(machine: dict) -> str:
-    virtual = "virtual machine" if machine["is_virtual"] else "machine"
-    versions = machine["versions"]
-    return (
-        f"{machine['date']}, commit {machine['commit']}: {machine['cpus']}-core {virtual} "
-        f"({machine['cpu']}, {machine['memory_gb']} GB, Linux {machine['kernel']}, "
-        f"{machine['architecture']}), CPython {versions['CPython']}, Rust {versions['Rust']}; "
-        f"server on core {machine['server_core']}, load on core {machine['load_core']}"
-    )
+    return machine.text(results.raw["machine"])
 
 
 def modes_line(results: Results) -> str:
@@ -61,7 +49,6 @@ def modes_line(results: Results) -> str:
 def readme_section(results: Results, servers: Sequence[Server]) -> str:
     return "\n".join(
         [
-            BEGIN,
             f"![{CPU_CHART.title}](docs/{CPU_CHART.file})",
             "",
             tables.headline(results, servers),
@@ -77,18 +64,8 @@ def readme_section(results: Results, servers: Sequence[Server]) -> str:
             "again.",
             "",
             ORIGINAL,
-            END,
         ]
     )
-
-
-def with_section(text: str, section: str, begin: str = BEGIN, end: str = END) -> str:
-    """A page, by default the README, with a new section between its markers."""
-    before, found, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found or not found_end:
-        raise ValueError(f"the page lacks the markers {begin} and {end}")
-    return before + section + after
 
 
 @dataclass(frozen=True)

@@ -2,30 +2,20 @@
 
 from collections.abc import Sequence
 
-from harness.report import Spread
-from render.data import Results, difference
-from render.verdicts import NOT_MEASURED, Verdict
-from suite import beside
-from suite.plan import BATCHES, PAYLOAD_BYTES, QUOTED, RATES
-from suite.servers import Server, python_beside
-from suite.tails import SHARES
+from bench.harness.figures import Spread, table
+from bench.render.data import Results, difference
+from bench.render.verdicts import NOT_MEASURED, Verdict
+from bench.suite import beside
+from bench.suite.plan import BATCHES, PAYLOAD_BYTES, QUOTED, RATES
+from bench.suite.servers import Server, python_beside
+from bench.suite.tails import SHARES
 
 NONE = "-"
 RATE, TIME, CPU, RATIO = "{:,.0f}", "{:,.0f}", "{:.2f}", "{:.2f}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with names aligned left and figures aligned right."""
-    line = "|---|" + "---:|" * (len(header) - 1)
-    return "\n".join([row_of(header), line, *map(row_of, rows)])
-
-
 def cost_name(results: Results) -> str:
     return "cycles" if results.cost == "cycles_per_call" else "CPU"
-
-
-def row_of(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def one(found: Spread | None, form: str) -> str:

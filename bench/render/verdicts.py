@@ -6,9 +6,9 @@ A target is met, or missed, if the whole confidence interval is on that side of 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.report import Spread
-from render.data import Results, difference, nearest
-from suite.servers import ENGINES, Server
+from bench.harness.figures import Spread, outcome
+from bench.render.data import Results, difference, nearest
+from bench.suite.servers import ENGINES, Server
 
 IDLE_KIB_MAX = 4.0
 NOT_MEASURED = "not measured"
@@ -32,13 +32,6 @@ def evaluated(claim: str, found: Spread | None, form: str, *, most: float = 0, l
     return Verdict(claim, asked, found.text(form), outcome(found, most=most, least=least))
 
 
-def outcome(found: Spread, *, most: float, least: float) -> str:
-    """Of the whole interval."""
-    is_met = found.upper <= most if most else found.lower >= least
-    is_missed = found.lower > most if most else found.upper < least
-    return "met" if is_met else "**missed**" if is_missed else "undecided"
-
-
 def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:
     return [
         *same_verdicts(results),
@@ -58,10 +51,9 @@ def same_verdicts(results: Results) -> Iterator[Verdict]:
     if not found:
         yield Verdict(claim, asked, "-", NOT_MEASURED)
         return
-    is_met = 1 - within <= found.lower and found.upper <= 1 + within
-    is_missed = found.lower > 1 + within or found.upper < 1 - within
-    outcome = "met" if is_met else "**missed**" if is_missed else "undecided"
-    yield Verdict(claim, asked, found.text("{:.3f}"), outcome)
+    sides = {outcome(found, most=1 + within), outcome(found, least=1 - within)}
+    worst = next(it for it in ("**missed**", "undecided", "met") if it in sides)
+    yield Verdict(claim, asked, found.text("{:.3f}"), worst)
 
 
 def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:

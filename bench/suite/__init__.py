@@ -1,1 +1,1 @@
-"""The parts of `bench/run.py`: servers, loads, and the results."""
+"""Servers, loads, and the rounds in which they run."""

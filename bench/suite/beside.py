@@ -3,8 +3,8 @@ that computes, garbage collections, idle connections."""
 
 from dataclasses import replace
 
-from suite import drivers, rounds, servers, tails
-from suite.rounds import Group, Run
+from bench.suite import drivers, rounds, servers, tails
+from bench.suite.rounds import Group, Run
 
 LOAD, IDLE = "beside", "beside-idle"
 SHARE, IDLE_CONNECTIONS = 50, 1_000

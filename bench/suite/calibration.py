@@ -7,10 +7,9 @@ and change in the middle of a round. Two samples are compared only if they were 
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from harness import load as wrk_load
-from harness import processes, request, usage
-from harness.rows import OUTPUT
-from suite import drivers
+from bench import OUTPUT
+from bench.harness import processes, request, usage
+from bench.suite import drivers
 
 SECONDS = 0.1
 #: The floor costs at most this many times more in the one sample than in the other.
@@ -32,15 +31,19 @@ class Calibration:
         before = usage.cpu_nanoseconds(self._floor.pid)
         output = drivers.run_command(command, SECONDS)
         spent = usage.cpu_nanoseconds(self._floor.pid) - before
-        return spent / 1e3 / wrk_load.parsed(output)["requests"]
+        return spent / 1e3 / drivers.parsed(output)["requests"]
+
+
+def floor_of_http(log: str) -> contextlib.AbstractContextManager[processes.Server]:
+    """The floor on epoll, which answers requests of one length."""
+    length = len(request.http_request(0))
+    command = [str(OUTPUT / "floor-epoll"), "--port", "0", "--pipeline", str(length)]
+    return processes.serving(command, OUTPUT / f"{log}.log", processes.cores()[0])
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Calibration]:
-    length = len(request.http_request(0))
-    command = [str(OUTPUT / "floor-epoll"), "--port", "0", "--pipeline", str(length)]
-    core, _ = processes.cores()
-    with processes.serving(command, OUTPUT / "calibration.log", core) as floor:
+    with floor_of_http("calibration") as floor:
         yield Calibration(floor)
 
 

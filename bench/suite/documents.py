@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness import processes
-from harness.rows import OUTPUT, ROOT
-from suite.rounds import Progress, Records
+from bench import OUTPUT, ROOT
+from bench.harness import processes
+from bench.suite.rounds import Progress, Records
 
 ESTIMATE_SECONDS = 35.0
 SECONDS_MAX = 120

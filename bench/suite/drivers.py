@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy
 
-from harness import certificate, counters, processes, request, shapes, usage
-from harness import load as wrk_load
-from harness.rows import OUTPUT, Row
-from suite.servers import OTHER_FORMATS, PEERS, PYTHON, Load, Server
+from bench import OUTPUT, ROOT
+from bench.harness import certificate, counters, processes, request, shapes, usage
+from bench.suite.servers import OTHER_FORMATS, PEERS, PYTHON, Load, Server
 
 PROGRAM = OUTPUT / "target/release/load"
 GRPC_BODY = b"\x00\x00\x00\x00\x04\x08\x37\x10\x15"
@@ -30,7 +29,6 @@ class LoadError(Exception):
 
 FAILURES = (
     LoadError,
-    wrk_load.LoadError,
     processes.StartError,
     request.WrongReplyError,
     subprocess.TimeoutExpired,
@@ -74,9 +72,19 @@ def run_command(command: Sequence[str], seconds: float) -> str:
     return output.decode(errors="replace")
 
 
+def parsed(output: str) -> dict:
+    """The last line of wrk's script or of `bench/load`."""
+    last = output.strip().rpartition("\n")[2]
+    if not last.startswith("{"):
+        raise LoadError(output.strip()[-300:] or "it wrote nothing")
+    return json.loads(last)
+
+
 def by_wrk(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
-    row = Row(load.name, load.label, load.connections, load.batch, load.depth)
-    found = wrk_load.wrk(row, port, seconds, None)
+    script = ROOT / "bench/wrk/load.lua"
+    command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "-s", str(script)]
+    command += [f"http://127.0.0.1:{port}/", "--", f"batch={load.batch}", f"depth={load.depth}"]
+    found = parsed(run_command(command, seconds))
     if load.depth > 1:
         # With pipelining wrk 4.1 reports wrong percentiles: it scales them by replies.
         found = {**found, "p50": None, "p99": None, "p999": None}
@@ -162,10 +170,7 @@ def by_own(server: Server, port: int, load: Load, seconds: int, pids: Sequence[i
 
 def own_figures(output: str, load: Load) -> dict:
     """Raises if the first reply is wrong; the program compares all others with it."""
-    try:
-        found = wrk_load.parsed(output)
-    except wrk_load.LoadError as error:
-        raise LoadError(output.strip()[-300:] or "it wrote nothing") from error
+    found = parsed(output)
     if not load.body:
         request.checked_reply(200, found["reply"].encode(), load.batch)
     elif load.expected not in found["reply"]:

@@ -1,28 +1,206 @@
-"""User instructions and system calls of a call, for the floors and ucall."""
+"""User instructions and system calls of a call, which hardly vary between runs.
 
-from collections.abc import Sequence
-from dataclasses import asdict
+A server runs twice under the tool, with few requests and with many. The difference is the cost of
+the requests, without start and stop. There is one connection, with one request at a time. Address
+space randomisation and hash randomisation are off, so that starts are alike.
 
-from harness import deterministic
-from harness.rows import ROWS, Contender, contenders, sum_server
-from suite import servers
-from suite.rounds import Progress
+Callgrind counts exactly, and only on epoll: valgrind 3.19 delivers no signal to a process that
+waits in a ring, so the server could not be ended. perf counts on both engines if the machine grants
+it the counters, and varies a little between runs.
+"""
 
+import itertools
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench import OUTPUT
+from bench.harness import processes, request
+from bench.suite import servers
+from bench.suite.plan import SINGLE
+from bench.suite.rounds import Progress
+from bench.suite.servers import Load, Server
+
+FEW, MANY = 1000, 11000
+STEPS = MANY - FEW
+REPORT_SECONDS_MAX = 10
 ESTIMATE_SECONDS = 8.0
 
-
-def chosen() -> list[Contender]:
-    """The servers by the names that other sections use."""
-    found = {}
-    for language, command in commands().items():
-        for contender in contenders(tuple(servers.ENGINES), command):
-            name = contender.name.replace("ours-", f"ours-{language}-")
-            found[name] = Contender(name, contender.label, contender.baselines, contender.command)
-    return list(found.values())
+REPLY_HEAD = re.compile(rb"(?is)HTTP/1.1 200 .*?\r\ncontent-length: (\d+)(?=\r\n).*?\r\n\r\n")
 
 
-def commands() -> dict[str, Sequence[str]]:
-    return {"python": sum_server(), "c": [str(servers.OUTPUT / "c-sum")]}
+class ToolError(Exception):
+    """The tool is missing, or the server does not run under it."""
+
+
+FAILURES = (ToolError, processes.StartError, request.WrongReplyError, OSError)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The cost of each call, and the reasons for missing figures. Instructions are by tool."""
+
+    instructions: dict[str, float]
+    system_calls: dict[str, float]
+    notes: list[str]
+
+
+Totals = dict[str, int]
+Parser = Callable[[str], Totals]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that runs another and writes totals to a file when it has ended."""
+
+    name: str
+    prefix: tuple[str, ...]
+    file_option: str
+    parse: Parser
+
+    def wrap(self, command: Sequence[str], report: Path) -> list[str]:
+        return [*self.prefix, self.file_option.format(report), *command]
+
+
+def callgrind_totals(report: str) -> Totals:
+    return {"instructions": number_after(r"^totals: (\d+)", report)}
+
+
+def perf_totals(report: str) -> Totals:
+    return {"instructions": number_after(r"^(\d+),,instructions:u", report)}
+
+
+def number_after(pattern: str, report: str) -> int:
+    """perf writes `<not supported>` where a virtual machine has no counters."""
+    found = re.search(pattern, report, re.MULTILINE)
+    if not found:
+        raise ToolError(f"no total in its report: {report.strip()[:200]}")
+    return int(found[1])
+
+
+def strace_totals(report: str) -> Totals:
+    """The columns are: % time, seconds, usecs/call, calls, errors (may be empty), name."""
+    rows = (line.split() for line in report.splitlines()[2:])
+    rows = (row for row in rows if len(row) >= 5 and row[3].isdigit())
+    return {row[-1]: int(row[3]) for row in rows if row[-1] != "total"}
+
+
+CALLGRIND = Tool(
+    "callgrind",
+    ("valgrind", "--tool=callgrind", "--quiet"),
+    "--callgrind-out-file={}",
+    callgrind_totals,
+)
+PERF = Tool("perf", ("perf", "stat", "-x,", "-e", "instructions:u"), "--output={}", perf_totals)
+STRACE = Tool("strace", ("strace", "-f", "-c"), "--output={}", strace_totals)
+
+
+def figures(server: Server, load: Load, sent: Sequence[bytes] = ()) -> Figures:
+    """What a call costs. With `sent`, these requests of one call each are sent in turn."""
+    notes: list[str] = []
+    costs = {tool: try_tool(tool, server, load, sent, notes) for tool in tools_for(server)}
+    system_calls = costs.pop(STRACE)
+    instructions = {tool.name: cost["instructions"] for tool, cost in costs.items() if cost}
+    return Figures(instructions, system_calls, notes)
+
+
+def tools_for(server: Server) -> tuple[Tool, ...]:
+    return (PERF, STRACE) if server.name.endswith("uring") else (CALLGRIND, PERF, STRACE)
+
+
+def try_tool(
+    tool: Tool, server: Server, load: Load, sent: Sequence[bytes], notes: list[str]
+) -> dict[str, float]:
+    try:
+        return a_call(tool, server, load, sent)
+    except FAILURES as error:
+        notes.append(f"{server.label} under {tool.name}: {error}")
+        return {}
+
+
+def a_call(tool: Tool, server: Server, load: Load, sent: Sequence[bytes]) -> dict[str, float]:
+    """The difference of two runs, divided by the calls between them."""
+    if not shutil.which(tool.prefix[0]):
+        raise ToolError(f"{tool.prefix[0]} is not installed")
+    few, many = (totals(tool, server, load, sent, requests) for requests in (FEW, MANY))
+    calls = STEPS * load.calls_a_request
+    costs = {name: (count - few.get(name, 0)) / calls for name, count in many.items()}
+    return {name: cost for name, cost in costs.items() if abs(cost) >= 0.001}
+
+
+def totals(tool: Tool, server: Server, load: Load, sent: Sequence[bytes], requests: int) -> Totals:
+    report = OUTPUT / f"{tool.name}.{server.name}"
+    report.unlink(missing_ok=True)
+    command = [*same_each_time(), *tool.wrap(server.command_for(load), report)]
+    core, _ = processes.cores()
+    log = OUTPUT / f"{server.name}.{tool.name}.log"
+    with processes.serving(command, log, core) as running:
+        request.probe_until_ready(running.port, load.batch, 30)
+        if sent:
+            exchange_in_turn(running.port, sent, requests)
+        else:
+            exchange(running.port, load, requests)
+    return tool.parse(complete_report(report))
+
+
+def same_each_time() -> list[str]:
+    """A command prefix that turns randomisation off, so that runs of a program are alike."""
+    fixed_addresses = ["setarch", "-R"] if shutil.which("setarch") else []
+    return ["env", "PYTHONHASHSEED=0", *fixed_addresses]
+
+
+def complete_report(report: Path) -> str:
+    deadline = time.monotonic() + REPORT_SECONDS_MAX
+    while not report.exists() or report.stat().st_size == 0:
+        if time.monotonic() > deadline:
+            raise ToolError("it wrote no report")
+        time.sleep(0.05)
+    return report.read_text(errors="replace")
+
+
+def exchange(port: int, load: Load, requests: int) -> None:
+    """Sends the requests, `depth` at a time, and waits for their replies before the next ones."""
+    asked = request.http_request(load.batch) * load.depth
+    with request.connect(port) as connection:
+        reply_bytes = request.probe(port, load.batch).whole_bytes * load.depth
+        for _ in range(requests // load.depth):
+            connection.sendall(asked)
+            receive_exactly(connection, reply_bytes)
+
+
+def exchange_in_turn(port: int, sent: Sequence[bytes], requests: int) -> None:
+    """Sends the requests in turn, as often as needed, one at a time."""
+    with request.connect(port) as connection:
+        for asked in itertools.islice(itertools.cycle(sent), requests):
+            connection.sendall(asked)
+            receive_reply(connection)
+
+
+def receive_reply(connection: socket.socket) -> None:
+    reply = b""
+    while not (head := REPLY_HEAD.match(reply)):
+        reply += receive_some(connection)
+    receive_exactly(connection, head.end() + int(head[1]) - len(reply))
+
+
+def receive_some(connection: socket.socket) -> bytes:
+    received = connection.recv(65536)
+    if not received:
+        raise ToolError("the server closed the connection")
+    return received
+
+
+def receive_exactly(connection: socket.socket, count: int) -> None:
+    while count > 0:
+        count -= len(receive_some(connection))
+
+
+def chosen() -> list[Server]:
+    return [*servers.floors("http"), *servers.ours("http")]
 
 
 def estimate() -> float:
@@ -31,9 +209,8 @@ def estimate() -> float:
 
 def measure_all(progress: Progress) -> list[dict]:
     found = []
-    for contender in chosen():
-        progress.print_line(f"instructions and system calls: {contender.name}")
-        figures = deterministic.figures(contender, ROWS["single"])
-        found.append({"server": contender.name, **asdict(figures)})
+    for server in chosen():
+        progress.print_line(f"instructions and system calls: {server.name}")
+        found.append({"server": server.name, **asdict(figures(server, SINGLE))})
         progress.advance(ESTIMATE_SECONDS)
     return found

@@ -3,10 +3,10 @@
 import subprocess
 from collections.abc import Iterator
 
-from harness import processes, usage
-from suite import drivers, servers
-from suite.rounds import Progress, Records
-from suite.servers import Load, Server
+from bench.harness import processes, usage
+from bench.suite import drivers, servers
+from bench.suite.rounds import Progress, Records
+from bench.suite.servers import Load, Server
 
 CONNECTIONS = 10_000
 BUSY = Load("busy", "32 clients beside the idle ones", 32, tool="own")
@@ -33,15 +33,11 @@ def measured(records: Records, progress: Progress) -> Iterator[dict]:
         progress.advance(ESTIMATE_SECONDS)
 
 
-def resident_kib(pid: int) -> float:
-    return usage.memory(pid).now_mb * 1e6 / 1024
-
-
 def measure(server: Server, running: processes.Server) -> dict:
     """Measures one server. The base is its memory after a load, because the memory that it keeps
     from a load is no cost of idle connections."""
     drivers.by_own(server, running.port, BUSY, 1, ())
-    base = resident_kib(running.pid)
+    base = usage.resident_kib(running.pid)
     _, core = processes.cores()
     command = [*drivers.own_command(server, BUSY), "--seconds", "1", "--idle", str(CONNECTIONS)]
     load = subprocess.Popen(
@@ -55,7 +51,7 @@ def measure(server: Server, running: processes.Server) -> dict:
         output = load.stdout.readline()
         if output.split() != ["idle", str(CONNECTIONS)]:
             raise drivers.LoadError(f"no idle connections: {output.strip()}")
-        idle = resident_kib(running.pid)
+        idle = usage.resident_kib(running.pid)
         before = usage.cpu_nanoseconds(running.pid)
         output, _ = load.communicate("go\n", timeout=OPENING_SECONDS_MAX)
         found = drivers.own_figures(output, BUSY)

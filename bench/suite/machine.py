@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from harness import processes
-from harness.rows import OUTPUT, ROOT
-from suite.servers import PEERS, PYTHON, PYTHON_UCALL
+from bench import OUTPUT, ROOT
+from bench.harness import processes
+from bench.suite.servers import PEERS, PYTHON, PYTHON_UCALL
 
 PYTHON_PACKAGES = (
     "fastapi",
@@ -105,3 +105,15 @@ def cargo_versions(lock: Path) -> dict[str, str]:
     text = lock.read_text() if lock.exists() else ""
     found = dict(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"', text))
     return {name: found[name] for name in RUST_PACKAGES if name in found}
+
+
+def text(machine: dict) -> str:
+    """One line about it."""
+    virtual = "virtual machine" if machine["is_virtual"] else "machine"
+    versions = machine["versions"]
+    return (
+        f"{machine['date']}, commit {machine['commit']}: {machine['cpus']}-core {virtual} "
+        f"({machine['cpu']}, {machine['memory_gb']} GB, Linux {machine['kernel']}, "
+        f"{machine['architecture']}), CPython {versions['CPython']}, Rust {versions['Rust']}; "
+        f"server on core {machine['server_core']}, load on core {machine['load_core']}"
+    )

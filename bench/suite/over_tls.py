@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from harness import certificate
-from suite import rounds, servers, tails
-from suite.plan import MANY
-from suite.rounds import Group, Run
+from bench.harness import certificate
+from bench.suite import rounds, servers, tails
+from bench.suite.plan import MANY
+from bench.suite.rounds import Group, Run
 
 #: Chromium names an origin, which over TLS is another one, and so rejected.
 LOAD = replace(MANY, name="c32-tls", clients=tuple(it for it in MANY.clients if it != "chromium"))

@@ -8,17 +8,18 @@ because its differences are small; servers that are many times slower need fewer
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from harness.shapes import CLIENTS
-from suite import servers
-from suite.drivers import echo_request, payload_request
-from suite.rounds import Group
-from suite.servers import Load, Server
+from bench.harness.shapes import CLIENTS
+from bench.suite import servers
+from bench.suite.drivers import echo_request, payload_request
+from bench.suite.rounds import Group
+from bench.suite.servers import Load, Server
 
 ONE = Load("c1", "1 client", 1, CLIENTS)
 MANY = Load("c32", "32 clients", 32, CLIENTS)
 MANY_CONNECTIONS = Load("c256", "256 clients", 256, CLIENTS)
 #: The best case of a parser: all requests are equal, byte for byte.
 CONSTANT = Load("constant", "32 clients, one request", 32)
+SINGLE = Load("single", "1 client, one request", 1)
 #: The peers of the README's table.
 QUOTED = ("fastapi-def", "grpc-asyncio", "grpc-cpp", "h2o", "actix")
 PEERS_A_GROUP = 5

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from suite import drivers
-from suite.calibration import SECONDS as CALIBRATION_SECONDS
-from suite.calibration import Calibration, is_one_mode
-from suite.servers import Load, Server, floors_of
+from bench.suite import drivers
+from bench.suite.calibration import SECONDS as CALIBRATION_SECONDS
+from bench.suite.calibration import Calibration, is_one_mode
+from bench.suite.servers import Load, Server, floors_of
 
 #: The time to start and check a server and to calibrate, for the estimate of the time left.
 RUN_SECONDS = 0.35 + CALIBRATION_SECONDS

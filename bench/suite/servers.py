@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from harness import certificate, processes, request
-from harness.rows import OUTPUT, ROOT, sum_server
+from bench import OUTPUT, ROOT
+from bench.harness import certificate, processes, request
 
 PEERS = ROOT / "bench/peers"
 PYTHON = OUTPUT / "peers/bin/python"
@@ -94,6 +94,11 @@ class Server:
             yield server
 
 
+def served(kind: str, *options: str) -> tuple[str, ...]:
+    """The command of a server of ours in Python."""
+    return (sys.executable, str(ROOT / "bench/serve.py"), kind, *options)
+
+
 def floors(protocol: str) -> list[Server]:
     suffix = "" if protocol == "http" else f"-{protocol}"
     return [
@@ -114,7 +119,7 @@ def protocol_name(protocol: str) -> str:
 
 
 def ours(protocol: str) -> list[Server]:
-    commands = {"python": tuple(sum_server()), "c": (str(OUTPUT / "c-sum"),)}
+    commands = {"python": served("sum"), "c": (str(OUTPUT / "c-sum"),)}
     suffix = "" if protocol == "http" else f"-{protocol}"
     return [
         Server(
@@ -265,7 +270,6 @@ def websocket_peers(task: str) -> list[Server]:
 
 def echo_servers() -> list[Server]:
     """Servers of `echo_text` over WebSocket: ucall's."""
-    python = (sys.executable, str(ROOT / "bench/servers/echo.py"))
     return [
         Server(
             f"echo-{language}-{engine}",
@@ -275,13 +279,13 @@ def echo_servers() -> list[Server]:
             "websocket",
             start="picks",
         )
-        for language, command in (("python", python), ("c", (str(OUTPUT / "c-echo"),)))
+        for language, command in (("python", served("echo")), ("c", (str(OUTPUT / "c-echo"),)))
         for engine, label in ENGINES.items()
     ]
 
 
 def payload_server(engine: str, label: str) -> Server:
-    command = (sys.executable, str(ROOT / "bench/servers/payload.py"), "--engine", engine)
+    command = served("payload", "--engine", engine)
     return Server(f"payload-{engine}", f"ucall Python, {label}", "ours", command, start="picks")
 
 

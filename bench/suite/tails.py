@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from suite import drivers, rounds, servers
-from suite.plan import MANY
-from suite.rounds import Group, Run
-from suite.servers import Load, Server
+from bench.suite import drivers, rounds, servers
+from bench.suite.plan import MANY
+from bench.suite.rounds import Group, Run
+from bench.suite.servers import Load, Server
 
 SHARES = (10, 50, 80)
 #: The capacity is found anew in each round, because the machine changes its mode.

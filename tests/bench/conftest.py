@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT))
 
 
 @pytest.fixture
 def results():
-    from render.data import load_results
+    from bench.render.data import load_results
 
     return load_results(Path(__file__).parent / "sample.json")

@@ -6,13 +6,12 @@ import sys
 import threading
 
 import pytest
-import run
 
-import gate
-from harness import counters, deterministic, request, usage
-from suite import drivers, over_tls, plan, rounds
-from suite.rounds import order
-from suite.servers import Load, everyone
+from bench.harness import counters, request, usage
+from bench.sections import gate, whole
+from bench.suite import drivers, exact, over_tls, plan, rounds
+from bench.suite.rounds import order
+from bench.suite.servers import Load, everyone
 
 H2LOAD = """
 finished in 1.00s, 7838.00 req/s, 620.11KB/s
@@ -76,8 +75,8 @@ def small_payloads(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("small_payloads")
 def test_a_whole_run_fits_its_time():
     """Half an hour, with a quarter of it for pairs that are taken again."""
-    whole = sum(step.seconds for name in run.OURS for step in run.steps(name, brief=False))
-    assert 10 < whole / 60 < 24
+    steps = [step for name in whole.OURS for step in whole.steps(name, brief=False)]
+    assert 10 < sum(step.seconds for step in steps) / 60 < 24
     brief = sum(group.estimate for group in groups_of(plan.SECTIONS, brief=True))
     assert brief / 60 < 6
 
@@ -87,7 +86,7 @@ def test_every_server_is_measured():
     groups = [*groups_of(plan.SECTIONS), over_tls.closed_loop(1)]
     measured = {server.name for group in groups for server in group.servers}
     assert measured - {"twin-ours-c-posix"} == {server.name for server in everyone()}
-    assert {*run.OURS, *run.PEERS} == {*plan.SECTIONS, *run.SPECIAL}
+    assert {*whole.OURS, *whole.PEERS} == {*plan.SECTIONS, *whole.SPECIAL}
 
 
 class Modes:
@@ -188,6 +187,6 @@ def test_requests_are_sent_in_turn_and_their_replies_read(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=serve, args=[listener])
         server.start()
-        deterministic.exchange_in_turn(listener.getsockname()[1], asked, 3)
+        exact.exchange_in_turn(listener.getsockname()[1], asked, 3)
         server.join()
     assert got == [b"first", b"other", b"first"]

@@ -7,7 +7,7 @@ import pytest
 from soak.chart import chart
 from soak.samples import Sample
 
-from render.lines import COLOURS, HEIGHT, LEFT, STEP, TOP, WIDTH, Axis, Panel, lines
+from bench.render.lines import COLOURS, HEIGHT, LEFT, STEP, TOP, WIDTH, Axis, Panel, lines
 
 PERCENT = Axis(0, 100, {50: "half <"})
 DECADES = Axis(0.1, 1000, {1: "1"}, is_logarithmic=True)

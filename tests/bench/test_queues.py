@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from queues import report
+
+from bench.render import queues as report
 
 CONTENDERS = [
     *("C pair", "ucall", "ucall, epoll", "ucall, SHM", "ucall, SHM, trusted"),

@@ -1,13 +1,19 @@
 """The pages of a recorded run: complete, well-formed, and the same each time."""
 
+import importlib
+import json
 import re
 import xml.etree.ElementTree
+from pathlib import Path
 
 import pytest
-import store
 
-from render import charts, page
-from suite.servers import everyone
+from bench import ROOT
+from bench.__main__ import SECTIONS as SECTION_NAMES
+from bench.harness import figures
+from bench.render import charts, page
+from bench.sections import store
+from bench.suite.servers import everyone
 
 
 def test_the_page_has_every_table_and_no_placeholder_left(results):
@@ -23,18 +29,36 @@ def test_every_table_has_as_many_cells_in_each_row(results):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
 
 
-def test_only_the_marked_section_of_the_readme_is_replaced(results):
+def test_only_the_marked_section_of_a_page_is_replaced(results):
     section = page.readme_section(results, everyone())
-    readme = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
-    once = page.with_section(readme, section)
-    assert once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once
-    assert page.with_section(once, section) == once
-    assert "3,184" in once and "**ucall Python, posix**" in once
+    begin, end = "<!-- figures: written by make bench-report -->", "<!-- end of figures -->"
+    readme = f"before\n{begin}\nold\n{end}\nafter\n"
+    once = figures.with_section(readme, "bench-report", section)
+    assert once.startswith(f"before\n{begin}\n") and once.endswith(f"{end}\nafter\n")
+    assert "old" not in once and "3,184" in once and "**ucall Python, posix**" in once
+    assert figures.with_section(once, "bench-report", section) == once
 
 
-def test_a_readme_without_markers_is_refused():
+def test_a_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
-        page.with_section("nothing here", "section")
+        figures.with_section("nothing here", "bench-report", "section")
+
+
+SECTIONS = [importlib.import_module(f"bench.sections.{name}") for name in SECTION_NAMES]
+PAGES = [it for it in SECTIONS if hasattr(it, "PAGE")]
+
+
+@pytest.mark.parametrize("section", PAGES, ids=lambda it: it.PAGE.name)
+def test_the_page_of_a_section_has_its_markers(section):
+    name = getattr(section, "TARGET", f"bench-{section.__name__.rpartition('.')[2]}")
+    figures.with_section(section.PAGE.read_text(), name, "figures")
+
+
+@pytest.mark.parametrize("path", sorted(Path(ROOT, "bench/results").glob("*/latest.json")), ids=str)
+def test_the_stored_results_of_a_section_make_its_figures(path):
+    section = importlib.import_module(f"bench.sections.{path.parent.name}")
+    text = section.report(json.loads(path.read_text()))
+    assert "|" in text and text in section.PAGE.read_text()
 
 
 def test_the_figures_of_the_store_are_written_to_its_page(results):
@@ -42,7 +66,7 @@ def test_the_figures_of_the_store_are_written_to_its_page(results):
     twice = {**sample, "cpu_us": 2.0}
     samples = {row.name: [[sample, twice]] * 5 for row in store.ROWS}
     samples["GET, depth 1"] = [[twice, sample]] * 5
-    section = store.section(
+    section = store.report(
         {
             "engine": "posix",
             "redis": "7.0.15",
@@ -54,7 +78,6 @@ def test_the_figures_of_the_store_are_written_to_its_page(results):
     assert rows["| GET, 16 deep"].endswith("| 0.50 (0.50..0.50) | at most 1.00 | met |")
     assert rows["| GET, depth 1"].endswith("| 2.00 (2.00..2.00) | at most 0.70 | **missed** |")
     assert rows["| scan of 1,000, ZRANGE"].endswith("| at most 0.33 | **missed** |")
-    page.with_section(store.DOCS.read_text(), section, *store.MARKERS)
 
 
 def test_charts_are_well_formed_and_to_scale(results):

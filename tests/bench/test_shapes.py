@@ -5,7 +5,7 @@ import json
 import h11
 import pytest
 
-from harness import shapes
+from bench.harness import shapes
 
 
 def parsed(request: bytes) -> tuple[dict[bytes, bytes], bytes]:

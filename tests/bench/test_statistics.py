@@ -4,15 +4,14 @@ import math
 import random
 import statistics
 
-import compare
 import pytest
 
-from harness.report import Spread, spread
-from render import tables
-from render.data import Results, difference, nearest
-from render.interval import interval
-from render.verdicts import Verdict, all_verdicts, evaluated
-from suite.servers import everyone, floors_of
+from bench.harness.figures import Column, Spread, in_turns, interval, spread, table_of
+from bench.render import tables
+from bench.render.data import Results, difference, nearest
+from bench.render.verdicts import Verdict, all_verdicts, evaluated
+from bench.sections import compare
+from bench.suite.servers import everyone, floors_of
 
 
 def made(*rows: tuple[str, str, float]) -> Results:
@@ -202,3 +201,29 @@ def test_the_nearest_peer_is_found_within_pairs():
     ]
     found = Results({"samples": samples, "idle": []})
     assert nearest(found, "ours", ["first", "second", "nobody"], "c32") == "first"
+
+
+def test_every_second_round_runs_backwards_and_ratios_are_of_a_round():
+    """The machine is twice as slow in the second round, which must not change the ratio."""
+    order = []
+
+    def contender(name, *figures):
+        left = list(figures)
+
+        def measure():
+            order.append(name)
+            return {"us": left.pop(0)}
+
+        return measure
+
+    turns = {"base": contender("base", 2.0, 4.0), "other": contender("other", 3.0, 6.0)}
+    runs = in_turns(turns, 2)
+    assert order == ["base", "other", "other", "base"]
+    columns = [Column("µs", "us"), Column("ratio", "us", base="base", kind=spread)]
+    assert table_of({**runs, "failed": [None]}, columns, "by").splitlines() == [
+        "| by | µs | ratio |",
+        "|---|---:|---:|",
+        "| base | 3.00 | 1.00 (1.00..1.00) |",
+        "| other | 4.50 | 1.50 (1.50..1.50) |",
+        "| failed |  |  |",
+    ]

@@ -1,11 +1,11 @@
 """Memory and descriptors over a soak, as an SVG.
 
-The benchmark's code draws it, so `bench` must be on the path, as in `make soak`.
+The benchmark's code draws it, so the folder of `bench` must be on the path, as in `make soak`.
 """
 
 from __future__ import annotations
 
-from render.lines import Axis, Panel, lines
+from bench.render.lines import Axis, Panel, lines
 from soak.samples import Sample
 
 

@@ -1,0 +1,1 @@
+"""The sections of the benchmark, one a module: see `bench/__main__.py`."""

@@ -1,0 +1,237 @@
+"""Measures queues: messages of five sizes from one process to another, over loopback.
+
+Compares ucall's queues with net-queue, pyzmq (raw bytes, no acknowledgement) and a pair of C
+programs, of which the reader allocates memory for each message. Over MQTT each turn has a mosquitto
+of its own with an unlimited queue, which net-queue needs, and over NATS and JetStream a nats-
+server, which stores messages of up to 1 MiB in a folder in /dev/shm if there is one. net-queue's
+gRPC is left out, because 2.6.0 does not find its own module for it. All contenders run in turns,
+because machines drift: compare only ratios of one run. Sizes with targets get more rounds. A turn
+that exceeds its time is reported, and the next one begins. With `--write` the tables
+of docs/queues.md and docs/queue.svg are written. A whole run takes six minutes.
+"""
+
+import argparse
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import OUTPUT, ROOT
+from bench.harness import figures, processes, usage
+from bench.harness.figures import interval
+from bench.render import queues
+
+PAIRS = ROOT / "bench/pairs"
+NET_QUEUE = OUTPUT / "netqueue" / "bin" / "python"
+ZEROMQ = OUTPUT / "zeromq" / "bin" / "python"
+SECONDS = 1
+# Rounds of each size.
+SIZES = {64: 5, 2048: 2, 65536: 2, queues.LARGE: 5, 64 << 20: 2}
+CONTENDERS = {
+    "C pair": None,
+    "ucall": (Path(sys.executable), "ours.py", "tcp"),
+    "ucall, epoll": (Path(sys.executable), "ours.py", "posix"),
+    "ucall, Unix": (Path(sys.executable), "ours.py", "unix"),
+    "ucall, Unix, arrays": (Path(sys.executable), "ours.py", "arrays"),
+    "ucall, SHM": (Path(sys.executable), "ours.py", "shm"),
+    "ucall, SHM, trusted": (Path(sys.executable), "ours.py", "trusted"),
+    "ucall, TLS": (Path(sys.executable), "ours.py", "tls"),
+    "ucall, asyncio": (Path(sys.executable), "ours.py", "async"),
+    "pyzmq": (ZEROMQ, "zeromq.py", "sync"),
+    "pyzmq, asyncio": (ZEROMQ, "zeromq.py", "async"),
+    "net-queue": (NET_QUEUE, "netqueue.py", "sync"),
+    "net-queue, asyncio": (NET_QUEUE, "netqueue.py", "async"),
+    "ucall, MQTT": (Path(sys.executable), "ours.py", "mqtt"),
+    "net-queue, MQTT": (NET_QUEUE, "netqueue.py", "mqtt"),
+    "ucall, gRPC": (Path(sys.executable), "ours.py", "grpc"),
+    "ucall, NATS": (Path(sys.executable), "ours.py", "nats"),
+    "ucall, JetStream": (Path(sys.executable), "ours.py", "jetstream"),
+    "nats-py, JetStream": (Path(sys.executable), "natspy.py", "jetstream"),
+}
+BROKERS = "mqtt", "nats", "jetstream"
+# Debian installs mosquitto in a folder that is not in every user's PATH.
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+NATS_SERVER = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
+# The longest message of a stream, with its headers.
+STREAM_BYTES_MAX = (1 << 20) - 1024
+# Time beyond the measurement, for interpreters to start and messages in flight to arrive.
+SLACK_S = 8.0
+
+Turn = dict[str, float]
+
+
+class TurnFailed(Exception):
+    """A turn without figures, with the reason."""
+
+
+def make_certificates(folder: Path) -> None:
+    """Writes certificates for the pair that uses TLS."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "trustme", "--quiet", "--dir", str(folder)]
+    subprocess.run([*command, "--identities", "localhost", "127.0.0.1"], check=True)
+
+
+def measure_c_pair(size: int, seconds: float) -> Turn:
+    command = [str(OUTPUT / "floor-pair"), str(size), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    rate, cpu = map(float, done.stdout.split())
+    return {"rate": rate, "cpu_us": cpu / (rate * seconds) * 1e6, "put_mb": 0, "get_mb": 0}
+
+
+@contextlib.contextmanager
+def broker(mode: str, port: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a mosquitto or a nats-server that listens at the port."""
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        command = [str(NATS_SERVER), "-a", "127.0.0.1", "-p", port, "-js", "-sd", folder]
+        if mode == "mqtt":
+            configuration = Path(folder, "mosquitto.conf")
+            lines = f"listener {port} 127.0.0.1", "allow_anonymous true", "user root"
+            configuration.write_text("\n".join([*lines, "max_queued_messages 0", ""]))
+            command = [str(MOSQUITTO), "-c", str(configuration)]
+        log = OUTPUT / "broker.log"
+        with log.open("wb") as errors, processes.running(command, stderr=errors) as process:
+            processes.wait_until_listening(process, int(port), log)
+            yield process
+
+
+def measure_pair(contender: str, size: int, seconds: float) -> Turn:
+    """Runs one turn.
+
+    Raises:
+        TurnFailed: It failed, or exceeded its time.
+    """
+    if CONTENDERS[contender] is None:
+        return measure_c_pair(size, seconds)
+    python, script, mode = CONTENDERS[contender]
+    port = str(processes.free_port())
+    if mode not in BROKERS:
+        return measure_sides(python, script, mode, port, size, seconds)
+    if mode == "jetstream" and size > STREAM_BYTES_MAX:
+        raise TurnFailed("longer than a stream takes")
+    with broker(mode, port) as between:
+        turn = measure_sides(python, script, mode, port, size, seconds)
+        return turn | {"broker_mb": usage.memory(between.pid).peak_mb}
+
+
+def measure_sides(
+    python: Path, script: str, mode: str, port: str, size: int, seconds: float
+) -> Turn:
+    """Runs one turn of two processes: see `measure_pair`."""
+
+    def start(role: str) -> subprocess.Popen[str]:
+        command = [str(python), str(PAIRS / script), role, mode, port, str(size), str(seconds)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+    sides = [start("get")]
+    # A process that hangs is ended, so that all reads below return.
+    watchdog = threading.Timer(2 * seconds + SLACK_S, lambda: [side.kill() for side in sides])
+    watchdog.start()
+    try:
+        # net-queue's clients do not retry if the server does not listen yet.
+        first_line = sides[0].stdout.readline()
+        sides.append(start("put"))
+        outputs = [side.communicate() for side in sides]
+    finally:
+        has_timed_out = watchdog.finished.is_set()
+        watchdog.cancel()
+        for side in sides:
+            side.kill()
+            side.wait()
+    if has_timed_out or not first_line:
+        raise TurnFailed(f"stalled for {2 * seconds + SLACK_S:.0f} s")
+    try:
+        messages, took, get_cpu, get_mb = map(float, outputs[0][0].split())
+        put_cpu, put_mb = map(float, outputs[1][0].split())
+    except ValueError:
+        errors = "".join(side[1] for side in outputs).strip().splitlines()
+        raise TurnFailed(errors[-1] if errors else "said nothing") from None
+    cpu_us = (get_cpu + put_cpu) / max(messages, 1) * 1e6
+    return {"rate": messages / took, "cpu_us": cpu_us, "put_mb": put_mb, "get_mb": get_mb}
+
+
+def measure(size: int, given: argparse.Namespace) -> queues.Turns:
+    """Runs the turns of all contenders at one size."""
+    turns: queues.Turns = {name: [] for name in given.only}
+    rounds = given.rounds or SIZES.get(size, 3)
+    for number in range(rounds):
+        for name in given.only:
+            where = f"{queues.size_name(size)}, round {number + 1} of {rounds}: {name}"
+            try:
+                turn = measure_pair(name, size, given.seconds)
+                output = f"{turn['rate']:,.0f} a second"
+            except TurnFailed as failure:
+                turn, output = None, str(failure)
+            turns[name].append(turn)
+            figures.log(f"{where}: {output}")
+    return turns
+
+
+def add_before(python: Path) -> list[str]:
+    """Adds the ucall of another interpreter after each ucall contender."""
+    ours = [name for name, how in CONTENDERS.items() if how and how[1] == "ours.py"]
+    for name in ours:
+        CONTENDERS[f"{name}, before"] = (python, *CONTENDERS[name][1:])
+    return [side for name in ours for side in (name, f"{name}, before")]
+
+
+def against_before(results: queues.Results) -> str:
+    """The ratio of each ucall contender's rate to that of the build before, over the rounds."""
+    lines = ["| size | ucall | ratio to before, median (95% interval) |", "|---|---|---:|"]
+    for size, turns in results.items():
+        for name in turns:
+            if name.endswith(", before"):
+                ours = name.removesuffix(", before")
+                if found := interval(figures.ratios(turns, ours, name, "rate")):
+                    lines.append(f"| {queues.size_name(size)} | {ours} | {found.text('{:.2f}')} |")
+    return "\n".join(lines)
+
+
+PAGE = ROOT / "docs/queues.md"
+PARTS = CONTENDERS
+OPTIONS = {
+    "--sizes": {"type": int, "nargs": "*", "default": list(SIZES)},
+    "--rounds": {"type": int, "help": "of every size; by default more for sizes with targets"},
+    "--before": {"type": Path, "help": "a Python with another build of ucall"},
+}
+
+
+def is_installed(name: str) -> bool:
+    missing = {
+        "net-queue": not NET_QUEUE.exists(),
+        "pyzmq": not ZEROMQ.exists(),
+        "MQTT": MOSQUITTO is None,
+        "NATS": NATS_SERVER is None,
+        "JetStream": NATS_SERVER is None,
+    }
+    return not any(lacks for word, lacks in missing.items() if word in name)
+
+
+def report(results: dict) -> str:
+    """The section of the page; draws docs/queue.svg."""
+    samples = {int(size): turns for size, turns in results["samples"].items()}
+    (ROOT / "docs/queue.svg").write_text(queues.plot(samples), encoding="utf-8")
+    return queues.section(samples, results["how"])
+
+
+def run(given: argparse.Namespace) -> dict:
+    if given.before:
+        given.only = add_before(given.before)
+    given.only = list(filter(is_installed, given.only))
+    make_certificates(OUTPUT / "certs")
+    samples = {size: measure(size, given) for size in given.sizes}
+    if given.before:
+        print(against_before(samples))
+    else:
+        print(queues.table(samples))
+        print(queues.verdicts(samples))
+    linux = platform.release().split("-")[0]
+    how = f"Linux {linux}, {os.cpu_count()} cores, turns of {given.seconds:g} s"
+    return {"how": how, "samples": samples}

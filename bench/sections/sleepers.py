@@ -1,0 +1,303 @@
+"""Measures the cost of concurrency, in about six minutes.
+
+`share` is the ratio of an async function's rate to a plain one's. `beside` is the latency of `sum`
+while other calls sleep. `embeddings` is the gain of batching for a model of sentence embeddings.
+`sleepers` runs handlers that sleep under `ab`: ucall's, an ideal server in C, and FastAPI's; their
+percentiles also go to `.bench/sleepers.json`, and their cumulative distributions to
+docs/concurrency.svg.
+
+The server has one core and the load another: on a shared core every server takes milliseconds
+longer. `ab` prints whole milliseconds, so its `-e` output is used, which is exact. The load of
+`share` and `beside` is `floor/beside.c`, with 32 connections.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import socket
+import statistics
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from bench import OUTPUT, ROOT
+from bench.harness import figures, processes
+from bench.harness.figures import Column, Sample, spread
+from bench.render.lines import Axis, Panel, lines
+from bench.suite.servers import served
+
+ROUNDS = 5
+HAS_ENGINES = True
+SLEEP_MS = 100
+SLEEPERS, BESIDE_SECONDS = 100, 1.0
+CALL = b'{"jsonrpc":"2.0","method":"sleep","id":1}'
+#: Calls, connections, and whether connections are kept. The last load varies most, so it runs
+#: twice.
+LOADS = [(1000, 100, True), (1000, 100, False), (5000, 1000, True), (5000, 1000, True)]
+#: What servers that use threads cannot hold.
+MANY_CONNECTIONS = 1000
+IDEAL = "ideal C"
+
+
+def ours(engine: str, kind: str = "async") -> tuple[str, ...]:
+    return served("sleeper", "--engine", engine, "--kind-of-sleep", kind)
+
+
+def ideal(port: int) -> tuple[str, ...]:
+    return (str(OUTPUT / "floor-sleeper"), str(port), str(SLEEP_MS))
+
+
+def beside_load(port: int, sleepers: int, method: str = "sum") -> Sample:
+    """Calls a second, and the median and 99th percentile of their latency in microseconds."""
+    command = [str(OUTPUT / "floor-beside"), str(port), str(sleepers), str(BESIDE_SECONDS), method]
+    _, core = processes.cores()
+    process = processes.start_pinned(command, core, stdout=subprocess.PIPE, text=True)
+    output, _ = process.communicate(timeout=BESIDE_SECONDS + 30)
+    if process.returncode:
+        raise SystemExit(f"{command} failed")
+    return dict(zip(("rate", "p50", "p99"), map(float, output.split()), strict=True))
+
+
+@contextlib.contextmanager
+def all_serving(commands: dict[str, tuple[str, ...]]) -> Iterator[dict[str, int]]:
+    """Starts all servers and yields their ports by name; only the one under load is busy."""
+    core, _ = processes.cores()
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                processes.serving(command, OUTPUT / "sleepers.log", core)
+            ).port
+            for name, command in commands.items()
+        }
+
+
+def beside(options: argparse.Namespace) -> None:
+    """The 99th percentile of `sum` alone, and while sleeping calls wake at the same moment."""
+
+    def measure(port: int) -> Sample:
+        alone, with_sleepers = (beside_load(port, it)["p99"] for it in (0, SLEEPERS))
+        return {"alone": alone, "beside": with_sleepers, "ratio": with_sleepers / alone}
+
+    commands = {IDEAL: ideal(0), **{f"ucall {it}": ours(it) for it in options.engines}}
+    columns = [
+        Column("p99 alone µs", "alone", "{:.0f}"),
+        Column(f"p99 beside {SLEEPERS} sleepers µs", "beside", "{:.0f}"),
+        Column("ratio", "ratio", kind=spread),
+    ]
+    with all_serving(commands) as ports:
+        turns = {name: functools.partial(measure, port) for name, port in ports.items()}
+        runs = figures.in_turns(turns, options.rounds, "beside sleepers")
+    print(figures.table_of(runs, columns, "`sum` at 32 connections"), end="\n\n", flush=True)
+
+
+def share(options: argparse.Namespace) -> None:
+    """The ratio of an async function's calls a second to a plain one's."""
+
+    def measure(port: int) -> Sample:
+        plain, in_loop = (beside_load(port, 0, it)["rate"] for it in ("sum", "sum_async"))
+        return {"plain": plain, "async": in_loop, "ratio": in_loop / plain}
+
+    columns = [
+        Column("plain, calls/s", "plain", "{:,.0f}"),
+        Column("async, calls/s", "async", "{:,.0f}"),
+        Column("ratio", "ratio", kind=spread),
+    ]
+    with all_serving({f"ucall {it}": ours(it) for it in options.engines}) as ports:
+        turns = {name: functools.partial(measure, port) for name, port in ports.items()}
+        runs = figures.in_turns(turns, options.rounds, "async and plain")
+    print(figures.table_of(runs, columns, "`sum` at 32 connections"), end="\n\n", flush=True)
+
+
+EMBEDDINGS = OUTPUT / "embeddings/bin/python"
+CONNECTIONS = 32
+SECONDS = 3.0
+METHODS = ("embed_one_by_one", "embed")
+
+
+def embeddings(options: argparse.Namespace) -> None:
+    if not EMBEDDINGS.exists():
+        print("Embeddings were not measured: `make bench-embeddings` installs the model.\n")
+        return
+
+    def measure(port: int) -> Sample:
+        alone, batched = (_rate(port, method) for method in METHODS)
+        return {"alone": alone, "batched": batched, "ratio": batched / alone}
+
+    columns = [
+        Column("one by one, calls/s", "alone", "{:.0f}"),
+        Column("batched", "batched", "{:.0f}"),
+        Column("ratio", "ratio", "{:.1f}"),
+    ]
+    runs: figures.Runs = {}
+    for engine in options.engines:
+        with _serving(engine) as port:
+            turns = {f"ucall {engine}": functools.partial(measure, port)}
+            runs |= figures.in_turns(turns, min(options.rounds, 3), "embeddings")
+    title = f"embeddings at {CONNECTIONS} connections"
+    print(figures.table_of(runs, columns, title), end="\n\n", flush=True)
+
+
+@contextlib.contextmanager
+def _serving(engine: str) -> Iterator[int]:
+    """Runs the example, and yields its port once the model is loaded."""
+    port = processes.free_port()
+    command = [str(EMBEDDINGS), "-m", "ucall", "embeddings:server"]
+    with (OUTPUT / "embeddings.log").open("wb") as log:
+        process = processes.start_pinned(
+            [*command, "--engine", engine, "--port", str(port)],
+            processes.cores()[0],
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            cwd=ROOT / "examples/embeddings",
+        )
+    try:
+        wait_until_answered(f"http://127.0.0.1:{port}/", _call("embed", "a"))
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _call(method: str, text: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "method": method, "params": [text], "id": 1}).encode()
+
+
+def _rate(port: int, method: str) -> float:
+    """Calls a second of concurrent callers, each of which waits for its reply."""
+    ends_at = time.monotonic() + SECONDS
+    counts = [0] * CONNECTIONS
+
+    def caller(number: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as wire:
+            replies = wire.makefile("rb")
+            while time.monotonic() < ends_at:
+                wire.sendall(_call(method, f"caller {number} says sentence {counts[number]}"))
+                if b'"result"' not in replies.readline():
+                    raise SystemExit(f"{method} failed")
+                counts[number] += 1
+
+    callers = [threading.Thread(target=caller, args=[number]) for number in range(CONNECTIONS)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    return sum(counts) / SECONDS
+
+
+def wait_until_answered(url: str, body: bytes, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, body), timeout=seconds).read()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def sleeping(engines: list[str], port: int) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The command and the path of each server."""
+    found = {IDEAL: (ideal(port), "/")}
+    for engine in engines:
+        for kind in ("async", "threads"):
+            command = (*ours(engine, kind), "--port", str(port))
+            found[f"ucall {engine}, {kind}"] = command, "/"
+    python = OUTPUT / "fastapi/bin/python"
+    if python.exists():
+        command = (str(python), str(ROOT / "bench/servers/sleeper_fastapi.py"), str(port))
+        found["FastAPI, async def"] = command, "/async"
+        found["FastAPI, def"] = command, "/def"
+    return found
+
+
+def percentiles(url: str, calls: int, connections: int, keep: bool) -> list[float]:
+    """The latency in milliseconds at each percentile from 0 to 100."""
+    body, table = OUTPUT / "sleep.json", OUTPUT / "ab.csv"
+    body.write_bytes(CALL)
+    command = ["ab", "-q", "-n", str(calls), "-c", str(connections), "-e", str(table)]
+    command += ["-p", str(body), "-T", "application/json", *(["-k"] if keep else []), url]
+    _, core = processes.cores()
+    if processes.start_pinned(command, core, stdout=subprocess.DEVNULL).wait():
+        raise SystemExit(f"{command} failed")
+    return [float(line.split(",")[1]) for line in table.read_text().splitlines()[1:]]
+
+
+#: The percentiles of each run, by load and server.
+Percentiles = dict[str, dict[str, list[list[float]]]]
+
+
+def measure_sleepers(name: str, engines: list[str], runs: Percentiles) -> None:
+    port, (core, _) = processes.free_port(), processes.cores()
+    command, path = sleeping(engines, port)[name]
+    url = f"http://127.0.0.1:{port}{path}"
+    process = processes.start_pinned(command, core, stdout=subprocess.DEVNULL)
+    try:
+        wait_until_answered(url, CALL)
+        for calls, connections, keep in LOADS:
+            if name.endswith(("threads", ", def")) and connections >= MANY_CONNECTIONS:
+                continue
+            load = f"-n {calls} -c {connections}{' -k' if keep else ''}"
+            found = percentiles(url, calls, connections, keep)
+            runs.setdefault(load, {}).setdefault(name, []).append(found)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def sleepers(options: argparse.Namespace) -> None:
+    runs: Percentiles = {}
+    for number in range(options.rounds):
+        for name in sleeping(options.engines, 0):
+            measure_sleepers(name, options.engines, runs)
+        figures.log(f"sleepers: round {number + 1} of {options.rounds}")
+    figures.write(figures.part("sleepers"), runs)
+    medians = {
+        load: {
+            name: list(map(statistics.median, zip(*each, strict=True))) for name, each in by.items()
+        }
+        for load, by in runs.items()
+    }
+    (ROOT / "docs/concurrency.svg").write_text(chart(medians))
+    rows = []
+    for load, by_server in medians.items():
+        for name, at in by_server.items():
+            pairs = zip(runs[load][name], runs[load][IDEAL], strict=True)
+            over = [run[95] - other[95] for run, other in pairs]
+            shown = f"{statistics.median(over):+.1f} ({min(over):+.1f}..{max(over):+.1f})"
+            rows.append([f"`{load}`, {name}", *(f"{at[it]:.1f}" for it in (50, 95, 99)), shown])
+    header = ["`ab`, server", "p50 ms", "p95 ms", "p99 ms", "p95 over the ideal"]
+    print(figures.table(header, rows), end="\n\n", flush=True)
+
+
+def chart(results: dict[str, dict[str, list[float]]]) -> str:
+    """The cumulative share of calls by the time from the handler's end to the reply."""
+    late = Axis(0.1, 1000, {0.1: "0.1", 1: "1", 10: "10", 100: "100", 1000: "1,000 ms"}, True)
+    share = Axis(0, 100, {0: "0", 50: "50 %", 95: "95 %"})
+    panels = [
+        Panel(
+            f"ab {load}: reply in ms after the sleep of {SLEEP_MS} ms",
+            late,
+            share,
+            {
+                name: [(at - SLEEP_MS, percent) for percent, at in enumerate(found)]
+                for name, found in by_server.items()
+            },
+        )
+        for load, by_server in results.items()
+    ]
+    names = dict.fromkeys(name for by_server in results.values() for name in by_server)
+    return lines(panels, dashed=[name for name in names if not name.startswith("ucall")])
+
+
+PARTS = {it.__name__: it for it in (share, beside, embeddings, sleepers)}
+
+
+def run(options: argparse.Namespace) -> None:
+    for name in options.only:
+        PARTS[name](options)

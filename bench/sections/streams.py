@@ -1,0 +1,306 @@
+"""Compares streams with other projects', and publishing with C.
+
+`tokens`: 64 connections, each with a stream of 1,000 short texts, from an async generator that
+awaits `asyncio.sleep(0)` after each, and from a plain generator. Prints tokens a second, the
+server's CPU time a token, and the first token's latency, with one stream and with 64 at once.
+
+`publish`: messages to 1,000 subscribers over WebSocket, beside a C program that writes the same
+bytes to 1,000 sockets (`floor/publish.c`). Prints the CPU time of a delivery, and the growth of the
+server's memory while 100 of the subscribers read nothing.
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from bench import OUTPUT
+from bench.harness import figures, processes, request, usage
+from bench.harness.figures import Column, Sample, spread
+from bench.suite.servers import PEERS, PYTHON, served
+
+ROUNDS = 5
+HAS_ENGINES = True
+
+CONNECTIONS, TOKENS = 64, 1_000
+SUBSCRIBERS, MESSAGES = 1_000, 50
+FLOOR = "floor: C"
+SLOW_SHARE, SLOW_MESSAGES = 10, 1_000
+NOTIFICATION = b'{"jsonrpc":"2.0","method":"news","params":{"text":"%s"}}' % (b"x" * 64)
+FRAME_BYTES = 2 + len(NOTIFICATION)
+PEER_NAMES = {"fastapi": "FastAPI", "granian": "Granian", "litestar": "Litestar"}
+
+
+READER = OUTPUT / "floor-streams"
+READ_BYTES = 1 << 18
+WAIT_SECONDS_MAX = 60
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="
+UPGRADE = (
+    "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
+).encode()
+
+
+class StreamError(Exception):
+    """A stream without its items."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The bytes of a request, and texts that occur once in each item and at a stream's end."""
+
+    request: bytes
+    item: str
+    end: str
+    is_websocket: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What all streams together took, and what the reader measured meanwhile."""
+
+    items: int
+    seconds: float
+    first_ms: list[float]
+    cost: float
+
+
+def read_streams(wire: Wire, port: int, count: int, cost: Callable[[], float]) -> Reading:
+    """Reads `count` streams at once. `cost` is called before the requests and after the replies."""
+    path = OUTPUT / "stream.request"
+    path.write_bytes(wire.request)
+    command = [str(READER), str(port), str(count), str(int(wire.is_websocket)), str(path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    _, core = processes.cores()
+    pinned = ["taskset", "-c", str(core), *command, wire.item, wire.end]
+    with subprocess.Popen(pinned, **pipes) as reader:
+        if reader.stdout.readline() != "ready\n":
+            raise StreamError("no connections")
+        before = cost()
+        output, _ = reader.communicate("go\n", timeout=WAIT_SECONDS_MAX)
+        after = cost()
+    if reader.returncode:
+        raise StreamError(f"status {reader.returncode}")
+    items, seconds, *first = output.split()
+    return Reading(int(items), float(seconds), list(map(float, first)), after - before)
+
+
+def masked(text: bytes) -> bytes:
+    """A client's text frame, whose mask changes nothing."""
+    length = len(text)
+    head = bytes([0x80 | length]) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
+    return b"\x81" + head + bytes(4) + text
+
+
+def connected(port: int, is_websocket: bool) -> socket.socket:
+    connection = request.connect(port, WAIT_SECONDS_MAX)
+    if is_websocket:
+        connection.sendall(UPGRADE)
+        if b" 101 " not in connection.recv(READ_BYTES):
+            raise StreamError("no upgrade")
+    return connection
+
+
+@contextmanager
+def connections(port: int, count: int, is_websocket: bool) -> Iterator[list[socket.socket]]:
+    with ExitStack() as opened:
+        yield [opened.enter_context(connected(port, is_websocket)) for _ in range(count)]
+
+
+def receive_from_all(sockets: Iterable[socket.socket], length: int) -> None:
+    """Receives exactly `length` bytes on each connection."""
+    for connection in sockets:
+        left = length
+        while left > 0:
+            received = len(connection.recv(left))
+            if not received:
+                raise StreamError("a subscriber's connection closed")
+            left -= received
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server with a wire, and a label for the table."""
+
+    label: str
+    command: tuple[str, ...]
+    wire: Wire
+    is_peer: bool = False
+
+    def serving(self):
+        core, _ = processes.cores()
+        log = OUTPUT / "streams.log"
+        if not self.is_peer:
+            return processes.serving(self.command, log, core)
+        port = processes.free_port()
+        return processes.serving_on([*self.command, str(port)], port, log, core, {})
+
+
+def call(method: str, **members: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "method": method, "id": 1, **members}).encode()
+
+
+def post(target: str, body: bytes, accept: str) -> bytes:
+    head = f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def our_wires(method: str) -> dict[str, Wire]:
+    text = call(method, params=[TOKENS])
+    with_token = call(method, params=[TOKENS], _meta={"progressToken": 1})
+    item = '"$/progress"'
+    return {
+        "SSE": Wire(post("/", text, "text/event-stream"), item, "\r\n0\r\n\r\n"),
+        "WebSocket": Wire(masked(with_token), item, '"result":', is_websocket=True),
+    }
+
+
+def contenders(engines: Sequence[str]) -> list[Contender]:
+    ours = [
+        Contender(f"ucall {engine}, {kind}, {over}", served("streams", "--engine", engine), wire)
+        for engine in engines
+        for kind, method in (("async", "tokens"), ("sync", "sync_tokens"))
+        for over, wire in our_wires(method).items()
+    ]
+    request = post(f"/?count={TOKENS}", b"", "text/event-stream")
+    wire = Wire(request, '"token":', "\r\n0\r\n\r\n")
+    peers = [
+        Contender(
+            f"{label}, async, SSE",
+            (str(PYTHON), str(PEERS / "python/streams.py"), name),
+            wire,
+            is_peer=True,
+        )
+        for name, label in PEER_NAMES.items()
+    ]
+    return ours + (peers if PYTHON.exists() else [])
+
+
+def cpu_us(pid: int) -> float:
+    return sum(usage.cpu_nanoseconds(each) for each in usage.family(pid)) / 1e3
+
+
+def sample_tokens(contender: Contender) -> Sample:
+    with contender.serving() as server:
+
+        def read(count: int) -> Reading:
+            reading = read_streams(contender.wire, server.port, count, lambda: cpu_us(server.pid))
+            if reading.items != count * TOKENS:
+                raise StreamError(f"{contender.label}: {reading.items} tokens")
+            return reading
+
+        read(CONNECTIONS)
+        alone, together = [read(1) for _ in range(5)], read(CONNECTIONS)
+    return {
+        "rate": together.items / together.seconds,
+        "cpu_us": together.cost / together.items,
+        "first_ms": min(each.first_ms[0] for each in alone),
+        "first_p99_ms": statistics.quantiles(together.first_ms, n=100, method="inclusive")[98],
+    }
+
+
+def tokens(options: argparse.Namespace) -> None:
+    everyone = contenders(options.engines)
+    turns = {it.label: partial(sample_tokens, it) for it in everyone}
+    runs = figures.in_turns(turns, options.rounds, "tokens")
+    peers = [it.label for it in everyone if it.is_peer]
+    best = [
+        max(rates)
+        for rates in zip(*(figures.values(runs, it, "rate") for it in peers), strict=True)
+    ]
+    for label in runs:
+        for sample, rate in zip(runs[label], best, strict=False):
+            sample["of_best"] = sample["rate"] / rate
+    columns = [
+        Column("tokens/s", "rate", "{:,.0f}"),
+        Column("times the best peer", "of_best", "{:.1f}", kind=spread),
+        Column("CPU µs/token", "cpu_us"),
+        Column("first alone ms", "first_ms"),
+        Column("first of 64 p99 ms", "first_p99_ms"),
+    ]
+    print(figures.table_of(runs, columns, f"{CONNECTIONS} streams of {TOKENS:,}"), flush=True)
+
+
+def publish_once(command: socket.socket, subscribers: Sequence[socket.socket], is_ours: bool):
+    """Publishes one message, and waits until all subscribers have it."""
+    command.sendall(call("publish") + b"\n" if is_ours else b"p")
+    receive_from_all(subscribers, FRAME_BYTES)
+    command.recv(1 << 16)
+
+
+def subscribed(opened: Sequence[socket.socket]) -> None:
+    """Subscribes all connections, and reads the replies."""
+    reply_bytes = 2 + len('{"jsonrpc":"2.0","id":1,"result":null}')
+    for connection in opened:
+        connection.sendall(masked(call("subscribe")))
+        receive_from_all([connection], reply_bytes)
+
+
+def delivery(command: Sequence[str], is_ours: bool) -> Sample:
+    """The CPU time of a delivery to one subscriber."""
+    core, _ = processes.cores()
+    with (
+        processes.serving(command, OUTPUT / "publish.log", core) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as control,
+        connections(server.port, SUBSCRIBERS, is_ours) as opened,
+    ):
+        if is_ours:
+            subscribed(opened)
+        publish_once(control, opened, is_ours)
+        before = cpu_us(server.pid)
+        for _ in range(MESSAGES):
+            publish_once(control, opened, is_ours)
+        return {"cpu_us": (cpu_us(server.pid) - before) / (MESSAGES * SUBSCRIBERS)}
+
+
+def slow_growth_mb(engine: str) -> tuple[float, float]:
+    """The growth of the memory by the first and by the last messages, with slow subscribers."""
+    core, _ = processes.cores()
+    slow = SUBSCRIBERS // SLOW_SHARE
+    with (
+        processes.serving(
+            served("streams", "--engine", engine), OUTPUT / "publish.log", core
+        ) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as control,
+        connections(server.port, SUBSCRIBERS, True) as opened,
+    ):
+        subscribed(opened)
+        resident = [usage.memory(server.pid).now_mb]
+        for _ in range(2):
+            for _ in range(SLOW_MESSAGES // 2):
+                publish_once(control, opened[slow:], True)
+            resident.append(usage.memory(server.pid).now_mb)
+        start, middle, end = resident
+        return middle - start, end - middle
+
+
+def publish(options: argparse.Namespace) -> None:
+    floor = [str(OUTPUT / "floor-publish"), str(FRAME_BYTES), str(SUBSCRIBERS)]
+    turns = {FLOOR: partial(delivery, floor, is_ours=False)}
+    for engine in options.engines:
+        turns[engine] = partial(delivery, served("streams", "--engine", engine), is_ours=True)
+    runs = figures.in_turns(turns, options.rounds, "publish")
+    for engine in options.engines:
+        first, more = slow_growth_mb(engine)
+        runs[engine][0] |= {"first_mb": first, "more_mb": more}
+    columns = [
+        Column("CPU µs/delivery", "cpu_us"),
+        Column("ratio to C", "cpu_us", base=FLOOR, kind=spread),
+        Column(f"MB by {SLOW_MESSAGES // 2} messages, 10% slow", "first_mb", "{:.1f}"),
+        Column("MB by as many more", "more_mb", "{:.1f}"),
+    ]
+    print(figures.table_of(runs, columns, f"{SUBSCRIBERS:,} subscribers"))
+
+
+PARTS = {it.__name__: it for it in (tokens, publish)}
+
+
+def run(options: argparse.Namespace) -> None:
+    processes.pin_to(processes.cores()[1])
+    for name in options.only:
+        PARTS[name](options)

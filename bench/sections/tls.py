@@ -1,0 +1,44 @@
+"""Compares TLS with plain TCP on the same engine, in turns.
+
+32 connections, one `sum` a request, by `bench/load`. Compare CPU time a call: the load encrypts,
+too, on its own core.
+"""
+
+import argparse
+from functools import partial
+
+from bench.harness import certificate, figures, processes
+from bench.harness.figures import Column, spread
+from bench.suite import rounds, servers
+from bench.suite.over_tls import LOAD
+
+ROUNDS, SECONDS = 9, 2
+HAS_ENGINES = True
+
+
+def run(options: argparse.Namespace) -> None:
+    processes.pin_to(processes.cores()[1])
+    certificate.issue()
+    found = {it.name: it for it in (*servers.ours("http"), *servers.over_tls())}
+    for engine in options.engines:
+        plain = f"ours-python-{engine}"
+        pair = {"plain": found[plain], "TLS": found[f"{plain}-tls"]}
+        turns = {
+            name: partial(rounds.measured, server, LOAD, options.seconds)
+            for name, server in pair.items()
+        }
+        runs = figures.in_turns(turns, options.rounds, engine)
+        columns = [
+            column
+            for title, field, form in (
+                ("CPU µs/call", "cpu_us_per_call", "{:.3f}"),
+                ("calls/s", "calls_per_second", "{:,.0f}"),
+                ("p50 µs", "p50_us", "{:.0f}"),
+                ("p99 µs", "p99_us", "{:.0f}"),
+            )
+            for column in (
+                Column(title, field, form, kind=spread),
+                Column("of plain", field, base="plain", kind=spread),
+            )
+        ]
+        print(figures.table_of(runs, columns, engine), end="\n\n", flush=True)

@@ -1,0 +1,193 @@
+"""ucall's servers in Python that benchmarks load.
+
+    python bench/serve.py sum --engine uring
+
+Prints `listening on PORT` once the socket is bound. SIGTERM ends it. The module of an engine does
+not fall back to the other one, so the figures have the right name. What a kind alone needs is
+imported for it alone, because the memory of a server is a figure.
+"""
+
+import argparse
+import asyncio
+import importlib
+import threading
+import time
+
+import ucall
+
+#: Objects that a garbage collection visits.
+LIVE = 300_000
+PAYLOAD_BYTES_MAX = 64 << 20
+NEWS = "x" * 64
+
+
+def sum(a: int, b: int):
+    return a + b
+
+
+def sum_with_garbage(a: int, b: int):
+    cycle = []
+    cycle.append(cycle)
+    return a + b
+
+
+async def sum_async(a: int, b: int):
+    return a + b
+
+
+def compute() -> None:
+    while True:
+        pass
+
+
+def sums(new, given):
+    """`sum`, with `--beside` next to a thread that computes, or with much garbage."""
+    sums.live = [[] for _ in range(LIVE)] if given.beside == "garbage" else None
+    if given.beside == "thread":
+        threading.Thread(target=compute, daemon=True).start()
+    tls = ucall.TLS(certfile=given.ssl_certfile) if given.ssl_certfile else None
+    server = new(port=given.port, tls=tls)
+    server(sum if sums.live is None else sum_with_garbage, name="sum")
+    return server
+
+
+def echo(new, given):
+    server = new(port=given.port)
+
+    @server
+    def echo(data: bytes):
+        return data
+
+    @server
+    def echo_text(text: str):
+        return text
+
+    return server
+
+
+def payload(new, given):
+    """Returns the bytes or the array that it gets."""
+    from numpy import uint8
+    from numpy.typing import NDArray
+
+    most = PAYLOAD_BYTES_MAX
+    server = new(port=given.port, limits=ucall.Limits(max_body_bytes=most, max_reply_bytes=most))
+
+    def echo_bytes(data: bytes):
+        return data
+
+    def echo_array(data: NDArray[uint8]):
+        return data
+
+    server.add(echo_bytes, name="bytes")
+    server.add(echo_array, name="array")
+    return server
+
+
+def guarded(new, given):
+    """`sum`, long replies, and the number of connections; all time limits are those given."""
+    times = ("head_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s")
+    server = new(port=given.port, timeouts=ucall.Timeouts(**dict.fromkeys(times, given.timeout_s)))
+    server(sum)
+
+    @server
+    def text(length: int) -> str:
+        return "x" * length
+
+    @server
+    def connections() -> int:
+        return server.stats()["connections"]
+
+    return server
+
+
+def sleeper(new, given):
+    """A function that sleeps, in a coroutine or in threads, and `sum`."""
+    server = new(port=given.port)
+
+    async def sleep_async():
+        await asyncio.sleep(0.1)
+
+    def sleep_blocking():
+        time.sleep(0.1)
+
+    if given.kind_of_sleep == "async":
+        server.add(sleep_async, name="sleep")
+        server.add(sum_async)
+    else:
+        server.add(sleep_blocking, name="sleep", threads=True)
+    server.add(sum)
+    return server
+
+
+def streams(new, given):
+    """Streams of short texts, and a topic with subscribers. The load answers no pings."""
+    server = new(port=given.port, timeouts=ucall.Timeouts(ping_interval_s=3600))
+
+    @server
+    async def tokens(count: int):
+        for _ in range(count):
+            yield "token"
+            await asyncio.sleep(0)
+
+    @server
+    def sync_tokens(count: int):
+        for _ in range(count):
+            yield "token"
+
+    @server
+    def subscribe(ctx: ucall.Context):
+        ctx.subscribe("news")
+
+    @server
+    def publish():
+        server.publish("news", "news", {"text": NEWS})
+
+    return server
+
+
+def relay(new, given):
+    server = new(port=given.port)
+    server.relay("sum", to=given.to)
+    return server
+
+
+def store(new, given):
+    server = new(port=given.port)
+    server.store("kv", given.path)
+    return server
+
+
+def udp(new, given):
+    """`sum` over UDP and TCP; with `--dedupe` it keeps replies, in up to 1 GiB."""
+    server = new(port=given.port, udp=ucall.UDP(dedupe=given.dedupe, max_dedupe_bytes=1 << 30))
+    server(sum)
+    return server
+
+
+KINDS = {
+    "sum": sums,
+    **{it.__name__: it for it in (echo, payload, guarded, sleeper, streams, relay, store, udp)},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--engine", choices=["posix", "uring"], required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ssl-certfile", help="a certificate and its key, for TLS")
+    parser.add_argument("--beside", choices=["thread", "garbage"])
+    parser.add_argument("--kind-of-sleep", choices=["async", "threads"], default="async")
+    parser.add_argument("--timeout-s", type=float)
+    parser.add_argument("--to")
+    parser.add_argument("--path")
+    parser.add_argument("--dedupe", action="store_true")
+    given = parser.parse_args()
+    new = importlib.import_module(f"ucall.{given.engine}").Server
+    server = KINDS[given.kind](new, given)
+    server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
+    server.run()
+
+
+main()
