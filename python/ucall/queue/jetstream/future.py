@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 import weakref
 from concurrent.futures import Future, _base
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ucall import _forks
-
-if TYPE_CHECKING:
-    from ucall.queue.jetstream.sender import Sender
 
 __all__ = ["PutFuture"]
 
 #: Guards the states of futures that nothing waits for.
 _lock = threading.RLock()
+
+
+class Withdraws(Protocol):
+    """The sender of a message."""
+
+    def withdraw(self, future: PutFuture, /) -> None:
+        """Drops a message that has not been sent."""
 
 
 class PutFuture(Future[None]):
@@ -29,7 +33,7 @@ class PutFuture(Future[None]):
     _exception: BaseException | None = None
     _result = None
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Withdraws) -> None:
         self._sender = weakref.ref(sender)
 
     @property
