@@ -251,6 +251,23 @@ def test_limits(serve_once: Serve) -> None:
         assert client.call("unsubscribe", "2") and client.call("subscribe", "3")
 
 
+def test_subscriptions_hold_half_of_the_memory(serve_once: Serve) -> None:
+    server = serve_once(subscribe, max_held_bytes=65_536, max_body_bytes=16_384)
+    with Client("raw", server.port) as client:
+        for number in range(1000):
+            client.send("subscribe", f"{number:0200}")
+            reply = client.next()
+            if "error" in reply:
+                break
+    assert 10 < number < 1000
+    # Its members tell a client of several servers that the function has begun.
+    assert reply["error"] == {
+        "code": -32003,
+        "message": "Overloaded",
+        "data": {"max_held_bytes": "subscriptions hold half of max_held_bytes already"},
+    }
+
+
 def test_a_function_may_catch_the_limit_on_subscriptions(serve_once: Serve) -> None:
     def follow(ctx: ucall.Context, topics: list[str]) -> list[str]:
         """Follows the last of these, as far as the limit allows."""

@@ -152,7 +152,9 @@ fn refused(py: Python<'_>, error: SubscribeError) -> PyResult<PyErr> {
             class.call1((RpcError::OVERLOADED, "Overloaded", data))?
         }
         SubscribeError::OutOfMemory => {
-            class.call1((RpcError::OVERLOADED, "Overloaded", error.to_string()))?
+            let data = PyDict::new(py);
+            data.set_item("max_held_bytes", error.to_string())?;
+            class.call1((RpcError::OVERLOADED, "Overloaded", data))?
         }
         _ => class.call1((RpcError::INVALID_PARAMS, "Invalid params", error.to_string()))?,
     };

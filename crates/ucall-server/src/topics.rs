@@ -38,9 +38,7 @@ impl std::fmt::Display for SubscribeError {
             Self::TopicTooLong(max) => {
                 write!(out, "max_topic_bytes: expected a topic of at most {max} bytes")
             }
-            Self::OutOfMemory => {
-                out.write_str("max_held_bytes: subscriptions hold half of it already")
-            }
+            Self::OutOfMemory => out.write_str("subscriptions hold half of max_held_bytes already"),
         }
     }
 }

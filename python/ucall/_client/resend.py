@@ -51,7 +51,7 @@ _KNOWN_S = 60.0
 
 _DRAINING, _OVERLOADED, _ABORTED = -32002, -32003, -32007
 #: In the data of an error -32003 that a function has met, in `Context.subscribe`.
-_MAX_SUBSCRIPTIONS = "max_subscriptions"
+_LIMITS_OF_FUNCTIONS = frozenset({"max_subscriptions", "max_held_bytes"})
 #: The pause without `retry_after_ms` or `Retry-After`, and the longest that they may ask for.
 _UNAVAILABLE_S = 1.0
 _RETRY_AFTER_MAX_S = 30.0
@@ -195,7 +195,7 @@ def _error_of(reply: Reply) -> dict[str, Any]:
         codes = {error.get("code") for error in errors}
         return errors[0] if codes <= {_DRAINING, _OVERLOADED} else {}
     error = reply.error() if reply.is_error else None
-    if not isinstance(error, dict) or _MAX_SUBSCRIPTIONS in _data(error):
+    if not isinstance(error, dict) or not _LIMITS_OF_FUNCTIONS.isdisjoint(_data(error)):
         return {}
     return error
 
