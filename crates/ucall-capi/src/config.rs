@@ -34,7 +34,8 @@ const RUNNING_CALLS_MAX: usize = 10_000;
 const CLIENT_AUTH_NONE: u32 = 1;
 const CLIENT_AUTH_OPTIONAL: u32 = 2;
 const CLIENT_AUTH_REQUIRED: u32 = 3;
-/// The size of the configuration of version 0.1. It does not change when fields are added.
+/// The size of the configuration of version 0.1: a number from its release on, since fields are
+/// added after it.
 const FIRST_SIZE: usize = size_of::<Config>();
 /// Larger than the configuration of any version.
 const SIZE_MAX: usize = 64 << 10;
