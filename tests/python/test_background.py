@@ -142,26 +142,32 @@ def test_it_does_not_run_if_the_call_fails_or_is_cancelled(serve: Serve, work: W
         await asyncio.sleep(0)
         fail(ctx)
 
-    has_ended = threading.Event()
+    begun, ended = threading.Semaphore(0), threading.Semaphore(0)
 
     async def wait(ctx: ucall.Context) -> None:
         ctx.background(work.plain, "cancelled")
+        begun.release()
         try:
             await asyncio.sleep(3000)
         finally:
             ctx.background(work.coroutine("cancelled, too"))
-            has_ended.set()
+            ended.release()
 
     def succeed(ctx: ucall.Context) -> None:
         work.add_to(ctx, "plain")
 
     work.released.set()
-    server = serve(fail, fail_later, succeed)
-    server.add(wait, timeout_ms=1)
+    server = serve(fail, fail_later, succeed, wait)
     with Wire(server.port) as wire:
         assert wire.error("fail")["code"] == wire.error("fail_later")["code"] == 7
-        assert wire.error("wait")["code"] == -32001
-        assert has_ended.wait(60)
+        wire.send(request("wait"))
+        with Wire(server.port) as leaving:
+            leaving.send(request("wait"))
+            assert begun.acquire(timeout=60) and begun.acquire(timeout=60)
+            leaving.reset()
+        wire.send(request("$/cancelRequest", {"id": 1}, id=...))
+        assert wire.message()["error"]["code"] == -32800
+        assert ended.acquire(timeout=60) and ended.acquire(timeout=60)
         wire.result("succeed")
         assert eventually(lambda: work.events == ["plain"])
     server.stop()
