@@ -51,15 +51,7 @@ class Functions:
         self.discovery: Discovery | None = None
         #: Whether any function needs an event loop.
         self.is_async = False
-        core.insert_route(
-            browser_client.BROWSER_CLIENT,
-            ["GET"],
-            browser_client.browser_client,
-            str,
-            mode="thread_generator",  # because the first request imports and compresses
-            is_public=True,
-            wants_peer=False,
-        )
+        browser_client.register(core)
 
     def describe(self, title: str, version: str, description: str) -> None:
         """Has the server describe its functions to those who ask."""

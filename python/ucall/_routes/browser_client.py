@@ -1,4 +1,4 @@
-"""The files that every server serves: the client for browsers."""
+"""The client for browsers at ``GET /ucall.js``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING
 from ucall._routes.documents import Document
 
 if TYPE_CHECKING:
-    from ucall._core import HttpRequest
+    from ucall import _core
 
-__all__ = ["BROWSER_CLIENT", "browser_client"]
-
-BROWSER_CLIENT = "/ucall.js"
+__all__ = ["register"]
 
 
-def browser_client(request: HttpRequest) -> Iterator[bytes]:
-    """Yields the response to a request for the client for browsers, an ES module."""
+def register(core: _core.Server) -> None:
+    """Has a server answer ``GET /ucall.js`` with the client for browsers, an ES module."""
+    # In a thread, because the first request imports and compresses.
+    core.insert_route(
+        "/ucall.js",
+        ["GET"],
+        _respond,
+        str,
+        mode="thread_generator",
+        is_public=True,
+        wants_peer=False,
+    )
+
+
+def _respond(request: _core.HttpRequest) -> Iterator[bytes]:
     return _script().respond(request)
 
 
