@@ -152,8 +152,13 @@ def test_the_idle_connections_to_removed_addresses_are_closed(
 
         async def resolve_twice() -> None:
             await servers.resolve()
+            for member in reversed(servers.balancer.members):
+                client._pool._writer_of(member)
             del numbers[0]
             await servers.resolve()
+            [left] = servers.balancer.members
+            client._pool._writer_of(left)
+            assert [*client._pool._writers] == [left]
 
         return resolve_twice()
 

@@ -9,9 +9,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from test_client_given_back import KINDS, SERVERS, AsyncPool, Pool, run
+from timing import Clock
 
 from harness import eventually
-from ucall._client import aio_balanced, balanced, blocking
+from ucall._client import aio_balanced, balanced, blocking, hedge
 from ucall._client.failover import Servers
 from ucall._client.hedge import Hedge, Latencies, first_result
 from ucall.client import Client
@@ -160,3 +162,62 @@ def test_an_idle_thread_runs_the_next_attempt_and_ends_with_the_client() -> None
         assert hedge.submit(threading.current_thread).result(60) is thread
     thread.join(60)
     assert not thread.is_alive()
+
+
+@KINDS
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_idempotent_calls_are_hedged_after_the_time_of_most(
+    monkeypatch: pytest.MonkeyPatch, kind: str, is_idempotent: bool
+) -> None:
+    clock = Clock(monkeypatch, "ucall._client.failover")
+    delays: list[float] = []
+
+    async def first(begin: Callable[[], Any], delays_s: Iterable[float], *waits: Any) -> Any:
+        delays.extend(delays_s)
+        return await first_result(begin, (), *waits)
+
+    monkeypatch.setattr(hedge, "first_result", first)
+    monkeypatch.setattr(Latencies, "_INTERVAL", 2)
+
+    async def use(client: Any) -> None:
+        made = Pool() if kind == "threads" else AsyncPool()
+        made.events = Passing(clock)
+        for member in client._pool._balancer.members:
+            member.pool = made
+        for _ in range(3):
+            await blocking.result_of(client.with_options(idempotent=is_idempotent).call("get"))
+        await blocking.result_of(client.close())
+
+    run(kind, use, SERVERS, hedge=True)
+    assert delays == ([2.0] if is_idempotent else [])
+
+
+class Passing(list[str]):
+    """The requests to a server, of which each takes two seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def append(self, method: str) -> None:
+        super().append(method)
+        self._clock.pass_by(2.0)
+
+
+@KINDS
+def test_a_server_that_answers_a_hedged_call_is_up(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    clock = Clock(monkeypatch, "ucall._client.failover")
+
+    async def use(client: Any) -> None:
+        members = client._pool._balancer.members
+        for member in members:
+            member.pool = Pool() if kind == "threads" else AsyncPool()
+            client._pool._balancer.fail(member, clock.now)
+        clock.pass_by(0.01)
+        await blocking.result_of(client.call("get"))
+        assert [it.is_up for it in members] == [bool(it.pool.events) for it in members]
+        await blocking.result_of(client.close())
+
+    run(kind, use, SERVERS, hedge=True)

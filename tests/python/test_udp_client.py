@@ -289,6 +289,16 @@ async def test_options_limit_the_time_of_a_call_that_waits_for_an_address(
             first.cancel()
 
 
+def test_calls_of_another_loop_wait_for_its_socket(serve_once: Serve) -> None:
+    client = aio.Client(f"udp://127.0.0.1:{serve_once(sum, udp=True).udp_port}")
+
+    async def both() -> list[int]:
+        async with client:
+            return [it.json for it in await asyncio.gather(client.sum(1, 2), client.sum(3, 4))]
+
+    assert [asyncio.run(both()) for _ in range(2)] == [[3, 7]] * 2
+
+
 @pytest.fixture(name="pauses")
 def pauses_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the first pauses short."""
