@@ -153,7 +153,7 @@ test-rust: $(STAMPS)/venv ## Run the Rust tests
 TESTED := --profile=test-release --locked --workspace --exclude=ucall-python --features=full
 
 test: test-bench
-test-bench: $(STAMPS)/test-tools #: Run the tests of the benchmark's harness and report
+test-bench: setup #: Run the tests of the benchmark's sections and report
 	$(RUN_TESTS) pytest $(PYTEST_FLAGS) tests/bench
 
 test-python: setup test-programs .bench/tls_client ## Run the Python tests against the built package

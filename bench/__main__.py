@@ -67,8 +67,7 @@ def options_of(name: str, section: ModuleType, arguments: list[str]) -> argparse
     for flag, how in getattr(section, "OPTIONS", {}).items():
         parser.add_argument(flag, **how)
     options = parser.parse_args(arguments)
-    unknown = set(getattr(options, "only", [])) - set(getattr(section, "PARTS", []))
-    if unknown:
+    if hasattr(section, "PARTS") and (unknown := set(options.only) - set(section.PARTS)):
         parser.error(f"{', '.join(unknown)}: not among {', '.join(section.PARTS)}")
     return options
 

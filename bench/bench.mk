@@ -11,7 +11,7 @@ BENCH = $(PY) -m bench
 # Programs in C.
 .bench/floor-epoll .bench/floor-uring: bench/floor/floor.c bench/floor/floor.h
 .bench/floor-uring: bench/floor/ring.c bench/floor/ring.h
-.bench/floor-%: bench/floor/%.c
+.bench/floor-%: bench/floor/%.c bench/floor/tcp.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(filter %.c,$^)
 

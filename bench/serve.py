@@ -10,6 +10,7 @@ imported for it alone, because the memory of a server is a figure.
 import argparse
 import asyncio
 import importlib
+import sys
 import threading
 import time
 
@@ -171,7 +172,7 @@ KINDS = {
 }
 
 
-def main() -> None:
+def made(arguments: list[str]) -> ucall.Server:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--engine", choices=["posix", "uring"], required=True)
@@ -183,11 +184,12 @@ def main() -> None:
     parser.add_argument("--to")
     parser.add_argument("--path")
     parser.add_argument("--dedupe", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     new = importlib.import_module(f"ucall.{given.engine}").Server
-    server = KINDS[given.kind](new, given)
+    return KINDS[given.kind](new, given)
+
+
+if __name__ == "__main__":
+    server = made(sys.argv[1:])
     server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
     server.run()
-
-
-main()

@@ -8,16 +8,10 @@
  * microseconds. One thread. It looks at the fast connections before each single one of the slow, so
  * that what the slow ones cost the load itself is not taken for the server's. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "tcp.h"
 
 #define FAST 32
 #define SLOW_MAX 1024
@@ -33,17 +27,6 @@ static struct request sum, sleeping;
 static int64_t sent_ns[FAST];
 static uint32_t *latencies_ns;
 static long calls;
-
-static int64_t now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000LL + time.tv_nsec;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static void make(struct request *request, const char *call) {
     request->len = snprintf(request->text, sizeof request->text,
@@ -69,13 +52,8 @@ static void receive_one(int socket) {
 }
 
 static void connect_all(int poll, int *sockets, int count, int port) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     for (int index = 0; index < count; index++) {
-        int yes = 1;
-        sockets[index] = socket(AF_INET, SOCK_STREAM, 0);
-        setsockopt(sockets[index], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-        if (connect(sockets[index], (struct sockaddr *)&address, sizeof address)) fail("connect");
+        sockets[index] = connect_to(port);
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = index};
         epoll_ctl(poll, EPOLL_CTL_ADD, sockets[index], &event);
     }

@@ -7,39 +7,14 @@
  */
 
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "tcp.h"
 
 enum { BLOCK_MAX = 1 << 20, CONNECTIONS_MAX = 1024 };
 
 static char block[BLOCK_MAX], replies[BLOCK_MAX];
 static size_t block_bytes;
-
-static void fail(char const* what) {
-    perror(what);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
-static int connect_to(int port) {
-    int const one = 1, connected = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(connected, (struct sockaddr*)&address, sizeof address)) fail("connect");
-    setsockopt(connected, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    return connected;
-}
 
 static void send_block(int connected) {
     for (size_t sent = 0; sent < block_bytes;) {

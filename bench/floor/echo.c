@@ -5,16 +5,10 @@
  * costs the same. The body is received into one buffer and sent from it: the bytes cross the socket
  * twice and are never touched in between. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "tcp.h"
 
 enum {
     HEAD_BYTES_MAX = 4096,
@@ -29,20 +23,15 @@ static const char reply_head[] =
 
 static int epoll;
 
-static _Noreturn void die(const char *what) {
-    perror(what);
-    exit(1);
-}
-
 static void watch(int descriptor, unsigned events) {
     struct epoll_event event = {.events = events, .data.fd = descriptor};
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) die("epoll_ctl");
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) fail("epoll_ctl");
 }
 
 static void wait_for_one(void) {
     struct epoll_event event;
     while (epoll_wait(epoll, &event, 1, -1) < 0) {
-        if (errno != EINTR) die("epoll_wait");
+        if (errno != EINTR) fail("epoll_wait");
     }
 }
 
@@ -102,30 +91,15 @@ static int answer(int connection, char *buffer) {
            && send_all(connection, buffer + head_bytes, (size_t)body, 0);
 }
 
-static int listener_on_any_port(void) {
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (listener < 0) die("socket");
-    const int on = 1;
-    setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof address;
-    if (bind(listener, (struct sockaddr *)&address, bytes) != 0) die("bind");
-    if (listen(listener, 16) != 0) die("listen");
-    if (getsockname(listener, (struct sockaddr *)&address, &bytes) != 0) die("getsockname");
-    printf("listening on %d\n", ntohs(address.sin_port));
-    fflush(stdout);
-    return listener;
-}
-
 int main(void) {
     char *buffer = malloc(HEAD_BYTES_MAX + (size_t)BODY_BYTES_MAX);
-    if (!buffer) die("malloc");
+    if (!buffer) fail("malloc");
     epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (epoll < 0) die("epoll_create1");
-    int listener = listener_on_any_port();
+    if (epoll < 0) fail("epoll_create1");
+    int listener = listen_on(0, 0);
     for (;;) {
         int connection = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (connection < 0) die("accept4");
+        if (connection < 0) fail("accept4");
         watch(connection, EPOLLIN | EPOLLOUT | EPOLLET);
         while (answer(connection, buffer)) {}
         close(connection);

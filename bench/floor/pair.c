@@ -5,33 +5,15 @@
  *
  * Messages are a length of 8 bytes and so many bytes. Prints messages a second, counted by the
  * reader, and the CPU time in seconds of both. */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "tcp.h"
 
 /* Short messages are written many at a time. */
 #define BATCH_BYTES 65536
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static void write_forever(int descriptor, uint64_t size) {
     uint64_t frame = size + sizeof size;
@@ -90,8 +72,7 @@ int main(int count, char **arguments) {
     }
     uint64_t size = strtoull(arguments[1], NULL, 10);
     double seconds = strtod(arguments[2], NULL);
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    struct sockaddr_in address = loopback(0);
     socklen_t length = sizeof address;
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1))

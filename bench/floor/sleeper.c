@@ -7,16 +7,10 @@
  * One thread, one epoll. All requests sleep equally long, so that the first to come is the first to
  * be due: a queue does for a heap. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "tcp.h"
 
 #define BODY "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":76}"
 #define QUEUE 65536
@@ -30,12 +24,6 @@ struct due {
 
 static struct due queue[QUEUE];
 static unsigned head, tail;
-
-static int64_t now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000LL + time.tv_nsec;
-}
 
 static void answer(const struct due *due) {
     char reply[256];
@@ -61,30 +49,13 @@ static void take(int socket, int64_t sleep_ns) {
         queue[tail++ % QUEUE] = due;
 }
 
-static int listener_on(int port) {
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), yes = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 4096)) {
-        perror("sleeper");
-        exit(1);
-    }
-    socklen_t len = sizeof address;
-    getsockname(listener, (struct sockaddr *)&address, &len);
-    printf("listening on %d\n", ntohs(address.sin_port));
-    fflush(stdout);
-    return listener;
-}
-
 int main(int count, char **arguments) {
     if (count != 3) {
         fprintf(stderr, "usage: sleeper PORT MILLISECONDS\n");
         return 2;
     }
     int64_t sleep_ns = atoll(arguments[2]) * 1000000;
-    int listener = listener_on(atoi(arguments[1])), poll = epoll_create1(0);
+    int listener = listen_on(atoi(arguments[1]), SOCK_NONBLOCK), poll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[EVENTS];
     epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event);
     for (;;) {

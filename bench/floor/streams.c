@@ -5,17 +5,10 @@
  * arrived on each. Prints the items (occurrences of the text ITEM), the seconds, and the
  * milliseconds until the first item of each connection. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "tcp.h"
 
 enum { CONNECTIONS_MAX = 4096, TAIL_MAX = 64, READ_BYTES = 1 << 18, EVENTS_MAX = 256 };
 
@@ -36,25 +29,8 @@ static stream_t streams[CONNECTIONS_MAX];
 static char buffer[TAIL_MAX + READ_BYTES];
 static char const *item, *end;
 
-static void fail(char const *what) {
-    perror(what);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
 static int connected(int port, bool is_websocket) {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_port = htons((uint16_t)port),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const int on = 1;
-    int connection = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(connection, (struct sockaddr *)&address, sizeof address)) fail("connect");
-    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int connection = connect_to(port);
     if (is_websocket) {
         send(connection, UPGRADE, sizeof UPGRADE - 1, 0);
         if (recv(connection, buffer, READ_BYTES, 0) <= 0) fail("upgrade");

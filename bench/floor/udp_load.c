@@ -6,14 +6,9 @@
  * and REPLY are hexadecimal. A run of '#' in them stands for the number of the call. Prints the
  * number of calls. Fails if a reply is wrong, or if none arrives for two seconds.
  */
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
+
+#include "tcp.h"
 
 enum { CLIENTS_MAX = 256, BYTES_MAX = 2048, SILENCE_MS = 2000 };
 
@@ -33,17 +28,6 @@ struct client {
 
 static struct client clients[CLIENTS_MAX];
 static struct pattern request, reply;
-
-static void fail(char const *what) {
-    perror(what);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
 
 static struct pattern parse(char const *hexadecimal) {
     struct pattern found = {.length = strlen(hexadecimal) / 2};
@@ -70,12 +54,10 @@ static char const *with_number(struct pattern *pattern, unsigned long number) {
 }
 
 static int connected(int kind, int port) {
-    int const descriptor = socket(AF_INET, kind, 0), one = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (kind == SOCK_STREAM) return connect_to(port);
+    struct sockaddr_in address = loopback(port);
+    int const descriptor = socket(AF_INET, kind, 0);
     if (connect(descriptor, (struct sockaddr *)&address, sizeof address)) fail("connect");
-    if (kind == SOCK_STREAM)
-        setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return descriptor;
 }
 

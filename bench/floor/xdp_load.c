@@ -4,26 +4,16 @@
  * load ADDRESS PORT rate CALLS SECONDS: sends as many calls a second, in bursts of 64.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
+
+#include "tcp.h"
 
 enum { BATCH = 64, BYTES = 256, LATENCIES_MAX = 1 << 20, LOST_AFTER_MS = 200 };
 
 static int descriptor;
 static long last_id, answered, lost;
 static float latencies[LATENCIES_MAX];
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
 
 static void send_calls(int count) {
     static char bytes[BATCH][BYTES];

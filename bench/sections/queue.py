@@ -195,8 +195,8 @@ def against_before(results: queues.Results) -> str:
 
 
 PAGE = ROOT / "docs/queues.md"
-PARTS = CONTENDERS
 OPTIONS = {
+    "--only": {"nargs": "*", "default": list(CONTENDERS), "choices": list(CONTENDERS)},
     "--sizes": {"type": int, "nargs": "*", "default": list(SIZES)},
     "--rounds": {"type": int, "help": "of every size; by default more for sizes with targets"},
     "--before": {"type": Path, "help": "a Python with another build of ucall"},

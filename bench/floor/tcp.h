@@ -1,0 +1,64 @@
+/* What the programs beside the floor share: errors, the time, and sockets of TCP on loopback. */
+#ifndef BENCH_TCP_H
+#define BENCH_TCP_H
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static inline _Noreturn void fail(char const *what) {
+    perror(what);
+    exit(1);
+}
+
+static inline int64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+/* In seconds. */
+static inline double now(void) { return (double)now_ns() / 1e9; }
+
+static inline struct sockaddr_in loopback(int port) {
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+static inline void send_at_once(int connection) {
+    int const on = 1;
+    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static inline int connect_to(int port) {
+    struct sockaddr_in address = loopback(port);
+    int connection = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address)) fail("connect");
+    send_at_once(connection);
+    return connection;
+}
+
+/* Listens, on a free port for 0, and announces the port. Connections inherit TCP_NODELAY. */
+static inline int listen_on(int port, int flags) {
+    struct sockaddr_in address = loopback(port);
+    socklen_t length = sizeof address;
+    int const on = 1;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    send_at_once(listener);
+    if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 4096) ||
+        getsockname(listener, (struct sockaddr *)&address, &length))
+        fail("listen");
+    printf("listening on %d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    return listener;
+}
+
+#endif

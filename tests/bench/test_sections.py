@@ -1,0 +1,45 @@
+"""The table of sections: each can be started, has its line in bench/README.md, and a target."""
+
+import importlib
+import re
+
+import pytest
+
+import ucall
+from bench import ROOT
+from bench.__main__ import SECTIONS, options_of
+from bench.serve import KINDS, made
+
+README = (ROOT / "bench/README.md").read_text()
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_can_be_started(name, capsys):
+    section = importlib.import_module(f"bench.sections.{name}")
+    assert callable(section.run)
+    with pytest.raises(SystemExit) as ended:
+        options_of(name, section, ["--help"])
+    assert ended.value.code == 0 and section.__doc__.splitlines()[0] in capsys.readouterr().out
+
+
+def test_the_readme_lists_the_sections_and_targets_that_exist():
+    rows = re.findall(r"^\| (`make [^|]*) \| `(\w+)` \|", README, re.MULTILINE)
+    assert {section for _, section in rows} == set(SECTIONS)
+    named = {name for targets, _ in rows for name in re.findall(r"make ([\w-]+)", targets)}
+    rules = re.findall(r"^([\w-]+):", (ROOT / "bench/bench.mk").read_text(), re.MULTILINE)
+    targets = {name for name in rules if name.startswith("bench") or name == "slow-peers"}
+    assert named | {"bench-tools", "bench-embeddings"} == targets
+
+
+def test_an_unknown_part_is_an_error_that_lists_the_known_ones(capsys):
+    section = importlib.import_module("bench.sections.streams")
+    assert options_of("streams", section, ["--only", "publish"]).only == ["publish"]
+    with pytest.raises(SystemExit):
+        options_of("streams", section, ["--only", "publish,news"])
+    assert "news: not among tokens, publish" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_is_made_with_the_options_of_today(kind, tmp_path):
+    words = ["--timeout-s", "5", "--to", "tcp://127.0.0.1:9", "--path", str(tmp_path / "kv")]
+    assert isinstance(made([kind, "--engine", "posix", *words]), ucall.Server)
