@@ -219,7 +219,8 @@ def run_test(mutant: Mutant) -> tuple[bool, str]:
         # The thread ends pytest, also if the test hangs again at its end.
         command += ["--timeout-method", "thread", "-p", "no:cacheprovider"]
     status, output = run(*command, most_s=HANGS_S)
-    if status not in (0, FAILED[mutant.runner]):
+    # A crash has seen its mutant, too.
+    if status > 0 and status != FAILED[mutant.runner] or status == -signal.SIGKILL:
         raise CannotRunError(f"the test cannot run, status {status}: {output[-2000:]}")
     return status != 0, output
 

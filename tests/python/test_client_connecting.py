@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from websocket_peer import frame, read_call, upgrade
 
 import ucall
 from harness import HOST, free_port
+from ucall._client import sockets
 from ucall._client.aio_pool import connect_to_one
 from ucall._client.happy_eyeballs import DELAY_S, Place, attempts, interleaved, literal
 
@@ -111,6 +113,19 @@ def test_an_attempt_that_fails_needs_no_delay(full_port: int) -> None:
         with connected(running, DELAY_S) as made:
             assert made.getpeername() == (HOST, good)
         assert first.fileno() == -1
+
+
+@pytest.mark.parametrize(
+    ("limits", "millis"),
+    [((None, None), None), ((0.0012, 5.0), 2), ((None, 1.0), 1000), ((1e9, None), 2**31 - 1)],
+)
+def test_a_wait_is_rounded_up_to_what_the_system_takes(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[float | None, ...], millis: int | None
+) -> None:
+    waits: list[int | None] = []
+    monkeypatch.setattr(select, "poll", lambda: SimpleNamespace(poll=waits.append))
+    sockets._wait_for_any([], *limits)
+    assert waits == [millis]
 
 
 def test_the_last_error_is_raised() -> None:

@@ -127,6 +127,16 @@ def test_each_attempt_gets_the_time_that_is_left(
     assert last_s == pytest.approx(0.925, abs=0.0251)
 
 
+@pytest.mark.parametrize("may_have_run", [False, True])
+def test_an_attempt_that_takes_too_long_says_whether_the_call_may_have_run(
+    clock: Clock, new_client: NewClient, may_have_run: bool
+) -> None:
+    error = builtins.TimeoutError() if may_have_run else not_sent(ucall.TimeoutError("connecting"))
+    raised, _ = call(new_client, SERVERS, clock, 4.0, error, hedge=True)
+    assert isinstance(raised, ucall.TimeoutError)
+    assert raised.may_have_run == may_have_run
+
+
 def test_no_attempt_follows_a_pause_past_the_end(clock: Clock, new_client: NewClient) -> None:
     raised, attempts = call(new_client, SERVERS, clock, 3.32)
     assert len(attempts) == 3

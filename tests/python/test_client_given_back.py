@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from timing import Clock
 
 from ucall import _core, aio
 from ucall._client import blocking
@@ -180,6 +181,27 @@ def test_a_probe_of_a_server_that_was_down_opens_a_connection(kind: str, is_up: 
 
     run(kind, work, SERVERS)
     assert made.events == ([] if is_up else ["close_idle"]) + ["$/probe"]
+
+
+@KINDS
+def test_a_call_begins_the_probes_that_are_due(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    names = ("failover", "balanced", "aio_balanced")
+    clock = Clock(monkeypatch, *(f"ucall._client.{name}" for name in names))
+    begun: list[str] = []
+
+    async def work(client: Any) -> None:
+        balancer = client._pool._balancer
+        client._pool._servers.start = lambda _, name: begun.append(name)
+        for member in balancer.members:
+            member.pool = Pool() if kind == "threads" else AsyncPool()
+        balancer.fail(balancer.members[0], clock.now)
+        await blocking.result_of(client.call("get"))
+        assert begun == []
+        clock.pass_by(60)
+        await blocking.result_of(client.call("get"))
+        assert set(begun) == {"ucall-client-probe"}
+
+    run(kind, work, SERVERS)
 
 
 @KINDS
