@@ -220,7 +220,7 @@ def run_test(mutant: Mutant) -> tuple[bool, str]:
         command += ["--timeout-method", "thread", "-p", "no:cacheprovider"]
     status, output = run(*command, most_s=HANGS_S)
     # A crash has seen its mutant, too.
-    if status > 0 and status != FAILED[mutant.runner] or status == -signal.SIGKILL:
+    if (status > 0 and status != FAILED[mutant.runner]) or status == -signal.SIGKILL:
         raise CannotRunError(f"the test cannot run, status {status}: {output[-2000:]}")
     return status != 0, output
 
