@@ -15,7 +15,6 @@ pub mod datagrams;
 pub mod http_head;
 pub mod json_stream;
 pub mod json_values;
-pub mod nats;
 pub mod params;
 pub mod pickle;
 pub mod queue_frames;
@@ -67,7 +66,6 @@ pub const TARGETS: &[Target] = &[
     ("http_head", http_head::run),
     ("json_stream", json_stream::run),
     ("json_values", json_values::run),
-    ("nats", nats::run),
     ("params", params::run),
     ("pickle", pickle::run),
     ("queue_frames", queue_frames::run),

@@ -165,7 +165,7 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 chunked connection datagrams http_head json_stream json_values nats params pickle
+    base64 chunked connection datagrams http_head json_stream json_values params pickle
     queue_frames queue_session raw_documents relay relay_replies rpc_document tls websocket
     xdp_frames
 }

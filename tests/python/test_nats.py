@@ -26,6 +26,7 @@ from certificates import Authority, Files, authority, files
 import ucall
 from harness import HOST, eventually, in_asyncio
 from ucall._client import blocking
+from ucall._nats import calls
 from ucall._nats.subjects import parse_brokers, subject_of
 from ucall.client import Client
 
@@ -45,6 +46,7 @@ class Seen:
     def __init__(self) -> None:
         self.started = threading.Event()
         self.was_cancelled = threading.Event()
+        self.may_end = threading.Event()
         self.noted: list[str] = []
 
 
@@ -93,6 +95,11 @@ def served(seen: Seen | None = None, **options: Any) -> ucall.Server:
             seen.was_cancelled.set()
             raise
         return ctx.time_left
+
+    @server
+    async def pause() -> bool:
+        seen.started.set()
+        return await asyncio.to_thread(seen.may_end.wait, 60)
 
     return server
 
@@ -252,6 +259,24 @@ def test_headers_of_the_connection_are_not_passed_on(
     assert code == "-32600"
 
 
+def test_headers_are_passed_on_except_those_of_connections() -> None:
+    given = {"Authorization": "Bearer x", "HOST": "evil", "Nats-Msg-Id": "1", "forwarded": "for=9"}
+    head, id = calls._head_of(
+        {**given, "X-Forwarded-For": "9.9.9.9", "ucall-call-ID": "a", "x": "é"}
+    )
+    lines = ["Authorization: Bearer x", "ucall-call-ID: a", "x: é", "", ""]
+    assert head.decode().split("\r\n")[2:] == lines and id == "a"
+
+
+@pytest.mark.parametrize(
+    ("message", "line"), [("x" * 600, "x" * 512), ("\n", "error"), (" a\tb\x7f", "a b?")]
+)
+def test_the_message_of_an_error_is_one_line_of_ascii_in_a_header(message: str, line: str) -> None:
+    headers, found = calls._error_headers(json.dumps({"code": 7, "message": message}).encode())
+    assert headers == {"Nats-Service-Error-Code": "7", "Nats-Service-Error": line}
+    assert found == message
+
+
 def test_a_caller_cannot_forge_its_address(broker: NatsServer) -> None:
     with serving(broker, trusted_proxies=["127.0.0.1"]):
         for forged in ({"X-Forwarded-For": "9.9.9.9"}, {"forwarded": "for=9.9.9.9"}):
@@ -352,7 +377,7 @@ def test_messages_above_the_limit_of_bytes_are_refused(
         connected(broker.url, call)
 
 
-def test_a_payload_above_the_server_s_limit_is_not_read(broker: NatsServer, seen: Seen) -> None:
+def test_a_payload_above_the_server_s_limit_is_refused(broker: NatsServer, seen: Seen) -> None:
     with serving(broker, seen, max_body_bytes=1_000):
         at_limit = json.dumps(["x" * 996]).encode()
         assert len(at_limit) == 1_000
@@ -380,6 +405,33 @@ def test_a_server_serves_without_its_broker_and_registers_when_it_comes(seen: Se
             assert request(broker, "models.math.add", b"[1]").data == b"2"
     finally:
         server.stop()
+
+
+def test_calls_end_with_the_connection_of_their_server(broker: NatsServer, seen: Seen) -> None:
+    async def begin(connection: Any) -> None:
+        await connection.publish("models.wait", b"", reply="nowhere")
+        await connection.flush()
+        assert await asyncio.to_thread(seen.started.wait, 60)
+
+    with serving(broker, seen):
+        connected(broker.url, begin)
+        broker.kill()
+        assert seen.was_cancelled.wait(60)
+        broker.start()
+
+
+def test_a_drain_answers_the_calls_in_flight(broker: NatsServer, seen: Seen) -> None:
+    async def stop_meanwhile(connection: Any) -> None:
+        reply = asyncio.ensure_future(connection.request("models.pause", timeout=60))
+        assert await asyncio.to_thread(seen.started.wait, 60)
+        stopped = asyncio.ensure_future(asyncio.to_thread(server.stop))
+        assert await asyncio.to_thread(registered, broker, 0)
+        seen.may_end.set()
+        assert (await reply).data == b"true"
+        await stopped
+
+    with serving(broker, seen) as server:
+        connected(broker.url, stop_meanwhile)
 
 
 def test_a_server_that_stops_without_a_broker_does_not_hang() -> None:

@@ -28,8 +28,8 @@ def broker() -> Iterator[NatsServer]:
 APP = f"""
 {PID}
 @server
-def imported() -> list[str]:
-    return [name for name in sys.modules if name.split(".")[0] == "nats"]
+def is_first() -> bool:
+    return sys.modules["ucall._workers.process_role"].number == 1
 """
 
 
@@ -92,7 +92,6 @@ def test_one_of_several_workers_registers_for_all(broker: NatsServer, tmp_path: 
                 return len(pids) == 3
 
             assert eventually(has_all_workers)
-        # Its process, as it is the only one with the broker's client.
         assert registered(broker)
         before = info["id"]
         kill_registered(info["metadata"]["address"])
@@ -118,15 +117,15 @@ def call_new(client: Client) -> int:
 
 
 def kill_registered(address: str) -> None:
-    """Kills the worker that has imported the broker's client."""
+    """Kills the worker that has registered, the first one."""
     with Client(address) as client:
 
         def has_killed() -> bool:
             client.close()
             batch = client.batch()
-            pid, imported = batch.pid(), batch.imported()
+            pid, is_first = batch.pid(), batch.is_first()
             batch.send()
-            if not imported.json:
+            if not is_first.json:
                 return False
             os.kill(pid.json, signal.SIGKILL)
             return True

@@ -4,8 +4,8 @@
 //! arguments, replies are appended to buffers of the caller, and calls go to a [`Service`]. Of the
 //! workspace it imports `ucall-buffer` only.
 //!
-//! [`DatagramCalls`] runs calls that come in datagrams, without a connection, and
-//! [`Connection::to_broker`] those that come through a NATS broker.
+//! [`DatagramCalls`] runs calls that come in datagrams, without a connection, and [`BrokeredCalls`]
+//! those in messages of a broker.
 //!
 //! [`Connection`] combines the layers: framing ([`http1`], [`websocket`], or raw documents), then
 //! `rpc` (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
@@ -17,18 +17,17 @@ pub mod http1;
 pub mod json;
 mod keys;
 mod limits;
-pub mod nats;
 mod rpc;
 pub mod tls;
 pub mod websocket;
 
+pub use connection::brokered::{BrokeredCall, BrokeredCalls};
 pub use connection::datagrams::{
     DatagramCalls, DatagramDocument, DatagramOutcome, refuse_datagram, write_datagram_error,
 };
 pub use connection::{
     CANCEL_REQUEST, Connection, ConnectionProtocol, DRAIN, Drain, Environment, EvictionClass,
-    LoadState, MemoryBudget, MessageFraming, NatsObserver, NatsOptions, NextAction, Reservation,
-    Scratch,
+    LoadState, MemoryBudget, MessageFraming, NextAction, Reservation, Scratch,
 };
 pub use cookie::CookieKey;
 pub use keys::KeySet;

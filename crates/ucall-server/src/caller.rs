@@ -38,7 +38,7 @@ pub enum Transport {
     WebSocket,
     /// A document in a datagram. The connection is then the socket that received it.
     Udp,
-    /// A message of a NATS broker.
+    /// A message of a NATS broker. The connection is then that of all such calls.
     Nats,
 }
 
@@ -73,7 +73,7 @@ impl Caller {
     }
 
     /// The connection, unless it is not this caller's alone: a socket of datagrams, or a
-    /// connection to a broker.
+    /// broker.
     pub fn own_connection(&self) -> Option<Id> {
         let is_shared = matches!(self.transport, Transport::Udp | Transport::Nats);
         (!is_shared).then_some(self.connection)

@@ -6,7 +6,7 @@
 mod access_log;
 mod admission;
 mod any_worker;
-mod broker_socket;
+mod brokered_call;
 mod caller;
 mod config;
 mod connections;
@@ -42,7 +42,7 @@ mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::{AnyWorker, sockets_allowed};
-pub use broker_socket::BrokerSocket;
+pub use brokered_call::{BrokeredCall, BrokeredReplies};
 pub use caller::{CallId, Caller, Transport};
 pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
@@ -69,5 +69,5 @@ pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 pub use topics::SubscribeError;
 pub use ucall_engine::EngineClock;
-pub use ucall_proto::{CookieKey, Drain, MemoryBudget, NatsObserver, NatsOptions, Reservation};
+pub use ucall_proto::{CookieKey, Drain, MemoryBudget, Reservation};
 pub use worker::{Turn, Worker};

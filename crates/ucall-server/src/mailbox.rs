@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ucall_proto::Drain;
 
-use crate::broker_socket::BrokerSocket;
+use crate::brokered_call::BrokeredCall;
 
 /// Sends messages to one worker, from any thread. Clones send to the same worker.
 pub type Mailbox = ucall_engine::Mailbox<Message>;
@@ -16,8 +16,10 @@ pub enum Message {
     Stop,
     /// All processes that share the listening sockets stop: the drain of this one ends the sockets.
     AllStop,
-    /// Serve the calls that come through a broker.
-    AttachBroker(Box<BrokerSocket>),
+    /// Run a call that has come through a broker.
+    Call(Box<BrokeredCall>),
+    /// Cancel the call of this number, which has come through a broker.
+    CancelCall(u64),
     /// Drain, then stop.
     Drain {
         /// What happens to calls after `idle_time`.

@@ -390,20 +390,25 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn read_messages(&mut self) -> bool {
         let mut messages = mem::take(&mut self.messages);
         self.mailbox.take(&mut messages);
-        let mut stopped = false;
+        let (mut stopped, mut has_calls) = (false, false);
         for message in messages.drain(..) {
             match message {
                 Message::Stop => stopped = true,
                 Message::AllStop => self.driver.listeners().set_all_stop(),
-                Message::AttachBroker(broker) => {
-                    self.driver.attach_broker(*broker, self.drain.is_some());
+                Message::Call(call) => {
+                    has_calls = true;
+                    self.driver.run_brokered(*call);
                 }
+                Message::CancelCall(number) => self.driver.cancel_brokered(number),
                 Message::Drain { mode, idle_time, timeout } => {
                     self.begin_drain(mode, idle_time, timeout);
                 }
             }
         }
         self.messages = messages;
+        if has_calls {
+            self.driver.end_calls();
+        }
         self.driver.send_messages();
         self.driver.poll_replies();
         stopped
@@ -482,7 +487,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.handler_mut().report_drain(DrainReport::Began { connections });
         self.driver.context_mut().set_drain(Drain::Serving);
         self.driver.announce_drain();
-        self.driver.unsubscribe_from_brokers();
         self.driver.shut_down_listeners();
         self.accept_last();
     }

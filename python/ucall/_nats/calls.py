@@ -1,119 +1,224 @@
-"""Calls that come through NATS, which the core of this process serves.
+"""Calls that come through NATS: nats-py receives and answers the messages, the core runs the calls.
 
-A connection of its own carries them: the process connects and subscribes, then the core reads the
-messages and writes the replies in the turns of its worker. When the connection ends, another one is
-made. A drain ends the subscriptions in the core, so that messages on their way are served.
+| a call | gets |
+|---|---|
+| past `_RUNNING_MAX` or `_RUNNING_BYTES_MAX` | -32003 |
+| with a payload that is neither a list nor an object, or with malformed headers | -32600 |
+| with a payload above `max_body_bytes` | -32600 |
+| whose reply is longer than the broker's `max_payload` | -32603 |
+| without a reply subject | no reply: it is a notification |
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import json
 import logging
-import random
-import socket
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ucall import _core
-from ucall._nats.handshake import open_stream, read_until_pong
-from ucall._nats.subjects import cancel_subject, printable, subject_of
-from ucall.errors import ConnectionError
+from ucall._nats.connection import header_bytes
+from ucall._nats.subjects import CALL_ID, ERROR, ERROR_CODE, cancel_subject, subject_of
 
-__all__ = ["BrokerCalls"]
+__all__ = ["QUEUE", "BrokerCalls"]
 
 log = logging.getLogger("ucall")
 
-#: Calls under way on one connection, and the bytes of their messages. Past either, -32003.
+#: Calls in flight of one worker, and the bytes of their messages. Past either, -32003.
 _RUNNING_MAX = 1_024
 _RUNNING_BYTES_MAX = 67_108_864
 #: The queue group of all servers, by ADR-32.
 QUEUE = "q"
-#: The pause between two attempts to connect, as in nats-py.
-_RECONNECT_TIME_WAIT_S = 2.0
+#: Letters of a message in the header of an error. The payload has all of it.
+_ERROR_LETTERS_MAX = 512
+#: What a reply of the core begins with.
+_RESULT = b'{"jsonrpc":"2.0","id":1,"result":'
+_ERROR = b'{"jsonrpc":"2.0","id":1,"error":'
+_OVERLOADED = b'{"code":-32003,"message":"Overloaded","data":{"retry_after_ms":1000}}'
+_REQUEST_LINE = "POST / HTTP/1.1\r\nHost: localhost\r\n"
+_BARE_HEAD = f"{_REQUEST_LINE}\r\n".encode()
+#: Headers that concern NATS, the connection or the body of an HTTP request, browsers, or proxies,
+#: whose word only their own connections give.
+_DROPPED = {
+    "accept",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "forwarded",
+    "host",
+    "origin",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "sec-websocket-protocol",
+    "sec-websocket-version",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-forwarded-for",
+}
+
+
+class _Call(NamedTuple):
+    """A call in flight."""
+
+    method: int
+    #: The subject of its reply.
+    subject: str
+    began_ns: int
+    #: The bytes of its message.
+    size: int
+    #: What a request to cancel names.
+    id: str | None
 
 
 class BrokerCalls:
-    """Keeps a server connected to a broker, and subscribed to the subjects of its functions.
+    """The calls of one worker, on the thread of the brokers.
 
     Args:
         core: The server.
-        brokers: URLs of brokers.
-        options: Options of nats-py.
         group: The name of the servers.
         methods: The functions.
-        name: The name of the connection, for the broker's lists.
     """
 
-    def __init__(
-        self,
-        core: _core.Server,
-        brokers: Sequence[str],
-        options: dict[str, Any],
-        group: str,
-        methods: Sequence[str],
-        name: str,
-    ) -> None:
-        self._core = _core.BrokerCalls(core, list(methods), _RUNNING_MAX, _RUNNING_BYTES_MAX)
-        self._brokers = list(brokers)
-        self._options = options
-        self._name = name
-        subjects = [f"{subject_of(group, method)} {QUEUE}" for method in methods]
-        subjects.append(cancel_subject(group))
-        subscriptions = (f"SUB {it} {number}\r\n" for number, it in enumerate(subjects, 1))
-        self._subscribe = "".join(subscriptions).encode() + b"PING\r\n"
-        self._is_subscribed = asyncio.Event()
-        self._failure = ""
+    def __init__(self, core: _core.Server, group: str, methods: Sequence[str]) -> None:
+        self._core = _core.BrokerCalls(core, list(methods))
+        self._methods = {subject_of(group, it): number for number, it in enumerate(methods)}
+        self._cancel_subject = cancel_subject(group)
+        self._connection: Any = None
+        self._running: dict[int, _Call] = {}
+        self._running_bytes = 0
+        self._numbers: dict[str, int] = {}
+        #: The numbers of calls that have ended, and the texts of their replies.
+        self._replies: collections.deque[tuple[int, bytes]] = collections.deque()
+        self._sending: asyncio.Task[None] | None = None
 
     def counts(self) -> list[tuple[int, int, int, str]]:
         """For each function: calls, errors, nanoseconds, and the last error."""
         return self._core.counts()
 
-    async def subscribed(self) -> None:
-        """Waits until the server is subscribed."""
-        await self._is_subscribed.wait()
+    async def subscribe(self, connection: Any) -> list[Any]:
+        """Subscribes to the functions; returns the subscriptions."""
+        self._connection = connection
+        asyncio.get_running_loop().add_reader(self._core.fileno(), self._take_replies)
+        found = [
+            await connection.subscribe(subject, QUEUE, cb=self._receive)
+            for subject in self._methods
+        ]
+        return [*found, await connection.subscribe(self._cancel_subject, cb=self._receive_cancel)]
 
-    async def run(self) -> None:
-        """Connects, and again whenever the connection ends, until it is cancelled."""
-        pause_s = self._options.get("reconnect_time_wait", _RECONNECT_TIME_WAIT_S)
-        urls = list(self._brokers)
-        while True:
-            random.shuffle(urls)
-            for url in list(urls):
-                try:
-                    urls = await self._serve(url)
-                except Exception as error:
-                    self._report(url, error)
-                finally:
-                    self._is_subscribed.clear()
-            await asyncio.sleep(pause_s)
+    def cancel_all(self) -> None:
+        """Cancels the calls: their connection has ended."""
+        for number in list(self._running):
+            self._cancel(number)
 
-    async def _serve(self, url: str) -> list[str]:
-        """Serves until the connection ends. Returns the nodes of the cluster."""
-        stream = await open_stream(url, self._options, self._name)
-        try:
-            stream.transport.write(self._subscribe)
-            await stream.transport.drain()
-            async with asyncio.timeout(self._options.get("connect_timeout", 2)):
-                received = await read_until_pong(stream.transport)
-        except BaseException:
-            stream.close()
-            raise
-        near, far = socket.socketpair()
-        with near:
-            near.setblocking(False)
-            if not self._core.attach(stream.detach(), received, stream.max_payload, far.detach()):
-                raise ConnectionError("the server does not run")
-            self._failure = ""
-            self._is_subscribed.set()
-            await asyncio.get_running_loop().sock_recv(near, 1)
-        log.log(logging.DEBUG, "the connection for calls through NATS has ended")
-        return list(dict.fromkeys([*self._brokers, *stream.urls]))
+    async def close(self) -> None:
+        """Sends the replies of calls that have ended. The server has ended."""
+        asyncio.get_running_loop().remove_reader(self._core.fileno())
+        self._take_replies()
+        if self._sending is not None:
+            await self._sending
 
-    def _report(self, url: str, error: Exception) -> None:
-        reason = str(error) or type(error).__name__
-        if reason != self._failure:
-            self._failure = reason
-            # That a broker is out of reach is logged for the connection of the registration.
-            is_out_of_reach = isinstance(error, OSError) and not isinstance(error, ConnectionError)
-            level = logging.DEBUG if is_out_of_reach else logging.WARNING
-            log.log(level, "calls through NATS at %s: %s; trying again", printable(url), reason)
+    async def _receive(self, message: Any) -> None:
+        """Begins the call of a message."""
+        method, began_ns = self._methods[message.subject], time.monotonic_ns()
+        head, id, size = _BARE_HEAD, None, len(message.data)
+        if message.headers:
+            head, id = _head_of(message.headers)
+            size += header_bytes(message.headers)
+        number = None
+        if len(self._running) < _RUNNING_MAX and self._running_bytes + size <= _RUNNING_BYTES_MAX:
+            number = self._core.call(method, message.data, head, bool(message.reply))
+        call = _Call(method, message.reply, began_ns, size, id)
+        if number is None:
+            await self._reply(call, _ERROR + _OVERLOADED + b"}")
+        elif message.reply:
+            self._running[number] = call
+            self._running_bytes += size
+            if id is not None:
+                self._numbers[id] = number
+        else:
+            self._core.count(method, 0, None)
+
+    async def _receive_cancel(self, message: Any) -> None:
+        number = self._numbers.get(message.data.decode(errors="replace"))
+        if number is not None:
+            self._cancel(number)
+
+    def _cancel(self, number: int) -> None:
+        """Cancels a call, which gets no reply: its caller waits no longer."""
+        call = self._end(number)
+        self._core.cancel(number)
+        self._core.count(call.method, time.monotonic_ns() - call.began_ns, "Request cancelled")
+
+    def _end(self, number: int) -> _Call:
+        call = self._running.pop(number)
+        self._running_bytes -= call.size
+        if call.id is not None and self._numbers.get(call.id) == number:
+            del self._numbers[call.id]
+        return call
+
+    def _take_replies(self) -> None:
+        self._replies.extend(self._core.take_replies())
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.ensure_future(self._send_replies())
+
+    async def _send_replies(self) -> None:
+        while self._replies:
+            number, text = self._replies.popleft()
+            if number in self._running:  # It has not been cancelled.
+                await self._reply(self._end(number), text)
+
+    async def _reply(self, call: _Call, text: bytes) -> None:
+        """Counts a call that has ended, and sends its reply."""
+        payload, headers, error = self._message_of(text)
+        self._core.count(call.method, time.monotonic_ns() - call.began_ns, error)
+        if call.subject:
+            try:
+                await self._connection.publish(call.subject, payload, headers=headers)
+            except Exception as failure:
+                log.debug("a reply through NATS is lost: %r", failure)
+
+    def _message_of(self, text: bytes) -> tuple[bytes, dict[str, str] | None, str | None]:
+        """The payload and the headers of a reply, and the message of its error."""
+        if text.startswith(_RESULT):
+            size, payload = len(text) - len(_RESULT) - 1, text[len(_RESULT) : -1]
+            headers, message = None, None
+        else:
+            payload = text[len(_ERROR) : -1]
+            headers, message = _error_headers(payload)
+            size = len(payload) + header_bytes(headers)
+        if size > (max_payload := self._connection.max_payload):
+            line = "the reply of {} bytes is longer than max_payload of the broker, {}"
+            error = {"code": -32603, "message": line.format(size, max_payload)}
+            payload = json.dumps(error).encode()
+            headers, message = _error_headers(payload)
+        return payload, headers, message
+
+
+def _head_of(headers: dict[str, str]) -> tuple[bytes, str | None]:
+    """The head of the HTTP request that the headers of a message stand for, and the id that cancels
+    the call. The core refuses invalid names and values."""
+    id, lines = None, [_REQUEST_LINE]
+    for name, value in headers.items():
+        lower = name.lower()
+        if lower == CALL_ID.lower():
+            id = value
+        if lower not in _DROPPED and not lower.startswith("nats-"):
+            lines.append(f"{name}: {value}\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode(), id
+
+
+def _error_headers(payload: bytes) -> tuple[dict[str, str], str]:
+    """The headers of an error reply, by ADR-32, and the message of the error."""
+    error = json.loads(payload)
+    message: str = error["message"]
+    line = " ".join(message.split())[:_ERROR_LETTERS_MAX]
+    ascii_line = "".join(it if " " <= it <= "~" else "?" for it in line)
+    return {ERROR_CODE: str(error["code"]), ERROR: ascii_line or "error"}, message

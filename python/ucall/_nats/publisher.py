@@ -1,8 +1,8 @@
 """Passes what a server publishes on to the other servers of its group, and takes theirs.
 
-Each worker sends its own messages, over the connection of its registration, or over one of its own
-from its first message on. The process that has registered receives those of other servers, for all
-workers. Sending never waits: messages queue for the thread of the brokers, up to a limit.
+Each worker sends its own messages, over the connection of its registration. The process that has
+registered receives those of other servers, for all workers. Sending never waits: messages queue for
+the thread of the brokers, up to a limit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
-from ucall._nats.connection import BrokerOptions, check_options, connect, start
-from ucall._nats.subjects import check_group, parse_brokers, publish_subject
+from ucall._nats.connection import start
+from ucall._nats.subjects import check_group, publish_subject
 from ucall._workers import process_role
 
 if TYPE_CHECKING:
@@ -38,28 +38,15 @@ class Publisher:
 
     Args:
         server: The server.
-        broker: URLs of brokers, with commas between them.
         group: The name of the servers.
-        options: Options of nats-py.
-        connects: Whether it has a connection of its own, as no registration gives it one.
 
     Raises:
-        ValueError: An argument is invalid.
+        ValueError: The name is invalid.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        broker: str,
-        group: str,
-        options: BrokerOptions | None,
-        *,
-        connects: bool,
-    ) -> None:
+    def __init__(self, server: Server, group: str) -> None:
         self._server = server
-        self._brokers = parse_brokers(broker)
         self._group = check_group(group)
-        self._options = options
         # All workers of a server have the same.
         shared = process_role.tickets or secrets.token_bytes(16)
         self._origin = hashlib.sha256(b"ucall publisher" + shared).hexdigest()[:22]
@@ -70,7 +57,6 @@ class Publisher:
         self._is_sending = False
         self._sending: Future[None] | None = None
         self._connection: Any = None
-        self._connects = connects
         #: Messages that the other servers did not get.
         self.dropped = 0
 
@@ -92,41 +78,28 @@ class Publisher:
                 return
             self._waiting.append(message)
             self._waiting_bytes += len(message)
-            if self._is_sending:
-                return
-            if self._connection is None and not self._connects:
+            if self._is_sending or self._connection is None:
                 return
             self._is_sending = True
             self._sending = start(self._send_all())
 
-    async def register(self, connection: Any) -> None:
-        """Uses a connection, and receives the other servers' messages from it."""
+    async def register(self, connection: Any, *, receives: bool) -> None:
+        """Uses a connection, and if it ``receives``, takes the other servers' messages from it."""
         with self._lock:
             self._connection = connection
             if self._waiting and not self._is_sending:
                 self._is_sending = True
                 self._sending = start(self._send_all())
-        await connection.subscribe(publish_subject(self._group), cb=self._receive)
+        if receives:
+            await connection.subscribe(publish_subject(self._group), cb=self._receive)
 
     async def close(self) -> None:
-        """Sends what waits, and closes the connection if it is the publisher's own."""
+        """Sends what waits."""
         if self._sending is not None:
-            if self._connection is None:
-                self._sending.cancel()
-            else:
-                await asyncio.wrap_future(self._sending)
-        if self._connects and self._connection is not None:
-            await self._connection.flush()
-            await self._connection.close()
+            await asyncio.wrap_future(self._sending)
 
     async def _send_all(self) -> None:
         """Sends all messages that wait."""
-        connection = self._connection
-        if connection is None:
-            name = f"ucall publisher of {self._group}"
-            options = check_options(self._options)
-            connection = await connect(self._brokers, options, name, reports=True)
-            self._connection = connection
         while True:
             with self._lock:
                 if not self._waiting:
@@ -135,7 +108,7 @@ class Publisher:
                 message = self._waiting.popleft()
                 self._waiting_bytes -= len(message)
             try:
-                await connection.publish(publish_subject(self._group), message)
+                await self._connection.publish(publish_subject(self._group), message)
             except Exception as error:
                 self.dropped += 1
                 log.warning("a message for the other servers is dropped: %s", error)

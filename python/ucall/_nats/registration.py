@@ -1,7 +1,9 @@
 """Registers a server as a micro service of NATS (ADR-32), and answers calls that come through it.
 
-A group of servers is one service, and each function one endpoint. The core of each worker answers
-calls; the first worker answers the rest, on the thread of the brokers.
+A group of servers is one service, and each function one endpoint. Each worker takes calls over a
+connection of its own; the first worker answers the rest. `nats.micro` of nats-py would not do: it
+runs one call of a function at a time, does not count the calls of other workers, and drops the
+messages that wait when it stops.
 
 | event | action |
 |---|---|
@@ -48,8 +50,6 @@ log = logging.getLogger("ucall")
 
 #: How long a drain waits for the broker to take the server off.
 _DEREGISTER_S = 1.0
-#: How long the answer to a client waits for the subscriptions of calls.
-_SUBSCRIBE_S = 5.0
 #: How long the end of the server waits for the broker.
 _CLOSE_S = 2.0
 _SEMANTIC_VERSION = re.compile(
@@ -115,8 +115,8 @@ class Registration:
         self._group = check_group(group)
         #: Of several workers only the first registers; all of them get calls.
         self._registers = process_role.number <= 1
-        self._options = check_options(options) if self._registers else dict(options or {})
-        self._publisher = Publisher(server, broker, group, options, connects=not self._registers)
+        self._options = check_options(options)
+        self._publisher = Publisher(server, group)
         self._advertise = advertise
         if advertise:
             Address(advertise)
@@ -129,7 +129,6 @@ class Registration:
         self._subscriptions: list[Any] = []
         self._connection: Any = None
         self._calls: BrokerCalls | None = None
-        self._serving: Future[None] | None = None
         self._registering: Future[None] | None = None
 
     def start(self) -> None:
@@ -140,13 +139,7 @@ class Registration:
         if tls is None or tls["client_auth"] != "required":
             self._endpoints = self._make_endpoints()
             methods = [endpoint.method for endpoint in self._endpoints]
-            name = f"ucall calls of {self._group} {self._id}"
-            self._calls = BrokerCalls(
-                core, self._brokers, self._options, self._group, methods, name
-            )
-            self._serving = start(self._calls.run())
-        if not self._registers:
-            return
+            self._calls = BrokerCalls(core, self._group, methods)
         self._identity = {
             "name": self._group,
             "id": self._id,
@@ -174,24 +167,29 @@ class Registration:
 
     async def _register(self) -> None:
         name = f"ucall {self._group} {self._id}"
-        connection = await connect(self._brokers, self._options, name, reports=True)
+        connection = await connect(
+            self._brokers,
+            self._options,
+            name,
+            reports=self._registers,
+            on_lost=self._calls.cancel_all if self._calls is not None else _do_nothing,
+        )
         self._connection = connection
-        await self._subscribed()
-        await self._publisher.register(connection)
+        if self._calls is not None:
+            self._subscriptions += await self._calls.subscribe(connection)
+        await self._publisher.register(connection, receives=self._registers)
+        if not self._registers:
+            return
         # A server that answers these has all of its functions.
         for verb in ("PING", "INFO", "STATS"):
             for name in ("", f".{self._group}", f".{self._group}.{self._id}"):
-                await self._subscribe(f"$SRV.{verb}{name}", self._answer)
+                found = await connection.subscribe(f"$SRV.{verb}{name}", cb=self._answer)
+                self._subscriptions.append(found)
         await connection.flush()
 
-    async def _subscribe(self, subject: str, callback: Any, **options: Any) -> None:
-        found = await self._connection.subscribe(subject, cb=callback, **options)
-        self._subscriptions.append(found)
-
     async def _deregister(self) -> None:
-        for running in (self._registering, self._serving):
-            if running is not None:
-                running.cancel()
+        if self._registering is not None:
+            self._registering.cancel()
         subscriptions, self._subscriptions = self._subscriptions, []
         if not subscriptions:
             return
@@ -206,22 +204,17 @@ class Registration:
     async def _close(self) -> None:
         await self._deregister()
         await self._publisher.close()
+        if self._calls is not None:
+            await self._calls.close()
         if self._connection is not None:
             if self._connection.is_connected:
                 await self._connection.flush()
             await self._connection.close()
 
-    async def _subscribed(self) -> None:
-        """Waits for the subscriptions of calls: a server that answers has all of its functions."""
-        if self._calls is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._calls.subscribed(), _SUBSCRIBE_S)
-
     async def _answer(self, message: Any) -> None:
         """Answers ``$SRV.PING``, ``$SRV.INFO`` and ``$SRV.STATS``."""
         if not message.reply:
             return
-        await self._subscribed()
         verb = message.subject.split(".")[1]
         members: dict[str, Any] = {}
         if verb == "INFO":
@@ -291,6 +284,10 @@ class Registration:
         if host in ("0.0.0.0", "::"):
             host = _address_towards(self._brokers)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _do_nothing() -> None:
+    """There are no calls to cancel."""
 
 
 def _log_failure(registering: Future[None]) -> None:

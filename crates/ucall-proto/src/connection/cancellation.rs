@@ -104,7 +104,7 @@ impl PlainConnection {
 
     /// Whether requests wait until a call ends.
     fn waits_for_calls(&self, limits: &Limits) -> bool {
-        self.exchanges.are_at_max(limits) && !self.is_nats()
+        self.exchanges.are_at_max(limits)
     }
 
     #[inline(always)]

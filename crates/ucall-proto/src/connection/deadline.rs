@@ -62,9 +62,6 @@ impl PlainConnection {
         match self.wait_state {
             WaitState::Handshake => Some(since + limits.handshake_timeout),
             WaitState::Request => {
-                if matches!(self.protocol, Protocol::Nats(_)) {
-                    return Some(since + limits.ping_interval);
-                }
                 let idle_end = self.idle_time(limits).map(|time| since + time);
                 let end = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
                 idle_end.into_iter().chain(end).min()
@@ -79,10 +76,9 @@ impl PlainConnection {
     }
 
     /// When a quiet connection gives way to a new one, and since when it has been quiet; `None`
-    /// while it has a request or a call under way. A connection to a broker never does.
+    /// while it has a request or a call under way.
     pub fn evictable_since(&self) -> Option<(EvictionClass, Instant)> {
         let class = match self.protocol {
-            Protocol::Nats(_) => return None,
             _ if self.awaits_messages => EvictionClass::Subscriber,
             Protocol::WebSocket(_) => EvictionClass::WebSocket,
             _ => EvictionClass::Idle,
@@ -151,7 +147,6 @@ impl PlainConnection {
             match &self.protocol {
                 Protocol::Http(http) => http.wait_state(self.input.is_empty(), limits),
                 Protocol::WebSocket(socket) => socket.wait_state(self.input.len(), limits),
-                Protocol::Nats(nats) => nats.wait_state(self.input.len(), limits),
                 _ if self.input.is_empty() => WaitState::Request,
                 Protocol::Raw(_) => WaitState::Body { total: body_time(self.input.len(), limits) },
                 Protocol::Unknown => WaitState::Head,

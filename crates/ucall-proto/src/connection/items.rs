@@ -31,7 +31,6 @@ impl PlainConnection {
             Protocol::Http(_) => {
                 framing.write_item(token, value, environment.replies, environment.now, out);
             }
-            Protocol::Nats(_) => return false,
             Protocol::WebSocket(socket) if socket.is_closed() => return false,
             Protocol::WebSocket(_) => {
                 write_head(out, Opcode::Text, item_len(token, value));

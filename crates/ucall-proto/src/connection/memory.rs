@@ -151,7 +151,6 @@ impl PlainConnection {
         let bytes_needed = match &self.protocol {
             Protocol::Http(http) => http.bytes_needed(),
             Protocol::WebSocket(socket) => socket.bytes_needed(),
-            Protocol::Nats(nats) => nats.bytes_needed(),
             _ => 0,
         };
         bytes_needed.saturating_sub(self.input.len())
@@ -173,7 +172,6 @@ impl PlainConnection {
                 self.refuse_body(&HttpError::Overloaded, environment, out);
             }
             Protocol::WebSocket(_) => self.refuse_for_memory(out),
-            Protocol::Nats(_) => self.close_nats(),
             _ => {
                 raw::write_overloaded(out);
                 self.discard_input();

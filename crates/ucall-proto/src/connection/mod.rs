@@ -11,12 +11,12 @@
 //! | `Raw` | a document | another document |
 //! | `Http` | a head | another head, unless the request closes the connection |
 //! | `WebSocket` | an upgrade of `Http` | another frame |
-//! | `Nats` | the layer above, see [`nats`] | another operation |
 //!
 //! `close_state` advances from `Open` to `DiscardingInput` (no more requests are read, further
 //! input is discarded, replies are sent) to `Closed`.
 
 mod authentication;
+pub(crate) mod brokered;
 mod budget;
 mod calls;
 mod cancellation;
@@ -32,7 +32,6 @@ mod http_route;
 mod items;
 mod long;
 mod memory;
-mod nats;
 mod public;
 mod raw;
 mod secure;
@@ -58,8 +57,6 @@ pub use drain::DRAIN;
 use exchange::Exchanges;
 use http::Http;
 use http_framing::HttpFraming;
-use nats::Nats;
-pub use nats::{NatsObserver, NatsOptions};
 pub use public::{Connection, ConnectionProtocol};
 use raw::Raw;
 pub use websocket::MessageFraming;
@@ -151,7 +148,6 @@ enum Protocol {
     Raw(Raw),
     Http(Http),
     WebSocket(WebSocket),
-    Nats(Box<Nats>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -290,7 +286,6 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
-        self.complete_nats_call(number, out);
         self.flush_completed(number, environment, out);
         self.resume(environment, out);
     }
@@ -314,7 +309,6 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         match (self.wait_state, &self.protocol) {
-            (_, Protocol::Nats(_)) => self.ping_broker(environment.limits, out),
             (WaitState::Request, Protocol::WebSocket(_)) => self.ping_or_close(environment, out),
             (WaitState::Body { .. }, Protocol::WebSocket(_)) => {
                 self.refuse_slow_message(environment.limits, out);
@@ -523,7 +517,6 @@ impl PlainConnection {
         }
         match &self.protocol {
             Protocol::Raw(_) => self.step_raw(rest, environment, out),
-            Protocol::Nats(_) => self.step_nats(rest, environment, out),
             // Frames need input that may be written, see `process_frames`.
             Protocol::WebSocket(_) => Step::Incomplete,
             _ => self.detect_protocol(rest, environment, out),

@@ -10,7 +10,7 @@ use std::time::Instant;
 use ucall_buffer::Target;
 
 use super::secure::Secured;
-use super::{Environment, NatsOptions, PlainConnection, Protocol};
+use super::{Environment, PlainConnection, Protocol};
 use crate::Limits;
 use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::{ServerConfig, TlsConnection, TlsError};
@@ -27,10 +27,10 @@ pub enum ConnectionProtocol {
 }
 
 impl PlainConnection {
-    /// The protocol of a client; `None` before its first byte, and of a broker.
+    /// The protocol of a client; `None` before its first byte.
     pub fn protocol(&self) -> Option<ConnectionProtocol> {
         match &self.protocol {
-            Protocol::Unknown | Protocol::Nats(_) => None,
+            Protocol::Unknown => None,
             Protocol::Http(_) => Some(ConnectionProtocol::Http),
             Protocol::WebSocket(_) => Some(ConnectionProtocol::WebSocket),
             Protocol::Raw(_) => Some(ConnectionProtocol::Raw),
@@ -70,18 +70,6 @@ impl Connection {
     /// rustls refuses the configuration.
     pub fn renew_tls(&mut self, config: &Arc<ServerConfig>) -> Result<(), TlsError> {
         self.inner.tls_mut().map_or(Ok(()), |tls| tls.renew(config))
-    }
-
-    /// A connection to a NATS broker, after the subscriptions that `options` has.
-    pub fn to_broker(now: Instant, limits: &Limits, options: NatsOptions) -> Self {
-        let mut inner = Secured::new(now, limits, None);
-        inner.update(|plain| plain.become_nats(options));
-        Self { inner }
-    }
-
-    /// Ends the subscriptions of a connection to a broker, whose calls go on.
-    pub fn unsubscribe(&mut self, out: &mut Vec<u8>) {
-        self.inner.update(|plain| plain.unsubscribe(out));
     }
 
     /// Takes bytes, runs the requests that they complete and appends the replies to `out`.

@@ -13,7 +13,6 @@ mod limits;
 mod long;
 mod members;
 mod memory;
-mod nats;
 mod raw;
 mod routes;
 mod secure;

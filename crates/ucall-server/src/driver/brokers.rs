@@ -1,60 +1,99 @@
-//! Connections to NATS brokers, which other code has made and subscribed.
-//!
-//! They are connections of the worker like those of its clients. Only their begin and their end
-//! differ: they arrive in a message, and the drop of a guard reports their end to that code.
+//! Passes calls that came through a broker to their procedures, and their replies back.
 
+use std::sync::Arc;
+
+use hashbrown::HashMap;
 use ucall_engine::{Engine, Id, Peer};
-use ucall_proto::Connection;
+use ucall_proto::{BrokeredCalls, RpcError};
 
 use super::ConnectionDriver;
-use crate::broker_socket::BrokerSocket;
-use crate::caller::Transport;
+use crate::brokered_call::{BrokeredCall, BrokeredReplies};
+use crate::caller::{CallId, Caller, Transport};
 use crate::handler::Handler;
 
+/// What all calls through brokers have in place of a connection. The index is small, as those of
+/// connections are, and no socket has this generation.
+const BROKERS: Id = Id { index: 0, generation: u32::MAX };
+
+/// The deferred calls of brokers.
+#[derive(Debug, Default)]
+pub(super) struct Brokers {
+    calls: BrokeredCalls,
+    /// What takes their replies, by their numbers.
+    pending: HashMap<u64, Arc<dyn BrokeredReplies>>,
+    /// The reply that was written last.
+    text: Vec<u8>,
+}
+
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    /// Serves the calls that come through a broker. While the worker drains it takes none.
+    /// Runs a call.
     #[cold]
-    pub(crate) fn attach_broker(&mut self, broker: BrokerSocket, is_draining: bool) {
-        if is_draining {
-            return;
-        }
-        let BrokerSocket { socket, mut received, options, guard } = broker;
-        let id = match self.engine.adopt(socket) {
-            Ok(id) => id,
-            Err(error) => {
-                let line = format!("cannot serve the calls of a broker: {error}");
-                return self.context.handler().warn(&line);
-            }
+    pub(crate) fn run_brokered(&mut self, call: BrokeredCall) {
+        let mut brokers = self.brokers.take().unwrap_or_default();
+        let BrokeredCall { number, method, params, head, transport, replies } = call;
+        let has_reply = replies.is_some();
+        let call = ucall_proto::BrokeredCall {
+            number,
+            method: &method,
+            params: &params,
+            head: &head,
+            has_reply,
         };
-        let now = self.context.now();
-        let connection = Connection::to_broker(now, &self.context.config().limits, options);
-        self.connections.insert(id, connection, now);
-        self.stats.connections = self.connections.len() as u64;
-        if let Some(entry) = self.connections.find(id) {
-            // A caller's address is not known: that of the broker says nothing of it.
-            entry.caller.peer = Some(Peer::Unknown);
-            entry.caller.transport = Transport::Nats;
+        let Brokers { calls, text, .. } = &mut *brokers;
+        text.clear();
+        let is_deferred = self
+            .context
+            .with_datagram(&caller(transport), |environment| calls.run(&call, environment, text));
+        match replies {
+            Some(replies) if is_deferred => drop(brokers.pending.insert(number, replies)),
+            Some(replies) => replies.reply(number, &brokers.text),
+            None => {}
         }
-        self.brokers.push((id, guard));
-        self.step(id, |connection, environment, out| {
-            connection.receive(&mut received, environment, out);
-        });
-        self.flush_and_apply(id);
+        self.brokers = Some(brokers);
     }
 
-    /// Ends all subscriptions. Messages that are on their way are served.
+    /// Cancels a call, which gets no reply.
     #[cold]
-    pub(crate) fn unsubscribe_from_brokers(&mut self) {
-        let ids: Vec<Id> = self.brokers.iter().map(|(id, _)| *id).collect();
-        for id in ids {
-            self.step(id, |connection, _, out| connection.unsubscribe(out));
-            self.flush_and_apply(id);
+    pub(crate) fn cancel_brokered(&mut self, number: u64) {
+        if let Some(brokers) = &mut self.brokers
+            && brokers.pending.remove(&number).is_some()
+        {
+            let calls = &mut brokers.calls;
+            self.context.with_datagram(&caller(Transport::Nats), |environment| {
+                calls.cancel(number, environment);
+            });
         }
     }
 
-    /// Reports the end of a connection, if it was one to a broker.
+    /// Whether it is what calls through brokers have in place of a connection.
     #[inline]
-    pub(super) fn broker_closed(&mut self, id: Id) {
-        self.brokers.retain(|(broker, _)| *broker != id);
+    pub(super) fn is_brokers(id: Id) -> bool {
+        id == BROKERS
     }
+
+    /// Takes the outcome of a call.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn complete_brokered(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
+        let Some(brokers) = &mut self.brokers else { return };
+        let limits = &self.context.config().limits;
+        let outcome = outcome.map(|()| self.text.as_slice());
+        brokers.text.clear();
+        if brokers.calls.complete(call.number, outcome, limits, &mut brokers.text) {
+            let replies = brokers.pending.remove(&call.number.request);
+            replies.inspect(|it| it.reply(call.number.request, &brokers.text));
+        }
+    }
+
+    /// Cancels all calls.
+    pub(super) fn cancel_all_brokered(&mut self) {
+        if self.brokers.take().is_some() {
+            self.context.cancel(BROKERS);
+        }
+    }
+}
+
+/// A caller's address is not known: that of the broker says nothing of it.
+fn caller(transport: Transport) -> Caller {
+    Caller { connection: BROKERS, peer: Some(Peer::Unknown), transport }
 }

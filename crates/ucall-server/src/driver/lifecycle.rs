@@ -218,6 +218,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Closes all connections, and the sockets of UDP.
     pub(crate) fn close_all(&mut self) {
         self.close_datagrams();
+        self.cancel_all_brokered();
         for id in self.connections.ids() {
             self.close_idle(id);
         }
@@ -257,7 +258,6 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.context.cancel(id);
         }
         drop(entry);
-        self.broker_closed(id);
         self.detach(id);
         self.context.update_load();
         self.resume_accepting();

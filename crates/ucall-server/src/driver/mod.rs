@@ -14,7 +14,6 @@ mod xdp;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -36,6 +35,7 @@ use crate::publisher::{Publisher, Push};
 use crate::send_queue::{Flushed, SendQueue};
 use crate::topics::Subscription;
 
+use brokers::Brokers;
 use xdp::XdpServer;
 
 /// The connections of a worker, and the components that their events touch.
@@ -55,8 +55,8 @@ pub(crate) struct ConnectionDriver<E: Engine, H: Handler> {
     stats: Stats,
     /// `None` without UDP.
     datagrams: Option<Box<DatagramServer>>,
-    /// Connections to brokers, with what their ends close.
-    brokers: Vec<(Id, OwnedFd)>,
+    /// `None` without calls through brokers.
+    brokers: Option<Box<Brokers>>,
     /// `None` without AF_XDP.
     xdp: Option<Box<XdpServer>>,
 }
@@ -78,7 +78,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             subscribers: Vec::new(),
             stats: Stats::default(),
             datagrams: None,
-            brokers: Vec::new(),
+            brokers: None,
             xdp: None,
         }
     }
@@ -341,6 +341,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     fn complete(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
         self.context.end_child();
+        if Self::is_brokers(call.connection) {
+            return self.complete_brokered(call, outcome);
+        }
         if self.datagrams.as_ref().is_some_and(|server| server.serves(call.connection)) {
             let text = mem::take(&mut self.text);
             self.complete_datagram(call, outcome.map(|()| text.as_slice()));
