@@ -1,6 +1,7 @@
 """Tables in Markdown: one function for each section of the report."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 from bench.harness.figures import Spread, table
 from bench.render.data import Results, difference
@@ -11,7 +12,10 @@ from bench.suite.servers import Server, python_beside
 from bench.suite.tails import SHARES
 
 NONE = "-"
-RATE, TIME, CPU, RATIO = "{:,.0f}", "{:,.0f}", "{:.2f}", "{:.2f}"
+TIME, CPU, RATIO = "{:,.0f}", "{:.2f}", "{:.2f}"
+TOOL_METRICS = ("calls_per_second", "p50_us", "p99_us", "cpu_us_per_call")
+#: The formats of metrics, if they are not `TIME`.
+FORMS = {"cpu_us_per_call": CPU, "rss_mb": "{:.0f}"}
 
 
 def cost_name(results: Results) -> str:
@@ -27,40 +31,31 @@ def full(found: Spread | None, form: str) -> str:
     return found.text(form) if found else NONE
 
 
+def cell(results: Results, server: Server, load: str, metric: str) -> str:
+    return one(results.values(server.name, load, metric), FORMS.get(metric, TIME))
+
+
+def cells(results: Results, server: Server, load: str, metrics: Iterable[str]) -> list[str]:
+    return [cell(results, server, load, metric) for metric in metrics]
+
+
 def calls(results: Results, servers: Sequence[Server], load: str) -> str:
     """Calls a second, latency, CPU and memory under one load."""
-    header = [
-        "",
-        "calls/s",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "CPU µs/call",
-        f"{cost_name(results)} / floor",
-    ]
+    header = ["", "calls/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/call"]
     rows = []
     for server in present(results, servers, load):
-        cells = [
-            (results.values(server.name, load, metric), form)
-            for metric, form in (
-                ("calls_per_second", RATE),
-                ("p50_us", TIME),
-                ("p99_us", TIME),
-                ("p999_us", TIME),
-                ("cpu_us_per_call", CPU),
-            )
-        ]
-        to_floor = results.to_floor(server.name, load, results.cost)
-        memory = one(results.values(server.name, load, "rss_mb"), "{:.0f}")
-        measured = [*(one(found, form) for found, form in cells), full(to_floor, RATIO), memory]
+        measured = cells(results, server, load, (*TOOL_METRICS[:3], "p999_us", TOOL_METRICS[3]))
+        measured.append(full(results.to_floor(server.name, load, results.cost), RATIO))
+        measured.append(cell(results, server, load, "rss_mb"))
         if results.is_broken(server.name, load):
             measured = ["broken", *[NONE] * (len(measured) - 1)]
         rows.append([server.label, *measured, f"{results.errors(server.name, load):,}"])
-    return table([*header, "RSS MB", "errors"], rows)
+    return table([*header, f"{cost_name(results)} / floor", "RSS MB", "errors"], rows)
 
 
-def present(results: Results, servers: Sequence[Server], load: str) -> list[Server]:
-    return [server for server in servers if results.has(server.name, load)]
+def present(results: Results, servers: Sequence[Server], *loads: str) -> list[Server]:
+    """The servers that were measured under any of these loads."""
+    return [it for it in servers if any(results.has(it.name, load) for load in loads)]
 
 
 def headline(results: Results, servers: Sequence[Server]) -> str:
@@ -75,18 +70,17 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
         if server.protocol == "raw" or not is_quoted:
             continue
         own, floors = results.beside_floor(name, "c32", "cpu_us_per_call")
-        label = f"**{server.label}**" if server.family == "ours" else server.label
         rows.append(
             [
-                label,
-                one(results.values(name, "c32", "calls_per_second"), RATE),
+                f"**{server.label}**" if server.family == "ours" else server.label,
+                cell(results, server, "c32", "calls_per_second"),
                 f"{results.errors(name, 'c32'):,}",
                 one(own or results.values(name, "c32", "cpu_us_per_call"), CPU),
                 one(floors, CPU),
                 full(results.to_floor(name, "c32", results.cost), RATIO),
-                one(results.values(name, "c32", "p99_us"), TIME),
-                one(results.values(name, "c1", "p50_us"), TIME),
-                one(results.values(name, "c32", "rss_mb"), "{:.0f}"),
+                cell(results, server, "c32", "p99_us"),
+                cell(results, server, "c1", "p50_us"),
+                cell(results, server, "c32", "rss_mb"),
             ]
         )
     return table(header, rows)
@@ -97,20 +91,21 @@ def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
     header = ["", "pairs", f"{cost_name(results)} a call, ratio", "one request: ratio"]
     header += ["CPU a call, difference, µs", "p50 with 1 client, difference, µs"]
     rows = []
-    for server in servers:
+    for server in present(results, ours_of(servers), "c32"):
         name = server.name
-        if server.family == "ours" and results.has(name, "c32"):
-            rows.append(
-                [
-                    server.label,
-                    f"{len(results.accepted(name, results.nearest_floor(name, 'c32'), 'c32'))}",
-                    full(results.to_floor(name, "c32", results.cost), RATIO),
-                    full(results.to_floor(name, "constant", results.cost), RATIO),
-                    full(results.to_floor(name, "c32", "cpu_us_per_call", difference), "{:+.2f}"),
-                    full(results.to_floor(name, "c1", "p50_us", difference), "{:+.1f}"),
-                ]
-            )
+        pairs = results.accepted(name, results.nearest_floor(name, "c32"), "c32")
+        above = (
+            results.to_floor(name, "c32", "cpu_us_per_call", difference),
+            results.to_floor(name, "c1", "p50_us", difference),
+        )
+        ratios = (results.to_floor(name, load, results.cost) for load in ("c32", "constant"))
+        rows.append([server.label, f"{len(pairs)}", *(full(it, RATIO) for it in ratios)])
+        rows[-1] += [full(above[0], "{:+.2f}"), full(above[1], "{:+.1f}")]
     return table(header, rows)
+
+
+def ours_of(servers: Sequence[Server]) -> list[Server]:
+    return [server for server in servers if server.family == "ours"]
 
 
 IDLE_LABEL = f"beside {beside.IDLE_CONNECTIONS:,} idle connections"
@@ -127,19 +122,14 @@ def tails(results: Results, servers: Sequence[Server]) -> str:
     """Latency of ucall at shares of its capacity, and its floor's at that rate."""
     header = ["", "share", *TAIL_METRICS.values(), f"{TAIL_METRICS['p999_windows_us']}, ratio"]
     rows = []
-    for server in servers:
-        if server.family != "ours":
-            continue
-        for share in SHARES:
-            load = f"share-{share}"
+    for server in ours_of(servers):
+        for load, share in ((f"share-{share}", share) for share in SHARES):
             if not results.has(server.name, load):
                 continue
-            cells = [server.label, f"{share}%"]
-            for metric in TAIL_METRICS:
-                both = results.beside_floor(server.name, load, metric)
-                cells.append(" / ".join(one(found, TIME) for found in both))
+            both = (results.beside_floor(server.name, load, it) for it in TAIL_METRICS)
+            shown = [" / ".join(one(found, TIME) for found in pair) for pair in both]
             ratio = results.to_floor(server.name, load, "p999_windows_us")
-            rows.append([*cells, full(ratio, RATIO)])
+            rows.append([server.label, f"{share}%", *shown, full(ratio, RATIO)])
     return table(header, rows)
 
 
@@ -147,13 +137,10 @@ def beside_others(results: Results) -> str:
     """Latency of Python servers while something else goes on."""
     rows = []
     for server in python_beside():
-        for load in (beside.LOAD, beside.IDLE):
-            if not results.has(server.name, load):
-                continue
-            is_idle = load == beside.IDLE
-            label = server.label.replace("alone", IDLE_LABEL) if is_idle else server.label
-            values = (results.values(server.name, load, metric) for metric in TAIL_METRICS)
-            rows.append([label, *(one(found, TIME) for found in values)])
+        idle_label = server.label.replace("alone", IDLE_LABEL)
+        for load, label in ((beside.LOAD, server.label), (beside.IDLE, idle_label)):
+            if results.has(server.name, load):
+                rows.append([label, *cells(results, server, load, TAIL_METRICS)])
     return table(["", *TAIL_METRICS.values()], rows)
 
 
@@ -163,16 +150,13 @@ def open_loop(results: Results, servers: Sequence[Server]) -> str:
         header += [f"{rate:,}/s: p50", "p99", "p99.9", "no reply"]
     loads = [f"rate-{rate}" for rate in RATES]
     rows = []
-    for server in servers:
-        if not any(results.has(server.name, load) for load in loads):
-            continue
-        cells = [server.label]
+    for server in present(results, servers, *loads):
+        row = [server.label]
         for load in loads:
-            for metric in ("p50_us", "p99_us", "p999_us"):
-                cells.append(one(results.values(server.name, load, metric), TIME))
+            row += cells(results, server, load, ("p50_us", "p99_us", "p999_us"))
             has = results.has(server.name, load)
-            cells.append(f"{results.errors(server.name, load):,}" if has else NONE)
-        rows.append(cells)
+            row.append(f"{results.errors(server.name, load):,}" if has else NONE)
+        rows.append(row)
     return table(header, rows)
 
 
@@ -183,14 +167,12 @@ def rates(results: Results, servers: Sequence[Server], loads: dict[str, str]) ->
     for label in loads.values():
         header += [f"{label}: calls/s", "CPU ns/call (/ floor)"]
     rows = []
-    for server in servers:
-        if not any(results.has(server.name, load) for load in loads):
-            continue
-        cells = [server.label]
+    for server in present(results, servers, *loads):
+        row = [server.label]
         for load in loads:
-            cells.append(one(results.values(server.name, load, "calls_per_second"), RATE))
-            cells.append(cpu_cell(results, server.name, load, 1000, "{:,.0f}"))
-        rows.append(cells)
+            row.append(cell(results, server, load, "calls_per_second"))
+            row.append(cpu_cell(results, server.name, load, 1000, "{:,.0f}"))
+        rows.append(row)
     return table(header, rows)
 
 
@@ -206,7 +188,7 @@ def cpu_cell(results: Results, server: str, load: str, factor: float, form: str)
 def batches(results: Results, servers: Sequence[Server]) -> str:
     batched = {f"batch-{size}": f"{size:,}" for size in BATCHES}
     http = [s for s in servers if s.family in ("floor", "ours") and s.protocol == "http"]
-    are_any = any(results.has(server.name, load) for server in http for load in batched)
+    are_any = present(results, http, *batched)
     return rates(results, http, {"c32": "1"} | batched if are_any else batched)
 
 
@@ -217,14 +199,13 @@ def payloads(results: Results, servers: Sequence[Server]) -> str:
     for server in chosen:
         header += [f"{server.label}: GB/s", "CPU µs/call (/ floor)"]
     rows = []
-    for kind in KINDS:
-        for size in PAYLOAD_BYTES:
-            cells = [f"{kind}, {size_label(size)}"]
-            for server in chosen:
-                found = results.values(server.name, f"{kind}-{size}", "calls_per_second")
-                cells.append(f"{found.median * size / 1e9:.3g}" if found else NONE)
-                cells.append(cpu_cell(results, server.name, f"{kind}-{size}", 1, "{:,.1f}"))
-            rows.append(cells)
+    for kind, size in itertools.product(KINDS, PAYLOAD_BYTES):
+        row, load = [f"{kind}, {size_label(size)}"], f"{kind}-{size}"
+        for server in chosen:
+            found = results.values(server.name, load, "calls_per_second")
+            row.append(f"{found.median * size / 1e9:.3g}" if found else NONE)
+            row.append(cpu_cell(results, server.name, load, 1, "{:,.1f}"))
+        rows.append(row)
     return table(header, rows)
 
 
@@ -277,38 +258,23 @@ def nanoseconds(value: float | None) -> str:
 
 def exact(results: Results, servers: Sequence[Server]) -> str:
     labels = {server.name: server.label for server in servers}
-    header = ["", "user instructions a call", "counted by", "system calls a call"]
     rows = []
     for row in results.raw["exact"]:
         tool, count = next(iter(row["instructions"].items()), (NONE, None))
-        named = (f"{name} {count:.2f}" for name, count in row["system_calls"].items())
-        rows.append(
-            [
-                labels[row["server"]],
-                f"{count:,.0f}" if count is not None else NONE,
-                tool,
-                ", ".join(named) or NONE,
-            ]
-        )
+        named = ", ".join(f"{name} {calls:.2f}" for name, calls in row["system_calls"].items())
+        shown = NONE if count is None else f"{count:,.0f}"
+        rows.append([labels[row["server"]], shown, tool, named or NONE])
+    header = ["", "user instructions a call", "counted by", "system calls a call"]
     return table(header, rows)
 
 
 def tools(results: Results, servers: Sequence[Server]) -> str:
-    header = ["", "wrk: calls/s", "p50 µs", "p99 µs", "CPU µs"]
-    header += ["bench/load: calls/s", "p50 µs", "p99 µs"]
     rows = []
     for server in present(results, servers, "tool-wrk"):
-        cells = [server.label]
-        for tool in ("wrk", "own"):
-            for metric, form in (
-                ("calls_per_second", RATE),
-                ("p50_us", TIME),
-                ("p99_us", TIME),
-                ("cpu_us_per_call", CPU),
-            ):
-                cells.append(one(results.values(server.name, f"tool-{tool}", metric), form))
-        rows.append(cells)
-    return table([*header, "CPU µs"], rows)
+        by_tool = (cells(results, server, f"tool-{it}", TOOL_METRICS) for it in ("wrk", "own"))
+        rows.append([server.label, *itertools.chain(*by_tool)])
+    header = ["", "wrk: calls/s", "p50 µs", "p99 µs", "CPU µs"]
+    return table([*header, "bench/load: calls/s", *header[2:]], rows)
 
 
 def verdicts(found: Sequence[Verdict]) -> str:

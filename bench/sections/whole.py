@@ -9,12 +9,12 @@ same commit.
 """
 
 import argparse
-import functools
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import OUTPUT, ROOT
@@ -35,7 +35,14 @@ from bench.suite import (
 
 OURS = ("headline", "same", "clients", "quoted", "tails", "exact")
 #: Sections that do not consist of groups.
-SPECIAL = ("tails", "beside", "tls", "idle", "json", "exact")
+SPECIAL = {
+    "tails": tails,
+    "beside": beside,
+    "tls": over_tls,
+    "idle": idle,
+    "json": documents,
+    "exact": exact,
+}
 PEERS = tuple(name for name in (*plan.SECTIONS, *SPECIAL) if name not in OURS)
 OPTIONS = {
     "--rows": {"default": "", "help": f"some of {','.join((*OURS, *PEERS))}"},
@@ -57,24 +64,12 @@ class Step:
 
 def steps(name: str, brief: bool) -> Iterator[Step]:
     """The steps of a section."""
-    if name == "tails":
-        measure = functools.partial(tails.measure_all, brief)
-        yield Step(name, tails.estimate(brief), measure)
-    elif name == "beside":
-        yield Step(name, beside.estimate(brief), functools.partial(beside.measure_all, brief))
-    elif name == "tls":
-        yield Step(name, over_tls.estimate(brief), functools.partial(over_tls.measure_all, brief))
-    elif name == "idle":
-        yield Step(name, idle.estimate(), lambda run: idle.measure_all(run.records, run.progress))
-    elif name == "json":
-        seconds = documents.ESTIMATE_SECONDS
-        yield Step(name, seconds, lambda run: documents.measure_all(run.records, run.progress))
-    elif name == "exact":
-        yield Step(name, exact.estimate(), lambda run: exact.measure_all(run.progress))
-    else:
-        for number, group in enumerate(plan.groups_of(name, brief)):
-            measure = functools.partial(rounds.run_group, group, f"{name}.{number}")
-            yield Step(f"{name}.{number}", group.estimate, measure)
+    if special := SPECIAL.get(name):
+        yield Step(name, special.estimate(brief), partial(special.measure_all, brief))
+        return
+    for number, group in enumerate(plan.groups_of(name, brief)):
+        measure = partial(rounds.run_group, group, f"{name}.{number}")
+        yield Step(f"{name}.{number}", group.estimate, measure)
 
 
 def new_results(options: argparse.Namespace) -> dict:

@@ -6,15 +6,19 @@ here, on the same documents, which the suite writes.
 
 import json
 import os
+import shutil
+import statistics
 import subprocess
 import timeit
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from bench import OUTPUT, ROOT
 from bench.harness import processes
-from bench.suite.rounds import Progress, Records
+from bench.suite.rounds import Run
 
 ESTIMATE_SECONDS = 35.0
 SECONDS_MAX = 120
@@ -22,22 +26,26 @@ DOCUMENTS = OUTPUT / "json"
 CRITERION = OUTPUT / "criterion"
 
 
-def measure_all(records: Records, progress: Progress) -> list[dict]:
-    progress.print_line("JSON: parsing and writing")
+def estimate(brief: bool) -> float:
+    return ESTIMATE_SECONDS
+
+
+def measure_all(brief: bool, run: Run) -> list[dict]:
+    run.progress.print_line("JSON: parsing and writing")
     try:
         run_criterion()
         found = criterion_medians(CRITERION) + msgspec_medians()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        records.problem(f"json: {error}")
+        run.records.problem(f"json: {error}")
         found = []
-    progress.advance(ESTIMATE_SECONDS)
+    run.progress.advance(ESTIMATE_SECONDS)
     return found
 
 
 def run_criterion() -> None:
     """Removes results of earlier runs."""
     program = OUTPUT / "json-bench"
-    subprocess.run(["rm", "-rf", str(CRITERION)], check=True)
+    shutil.rmtree(CRITERION, ignore_errors=True)
     environment = {**os.environ, "CRITERION_HOME": str(CRITERION), "JSON_DOCUMENTS": str(DOCUMENTS)}
     core, _ = processes.cores()
     done = subprocess.run(
@@ -74,21 +82,13 @@ def msgspec_medians() -> list[dict]:
             ("parse", msgspec.json.Decoder().decode, text),
             ("write", msgspec.json.Encoder().encode, value),
         ):
-            nanoseconds = median_ns(lambda f=function, a=argument: f(a))
-            found.append(
-                {
-                    "task": task,
-                    "library": "msgspec (Python)",
-                    "document": path.stem,
-                    "ns": nanoseconds,
-                }
-            )
+            ns = median_ns(partial(function, argument))
+            about = {"task": task, "library": "msgspec (Python)", "document": path.stem}
+            found.append({**about, "ns": ns})
     return found
 
 
-def median_ns(call) -> float:
+def median_ns(call: Callable[[], object]) -> float:
     timer = timeit.Timer(call)
-    count, _ = timer.autorange()
-    count = max(count // 4, 1)
-    samples = sorted(timer.repeat(5, count))
-    return samples[2] / count * 1e9
+    count = max(timer.autorange()[0] // 4, 1)
+    return statistics.median(timer.repeat(5, count)) / count * 1e9

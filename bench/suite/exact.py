@@ -22,7 +22,7 @@ from bench import OUTPUT
 from bench.harness import processes, request
 from bench.suite import servers
 from bench.suite.plan import SINGLE
-from bench.suite.rounds import Progress
+from bench.suite.rounds import Run
 from bench.suite.servers import Load, Server
 
 FEW, MANY = 1000, 11000
@@ -203,14 +203,14 @@ def chosen() -> list[Server]:
     return [*servers.floors("http"), *servers.ours("http")]
 
 
-def estimate() -> float:
+def estimate(brief: bool) -> float:
     return ESTIMATE_SECONDS * len(chosen())
 
 
-def measure_all(progress: Progress) -> list[dict]:
+def measure_all(brief: bool, run: Run) -> list[dict]:
     found = []
     for server in chosen():
-        progress.print_line(f"instructions and system calls: {server.name}")
+        run.progress.print_line(f"instructions and system calls: {server.name}")
         found.append({"server": server.name, **asdict(figures(server, SINGLE))})
-        progress.advance(ESTIMATE_SECONDS)
+        run.progress.advance(ESTIMATE_SECONDS)
     return found

@@ -1,11 +1,10 @@
 """The memory of idle connections, and the calls of other clients meanwhile."""
 
 import subprocess
-from collections.abc import Iterator
 
 from bench.harness import processes, usage
 from bench.suite import drivers, servers
-from bench.suite.rounds import Progress, Records
+from bench.suite.rounds import Run
 from bench.suite.servers import Load, Server
 
 CONNECTIONS = 10_000
@@ -14,23 +13,21 @@ OPENING_SECONDS_MAX = 30
 ESTIMATE_SECONDS = 5.0
 
 
-def estimate() -> float:
+def estimate(brief: bool) -> float:
     return ESTIMATE_SECONDS * len(servers.ours("http"))
 
 
-def measure_all(records: Records, progress: Progress) -> list[dict]:
-    return list(measured(records, progress))
-
-
-def measured(records: Records, progress: Progress) -> Iterator[dict]:
+def measure_all(brief: bool, run: Run) -> list[dict]:
+    found = []
     for server in servers.ours("http"):
-        progress.print_line(f"idle: {CONNECTIONS:,} connections on {server.label}")
+        run.progress.print_line(f"idle: {CONNECTIONS:,} connections on {server.label}")
         try:
             with server.running(BUSY) as running:
-                yield {"server": server.name, **measure(server, running)}
+                found.append({"server": server.name, **measure(server, running)})
         except drivers.FAILURES as error:
-            records.problem(f"idle: {server.label}: {error}")
-        progress.advance(ESTIMATE_SECONDS)
+            run.records.problem(f"idle: {server.label}: {error}")
+        run.progress.advance(ESTIMATE_SECONDS)
+    return found
 
 
 def measure(server: Server, running: processes.Server) -> dict:

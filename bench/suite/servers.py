@@ -239,33 +239,15 @@ def native_peer(
 
 def websocket_peers(task: str) -> list[Server]:
     """Servers that echo each message as it is, or serve `sum`."""
-    of_rust = NATIVE / "tokio_websockets"
-    return [
-        native_peer(
-            f"uwebsockets-{task}",
-            f"uWebSockets (C++), {task}",
-            OUTPUT / "peer-uwebsockets",
-            "websocket",
-            (task,),
-        ),
-        native_peer(
-            f"tokio-websockets-{task}",
-            f"tokio-websockets (Rust), {task}",
-            of_rust,
-            "websocket",
-            (task,),
-        ),
-        *(
-            python_peer(
-                f"{name}-{task}",
-                f"{name}, {task}",
-                f"{name}_websocket.py",
-                task,
-                protocol="websocket",
-            )
-            for name in ("picows", "websockets")
-        ),
+    uwebsockets, tokio = OUTPUT / "peer-uwebsockets", NATIVE / "tokio_websockets"
+    found = [
+        native_peer("uwebsockets", "uWebSockets (C++)", uwebsockets, "websocket", (task,)),
+        native_peer("tokio-websockets", "tokio-websockets (Rust)", tokio, "websocket", (task,)),
     ]
+    for name in ("picows", "websockets"):
+        script = f"{name}_websocket.py"
+        found.append(python_peer(name, name, script, task, protocol="websocket"))
+    return [replace(it, name=f"{it.name}-{task}", label=f"{it.label}, {task}") for it in found]
 
 
 def echo_servers() -> list[Server]:
