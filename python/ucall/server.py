@@ -21,7 +21,6 @@ from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts, mov
 
 if TYPE_CHECKING:
     from ucall._core import Context
-    from ucall._nats.publisher import Publisher
     from ucall._nats.registration import Registration
     from ucall.schema.openrpc import Description
 
@@ -200,7 +199,7 @@ class Server(Decorators):
         self.description = checked.text("description", description)
         if describe:
             self._functions.describe(title, version, description)
-        self._publisher: Publisher | None = None
+        self._registered: Registration | None = None
         self._thread = serving_threads.ServingThread(self._core)
 
     @property
@@ -341,7 +340,7 @@ class Server(Decorators):
         serving_threads.check_not_suspended(self._core)
         registration = self._registration(broker)
         self._set_on_drain(registration)
-        on_start = registration.start if registration else None
+        on_start = functools.partial(self._register, registration) if registration else None
         self._thread.idle.clear()
         try:
             await embedded.serve(self._parts(), self._core, on_start)
@@ -387,8 +386,8 @@ class Server(Decorators):
                 or the topic is longer than ``max_topic_bytes``.
         """
         self._core.publish(topic, method, params, self._functions.methods.types.encode)
-        if self._publisher is not None:
-            self._publisher.publish(topic, method, params)
+        if self._registered is not None and self._registered.publisher is not None:
+            self._registered.publisher.publish(topic, method, params)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the server was made; with ``workers``, of all workers together.
@@ -403,8 +402,8 @@ class Server(Decorators):
             batches in this process.
         """
         stats = self._core.stats()
-        if self._publisher is not None:
-            stats["dropped_messages"] += self._publisher.dropped
+        if self._registered is not None and self._registered.publisher is not None:
+            stats["dropped_messages"] += self._registered.publisher.dropped
         return stats
 
     def __enter__(self) -> Self:
@@ -430,7 +429,9 @@ class Server(Decorators):
     ) -> None:
         self._thread.idle.clear()
         serving_threads.running.add(self._thread)
-        callbacks: list[Callable[[], object]] = [registration.start] if registration else []
+        callbacks: list[Callable[[], object]] = []
+        if registration is not None:
+            callbacks.append(functools.partial(self._register, registration))
         callbacks += [on_start] if on_start else []
         try:
             run = functools.partial(run_server, self._parts(), launch.in_turn(*callbacks))
@@ -441,6 +442,10 @@ class Server(Decorators):
             self._core.unbind()  # If it was bound, and could not begin.
             self._core.flush_access_log()
             self._thread.idle.set()
+
+    def _register(self, registration: Registration) -> None:
+        self._registered = registration
+        registration.start()
 
     def _parts(self) -> ServerParts:
         return ServerParts(self._functions, self._lifespan, self)
@@ -455,7 +460,10 @@ class Server(Decorators):
         checked.options(broker=(broker, Broker))
         from ucall._nats.registration import Registration
 
-        return Registration(self, broker.url, broker.group, broker.advertise, broker.options)
+        # Calls through a broker have no certificate.
+        takes_calls = self._tls is None or self._tls["client_auth"] != "required"
+        place = broker.url, broker.group, broker.advertise, broker.options
+        return Registration(self, self._core, self._functions, takes_calls, *place)
 
 
 def override(

@@ -165,7 +165,8 @@ def test_messages_wait_for_the_broker_up_to_the_limit(
     server = ucall.Server(port=0)
     server.start(broker=ucall.Broker(url=broker.url, group="models"))
     try:
-        publisher = server._publisher
+        assert server._registered is not None
+        publisher = server._registered.publisher
         assert publisher is not None
         server.publish("news", "first")
         length = publisher._waiting_bytes

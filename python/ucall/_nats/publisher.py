@@ -14,16 +14,14 @@ import json
 import logging
 import secrets
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ucall import _core
 from ucall._nats.connection import start
 from ucall._nats.subjects import check_group, publish_subject
 from ucall._workers import process_role
-
-if TYPE_CHECKING:
-    from ucall.server import Server
 
 __all__ = ["Publisher"]
 
@@ -37,20 +35,22 @@ class Publisher:
     """Sends and receives the messages of `Server.publish`.
 
     Args:
-        server: The server.
+        core: The server.
+        encode: Replaces objects that JSON does not have.
         group: The name of the servers.
 
     Raises:
         ValueError: The name is invalid.
     """
 
-    def __init__(self, server: Server, group: str) -> None:
-        self._server = server
+    def __init__(self, core: _core.Server, encode: Callable[[object], object], group: str) -> None:
+        self._core = core
+        self._encode = encode
         self._group = check_group(group)
         # All workers of a server have the same.
         shared = process_role.tickets or secrets.token_bytes(16)
         self._origin = hashlib.sha256(b"ucall publisher" + shared).hexdigest()[:22]
-        self._writer = _core.RequestWriter(None, server._functions.methods.types.encode)
+        self._writer = _core.RequestWriter(None, encode)
         self._waiting: collections.deque[bytes] = collections.deque()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
@@ -121,8 +121,6 @@ class Publisher:
                 return
             document = message["message"]
             params = message["params"] if "params" in message else document["params"]
-            server = self._server
-            types = server._functions.methods.types
-            server._core.publish(message["topic"], document["method"], params, types.encode)
+            self._core.publish(message["topic"], document["method"], params, self._encode)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             log.debug("a message of another server is invalid: %r", error)

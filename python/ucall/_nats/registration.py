@@ -26,7 +26,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from ucall._client.address import Address
@@ -42,7 +42,8 @@ from ucall._nats.subjects import (
 from ucall._workers import process_role
 
 if TYPE_CHECKING:
-    from ucall.server import Server
+    from ucall import _core
+    from ucall._functions.table import Functions
 
 __all__ = ["Registration"]
 
@@ -85,11 +86,30 @@ class Endpoint:
         }
 
 
+class Described(Protocol):
+    """What a registration says of a server."""
+
+    title: str
+    version: str
+    description: str
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int | Any: ...
+
+    def stats(self) -> dict[str, Any]: ...
+
+
 class Registration:
     """A server's registration.
 
     Args:
-        server: The server.
+        server: The server, as it is described.
+        core: The server, as it takes calls.
+        functions: Its functions.
+        takes_calls: Whether it takes calls through the broker.
         broker: URLs of brokers, with commas between them.
         group: The name of the service.
         advertise: ``host`` or ``host:port`` for direct calls; empty for none; ``None`` for the
@@ -104,19 +124,27 @@ class Registration:
 
     def __init__(
         self,
-        server: Server,
+        server: Described,
+        core: _core.Server,
+        functions: Functions,
+        takes_calls: bool,
         broker: str,
         group: str,
         advertise: str | None,
         options: BrokerOptions | None,
     ) -> None:
         self._server = server
+        self._core = core
+        self._functions = functions
+        self._takes_calls = takes_calls
         self._brokers = parse_brokers(broker)
         self._group = check_group(group)
         #: Of several workers only the first registers; all of them get calls.
         self._registers = process_role.number <= 1
         self._options = check_options(options)
-        self._publisher = Publisher(server, group)
+        self._publisher = Publisher(core, functions.methods.types.encode, group)
+        #: What passes messages on, from `start` to `close`.
+        self.publisher: Publisher | None = None
         self._advertise = advertise
         if advertise:
             Address(advertise)
@@ -133,13 +161,11 @@ class Registration:
 
     def start(self) -> None:
         """Registers the server, which accepts connections, without waiting."""
-        self._server._publisher = self._publisher
-        core, tls = self._server._core, self._server._tls
-        # Calls through NATS have no certificate.
-        if tls is None or tls["client_auth"] != "required":
+        self.publisher = self._publisher
+        if self._takes_calls:
             self._endpoints = self._make_endpoints()
             methods = [endpoint.method for endpoint in self._endpoints]
-            self._calls = BrokerCalls(core, self._group, methods)
+            self._calls = BrokerCalls(self._core, self._group, methods)
         self._identity = {
             "name": self._group,
             "id": self._id,
@@ -156,7 +182,7 @@ class Registration:
 
     def close(self) -> None:
         """Disconnects, after the replies to the last calls."""
-        self._server._publisher = None
+        self.publisher = None
         self._wait(self._close(), _CLOSE_S)
 
     def _wait(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
@@ -237,7 +263,7 @@ class Registration:
         stats = self._server.stats()
         load = {name: stats[name] for name in ("calls", "connections", "subscriptions")}
         data: dict[str, Any] = {"load": load}
-        discovery = self._server._functions.discovery
+        discovery = self._functions.discovery
         if discovery is not None:
             data["openrpc_sha256"] = self._hash_of(discovery.document())
         return data
@@ -252,7 +278,7 @@ class Registration:
         return text
 
     def _make_endpoints(self) -> list[Endpoint]:
-        functions = self._server._functions
+        functions = self._functions
         idempotent = {name: it.is_idempotent for name, it in functions.methods.served.items()}
         idempotent |= dict.fromkeys(functions.methods.natives, False)
         if functions.discovery is not None:
@@ -266,7 +292,7 @@ class Registration:
 
     def _metadata(self) -> dict[str, str]:
         """What does not change: the address for direct calls, and what it speaks."""
-        is_secure = self._server._core.scheme == "https"
+        is_secure = self._core.scheme == "https"
         metadata = {"title": self._server.title, "program_version": self._server.version}
         if address := self._direct_address():
             metadata["address"] = address
