@@ -29,30 +29,31 @@ from bench.render import queues
 
 PAIRS = ROOT / "bench/pairs"
 NET_QUEUE = OUTPUT / "netqueue" / "bin" / "python"
+OURS = Path(sys.executable)
 ZEROMQ = OUTPUT / "zeromq" / "bin" / "python"
 SECONDS = 1
 # Rounds of each size.
 SIZES = {64: 5, 2048: 2, 65536: 2, queues.LARGE: 5, 64 << 20: 2}
 CONTENDERS = {
     "C pair": None,
-    "ucall": (Path(sys.executable), "ours.py", "tcp"),
-    "ucall, epoll": (Path(sys.executable), "ours.py", "posix"),
-    "ucall, Unix": (Path(sys.executable), "ours.py", "unix"),
-    "ucall, Unix, arrays": (Path(sys.executable), "ours.py", "arrays"),
-    "ucall, SHM": (Path(sys.executable), "ours.py", "shm"),
-    "ucall, SHM, trusted": (Path(sys.executable), "ours.py", "trusted"),
-    "ucall, TLS": (Path(sys.executable), "ours.py", "tls"),
-    "ucall, asyncio": (Path(sys.executable), "ours.py", "async"),
+    "ucall": (OURS, "ours.py", "tcp"),
+    "ucall, epoll": (OURS, "ours.py", "posix"),
+    "ucall, Unix": (OURS, "ours.py", "unix"),
+    "ucall, Unix, arrays": (OURS, "ours.py", "arrays"),
+    "ucall, SHM": (OURS, "ours.py", "shm"),
+    "ucall, SHM, trusted": (OURS, "ours.py", "trusted"),
+    "ucall, TLS": (OURS, "ours.py", "tls"),
+    "ucall, asyncio": (OURS, "ours.py", "async"),
     "pyzmq": (ZEROMQ, "zeromq.py", "sync"),
     "pyzmq, asyncio": (ZEROMQ, "zeromq.py", "async"),
     "net-queue": (NET_QUEUE, "netqueue.py", "sync"),
     "net-queue, asyncio": (NET_QUEUE, "netqueue.py", "async"),
-    "ucall, MQTT": (Path(sys.executable), "ours.py", "mqtt"),
+    "ucall, MQTT": (OURS, "ours.py", "mqtt"),
     "net-queue, MQTT": (NET_QUEUE, "netqueue.py", "mqtt"),
-    "ucall, gRPC": (Path(sys.executable), "ours.py", "grpc"),
-    "ucall, NATS": (Path(sys.executable), "ours.py", "nats"),
-    "ucall, JetStream": (Path(sys.executable), "ours.py", "jetstream"),
-    "nats-py, JetStream": (Path(sys.executable), "natspy.py", "jetstream"),
+    "ucall, gRPC": (OURS, "ours.py", "grpc"),
+    "ucall, NATS": (OURS, "ours.py", "nats"),
+    "ucall, JetStream": (OURS, "ours.py", "jetstream"),
+    "nats-py, JetStream": (OURS, "natspy.py", "jetstream"),
 }
 BROKERS = "mqtt", "nats", "jetstream"
 # Debian installs mosquitto in a folder that is not in every user's PATH.

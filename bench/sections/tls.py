@@ -1,6 +1,6 @@
 """Compares TLS with plain TCP on the same engine, in turns.
 
-32 connections, one `sum` a request, by `bench/load`. Compare CPU time a call: the load encrypts,
+32 connections, one `sum` a request, the same each time, by `bench/load`. Compare CPU time a call: the load encrypts,
 too, on its own core.
 """
 
@@ -10,7 +10,7 @@ from functools import partial
 from bench.harness import certificate, figures, processes
 from bench.harness.figures import Column, spread
 from bench.suite import rounds, servers
-from bench.suite.over_tls import LOAD
+from bench.suite.plan import CONSTANT
 
 ROUNDS, SECONDS = 9, 2
 HAS_ENGINES = True
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> None:
         plain = f"ours-python-{engine}"
         pair = {"plain": found[plain], "TLS": found[f"{plain}-tls"]}
         turns = {
-            name: partial(rounds.measured, server, LOAD, options.seconds)
+            name: partial(rounds.measured, server, CONSTANT, options.seconds)
             for name, server in pair.items()
         }
         runs = figures.in_turns(turns, options.rounds, engine)

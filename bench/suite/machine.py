@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,7 @@ from bench import OUTPUT, ROOT
 from bench.harness import processes
 from bench.suite.servers import PEERS, PYTHON, PYTHON_UCALL
 
-PYTHON_PACKAGES = (
+PYTHON_PACKAGES = [
     "fastapi",
     "uvicorn",
     "uvloop",
@@ -28,7 +29,7 @@ PYTHON_PACKAGES = (
     "robyn",
     "socketify",
     "msgspec",
-)
+]
 RUST_PACKAGES = ("actix-web", "jsonrpsee", "ntex", "may_minihttp", "serde_json")
 DEBIAN_PACKAGES = ("libcapnp-dev", "libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
 UWEBSOCKETS = OUTPUT / "uWebSockets"
@@ -92,7 +93,7 @@ def first_version(text: str) -> str:
     return found[0] if found else ""
 
 
-def pip_versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
+def pip_versions(python: Path, packages: Iterable[str]) -> dict[str, str]:
     listed = output_of([str(python), "-m", "pip", "list", "--format", "json"])
     try:
         installed = {each["name"].lower(): each["version"] for each in json.loads(listed)}
