@@ -1,7 +1,7 @@
 """Compares TLS with plain TCP on the same engine, in turns.
 
-32 connections, one `sum` a request, the same each time, by `bench/load`. Compare CPU time a call: the load encrypts,
-too, on its own core.
+32 connections, one `sum` a request, the same each time, by `bench/load`. Compare
+CPU time a call: the load encrypts, too, on its own core.
 """
 
 import argparse

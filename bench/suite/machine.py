@@ -14,22 +14,10 @@ from bench import OUTPUT, ROOT
 from bench.harness import processes
 from bench.suite.servers import PEERS, PYTHON, PYTHON_UCALL
 
-PYTHON_PACKAGES = [
-    "fastapi",
-    "uvicorn",
-    "uvloop",
-    "httptools",
-    "pydantic",
-    "grpcio",
-    "litestar",
-    "litserve",
-    "blacksheep",
-    "aiohttp",
-    "granian",
-    "robyn",
-    "socketify",
-    "msgspec",
-]
+PYTHON_PACKAGES = (
+    *("fastapi", "uvicorn", "uvloop", "httptools", "pydantic", "grpcio", "litestar", "litserve"),
+    *("blacksheep", "aiohttp", "granian", "robyn", "socketify", "msgspec"),
+)
 RUST_PACKAGES = ("actix-web", "jsonrpsee", "ntex", "may_minihttp", "serde_json")
 DEBIAN_PACKAGES = ("libcapnp-dev", "libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
 UWEBSOCKETS = OUTPUT / "uWebSockets"
