@@ -18,7 +18,7 @@ import pytest
 from serving import NO_URING
 
 import ucall
-from harness import Wire, program, request
+from harness import Wire, listening_port, program, request
 from ucall._command.settings import GatewaySettings, Settings
 from ucall.options import GROUPS, PLACES
 
@@ -48,11 +48,7 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[int]:
         text=True,
     )
     try:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.search(r"listening on http://\S+?:(\d+)", line)
-        assert found, line + process.stderr.read()
-        yield int(found[1])
+        yield listening_port(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

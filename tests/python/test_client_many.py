@@ -243,6 +243,28 @@ def test_streams_that_are_refused_begin_on_another_server(
         assert caught.value.code == code
 
 
+def test_a_stream_that_has_begun_begins_on_no_other_server(
+    fine: ucall.Server, new_client: NewClient
+) -> None:
+    def refuse_late(peer: Peer) -> None:
+        id = json.loads(peer.raw_request())["id"]
+        item = {"method": "$/progress", "params": {"token": id, "value": 7}}
+        for message in (item, {"id": id, **error(-32003)}):
+            peer.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    with scripted(refuse_late) as refuses:
+        uris = [f"tcp://{HOST}:{refuses.port}", f"tcp://{HOST}:{fine.port}"]
+
+        def has_failed() -> bool:
+            try:
+                assert items(new_client, uris) == [0, 1, 2]
+            except ucall.RPCError:
+                return True
+            return False
+
+        assert eventually(has_failed)
+
+
 @pytest.mark.parametrize("ending", ["item", "cut", "refusal", "late"])
 def test_a_server_counts_a_stream_until_it_is_closed(new_client: NewClient, ending: str) -> None:
     """Also one that another server had to begin, or none could."""

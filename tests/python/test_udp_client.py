@@ -156,11 +156,14 @@ def test_long_replies_of_a_batch_come_over_tcp_when_told_to(
 ) -> None:
     server = serve_once(text, udp=True)
     uri, lengths = f"udp://127.0.0.1:{server.udp_port}", [1, 5000, 2, *[6000] * WINDOW]
-    with new_client(uri, tcp_fallback=True) as client, client.batch() as batch:
-        responses = [batch.text(length) for length in lengths]
-    assert [len(response.json) for response in responses] == lengths
-    # Each of the others ran for UDP, and again for TCP, in two batches.
-    assert server.stats()["calls"] == 2 * len(lengths) - 2
+    with new_client(uri, tcp_fallback=True) as client:
+        with client.batch() as batch:
+            responses = [batch.text(length) for length in lengths]
+        assert [len(response.json) for response in responses] == lengths
+        # Each of the others ran for UDP, and again for TCP, in two batches.
+        assert server.stats()["calls"] == 2 * len(lengths) - 2
+        assert client.text(1).json == text(1)
+        assert server.stats()["calls"] == 2 * len(lengths) - 1
     with new_client(uri) as client, client.batch() as batch:
         response = batch.text(5000)
     assert response.error is not None and response.error.data["transport"] == "tcp"
