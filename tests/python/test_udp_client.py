@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import re
 import socket
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,7 +178,8 @@ def test_options_of_tls_are_refused(options: dict[str, Any], new_client: NewClie
 
 
 def test_a_call_that_was_sent_may_have_run(new_client: NewClient, pauses: None) -> None:
-    with _ending() as (port, methods), pytest.raises(ucall.ConnectionError) as caught:
+    reason = r"\d: Connection refused.*; the call may have run"
+    with _ending() as (port, methods), pytest.raises(ucall.ConnectionError, match=reason) as caught:
         _call(new_client, f"udp://127.0.0.1:{port}", "sum", 1, 2)
     assert [*methods.values()] == ["sum"]
     assert caught.value.may_have_run
@@ -192,6 +195,19 @@ def test_a_call_that_fails_over_tcp_has_run_over_udp(
         with pytest.raises(ucall.ConnectionError, match="cannot connect") as caught:
             _call(new_client, f"udp://127.0.0.1:{port}", "text", 5000, tcp_fallback=True)
     assert caught.value.may_have_run
+
+
+def test_a_call_that_takes_too_long_over_tcp_names_its_whole_limit(
+    serve_once: Serve, new_client: NewClient
+) -> None:
+    def exchange(*_: object) -> None:
+        raise builtins.TimeoutError
+
+    uri = f"udp://127.0.0.1:{serve_once(text, udp=True).udp_port}"
+    with new_client(uri, tcp_fallback=True, timeout=60) as client:
+        client._pool._tcp = SimpleNamespace(exchange=exchange, close=lambda: None)
+        with pytest.raises(ucall.TimeoutError, match="60 s"):
+            client.text(5000)
 
 
 def test_a_call_is_sent_to_one_address_of_a_name(

@@ -331,7 +331,6 @@ class AsyncUdpPool(_Base):
         for number, (family, _, _, _, place) in enumerate(found):
             try:
                 made = _connected(family, place)
-                made.setblocking(False)
                 endpoint = Endpoint(loop, made, self._window(), self._reply_bytes_max)
                 if (left := len(found) - number) > 1:
                     await self._wait_for_server(endpoint, deadline.share(left))
