@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,6 +182,23 @@ def test_a_probe_of_a_server_that_was_down_opens_a_connection(kind: str, is_up: 
 
     run(kind, work, SERVERS)
     assert made.events == ([] if is_up else ["close_idle"]) + ["$/probe"]
+
+
+@KINDS
+def test_a_probe_that_fails_ends_and_leaves_the_server_down(kind: str) -> None:
+    members: list[Any] = []
+
+    def refuse(*_: object) -> None:
+        raise OSError
+
+    def work(client: Any) -> Any:
+        members.extend(client._pool._balancer.members)
+        members[0].pool = SimpleNamespace(exchange=refuse, close_idle=lambda: None)
+        members[0].is_up, members[0].is_probing = False, True
+        return client._pool._probe(members[0])
+
+    run(kind, work, SERVERS)
+    assert not members[0].is_probing and not members[0].is_up
 
 
 @KINDS
