@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from timing import Clock
 
+import ucall
 from ucall import _core, aio
 from ucall._client import blocking
+from ucall._client.sockets import not_sent
 from ucall.client import Client
 
 KINDS = pytest.mark.parametrize("kind", ["threads", "tasks"])
@@ -237,6 +239,24 @@ def test_a_call_earns_a_tenth_of_another_attempt(kind: str) -> None:
 
     run(kind, work, SERVERS)
     assert budgets[0].saved == pytest.approx(0.1)
+
+
+def test_a_stream_that_is_closed_while_it_waits_is_not_begun_again() -> None:
+    begun: list[object] = []
+
+    def closed() -> None:
+        stream.close(has_ended=False)
+        raise not_sent(ucall.ConnectionError("closed"))
+
+    def begin(*_: object) -> Any:
+        begun.append(None)
+        return SimpleNamespace(next=closed, close=lambda **_: None)
+
+    with Client(SERVERS) as client:
+        stream: Any = client._pool.source(begin)
+        with pytest.raises(ucall.ConnectionError, match="closed"):
+            stream.next()
+    assert len(begun) == 1
 
 
 def test_the_calls_of_an_earlier_loop_do_not_count() -> None:

@@ -268,6 +268,15 @@ def test_a_notification_to_an_unknown_host_is_an_error(
     assert not caught.value.may_have_run
 
 
+def test_a_notification_that_is_too_long_is_refused(
+    serve_once: Serve, new_client: NewClient
+) -> None:
+    server = serve_once(text, udp=True)
+    uri = f"udp://127.0.0.1:{server.udp_port}"
+    with new_client(uri) as client, pytest.raises(ValueError, match="expected at most"):
+        client.notify("text", "x" * 70_000)
+
+
 def test_an_address_is_chosen_again_when_its_server_has_ended(
     serve_once: Serve, monkeypatch: pytest.MonkeyPatch, pauses: None, new_client: NewClient
 ) -> None:
