@@ -17,7 +17,7 @@
 use memchr::memmem;
 
 use super::calls::note_cancel_request;
-use super::{CloseState, Environment, NextAction, PlainConnection, Protocol, Step};
+use super::{Environment, NextAction, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::json::FirstMembers;
 use crate::json::stream::DocumentStream;
@@ -114,9 +114,9 @@ impl PlainConnection {
 
     /// What a connection wants whose requests wait.
     #[cold]
-    pub(super) fn waiting_action(&self) -> NextAction {
-        let seeks = self.paused && self.search.as_ref().is_some_and(|search| search.seeks_more);
-        if seeks && !self.is_waiting_for_memory { NextAction::Receive } else { NextAction::Pause }
+    pub(super) fn paused_action(&self) -> NextAction {
+        let seeks_more = self.search.as_ref().is_some_and(|search| search.seeks_more);
+        if seeks_more { NextAction::Receive } else { NextAction::Pause }
     }
 
     /// Runs the requests to cancel a call among those that wait. Returns whether there were any:
@@ -154,7 +154,7 @@ impl PlainConnection {
     ) -> bool {
         let mut input = std::mem::take(&mut self.input);
         let (mut read, mut kept) = (search.searched, search.searched);
-        while self.close_state == CloseState::Open {
+        while self.reading.takes_requests() {
             let rest = input.get_mut(read..).unwrap_or_default();
             match self.find_urgent(rest, search, environment) {
                 Found::Urgent(len) => {
@@ -172,7 +172,7 @@ impl PlainConnection {
         }
         search.searched = kept;
         let has_run = read > kept;
-        if self.close_state == CloseState::Open {
+        if self.reading.takes_requests() {
             input.drain(kept..read);
             self.input = input;
         }

@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::{CloseState, Environment, PlainConnection, Protocol};
+use super::{Environment, PlainConnection, Protocol, Reading};
 use crate::Limits;
 
 /// For a Pong that has arrived, but is not read yet. At least one turn reads between two sweeps.
@@ -45,8 +45,7 @@ impl PlainConnection {
         if self.wait_state == WaitState::Request
             && is_between_requests()
             && self.input.is_empty()
-            && !self.paused
-            && self.close_state == CloseState::Open
+            && matches!(self.reading, Reading::Open { .. })
             && self.exchanges.is_empty()
         {
             // Most requests arrive whole, and leave nothing to recount.
@@ -119,7 +118,7 @@ impl PlainConnection {
     /// Whether the peer has shut down its side and only waits for replies. Then no arrival reports
     /// that the peer has left.
     pub fn is_half_closed(&self) -> bool {
-        self.eof_received && !self.exchanges.is_empty()
+        self.reading.is_ended() && !self.exchanges.is_empty()
     }
 
     #[inline(never)]
@@ -136,10 +135,10 @@ impl PlainConnection {
     }
 
     fn current_wait_state(&self, limits: &Limits) -> WaitState {
-        if self.paused {
+        if self.reading.is_paused() {
             return WaitState::Replies;
         }
-        let wait_state = if self.close_state != CloseState::Open {
+        let wait_state = if !self.reading.takes_requests() {
             WaitState::End
         } else if self.wait_state == WaitState::Handshake && self.session.is_none() {
             WaitState::Handshake

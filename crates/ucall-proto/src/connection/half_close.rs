@@ -13,21 +13,22 @@
 //! | WebSocket | are cancelled | |
 
 use super::raw;
-use super::{Environment, PlainConnection, Protocol, WaitState};
+use super::{Environment, PlainConnection, Protocol, ReadEvent, WaitState};
 use crate::rpc::Service;
 
 impl PlainConnection {
     /// The peer has shut down its side: answers the input. The calls of HTTP go on if the peer can
-    /// be probed.
+    /// be probed. It is truncated without the close_notify of TLS.
     pub(super) fn handle_eof<S: Service>(
         &mut self,
+        is_truncated: bool,
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        self.eof_received = true;
         if matches!(self.protocol, Protocol::Http(_))
             && !self.exchanges.is_empty()
-            && !self.probe_half_closed(environment, out)
+            // Without a close_notify the end of a stream under TLS may be forged.
+            && (is_truncated || !self.probe_half_closed(environment, out))
         {
             self.cancel();
         }
@@ -41,7 +42,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) {
         match &self.protocol {
-            Protocol::Raw(_) if !self.input.is_empty() && !self.paused => {
+            Protocol::Raw(_) if !self.input.is_empty() && !self.reading.is_paused() => {
                 raw::refuse_truncated(environment.limits, out);
                 self.input = Vec::new();
             }
@@ -55,9 +56,10 @@ impl PlainConnection {
             // The layer that owns the socket cancels their handlers when it closes the connection.
             _ => self.exchanges.cancel(),
         }
-        if !self.paused {
+        if !self.reading.is_paused() {
             self.discard_input();
         }
+        self.reading.handle(ReadEvent::End);
         self.update_wait_state(environment);
     }
 
@@ -68,10 +70,6 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> bool {
-        // Without a close_notify the end of a stream under TLS may be forged.
-        if self.is_truncated {
-            return false;
-        }
         let framing = self.exchanges.first_framing();
         framing.is_some_and(|it| it.write_probe(environment.replies, environment.now, out))
     }

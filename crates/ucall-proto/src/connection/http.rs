@@ -8,7 +8,7 @@ use super::http_framing::{HttpFraming, HttpItems, write_deferred_reply};
 use super::http_route::{self, ResponseFraming};
 use super::long::LongBody;
 use super::{
-    CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
+    Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Reading, Step, WaitState,
     body_time,
 };
 use crate::Limits;
@@ -235,8 +235,11 @@ impl PlainConnection {
     /// to earlier requests. It waits for these.
     #[cold]
     fn must_follow(&mut self, head: &Head<'_>) -> bool {
-        self.paused = !head.is_call() || ItemFormat::accepted_by(head).is_some();
-        self.paused
+        let must_follow = !head.is_call() || ItemFormat::accepted_by(head).is_some();
+        if must_follow {
+            self.reading.handle(ReadEvent::Wait);
+        }
+        must_follow
     }
 
     #[cold]
@@ -254,7 +257,7 @@ impl PlainConnection {
         if head.expect_continue() && nothing_came {
             if !self.exchanges.is_empty() {
                 // The interim reply goes out after the replies to earlier requests.
-                self.paused = true;
+                self.reading.handle(ReadEvent::Wait);
                 return Step::Incomplete;
             }
             http1::continue_100(out);
@@ -282,7 +285,7 @@ impl PlainConnection {
             return Step::Incomplete;
         }
         let step = self.wait_for_body(head, 0, rest.len() == head.len(), environment, out);
-        if self.paused || self.close_state != CloseState::Open {
+        if !matches!(self.reading, Reading::Open { .. }) {
             return step;
         }
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
@@ -418,7 +421,7 @@ impl PlainConnection {
     ) {
         while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
             let is_framed = matches!(answer, ExchangeReply::Framed(_));
-            if (environment.drain != Drain::No || self.eof_received)
+            if (environment.drain != Drain::No || self.reading.is_ended())
                 && !is_framed
                 && self.exchanges.is_empty()
                 && self.input.is_empty()

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::calls::run_outlined;
-use super::{CloseState, Environment, PlainConnection, Protocol, Step};
+use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::http1::{self, Head, ReplyHeaders};
 use crate::rpc::{DocumentOutline, Service};
@@ -35,7 +35,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> (Vec<u8>, usize) {
-        if self.close_state != CloseState::Open || self.must_wait(environment, out) {
+        if !self.reading.takes_requests() || self.must_wait(environment, out) {
             return (input, 0);
         }
         match &mut self.protocol {

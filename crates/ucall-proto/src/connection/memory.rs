@@ -19,7 +19,8 @@ use std::mem;
 use ucall_buffer::Target;
 
 use super::{
-    CloseState, Environment, MemoryBudget, PlainConnection, Protocol, Scratch, WaitState, raw,
+    Destination, Environment, MemoryBudget, PlainConnection, Protocol, ReadEvent, Reading, Scratch,
+    WaitState, raw,
 };
 use crate::Limits;
 use crate::http1::{HttpError, Method};
@@ -64,7 +65,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Option<Target> {
-        if !mem::take(&mut self.wants_target) {
+        if !matches!(self.reading, Reading::Open { destination: Destination::Target, .. }) {
             return None;
         }
         self.use_cached_memory(environment);
@@ -79,7 +80,7 @@ impl PlainConnection {
             return None;
         }
         self.reserved.resize(self.input.capacity(), &environment.scratch.budget);
-        self.is_filling = true;
+        self.reading.handle(ReadEvent::TargetPolled);
         Some(Target::from_vec(mem::take(&mut self.input), len))
     }
 
@@ -96,22 +97,22 @@ impl PlainConnection {
 
     /// Whether a target from [`Connection::poll_target`] has not been returned yet.
     pub fn is_filling(&self) -> bool {
-        self.is_filling
+        self.reading.is_filling()
     }
 
     /// Whether the connection waits for memory, until [`Connection::resume`].
     pub fn is_waiting_for_memory(&self) -> bool {
-        self.is_waiting_for_memory
+        matches!(self.reading, Reading::Open { destination: Destination::NoMemory, .. })
     }
 
     /// See [`Connection::allow_over_budget`](super::Connection::allow_over_budget).
     pub(super) fn allow_over_budget(&mut self) {
-        self.may_exceed_budget = true;
+        self.reading.handle(ReadEvent::Exempt);
     }
 
     /// Whether [`Connection::allow_over_budget`] is still in force.
     pub fn may_exceed_budget(&self) -> bool {
-        self.may_exceed_budget
+        matches!(self.reading, Reading::Open { is_exempt: true, .. })
     }
 
     /// The bytes that the connection has reserved.
@@ -125,7 +126,7 @@ impl PlainConnection {
         wait_state: WaitState,
         environment: &mut Environment<'_, S>,
     ) {
-        if self.is_filling {
+        if self.reading.is_filling() {
             return;
         }
         let chunked = match &self.protocol {
@@ -136,14 +137,13 @@ impl PlainConnection {
         };
         let holds = self.input.capacity() + chunked + self.exchanges.held_bytes();
         self.reserved.resize(holds, &environment.scratch.budget);
-        let receives = matches!(wait_state, WaitState::Body { .. });
-        self.may_exceed_budget &= receives;
-        let is_full = environment.scratch.is_full(environment.limits);
-        self.is_waiting_for_memory = receives && is_full && !self.may_exceed_budget;
-        self.wants_target = receives
-            && !self.is_waiting_for_memory
-            && self.session.is_none()
-            && self.remaining_body_bytes() >= TARGET_BYTES_MIN;
+        self.reading.handle(match wait_state {
+            WaitState::Body { .. } => ReadEvent::CountedPartial {
+                is_full: environment.scratch.is_full(environment.limits),
+                is_large: self.session.is_none() && self.remaining_body_bytes() >= TARGET_BYTES_MIN,
+            },
+            _ => ReadEvent::CountedWhole,
+        });
     }
 
     /// The bytes that are missing of a body whose length is known.
@@ -163,7 +163,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        debug_assert!(self.close_state == CloseState::Open, "nothing is kept once nothing is read");
+        debug_assert!(self.reading.takes_requests(), "nothing is kept once nothing is read");
         match &self.protocol {
             Protocol::Http(http) if http.is_between_requests() => {
                 self.refuse_http(&HttpError::Overloaded, Method::Other, environment, out);

@@ -12,8 +12,7 @@
 //! | `Http` | a head | another head, unless the request closes the connection |
 //! | `WebSocket` | an upgrade of `Http` | another frame |
 //!
-//! `close_state` advances from `Open` to `DiscardingInput` (no more requests are read, further
-//! input is discarded, replies are sent) to `Closed`.
+//! [`reading`] has the states of a connection, whatever its protocol, and their transitions.
 
 mod authentication;
 pub(crate) mod brokered;
@@ -34,6 +33,7 @@ mod long;
 mod memory;
 mod public;
 mod raw;
+mod reading;
 mod secure;
 mod websocket;
 
@@ -59,6 +59,7 @@ use http::Http;
 use http_framing::HttpFraming;
 pub use public::{Connection, ConnectionProtocol};
 use raw::Raw;
+use reading::{Destination, ReadEvent, Reading};
 pub use websocket::MessageFraming;
 use websocket::WebSocket;
 
@@ -150,17 +151,6 @@ enum Protocol {
     WebSocket(WebSocket),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum CloseState {
-    Open,
-    /// No more requests are read; further input is discarded, up to a limit.
-    DiscardingInput {
-        discarded: usize,
-    },
-    /// Nothing more is expected of the peer.
-    Closed,
-}
-
 /// What the next bytes amount to.
 enum Step {
     /// The number of bytes used; more requests may follow them.
@@ -176,25 +166,12 @@ pub struct PlainConnection {
     /// What TLS has agreed on; `None` without TLS, and before.
     session: Option<Arc<TlsSession>>,
     protocol: Protocol,
-    close_state: CloseState,
+    reading: Reading,
     discarded_bytes_max: usize,
-    eof_received: bool,
-    /// It came without the close_notify of TLS.
-    is_truncated: bool,
-    /// Requests wait in the input.
-    paused: bool,
-    /// The search of these for requests to cancel.
+    /// While requests wait in the input, the search of these for requests to cancel.
     search: Option<Box<CancelSearch>>,
     /// The peer has subscribed to messages of the server.
     awaits_messages: bool,
-    /// A large body should be received directly into a target.
-    wants_target: bool,
-    /// The target is lent, and not returned yet.
-    is_filling: bool,
-    /// There is no memory for the rest of the request.
-    is_waiting_for_memory: bool,
-    /// The request may exceed the budget.
-    may_exceed_budget: bool,
     /// Bytes of an incomplete request, or of requests that wait.
     input: Vec<u8>,
     /// What this connection holds.
@@ -217,17 +194,10 @@ impl PlainConnection {
         Self {
             session: None,
             protocol: Protocol::Unknown,
-            close_state: CloseState::Open,
+            reading: Reading::OPEN,
             discarded_bytes_max: limits.discarded_bytes_max,
-            eof_received: false,
-            is_truncated: false,
-            paused: false,
             search: None,
             awaits_messages: false,
-            wants_target: false,
-            is_filling: false,
-            is_waiting_for_memory: false,
-            may_exceed_budget: false,
             input: Vec::new(),
             reserved: Reservation::default(),
             exchanges: Exchanges::new(),
@@ -250,9 +220,11 @@ impl PlainConnection {
     ) {
         if self.input.is_empty() {
             let used = self.process(bytes, environment, out);
-            if used < bytes.len() && self.close_state == CloseState::Open {
+            if used < bytes.len() && self.reading.takes_requests() {
                 self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
-                if (self.is_websocket() || self.paused) && self.close_state == CloseState::Open {
+                if self.reading.is_paused()
+                    || (self.is_websocket() && self.reading.takes_requests())
+                {
                     self.process_input(environment, out);
                 }
             }
@@ -270,7 +242,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        self.is_filling = false;
+        self.reading.handle(ReadEvent::TargetReturned);
         self.input = target.into_vec();
         self.process_input(environment, out);
         self.update_wait_state(environment);
@@ -293,11 +265,8 @@ impl PlainConnection {
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
     fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        if self.paused {
+        if self.reading.is_paused() {
             self.process_input(environment, out);
-            if self.eof_received && !self.paused {
-                return self.end_input(environment, out);
-            }
         }
         self.update_wait_state(environment);
     }
@@ -324,7 +293,7 @@ impl PlainConnection {
             (WaitState::Replies, _) => self.write_comment(environment, out),
             (WaitState::Handshake | WaitState::Request | WaitState::End, _) => {
                 self.discard_input();
-                self.close_state = CloseState::Closed;
+                self.reading.handle(ReadEvent::Close);
             }
         }
         self.update_wait_state(environment);
@@ -333,17 +302,21 @@ impl PlainConnection {
     /// What the holder of the socket should do.
     #[inline]
     pub fn next_action(&self) -> NextAction {
-        match self.close_state {
-            CloseState::Open if self.paused || self.is_waiting_for_memory => self.waiting_action(),
-            CloseState::Open if self.wants_target => NextAction::Fill,
-            CloseState::Open => NextAction::Receive,
-            CloseState::DiscardingInput { .. } if !self.exchanges.is_empty() => NextAction::Receive,
-            CloseState::DiscardingInput { discarded } if discarded > self.discarded_bytes_max => {
+        match self.reading {
+            Reading::Open { destination, .. } => match destination {
+                Destination::Buffer | Destination::Filling => NextAction::Receive,
+                Destination::Target => NextAction::Fill,
+                Destination::NoMemory => NextAction::Pause,
+            },
+            Reading::Paused { .. } => self.paused_action(),
+            Reading::Discarding { .. } if !self.exchanges.is_empty() => NextAction::Receive,
+            Reading::Discarding { discarded, is_ended, .. }
+                if is_ended || discarded > self.discarded_bytes_max =>
+            {
                 NextAction::Close
             }
-            CloseState::DiscardingInput { .. } if self.eof_received => NextAction::Close,
-            CloseState::DiscardingInput { .. } => NextAction::DiscardInput,
-            CloseState::Closed => NextAction::Close,
+            Reading::Discarding { .. } => NextAction::DiscardInput,
+            Reading::Closed { .. } => NextAction::Close,
         }
     }
 
@@ -377,16 +350,11 @@ impl PlainConnection {
     /// Counts input after the last request, and discards it.
     #[cold]
     fn count_discarded(&mut self, count: usize) {
-        if let CloseState::DiscardingInput { discarded } = &mut self.close_state {
-            *discarded += count;
-        }
+        self.reading.handle(ReadEvent::Discarded(count));
     }
 
     fn discard_input(&mut self) {
-        if self.close_state == CloseState::Open {
-            self.close_state = CloseState::DiscardingInput { discarded: 0 };
-        }
-        self.paused = false;
+        self.reading.handle(ReadEvent::Discard);
         self.search = None;
         self.input = Vec::new();
         match &mut self.protocol {
@@ -403,9 +371,15 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
+        let is_ended = self.reading == Reading::Paused { is_ended: true };
         while let Some(used) = self.process_once(environment, out)
             && self.search_cancellations(used, environment, out)
         {}
+        match self.reading {
+            Reading::Paused { .. } if is_ended => self.reading.handle(ReadEvent::End),
+            _ if is_ended => self.end_input(environment, out),
+            _ => {}
+        }
     }
 
     /// Runs the requests in the input. Returns how many bytes these were if others wait.
@@ -426,7 +400,7 @@ impl PlainConnection {
             let frames = input.get_mut(used..).unwrap_or_default();
             used += self.process_frames(frames, environment, out);
         }
-        if used == input.len() || self.close_state != CloseState::Open {
+        if used == input.len() || !self.reading.takes_requests() {
             self.search = None;
             environment.scratch.input.put(input);
             return None;
@@ -434,7 +408,7 @@ impl PlainConnection {
         input.drain(..used);
         self.input = input;
         // Where a search has come to counts from the start of the input, which moves from now on.
-        if !self.paused {
+        if !self.reading.is_paused() {
             self.search = None;
             return None;
         }
@@ -465,7 +439,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> usize {
-        self.paused = false;
+        debug_assert!(!self.reading.is_paused(), "what waits is in the input");
         match self.step(bytes, environment, out) {
             Step::Consumed(count) if count == bytes.len() => {
                 self.end_if_refusing(environment.drain, out);
@@ -485,7 +459,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> usize {
-        self.paused = false;
+        self.reading.handle(ReadEvent::Run);
         while let Some(rest) = bytes.get(used..)
             && let Step::Consumed(count) = self.step(rest, environment, out)
         {
@@ -505,11 +479,11 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> Step {
-        if rest.is_empty() || self.close_state != CloseState::Open {
+        if rest.is_empty() || !self.reading.takes_requests() {
             return Step::Incomplete;
         }
         if self.must_wait(environment, out) {
-            self.paused = true;
+            self.reading.handle(ReadEvent::Wait);
             return Step::Incomplete;
         }
         if matches!(self.protocol, Protocol::Http(_)) {

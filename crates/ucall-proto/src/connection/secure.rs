@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::deadline::WaitState;
-use super::{CloseState, Environment, NextAction, PlainConnection, Reservation, Scratch};
+use super::{Environment, NextAction, PlainConnection, Reservation, Scratch};
 use crate::Limits;
 use crate::rpc::Service;
 use crate::tls::{TlsConnection, TlsSession, starts_tls_record};
@@ -78,7 +78,7 @@ impl Secured {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) {
-        if self.plain.close_state != CloseState::Open {
+        if !self.plain.reading.takes_requests() {
             return self.plain.count_discarded(bytes.len());
         }
         if self.tls.is_some() || self.plain.is_websocket() {
@@ -127,8 +127,10 @@ impl Secured {
         out: &mut Vec<u8>,
     ) {
         let tls = self.tls.as_ref();
-        self.plain.is_truncated = tls.is_some_and(|it| !it.tls.has_received_close_notify());
-        self.step(environment, out, PlainConnection::handle_eof);
+        let is_truncated = tls.is_some_and(|it| !it.tls.has_received_close_notify());
+        self.step(environment, out, |plain, environment, out| {
+            plain.handle_eof(is_truncated, environment, out);
+        });
     }
 
     /// Its end of TLS, if it has one.
@@ -189,8 +191,8 @@ impl Tls {
             plain.session = Some(Arc::new(session));
             plain.receive_plaintext(&early, environment, &mut plaintext);
         }
-        if self.tls.has_received_close_notify() && !plain.eof_received {
-            plain.handle_eof(environment, &mut plaintext);
+        if self.tls.has_received_close_notify() && !plain.reading.is_ended() {
+            plain.handle_eof(false, environment, &mut plaintext);
         }
         if outcome.is_err() {
             plain.cancel();

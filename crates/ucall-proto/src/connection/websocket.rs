@@ -22,8 +22,7 @@ use super::calls::{DocumentOutcome, RequestContext, run_document, run_outlined};
 use super::exchange::ExchangeReply;
 use super::http_framing::HttpFraming;
 use super::{
-    CloseState, Drain, Environment, LoadState, PlainConnection, Protocol, Step, WaitState,
-    body_time,
+    Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time,
 };
 use crate::Limits;
 use crate::http1::{Head, HttpError, Target, parse_head};
@@ -159,9 +158,9 @@ impl PlainConnection {
             return self.receive_plaintext(bytes, environment, out);
         }
         let used = self.process_frames(bytes, environment, out);
-        if used < bytes.len() && self.close_state == CloseState::Open {
+        if used < bytes.len() && self.reading.takes_requests() {
             self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
-            if self.paused && self.close_state == CloseState::Open {
+            if self.reading.is_paused() {
                 self.process_input(environment, out);
             }
         }
@@ -190,7 +189,7 @@ impl PlainConnection {
             Ok(Some(_)) if environment.load != LoadState::Normal => Err(HttpError::Overloaded),
             // The reply follows those to earlier requests.
             Ok(Some(_)) if !self.exchanges.is_empty() => {
-                self.paused = true;
+                self.reading.handle(ReadEvent::Wait);
                 return Some(Step::Incomplete);
             }
             Ok(Some(upgrade)) => {
@@ -236,13 +235,13 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
         out: &mut Vec<u8>,
     ) -> usize {
-        self.paused = false;
+        self.reading.handle(ReadEvent::Run);
         if let Protocol::WebSocket(socket) = &mut self.protocol {
             socket.pings = 0;
         }
         let mut used = 0;
         while let Some(rest @ [_, ..]) = bytes.get_mut(used..)
-            && self.close_state == CloseState::Open
+            && self.reading.takes_requests()
             && let Step::Consumed(count) = self.step_frame(rest, environment, out)
         {
             used += count;
@@ -262,7 +261,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Step {
         if self.must_wait(environment, out) {
-            self.paused = true;
+            self.reading.handle(ReadEvent::Wait);
             return Step::Incomplete;
         }
         self.run_frame(rest, environment, out)
@@ -477,7 +476,7 @@ impl PlainConnection {
     /// Appends the Close frame if no more replies follow.
     pub(super) fn end_after_replies(&mut self, out: &mut Vec<u8>) {
         if let Protocol::WebSocket(socket) = &mut self.protocol
-            && self.close_state != CloseState::Open
+            && !self.reading.takes_requests()
             && self.exchanges.is_empty()
         {
             socket.close(CloseCode::GOING_AWAY, SERVER_CLOSES, out);
