@@ -1,6 +1,6 @@
 //! Picks one of several upstreams.
 
-use ucall_proto::json::{Reader, ValueKind};
+use ucall_proto::json::Reader;
 
 /// Picks upstreams by their calls under way, or by a param.
 #[derive(Debug)]
@@ -52,18 +52,7 @@ pub(crate) fn by_hash<'a>(
 
 /// The text of the param `name`, if the params are an object that has it.
 pub(crate) fn param<'a>(params: Option<&'a [u8]>, name: &str) -> Option<&'a [u8]> {
-    let mut reader = Reader::new(params?);
-    if reader.kind() != ValueKind::Object {
-        return None;
-    }
-    reader.enter();
-    let mut found = None;
-    while let Some(key) = reader.next_key() {
-        let value = reader.skip();
-        if key.unescaped().as_ref() == name.as_bytes() {
-            found = Some(value);
-        }
-    }
+    let [found] = Reader::new(params?).members([name.as_bytes()])?;
     found
 }
 

@@ -1,6 +1,6 @@
 //! Finds the replies and the items of streams in the bytes that an upstream sends.
 
-use ucall_proto::json::{DocumentStream, JsonError, Reader, ValueKind};
+use ucall_proto::json::{DocumentStream, JsonError, Reader};
 use ucall_proto::{Limits, Response, ResponseBody, RpcError};
 use ucall_server::NativeOutcome;
 
@@ -240,20 +240,7 @@ fn handle_reply(
 
 /// The item in the params of `$/progress` and its call, unless they are of another form.
 fn item(params: &[u8]) -> Option<(u32, &[u8])> {
-    let mut reader = Reader::new(params);
-    if reader.kind() != ValueKind::Object {
-        return None;
-    }
-    let (mut token, mut value) = (None, None);
-    reader.enter();
-    while let Some(name) = reader.next_key() {
-        let text = Some(reader.skip());
-        match &*name.unescaped() {
-            b"token" => token = text,
-            b"value" => value = text,
-            _ => {}
-        }
-    }
+    let [token, value] = Reader::new(params).members([b"token", b"value"])?;
     Some((slot_number(token?)?, value?))
 }
 
@@ -380,6 +367,7 @@ mod tests {
             (r#"{"id":null,"error":{"code":-4,"message":"who?"}}"#, r#"error -4 "who?""#),
             (r#"{"result":1}"#, "of no call"),
             (r#"{"id":1}"#, "no result"),
+            (r#"{"id":1,"result":1,"error":{}}"#, "no result"),
             (r#"{"id":1,"error":{"code":1}}"#, "without code"),
             (r#"[{"id":1,"result":1}]"#, "no JSON"),
             ("HTTP/1.1 400 Bad Request\r\n\r\n", "no JSON"),

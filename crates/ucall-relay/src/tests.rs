@@ -59,18 +59,8 @@ fn connect(relay: &mut RelayHarness) {
 fn sent_calls(text: &[u8]) -> Vec<(String, String)> {
     let calls = text.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{"));
     let read = |line: &[u8]| {
-        let (mut id, mut params) = (String::new(), String::new());
-        let mut reader = Reader::new(line);
-        reader.enter();
-        while let Some(name) = reader.next_key() {
-            let text = String::from_utf8_lossy(reader.skip()).into_owned();
-            match &*name.unescaped() {
-                b"id" => id = text,
-                b"params" => params = text,
-                _ => {}
-            }
-        }
-        (id, params)
+        let found = Reader::new(line).members([&b"id"[..], b"params"]).unwrap_or_default();
+        found.map(|it| String::from_utf8_lossy(it.unwrap_or_default()).into_owned()).into()
     };
     calls.map(read).collect()
 }

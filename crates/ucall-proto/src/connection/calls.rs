@@ -342,15 +342,6 @@ fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
 /// Notes the id that a `$/cancelRequest` names. Of equal keys the last one counts.
 #[cold]
 pub(super) fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
-    let Some(params @ [b'{', ..]) = params else { return };
-    let mut reader = Reader::new(params);
-    reader.enter();
-    let mut id = None;
-    while let Some(name) = reader.next_key() {
-        let value = reader.skip();
-        if name.unescaped().as_ref() == b"id" {
-            id = Some(value.to_vec());
-        }
-    }
-    ids.extend(id);
+    let members = params.and_then(|params| Reader::new(params).members([b"id"]));
+    ids.extend(members.and_then(|[id]| id).map(<[u8]>::to_vec));
 }

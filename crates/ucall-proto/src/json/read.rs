@@ -252,6 +252,23 @@ impl<'a> Reader<'a> {
         self.position += len;
         &rest[..len]
     }
+
+    /// The values of these members of an object; `None` of another value. Of equal names the last
+    /// counts.
+    pub fn members<const N: usize>(mut self, names: [&[u8]; N]) -> Option<[Option<&'a [u8]>; N]> {
+        let mut found = [None; N];
+        if !self.enter_object() {
+            return None;
+        }
+        while let Some(key) = self.next_key() {
+            let value = self.skip();
+            let place = names.iter().position(|name| *name == key.unescaped().as_ref());
+            if let Some(slot) = place.and_then(|place| found.get_mut(place)) {
+                *slot = Some(value);
+            }
+        }
+        Some(found)
+    }
 }
 
 #[cfg(test)]

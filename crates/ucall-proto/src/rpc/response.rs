@@ -64,10 +64,9 @@ impl<'a> Response<'a> {
         }
         scanner.finish()?;
         let body = match (result, error) {
-            (Some(result), None) => ResponseBody::Result(result),
             // A JSON-RPC 1.0 server sends the other member as null.
-            (Some(result), Some(b"null")) => ResponseBody::Result(result),
-            (None | Some(b"null"), Some(error)) => ResponseBody::Error(error),
+            (Some(result), None | Some(b"null")) => ResponseBody::Result(result),
+            (None | Some(b"null"), Some(error)) if error != b"null" => ResponseBody::Error(error),
             _ => ResponseBody::Invalid,
         };
         let body = method.map_or(body, |method| ResponseBody::Request { method, params });
@@ -78,25 +77,14 @@ impl<'a> Response<'a> {
 impl RpcError {
     /// The error whose text a server has sent; `None` if it lacks a code or a message.
     pub fn parse_response(text: &[u8]) -> Option<Self> {
-        let mut reader = Reader::new(text);
-        if reader.kind() != ValueKind::Object {
+        let [code, message, data] = Reader::new(text).members([b"code", b"message", b"data"])?;
+        let (mut code, mut message) = (Reader::new(code?), Reader::new(message?));
+        if (code.kind(), message.kind()) != (ValueKind::Number, ValueKind::String) {
             return None;
         }
-        let (mut code, mut message, mut data) = (None, None, None);
-        reader.enter();
-        while let Some(name) = reader.next_key() {
-            let (kind, value) = (reader.kind(), reader.skip());
-            match (name.unescaped().as_ref(), kind) {
-                (b"code", ValueKind::Number) => code = Reader::new(value).number().as_i64(),
-                (b"message", ValueKind::String) => {
-                    let text = Reader::new(value).string().unescaped().into_owned();
-                    message = String::from_utf8(text).ok();
-                }
-                (b"data", _) => data = Some(value.to_vec()),
-                _ => {}
-            }
-        }
-        Some(Self { data, ..Self::new(code?, message?) })
+        let text = String::from_utf8(message.string().unescaped().into_owned()).ok()?;
+        let data = data.map(<[u8]>::to_vec);
+        Some(Self { data, ..Self::new(code.number().as_i64()?, text) })
     }
 }
 
@@ -123,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_no_response_is_told_apart() {
-        for text in ["{}", r#"{"result":1,"error":{}}"#] {
+        for text in ["{}", r#"{"result":1,"error":{}}"#, r#"{"error":null}"#] {
             assert_eq!(parsed(text).unwrap().0.body, ResponseBody::Invalid, "{text}");
         }
         let (request, _) = parsed(r#"{"method":"m","params":{}}"#).unwrap();
