@@ -26,7 +26,7 @@ END_S = 10.0
 #: So large that the timeout comes first.
 REPLY_BYTES_MAX = 1 << 30
 OPTIONS: Any = {"timeout": TIMEOUT_S, "max_reply_bytes": REPLY_BYTES_MAX}
-#: 1xx responses before one reply; see INFORMATIONAL_MAX in parser.rs.
+#: 1xx responses before one reply; see INFORMATIONAL_MAX in response_reader.rs.
 INFORMATIONAL_MAX = 100
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -168,21 +168,6 @@ def test_a_handshake_that_never_ends(
 
     with scripted(script) as server:
         ends(server, new_client, "http", authority.context())
-
-
-@pytest.mark.parametrize("count", [INFORMATIONAL_MAX, INFORMATIONAL_MAX + 1])
-def test_as_many_heads_of_status_1xx_as_there_may_be(count: int) -> None:
-    for heads in (CONTINUE, b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"):
-        for piece in (1, 7, 1 << 20):
-            reader = _core.ReplyReader(http=True, reply_bytes_max=1 << 20)
-            # They are counted for each reply.
-            text = (heads * count + http_reply(result(1))) * 2
-            pieces = (text[start : start + piece] for start in range(0, len(text), piece))
-            if count == INFORMATIONAL_MAX:
-                assert sum(len(reader.feed(data)) for data in pieces) == 2
-            else:
-                with pytest.raises(ucall.ConnectionError, match="more than 100 heads"):
-                    list(map(reader.feed, pieces))
 
 
 def test_many_replies_at_once_take_as_long_as_one_by_one() -> None:

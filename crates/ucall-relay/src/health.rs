@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::{Id, is_shortage};
-use ucall_proto::http1::parse_response_head;
+use ucall_proto::http1::{ResponseError, ResponsePart, ResponseReader};
 use ucall_proto::json::write_string;
 use ucall_server::{NativeContext, NativeOutcome};
 
-use crate::http::{self, HEAD_BYTES_MAX, HttpReplyReader};
+use crate::http::{self, HttpReplyReader};
 use crate::options::{Destination, HealthOptions, UpstreamAddress};
 use crate::replies::{ReplyReader, UpstreamReply};
 use crate::request::{CallContext, end_call, write_call};
@@ -52,7 +52,7 @@ struct Attempt {
 #[derive(Debug)]
 enum CheckReader {
     /// A response of which only the status counts.
-    Status(Vec<u8>),
+    Status(ResponseReader),
     Raw(ReplyReader),
     Http(HttpReplyReader),
 }
@@ -180,7 +180,7 @@ impl HealthCheck {
             (target, true) => {
                 let target = target.as_deref();
                 http::write_get(&mut output, &self.options.ask, &address.label, target);
-                CheckReader::Status(Vec::new())
+                CheckReader::Status(ResponseReader::new(usize::MAX))
             }
             (Some(target), false) => {
                 let body = self.call();
@@ -229,7 +229,7 @@ impl CheckReader {
             true
         };
         let read = match self {
-            Self::Status(text) => return read_status(text, bytes),
+            Self::Status(reader) => return read_status(reader, bytes),
             Self::Raw(reader) => reader.read(bytes, handle),
             Self::Http(reader) => reader.read(bytes, handle),
         };
@@ -244,19 +244,15 @@ impl CheckReader {
     }
 }
 
-fn read_status(text: &mut Vec<u8>, bytes: &[u8]) -> Option<Result<(), String>> {
-    text.extend_from_slice(bytes);
-    match parse_response_head(text, HEAD_BYTES_MAX) {
-        Ok(None) => None,
-        Ok(Some(head)) if (100..200).contains(&head.status) => {
-            let rest = text.split_off(head.len);
-            text.clear();
-            read_status(text, &rest)
+fn read_status(reader: &mut ResponseReader, bytes: &[u8]) -> Option<Result<(), String>> {
+    match reader.read(bytes) {
+        Ok((_, Some(ResponsePart::Head(head)))) if (200..300).contains(&head.status) => {
+            Some(Ok(()))
         }
-        Ok(Some(head)) if (200..300).contains(&head.status) => Some(Ok(())),
-        Ok(Some(head)) => {
+        Ok((_, Some(ResponsePart::Head(head)))) => {
             Some(Err(format!("it has replied with HTTP status {} {}", head.status, head.reason)))
         }
-        Err(error) => Some(Err(http::describe_head(error))),
+        Err(ResponseError::Invalid(what)) => Some(Err(format!("it has replied with {what}"))),
+        Ok(_) | Err(ResponseError::BodyTooLarge(_)) => None,
     }
 }

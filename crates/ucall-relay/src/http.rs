@@ -1,38 +1,28 @@
 //! Calls over HTTP/1.1: each is a `POST`, and its reply is the body of the response. One call at a
 //! time is under way on a connection.
 //!
-//! | state     | input                 | next                       |
-//! |-----------|-----------------------|----------------------------|
-//! | `Idle`    | any byte              | an error                   |
-//! | `Head`    | a head of status 1xx  | `Head`, up to a limit      |
-//! | `Head`    | a head                | `Sized`, `Chunked`, `Open` |
-//! | `Sized`   | the last byte         | `Idle`, with a reply       |
-//! | `Chunked` | the last chunk        | `Idle`, with a reply       |
-//! | `Open`    | the end of a document | `Idle`, with a reply       |
+//! | state    | input                           | next                 |
+//! |----------|---------------------------------|----------------------|
+//! | `Idle`   | any byte                        | an error             |
+//! | `Framed` | a body that its head delimits   | `Idle`, with a reply |
+//! | `Framed` | a head that delimits no body    | `Open`               |
+//! | `Open`   | the end of a document           | `Idle`, with a reply |
 //!
-//! [`HttpReplyReader::begin`] leads from `Idle` to `Head`. The end of the connection delimits an
+//! [`HttpReplyReader::begin`] leads from `Idle` to `Framed`. The end of the connection delimits an
 //! `Open` body, which may have been cut: so it is read as one JSON object, whose end is its own.
 
 use std::mem;
 
 use ucall_proto::http1::{
-    ChunkedDecoder, ChunkedLimits, HttpError, ResponseBodyLength, ResponseHead, ResponseHeadError,
-    parse_response_head,
+    ResponseBodyLength, ResponseError, ResponseHead, ResponsePart, ResponseReader,
 };
 use ucall_proto::json::DocumentStream;
-
 use ucall_server::NativeOutcome;
 
 use crate::errors::unavailable;
 use crate::replies::{NESTING_MAX, UpstreamReply, read_reply};
 use crate::request::{CallContext, write_number};
 
-/// The head of one response.
-pub(crate) const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Heads of status 1xx before one response.
-const INFORMATIONAL_MAX: u32 = 100;
-/// Chunk extensions and trailers of one response.
-const CHUNK_OVERHEAD_BYTES_MAX: usize = 64 * 1024;
 /// The id of each call. Some servers take 0 for none.
 pub(crate) const ID: u32 = 1;
 /// Headers that the relay sets itself.
@@ -112,15 +102,15 @@ pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
 
 /// Reads the responses of one connection.
 #[derive(Debug)]
-pub struct HttpReplyReader {
+pub(crate) struct HttpReplyReader {
     state: ReaderState,
-    /// An incomplete head, or the part of a body that has arrived.
+    responses: ResponseReader,
+    /// What has arrived of an open body.
     partial: Vec<u8>,
     /// The head of the response whose body is read.
     status: u16,
     reason: String,
     keeps_alive: bool,
-    informational: u32,
     is_notification: bool,
     bytes_max: usize,
 }
@@ -128,48 +118,45 @@ pub struct HttpReplyReader {
 #[derive(Debug)]
 enum ReaderState {
     Idle,
-    Head,
-    Sized(usize),
-    Chunked(ChunkedDecoder),
+    Framed,
     Open(DocumentStream),
 }
 
 impl HttpReplyReader {
     /// A reader of bodies of at most `bytes_max` bytes.
-    pub fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             state: ReaderState::Idle,
+            responses: ResponseReader::new(bytes_max),
             partial: Vec::new(),
             status: 0,
             reason: String::new(),
             keeps_alive: true,
-            informational: 0,
             is_notification: false,
             bytes_max,
         }
     }
 
     /// A call was written; of a notification the response has no document.
-    pub fn begin(&mut self, is_notification: bool) {
-        (self.state, self.is_notification, self.informational) =
-            (ReaderState::Head, is_notification, 0);
+    pub(crate) fn begin(&mut self, is_notification: bool) {
+        (self.state, self.is_notification) = (ReaderState::Framed, is_notification);
     }
 
     /// Whether another call may be written after this one.
-    pub fn keeps_alive(&self) -> bool {
+    pub(crate) fn keeps_alive(&self) -> bool {
         self.keeps_alive
     }
 
     /// Memory of an incomplete reply.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.partial.capacity()
+        self.responses.held_bytes() + self.partial.capacity()
     }
 
     /// Reads the next bytes, and passes the reply to `handle` once it is complete, with the id 0.
     ///
     /// # Errors
     /// Why the connection cannot be used any more.
-    pub fn read(
+    pub(crate) fn read(
         &mut self,
         mut bytes: &[u8],
         mut handle: impl FnMut(UpstreamReply) -> bool,
@@ -178,9 +165,7 @@ impl HttpReplyReader {
             let used = match self.state {
                 ReaderState::Idle if bytes.is_empty() => return Ok(()),
                 ReaderState::Idle => return Err("it has sent more than a reply".to_owned()),
-                ReaderState::Head => self.read_head(bytes, &mut handle)?,
-                ReaderState::Sized(len) => self.read_sized(bytes, len, &mut handle)?,
-                ReaderState::Chunked(_) => self.read_chunks(bytes, &mut handle)?,
+                ReaderState::Framed => self.read_framed(bytes, &mut handle)?,
                 ReaderState::Open(_) => self.read_open(bytes, &mut handle)?,
             };
             let Some(used) = used else { return Ok(()) };
@@ -188,34 +173,21 @@ impl HttpReplyReader {
         }
     }
 
-    /// Reads a head; returns how many of the bytes belong to it, `None` while it is incomplete.
-    fn read_head(
+    /// Reads a head or a body; returns its length in `bytes`, `None` while it is incomplete.
+    fn read_framed(
         &mut self,
         bytes: &[u8],
         handle: &mut impl FnMut(UpstreamReply) -> bool,
     ) -> Result<Option<usize>, String> {
-        let before = self.partial.len();
-        let mut text = mem::take(&mut self.partial);
-        // An incomplete head is parsed again only after another line has ended.
-        let is_long = before + bytes.len() > HEAD_BYTES_MAX;
-        let is_worth_it = before == 0 || is_long || bytes.contains(&b'\n');
-        let parse = |text: &[u8]| parse_response_head(text, HEAD_BYTES_MAX).map_err(describe_head);
-        let parsed = match (is_worth_it, before) {
-            (false, _) => None,
-            (true, 0) => parse(bytes)?,
-            (true, _) => {
-                text.extend_from_slice(bytes);
-                parse(&text)?
-            }
-        };
-        let Some(head) = parsed else {
-            text.truncate(before);
-            text.extend_from_slice(bytes);
-            self.partial = text;
-            return Ok(None);
-        };
-        let used = head.len.saturating_sub(before);
-        self.begin_body(head, handle)?;
+        let (used, part) = self.responses.read(bytes).map_err(|error| match error {
+            ResponseError::BodyTooLarge(_) => self.refuse_long(handle),
+            ResponseError::Invalid(what) => format!("it has replied with {what}"),
+        })?;
+        match part {
+            None => return Ok(None),
+            Some(ResponsePart::Head(head)) => self.begin_body(head, handle)?,
+            Some(ResponsePart::Body(body)) => self.finish(&body, handle)?,
+        }
         Ok(Some(used))
     }
 
@@ -224,48 +196,18 @@ impl HttpReplyReader {
         head: ResponseHead,
         handle: &mut impl FnMut(UpstreamReply) -> bool,
     ) -> Result<(), String> {
-        if (100..200).contains(&head.status) {
-            self.informational += 1;
-            let is_bounded = self.informational <= INFORMATIONAL_MAX && head.status != 101;
-            let refusal = || format!("it has replied with HTTP status {}", head.status);
-            return is_bounded.then_some(()).ok_or_else(refusal);
-        }
-        self.state = match head.body {
-            ResponseBodyLength::Sized(len) if len > self.bytes_max as u64 => {
-                return Err(self.refuse_long(handle));
-            }
-            ResponseBodyLength::Sized(len) => ReaderState::Sized(len as usize),
-            ResponseBodyLength::Chunked => ReaderState::Chunked(ChunkedDecoder::default()),
-            ResponseBodyLength::UntilClose => ReaderState::Open(DocumentStream::new()),
-        };
         (self.status, self.reason) = (head.status, head.reason);
         self.keeps_alive = head.keeps_alive;
-        match self.state {
-            // A notification needs no document.
-            ReaderState::Open(_) if self.is_notification => self.finish(b"", handle),
-            _ => Ok(()),
+        if head.body != ResponseBodyLength::UntilClose {
+            return Ok(());
         }
-    }
-
-    fn read_sized(
-        &mut self,
-        bytes: &[u8],
-        len: usize,
-        handle: &mut impl FnMut(UpstreamReply) -> bool,
-    ) -> Result<Option<usize>, String> {
-        let missing = len - self.partial.len();
-        let Some(rest) = bytes.get(..missing) else {
-            self.partial.extend_from_slice(bytes);
-            return Ok(None);
-        };
-        if self.partial.is_empty() {
-            self.finish(rest, handle)?;
-        } else {
-            self.partial.extend_from_slice(rest);
-            let body = mem::take(&mut self.partial);
-            self.finish(&body, handle)?;
+        self.responses.end();
+        self.state = ReaderState::Open(DocumentStream::new());
+        match self.is_notification {
+            // It needs no document.
+            true => self.finish(b"", handle),
+            false => Ok(()),
         }
-        Ok(Some(missing))
     }
 
     fn read_open(
@@ -300,29 +242,6 @@ impl HttpReplyReader {
         (is_open && is_its_own).then(|| self.describe_status())
     }
 
-    fn read_chunks(
-        &mut self,
-        bytes: &[u8],
-        handle: &mut impl FnMut(UpstreamReply) -> bool,
-    ) -> Result<Option<usize>, String> {
-        let ReaderState::Chunked(decoder) = &mut self.state else { return Ok(None) };
-        let limits = ChunkedLimits {
-            body_bytes_max: self.bytes_max as u64,
-            overhead_bytes_max: CHUNK_OVERHEAD_BYTES_MAX,
-        };
-        let progress = decoder.decode(bytes, &mut self.partial, &limits);
-        let progress = progress.map_err(|error| match error {
-            HttpError::BodyTooLarge { .. } => self.refuse_long(handle),
-            error => format!("it has replied with HTTP where {error}"),
-        })?;
-        if !progress.is_done {
-            return Ok(None);
-        }
-        let body = mem::take(&mut self.partial);
-        self.finish(&body, handle)?;
-        Ok(Some(progress.consumed))
-    }
-
     /// The body is complete.
     fn finish(
         &mut self,
@@ -340,8 +259,9 @@ impl HttpReplyReader {
             let reason = || self.describe_status();
             match self.status {
                 200..300 => Err(error),
-                // The server is busy, has closed an idle connection, or has no server behind it.
-                408 | 429 | 502 | 503 => Err(reason()),
+                // The server is busy, has closed an idle connection, has no server behind it, or
+                // speaks another protocol.
+                101 | 408 | 429 | 502 | 503 => Err(reason()),
                 // What a call can cause says nothing about other calls.
                 _ => Ok(Err(unavailable(true, &reason()))),
             }
@@ -360,15 +280,6 @@ impl HttpReplyReader {
         let outcome = NativeOutcome::Reply(Err(unavailable(true, &reason)));
         handle(UpstreamReply { id: 0, outcome, is_last: true });
         reason
-    }
-}
-
-pub(crate) fn describe_head(error: ResponseHeadError) -> String {
-    match error {
-        ResponseHeadError::TooLarge => {
-            format!("the head of a reply is longer than {HEAD_BYTES_MAX} bytes")
-        }
-        ResponseHeadError::Invalid(what) => format!("it has replied with {what}"),
     }
 }
 
@@ -515,24 +426,6 @@ mod tests {
             assert_eq!(reader.read(head.as_bytes(), |_| unreachable!("no body")), Ok(()));
             assert_eq!(reader.error_at_end().is_some(), is_its_own, "{status}");
         }
-    }
-
-    #[test]
-    fn a_second_response_belongs_to_no_call() {
-        let response = "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{\"id\":1,\"result\":7}";
-        at_each_split(&response.repeat(2), |replies, result| {
-            assert_eq!((replies.len(), result.is_err()), (1, true));
-        });
-    }
-
-    #[test]
-    fn a_head_without_end_is_not_collected() {
-        let mut reader = HttpReplyReader::new(100);
-        reader.begin(false);
-        let line = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEAD_BYTES_MAX - 22));
-        assert_eq!(reader.read(line.as_bytes(), |_| true), Ok(()));
-        let error = reader.read(b"xxxx", |_| true).expect_err("it is too long");
-        assert!(error.contains("longer than"), "{error}");
     }
 
     #[test]

@@ -60,7 +60,6 @@ mod tests;
 
 #[cfg(any(test, feature = "harness"))]
 pub use harness::{FakeSocket, RelayHarness};
-pub use http::HttpReplyReader;
 pub use options::{HealthOptions, Lookup, RelayOptions, UpstreamAddress, UpstreamOptions};
 pub use procedures::RelayModule;
 pub use replies::{ReplyReader, UpstreamReply};

@@ -1,5 +1,5 @@
 //! The part of HTTP/1.1 that a server of calls and plain routes needs: request heads, chunked
-//! bodies, access rules for browsers, and reply heads. Clients parse response heads with it.
+//! bodies, access rules for browsers, and reply heads. Clients read responses with it.
 //!
 //! It may import `memchr`, `itoa` and `httparse` only. It works on byte slices, has no clock, and
 //! allocates only for an error reply, a response head or a growing chunked body.
@@ -24,6 +24,7 @@ mod reply;
 mod request_line;
 mod response;
 mod response_head;
+mod response_reader;
 
 #[cfg(any(test, feature = "invariants"))]
 pub mod invariants;
@@ -40,4 +41,5 @@ pub use method::{Method, Methods};
 pub use parser::{HeadLimits, HeadParser, parse_head};
 pub use reply::{ConnectionOption, PendingReply, ReplyHeaders, ReplyWriter, continue_100};
 pub(crate) use response::{without_chunked, write_json_response};
-pub use response_head::{ResponseBodyLength, ResponseHead, ResponseHeadError, parse_response_head};
+pub use response_head::{ResponseBodyLength, ResponseHead};
+pub use response_reader::{ResponseError, ResponsePart, ResponseReader};

@@ -9,6 +9,7 @@ use httparse::{Header, ParserConfig, Response, Status};
 
 use super::bytes::{decimal, list};
 use super::fields::is_header;
+use super::response_reader::ResponseError;
 
 const HEADERS_MAX: usize = 100;
 
@@ -46,30 +47,25 @@ pub enum ResponseBodyLength {
     UntilClose,
 }
 
-/// Why a head is rejected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ResponseHeadError {
-    /// It is longer than the limit.
-    TooLarge,
-    /// It violates HTTP, or has what the request does not allow. The text is a clause.
-    Invalid(String),
-}
-
 /// Parses the head at the front of `text`; `None` while it is incomplete.
 ///
 /// # Errors
-/// See [`ResponseHeadError`]. More bytes do not change the error.
-pub fn parse_response_head(
+/// See [`ResponseError`]. More bytes do not change the error.
+pub(super) fn parse_response_head(
     text: &[u8],
     bytes_max: usize,
-) -> Result<Option<ResponseHead>, ResponseHeadError> {
+) -> Result<Option<ResponseHead>, ResponseError> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = Response::new(&mut []);
     let config = ParserConfig::default();
     let len = match config.parse_response_with_uninit_headers(&mut response, text, &mut headers) {
-        Ok(Status::Complete(len)) if len > bytes_max => return Err(ResponseHeadError::TooLarge),
+        Ok(Status::Complete(len)) if len > bytes_max => {
+            return Err(too_large(bytes_max));
+        }
         Ok(Status::Complete(len)) => len,
-        Ok(Status::Partial) if text.len() > bytes_max => return Err(ResponseHeadError::TooLarge),
+        Ok(Status::Partial) if text.len() > bytes_max => {
+            return Err(too_large(bytes_max));
+        }
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(not_http(&error.to_string())),
     };
@@ -120,7 +116,7 @@ struct Fields {
 }
 
 impl Fields {
-    fn of(headers: &[Header<'_>]) -> Result<Self, ResponseHeadError> {
+    fn of(headers: &[Header<'_>]) -> Result<Self, ResponseError> {
         let mut fields = Self::default();
         for header in headers {
             fields.take(header)?;
@@ -128,7 +124,7 @@ impl Fields {
         Ok(fields)
     }
 
-    fn take(&mut self, header: &Header<'_>) -> Result<(), ResponseHeadError> {
+    fn take(&mut self, header: &Header<'_>) -> Result<(), ResponseError> {
         let (name, value) = (header.name.as_bytes(), header.value);
         match name.len() {
             10 if is_header(name, b"Connection") => {
@@ -168,7 +164,7 @@ impl Fields {
         Ok(())
     }
 
-    fn body(&self, version: u8) -> Result<ResponseBodyLength, ResponseHeadError> {
+    fn body(&self, version: u8) -> Result<ResponseBodyLength, ResponseError> {
         match (self.transfer_encoding, self.content_length) {
             (true, Some(_)) => Err(not_http("both a length and a transfer coding")),
             (true, None) if version == 0 => Err(not_http("chunks in HTTP/1.0")),
@@ -196,8 +192,13 @@ fn is_event_stream(content_type: &[u8]) -> bool {
 }
 
 #[cold]
-fn not_http(what: &str) -> ResponseHeadError {
-    ResponseHeadError::Invalid(format!("HTTP with {what}"))
+fn too_large(bytes_max: usize) -> ResponseError {
+    ResponseError::Invalid(format!("a head of more than {bytes_max} bytes"))
+}
+
+#[cold]
+fn not_http(what: &str) -> ResponseError {
+    ResponseError::Invalid(format!("HTTP with {what}"))
 }
 
 #[cfg(test)]

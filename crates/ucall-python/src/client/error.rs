@@ -5,9 +5,8 @@ use std::io;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use ucall_proto::http1::ResponseHeadError;
+use ucall_proto::http1::{ResponseError, ResponseHead};
 
-use super::limits::{HEAD_BYTES_MAX, INFORMATIONAL_MAX};
 use crate::convert;
 use crate::ffi::Imported;
 
@@ -27,20 +26,10 @@ pub(super) enum ClientFault {
     Interrupted,
     /// The reply exceeds the client's limit.
     TooLarge { bytes_max: usize },
-    /// The head of the reply exceeds the limit.
-    HeadTooLarge,
-    /// Too many heads of status 1xx precede the reply.
-    TooManyInformational,
     /// The server violates the protocol; the text is a clause.
     Protocol(String),
-    /// An HTTP status other than success, without a JSON-RPC document.
-    Http {
-        status: u16,
-        reason: String,
-        text: String,
-        retry_after_s: Option<u64>,
-        location: Option<String>,
-    },
+    /// An HTTP status other than success, with a text that is no JSON-RPC document.
+    Http(Box<ResponseHead>, String),
     /// A status of success without a body, as notifications get.
     NoReply { status: u16 },
     /// The frames of the server violate WebSocket; the text says what was expected.
@@ -63,9 +52,7 @@ impl ClientFault {
     pub(super) fn into_error(self, py: Python<'_>) -> PyErr {
         let message = match self {
             Self::TimedOut => return raise(py, &TIMEOUT_ERROR, self.message()),
-            Self::Http { status, reason, text, retry_after_s, location } => {
-                return http_error(py, (status, reason, text, retry_after_s, location));
-            }
+            Self::Http(head, text) => return http_error(py, *head, text),
             _ => self.message(),
         };
         raise(py, &CONNECTION_ERROR, message)
@@ -86,12 +73,6 @@ impl ClientFault {
             Self::TooLarge { bytes_max } => {
                 format!("the reply is larger than max_reply_bytes ({bytes_max} bytes)")
             }
-            Self::HeadTooLarge => {
-                format!("the head of the reply is larger than {HEAD_BYTES_MAX} bytes")
-            }
-            Self::TooManyInformational => format!(
-                "the server sent more than {INFORMATIONAL_MAX} heads of status 1xx before its reply"
-            ),
             Self::Protocol(what) => format!("the server's reply is not JSON-RPC: {what}"),
             Self::WebSocket(expected) => format!("the server violates WebSocket: {expected}"),
             Self::WebSocketClosed { code: None, .. } => {
@@ -100,7 +81,7 @@ impl ClientFault {
             Self::WebSocketClosed { code: Some(code), reason } => {
                 format!("the server closed the WebSocket: {code} {reason}").trim_end().to_owned()
             }
-            Self::Http { status, .. } => format!("HTTP status {status}"),
+            Self::Http(head, _) => format!("HTTP status {}", head.status),
             Self::NoReply { status } => format!(
                 "HTTP status {status} without a reply, which only notifications get: check that \
                  the address and its path are those of a JSON-RPC server"
@@ -110,11 +91,11 @@ impl ClientFault {
     }
 }
 
-impl From<ResponseHeadError> for ClientFault {
-    fn from(error: ResponseHeadError) -> Self {
+impl From<ResponseError> for ClientFault {
+    fn from(error: ResponseError) -> Self {
         match error {
-            ResponseHeadError::TooLarge => Self::HeadTooLarge,
-            ResponseHeadError::Invalid(what) => Self::Protocol(what),
+            ResponseError::BodyTooLarge(bytes_max) => Self::TooLarge { bytes_max },
+            ResponseError::Invalid(what) => Self::Protocol(what),
         }
     }
 }
@@ -140,9 +121,8 @@ fn raise(py: Python<'_>, class: &'static Imported<PyType>, message: String) -> P
     }
 }
 
-type HttpErrorArguments = (u16, String, String, Option<u64>, Option<String>);
-
-fn http_error(py: Python<'_>, arguments: HttpErrorArguments) -> PyErr {
+fn http_error(py: Python<'_>, head: ResponseHead, text: String) -> PyErr {
+    let arguments = (head.status, head.reason, text, head.retry_after_s, head.location);
     match HTTP_ERROR.get(py) {
         Ok(class) => PyErr::from_type(class.clone(), arguments),
         Err(error) => error,

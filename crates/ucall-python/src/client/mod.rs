@@ -12,7 +12,6 @@ mod datagrams;
 mod error;
 mod events;
 mod frame;
-mod limits;
 mod notification;
 mod parser;
 mod reader;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use pyo3::prelude::*;
-use ucall_proto::DRAIN;
 use ucall_proto::json::{Reader, ValueKind};
+use ucall_proto::{DRAIN, Response, ResponseBody};
 
 use super::values::build;
 use crate::convert::Convert;
@@ -23,13 +23,15 @@ pub(crate) struct Notification {
 }
 
 impl Notification {
-    /// Reads a valid document; `None` if it is no notification.
-    pub(super) fn parse(text: &Bytes) -> Option<Self> {
-        let [method, params, id] = members(text, [b"method", b"params", b"id"])?;
-        let (method, None) = (method?, id) else { return None };
-        if Reader::new(&method).kind() != ValueKind::String {
+    /// The notification in the object of `text`, if it is one.
+    pub(super) fn of(text: &Bytes, response: &Response<'_>) -> Option<Self> {
+        let (ResponseBody::Request { method, params }, None) = (response.body, response.id) else {
+            return None;
+        };
+        if Reader::new(method).kind() != ValueKind::String {
             return None;
         }
+        let (method, params) = (text.slice_ref(method), params.map(|it| text.slice_ref(it)));
         let is_progress = method.get(1..method.len() - 1) == Some(PROGRESS);
         let item = params.as_ref().filter(|_| is_progress).and_then(item_of);
         Some(Self { len: text.len(), method, params, item })
@@ -38,8 +40,8 @@ impl Notification {
     /// How many requests the server has read, if it drains; `None` within as long as it reads on.
     pub(super) fn drain(&self) -> Option<Option<u64>> {
         (self.method.get(1..self.method.len() - 1) == Some(DRAIN.as_bytes())).then(|| {
-            let [read] = members(self.params.as_ref()?, [b"read"])?;
-            std::str::from_utf8(&read?).ok()?.parse().ok()
+            let [read] = Reader::new(self.params.as_ref()?).members([b"read"])?;
+            std::str::from_utf8(read?).ok()?.parse().ok()
         })
     }
 }
@@ -87,26 +89,8 @@ impl Notification {
 
 /// The token and the value in the params of an item.
 fn item_of(params: &Bytes) -> Option<(Bytes, Bytes)> {
-    let [token, value] = members(params, [b"token", b"value"])?;
+    let [token, value] = Reader::new(params).members([b"token", b"value"])?;
     let (token, value) = (token?, value?);
-    let is_token = matches!(Reader::new(&token).kind(), ValueKind::String | ValueKind::Number);
-    is_token.then_some((token, value))
-}
-
-/// The values of these members of an object in valid JSON. Of equal names the last counts.
-fn members<const N: usize>(text: &Bytes, names: [&[u8]; N]) -> Option<[Option<Bytes>; N]> {
-    let mut reader = Reader::new(text);
-    if reader.kind() != ValueKind::Object {
-        return None;
-    }
-    let mut found = [const { None }; N];
-    reader.enter();
-    while let Some(key) = reader.next_key() {
-        let value = text.slice_ref(reader.skip());
-        let place = names.iter().position(|name| *name == key.unescaped().as_ref());
-        if let Some(slot) = place.and_then(|place| found.get_mut(place)) {
-            *slot = Some(value);
-        }
-    }
-    Some(found)
+    let is_token = matches!(Reader::new(token).kind(), ValueKind::String | ValueKind::Number);
+    is_token.then(|| (params.slice_ref(token), params.slice_ref(value)))
 }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ucall_proto::RpcError;
-use ucall_proto::json::{Reader, ValueKind, validate};
+use ucall_proto::json::{Reader, validate};
+use ucall_proto::{Response, ResponseBody, RpcError};
 
 use super::error::ClientFault;
 use super::notification::Notification;
@@ -27,24 +27,29 @@ impl Received {
     /// Parses a message. The body of an HTTP reply is no notification, and without JSON-RPC in it,
     /// an error status becomes the error.
     pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
-        let Message { status, reason, body, retry_after_s, location, .. } = message;
+        let Message { head, body, .. } = message;
+        let status = head.as_ref().map_or(0, |head| head.status);
         let (text, is_success) = (Bytes::from(body), matches!(status, 0 | 200..300));
         if is_success && text.trim_ascii().is_empty() {
             return Ok(Self::reply(status, text, Content::Nothing));
         }
-        if validate(&text, NESTING_MAX).is_ok() {
-            if let Some(content) = read_content(&text) {
-                return Ok(Self::reply(status, text, content));
+        if text.trim_ascii_start().starts_with(b"[") {
+            if validate(&text, NESTING_MAX).is_ok() {
+                return Ok(Self::reply(status, text, Content::Batch));
             }
-            if let (0, Some(notification)) = (status, Notification::parse(&text)) {
+        } else if let Some(response) = parse_object(&text) {
+            if let Some(answer) = Answer::of(&text, &response) {
+                return Ok(Self::reply(status, text, Content::One(answer)));
+            }
+            if let (0, Some(notification)) = (status, Notification::of(&text, &response)) {
                 return Ok(Self::Notification(notification));
             }
         }
         let text = ClientFault::excerpt(&text);
-        match is_success {
-            true => Err(ClientFault::Protocol(format!("{text:?}"))),
-            false => Err(ClientFault::Http { status, reason, text, retry_after_s, location }),
-        }
+        Err(match head {
+            Some(head) if !is_success => ClientFault::Http(Box::new(head), text),
+            _ => ClientFault::Protocol(format!("{text:?}")),
+        })
     }
 
     fn reply(status: u16, text: Bytes, content: Content) -> Self {
@@ -160,15 +165,8 @@ impl Reply {
         let Content::One(Answer { outcome: ReplyOutcome::Error(error), .. }) = &self.content else {
             return false;
         };
-        let mut reader = Reader::new(error);
-        reader.enter();
-        while let Some(key) = reader.next_key() {
-            if key.raw() == b"code" && reader.kind() == ValueKind::Number {
-                return reader.number().as_i64() == Some(RpcError::DEADLINE_PASSED);
-            }
-            reader.skip();
-        }
-        false
+        let error = RpcError::parse_response(error);
+        error.is_some_and(|error| error.code == RpcError::DEADLINE_PASSED)
     }
 
     /// Whether it is the result of one call, or empty.
@@ -223,7 +221,8 @@ impl Reply {
     fn split(&self, py: Python<'_>) -> PyResult<Vec<Self>> {
         let mut replies = Vec::new();
         for part in self.parts.get_or_init(|| items(&self.text)) {
-            let Some(answer) = read_answer(part) else {
+            let answer = parse_object(part).and_then(|it| Answer::of(part, &it));
+            let Some(answer) = answer else {
                 let fault = ClientFault::Protocol(format!("{:?}", ClientFault::excerpt(part)));
                 return Err(fault.into_error(py));
             };
@@ -244,6 +243,17 @@ impl Reply {
 }
 
 impl Answer {
+    /// The answer in the object of `text`, if it is one.
+    fn of(text: &Bytes, response: &Response<'_>) -> Option<Self> {
+        let outcome = match response.body {
+            ResponseBody::Result(result) => ReplyOutcome::Result(text.slice_ref(result)),
+            ResponseBody::Error(error) => ReplyOutcome::Error(text.slice_ref(error)),
+            ResponseBody::Request { .. } | ResponseBody::Invalid => return None,
+        };
+        let id = response.id.map_or(Bytes::from_static(b"null"), |id| text.slice_ref(id));
+        Some(Self { id, outcome })
+    }
+
     /// A server that cannot read a request answers with an error and the id `null`.
     fn has_id(&self, py: Python<'_>, sent: &[u8]) -> PyResult<bool> {
         if self.id == sent {
@@ -258,40 +268,10 @@ impl Answer {
     }
 }
 
-/// The members of valid JSON; `None` if it is no JSON-RPC reply.
-fn read_content(text: &Bytes) -> Option<Content> {
-    match Reader::new(text).kind() {
-        ValueKind::Array => Some(Content::Batch),
-        _ => read_answer(text).map(Content::One),
-    }
-}
-
-/// The members of a reply object. Of equal names the last counts; an `error` of `null` counts as
-/// none, as in JSON-RPC 1.0.
-fn read_answer(text: &Bytes) -> Option<Answer> {
-    let mut reader = Reader::new(text);
-    if reader.kind() != ValueKind::Object {
-        return None;
-    }
-    let (mut id, mut result, mut error) = (None, None, None);
-    reader.enter();
-    while let Some(key) = reader.next_key() {
-        let value = reader.skip();
-        match key.unescaped().as_ref() {
-            b"id" => id = Some(value),
-            b"result" => result = Some(value),
-            b"error" => error = Some(value),
-            _ => {}
-        }
-    }
-    let error = error.filter(|error| *error != b"null");
-    let outcome = match (error, result) {
-        (Some(error), _) => ReplyOutcome::Error(text.slice_ref(error)),
-        (None, Some(result)) => ReplyOutcome::Result(text.slice_ref(result)),
-        (None, None) => return None,
-    };
-    let id = id.map_or(Bytes::from_static(b"null"), |id| text.slice_ref(id));
-    Some(Answer { id, outcome })
+/// The object in a text of nothing else.
+fn parse_object(text: &[u8]) -> Option<Response<'_>> {
+    let (response, len) = Response::parse(text, NESTING_MAX).ok()?;
+    text.get(len..)?.trim_ascii().is_empty().then_some(response)
 }
 
 /// The items of an array.
