@@ -44,6 +44,7 @@ __all__ = [
     "QueueCore",
     "QueueLink",
     "QueueLog",
+    "QueueTunnel",
     "Receipt",
     "RelayStatus",
     "Reply",
@@ -652,6 +653,16 @@ class QueueLink:
     @property
     def is_closed(self) -> bool: ...
     def handle_closed(self) -> None: ...
+
+@final
+class QueueTunnel:
+    def __new__(cls, link: QueueLink, is_dialed: bool) -> Self: ...
+    def handle_message(
+        self, data: Buffer
+    ) -> Literal["piece", "credit", "closed", "lost", "ignored"]: ...
+    def next_message(self, piece_bytes_max: int, links: int) -> bytes | None: ...
+    @property
+    def has_received(self) -> bool: ...
 
 @final
 class QueueLog:

@@ -28,6 +28,7 @@ const FEATURES: [Feature; 4] = [
             "QueueCore",
             "QueueLink",
             "QueueLog",
+            "QueueTunnel",
             "Receipt",
             "bytes_view",
             "check_shared_memory",

@@ -109,8 +109,8 @@ mod _core {
     #[cfg(feature = "queue")]
     #[pymodule_export]
     use crate::queue::{
-        Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, Receipt, check_shared_memory,
-        system_certificates,
+        Block, Message, PickleLoader, QueueCore, QueueLink, QueueLog, QueueTunnel, Receipt,
+        check_shared_memory, system_certificates,
     };
     #[cfg(feature = "relay")]
     #[pymodule_export]

@@ -43,6 +43,7 @@ mod shared;
 #[cfg(not(target_os = "linux"))]
 #[path = "shared/unsupported.rs"]
 mod shared;
+mod tunnel;
 mod turns;
 mod unacknowledged;
 
@@ -63,4 +64,5 @@ pub use options::{Acknowledge, FullPolicy, Options};
 pub use outbox::{Outbox, PutError, Receipt};
 pub use session_manager::{Action, LinkKey, Role, SessionManager};
 pub use shared::{Channel, View, shared_memory};
+pub use tunnel::{ByteTunnel, TunnelEvent};
 pub use ucall_engine::WakeFlag;

@@ -2,19 +2,17 @@
 
 A link has a random name. Bytes for the queue's server go to ``TOPIC.up.NAME``, bytes for its client
 to ``TOPIC.down.NAME``, and a server announces itself under ``TOPIC.server``, so that its clients
-dial at once. A message starts with a byte for its kind and 64 bits, little-endian:
+dial at once. The messages of a link are those of `QueueTunnel`:
 
 | kind | number | then |
 |---|---|---|
 | `PIECE` | the bytes of the link before it | the next bytes of the link |
-| `CREDIT` | the byte of the link up to which the other side may send | |
+| 1 | the byte of the link up to which the other side may send | |
 | `CLOSE` | 0; the link has ended | |
 
-Core NATS drops messages for a reader that is too slow, and those under way to a broker that is
-killed. Credit bounds what waits in the broker, so that it has no reason to. A piece that is missing
-is detected by the number of the next one, or because no credit arrives for ``keepalive_s``: it ends
-the link, and the session continues over the next one. Each message names the sender's own subject
-for the reply, to which the broker replies 503 if no process subscribes to the other one.
+A link also ends if no such credit arrives for ``keepalive_s``, and the session continues over the
+next one. Each message names the sender's own subject for the reply, to which the broker replies 503
+if no process subscribes to the other one.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ucall._core import QueueTunnel
 from ucall._nats.connection import cancel, connect, start
 from ucall.queue.core.nats_options import broker_urls, connection_options
 
@@ -41,17 +40,12 @@ __all__ = ["Transport"]
 
 #: Bytes of a piece; fewer if the broker's `max_payload` is smaller.
 PIECE_BYTES_MAX = 128 * 1024
-#: Bytes that may wait in the broker for one link in one direction; `CREDIT_FIRST` before the first
-#: credit. All links of a server share `CREDIT_OF_ALL`, because they share one connection.
-CREDIT_MAX = 1 << 20
-CREDIT_FIRST = 16 * 1024
-CREDIT_OF_ALL = 16 << 20
 #: Bytes between the communicator and the transport, in each direction.
 IN_FLIGHT_BYTES = 2 << 20
 #: Seconds for the links to send their last frames.
 LINGER_S = 1.0
 HEADER = struct.Struct("<BQ")
-PIECE, CREDIT, CLOSE = range(3)
+PIECE, CLOSE = 0, 2
 #: The broker's status for a message without a reader.
 NO_READER = "503"
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -218,12 +212,11 @@ class Transport:
                 # A link from before a loss of the connection, or of this process.
                 await self._publish(message.reply, HEADER.pack(CLOSE, 0))
         if link is not None:
-            link.receive(kind, number, data)
+            link.receive(data)
 
-    def credit_window(self) -> int:
-        """Bytes that each link may have in the broker."""
-        share = CREDIT_OF_ALL // max(1, len(self._links))
-        return min(CREDIT_MAX, max(CREDIT_FIRST, share))
+    @property
+    def links(self) -> int:
+        return len(self._links)
 
     @property
     def piece_bytes_max(self) -> int:
@@ -293,33 +286,25 @@ class _Link:
         self._core = core
         #: Set when there may be something to send.
         self._is_wanted = is_wanted
-        self._is_dialed = transport.dials
-        self._sent, self._allowed = 0, CREDIT_FIRST
-        self._received, self._granted = 0, CREDIT_FIRST
+        self._tunnel = QueueTunnel(core, transport.dials)
         #: Since when there is output and no credit.
         self._stalled_since = 0.0
         self._has_ended = self._reports_end = False
 
     @property
     def has_received(self) -> bool:
-        return self._received > 0
+        return self._tunnel.has_received
 
-    def receive(self, kind: int, number: int, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Handles a message of the other side."""
-        if kind == CREDIT:
-            if self._sent <= number:
-                self._allowed, self._stalled_since = max(self._allowed, number), 0.0
-                self._is_wanted.set()
-        elif kind != PIECE or number != self._received:
-            # The other side has ended it, or a piece is missing.
-            self.end(kind == PIECE)
-        elif len(data) - HEADER.size > self._granted - self._received:
-            self.end(True)
-        else:
-            self._core.receive(memoryview(data)[HEADER.size :])
-            self._received += len(data) - HEADER.size
-            if self._due_credit():
-                self._is_wanted.set()
+        event = self._tunnel.handle_message(data)
+        if event in ("closed", "lost"):
+            self.end(event == "lost")
+            return
+        if event == "credit":
+            self._stalled_since = 0.0
+        # Credit may be due, too.
+        self._is_wanted.set()
 
     def end(self, reports: bool = False) -> None:
         """The link has ended; with ``reports``, `write` reports that to the other side."""
@@ -332,18 +317,14 @@ class _Link:
 
     async def write(self) -> None:
         """Sends pieces and credit until the link has ended."""
-        publish = self._transport.publish
+        transport, publish = self._transport, self._transport.publish
         while not self._has_ended:
             self._is_wanted.clear()
-            # The first message of a link is a piece, which opens it.
-            if (self._sent or not self._is_dialed) and (limit := self._due_credit()):
-                self._granted = limit
-                await publish(self, HEADER.pack(CREDIT, limit))
-            size = min(self._transport.piece_bytes_max, self._allowed - self._sent)
-            data = self._core.next_frame(size) if size > 0 else None
-            if data is not None:
-                number, self._sent, self._stalled_since = self._sent, self._sent + len(data), 0.0
-                await publish(self, HEADER.pack(PIECE, number) + data)
+            message = self._tunnel.next_message(transport.piece_bytes_max, transport.links)
+            if message is not None:
+                if message[0] == PIECE:
+                    self._stalled_since = 0.0
+                await publish(self, message)
             elif self._core.is_closed:
                 self.end(True)
             else:
@@ -364,14 +345,6 @@ class _Link:
         except TimeoutError:
             # Pieces or credit were lost.
             self.end(True)
-
-    def _due_credit(self) -> int:
-        """The byte up to which the other side may send from now on; 0 if it knows it."""
-        window = self._transport.credit_window()
-        limit = self._received + window
-        is_due = limit - self._granted >= max(1, window // 4)
-        # A full link wakes `write` once it has room.
-        return limit if is_due and not self._core.is_full else 0
 
 
 async def _unsubscribe(subscription: Any) -> None:

@@ -54,119 +54,14 @@ def exchange(server: nq.CommunicatorOptions, client: nq.CommunicatorOptions, dat
         assert here.get(timeout=WAIT_S).data == data
 
 
-def test_credit_bounds_the_bytes_in_the_broker(broker: NatsServer) -> None:
-    """The server is a client of NATS that reads pieces and grants no credit, or a little."""
-    with nq.new("nats", "client", options(broker, keepalive_s=600)) as client:  # type: ignore[call-overload]
-
-        async def serve(connection: Any) -> list[int]:
-            pieces = await connection.subscribe("test.up.*")
-            await connection.publish("test.server")
-            first = await pieces.next_msg(timeout=WAIT_S)
-            # The client has sent its half of the handshake. The other half, from a real server.
-            return [len(first.data) - HEADER.size]
-
-        (hello,) = connected(broker.url, serve)
-        assert 0 < hello < nats_transport.CREDIT_FIRST
-        client.close(0)
-    link = nats_transport._Link(
-        FakeTransport(), FakeCore(5 << 20), "x", "up", "down", asyncio.Event()
-    )  # type: ignore[arg-type]
-
-    async def sent() -> list[int]:
-        writing = asyncio.ensure_future(link.write())
-        limits = []
-        for limit in (None, 20_000, nats_transport.CREDIT_MAX):
-            if limit is not None:
-                link.receive(CREDIT, limit, b"")
-            await asyncio.sleep(0.01)
-            limits.append(link._sent)
-        writing.cancel()
-        return limits
-
-    assert asyncio.run(sent()) == [nats_transport.CREDIT_FIRST, 20_000, nats_transport.CREDIT_MAX]
-
-
-class FakeCore:
-    """A link of the core with output."""
-
-    is_closed = is_full = False
-
-    def __init__(self, length: int) -> None:
-        self.in_flight = length
-        self.received = 0
-
-    def next_frame(self, size: int) -> bytes | None:
-        count = min(size, self.in_flight)
-        self.in_flight -= count
-        return bytes(count) if count else None
-
-    def receive(self, data: bytes) -> None:
-        self.received += len(data)
-
-    def handle_closed(self) -> None:
-        self.is_closed = True
-
-
-class FakeTransport:
-    """A transport that counts what is published."""
-
-    dials = True
-    stalled_s = 600.0
-    piece_bytes_max = 1000
-
-    def __init__(self) -> None:
-        self.published: list[bytes] = []
-        self.window = nats_transport.CREDIT_MAX
-
-    def credit_window(self) -> int:
-        return self.window
-
-    async def publish(self, link: Any, payload: bytes) -> None:
-        self.published.append(payload)
-
-    def forget(self, link: Any) -> None:
-        pass
-
-
-def test_a_peer_that_ignores_credit_or_loses_a_piece_is_disconnected() -> None:
-    def link() -> tuple[Any, FakeCore]:
-        core = FakeCore(0)
-        made = nats_transport._Link(FakeTransport(), core, "x", "up", "down", asyncio.Event())  # type: ignore[arg-type]
-        return made, core
-
-    body = bytes(nats_transport.CREDIT_FIRST)
-    allowed, core = link()
-    allowed.receive(PIECE, 0, HEADER.pack(PIECE, 0) + body)
-    assert (core.received, core.is_closed) == (len(body), False)
-    allowed.receive(PIECE, len(body) - 1, HEADER.pack(PIECE, 0) + b"x")
-    assert (core.received, core.is_closed) == (len(body), True)
-    reordered, core = link()
-    reordered.receive(PIECE, 0, HEADER.pack(PIECE, 0) + b"x")
-    reordered.receive(PIECE, 2, HEADER.pack(PIECE, 0) + b"x")
-    assert (core.received, core.is_closed) == (1, True)
-    too_long, core = link()
-    too_long.receive(PIECE, 0, HEADER.pack(PIECE, 0) + body + b"x")
-    assert (core.received, core.is_closed) == (0, True)
-
-
-@pytest.mark.parametrize("links", [1, 16, 17, 100_000])
-def test_all_links_share_the_credit_of_a_server(links: int, broker: NatsServer) -> None:
-    with nq.new("nats", "server", options(broker)) as server:  # type: ignore[call-overload]
-        transport = server._transport
-        transport._links = dict.fromkeys(range(links))
-        window = transport.credit_window()
-        transport._links = {}
-    assert window == max(16 << 10, min(1 << 20, (16 << 20) // links))
-
-
 def test_messages_survive_lost_pieces(broker: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As core NATS loses them for a slow reader."""
     receive, count = nats_transport._Link.receive, iter(range(1 << 30))
 
-    def lossy(link: Any, kind: int, number: int, data: bytes) -> None:
+    def lossy(link: Any, data: bytes) -> None:
         # The handshake of a new link takes fewer messages than this.
         if next(count) % 23 != 22:
-            receive(link, kind, number, data)
+            receive(link, data)
 
     monkeypatch.setattr(nats_transport._Link, "receive", lossy)
     given = {"keepalive_s": 0.1, "ack": "taken"}

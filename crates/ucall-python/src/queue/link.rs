@@ -1,9 +1,10 @@
 //! A link over a transport in Python.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use ucall_queue::{ExternalLink, Handle};
+use pyo3::types::PyBytes;
+use ucall_queue::{ByteTunnel, ExternalLink, Handle, TunnelEvent};
 
 use super::pinned_buffers;
 
@@ -44,14 +45,11 @@ impl QueueLink {
 
     /// The next bytes to send, at most ``size``, or None.
     #[pyo3(signature = (size = 65_536))]
-    fn next_frame<'py>(
-        &self,
-        py: Python<'py>,
-        size: usize,
-    ) -> Option<Bound<'py, pyo3::types::PyBytes>> {
+    fn next_frame<'py>(&self, py: Python<'py>, size: usize) -> Option<Bound<'py, PyBytes>> {
         pinned_buffers::release_pending(py);
-        let bytes = self.handle.link_next(&self.link, size)?;
-        Some(pyo3::types::PyBytes::new(py, &bytes))
+        let mut bytes = Vec::new();
+        self.handle.link_next(&self.link, size, &mut bytes);
+        (!bytes.is_empty()).then(|| PyBytes::new(py, &bytes))
     }
 
     /// The bytes that wait for `next_frame`.
@@ -69,5 +67,69 @@ impl QueueLink {
     /// Reports that the transport's stream failed or was closed.
     fn handle_closed(&self) {
         self.handle.link_closed(&self.link);
+    }
+}
+
+/// A link through a broker of messages: its pieces, and credit for them.
+///
+/// - `handle_message(data)` takes a message of the other side, and says what it was.
+/// - `next_message(piece_bytes_max, links)` returns the next message to send, or None. ``links`` is
+///   the number of links that share the connection.
+#[pyclass(frozen, module = "ucall._core", name = "QueueTunnel")]
+pub(crate) struct QueueTunnel {
+    handle: Arc<Handle>,
+    link: Arc<ExternalLink>,
+    tunnel: Mutex<ByteTunnel>,
+}
+
+#[pymethods]
+impl QueueTunnel {
+    #[new]
+    fn new(link: &QueueLink, is_dialed: bool) -> Self {
+        let tunnel = Mutex::new(ByteTunnel::new(is_dialed));
+        Self { handle: link.handle.clone(), link: link.link.clone(), tunnel }
+    }
+
+    /// Handles a message of the other side; returns what it was.
+    fn handle_message(&self, data: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+        crate::ffi::with_buffer(data, |message| match self.tunnel().handle_message(message) {
+            TunnelEvent::Piece(bytes) => {
+                self.handle.link_received(&self.link, bytes);
+                "piece"
+            }
+            TunnelEvent::Credit => "credit",
+            TunnelEvent::Closed => "closed",
+            TunnelEvent::Lost => "lost",
+            TunnelEvent::Ignored => "ignored",
+        })
+    }
+
+    /// The next message to send, or None.
+    fn next_message<'py>(
+        &self,
+        py: Python<'py>,
+        piece_bytes_max: usize,
+        links: usize,
+    ) -> Option<Bound<'py, PyBytes>> {
+        pinned_buffers::release_pending(py);
+        let message = self.tunnel().next_message(
+            piece_bytes_max,
+            links,
+            || !self.link.is_full(),
+            |bytes_max, output| self.handle.link_next(&self.link, bytes_max, output),
+        )?;
+        Some(PyBytes::new(py, &message))
+    }
+
+    /// Whether a piece has arrived.
+    #[getter]
+    fn has_received(&self) -> bool {
+        self.tunnel().has_received()
+    }
+}
+
+impl QueueTunnel {
+    fn tunnel(&self) -> MutexGuard<'_, ByteTunnel> {
+        self.tunnel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,7 +24,7 @@ mod watched_futures;
 
 pub(crate) use communicator::{QueueCore, check_shared_memory};
 pub(crate) use incoming::Block;
-pub(crate) use link::QueueLink;
+pub(crate) use link::{QueueLink, QueueTunnel};
 pub(crate) use log::QueueLog;
 pub(crate) use message::Message;
 pub(crate) use pickle::PickleLoader;

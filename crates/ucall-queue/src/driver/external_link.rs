@@ -109,25 +109,23 @@ impl ExternalLink {
         (self.wake)();
     }
 
-    /// The next bytes, and whether there is room for output again.
-    pub(super) fn next(&self, bytes_max: usize) -> Option<(Vec<u8>, bool)> {
+    /// Appends the next bytes; returns whether there is room for output again.
+    pub(super) fn next(&self, bytes_max: usize, bytes: &mut Vec<u8>) -> bool {
         let mut output = self.lock();
-        let mut bytes = Vec::new();
-        while bytes.len() < bytes_max {
+        let mut left = bytes_max;
+        while left > 0 {
             let Some(first) = output.waiting.front_mut() else { break };
-            let count = first.len().min(bytes_max - bytes.len());
+            let count = first.len().min(left);
             bytes.extend_from_slice(&first.split_to(count));
+            left -= count;
             if first.is_empty() {
                 output.waiting.pop_front();
             }
         }
-        if bytes.is_empty() {
-            return None;
-        }
-        output.bytes -= bytes.len();
+        output.bytes -= bytes_max - left;
         let is_low = output.is_paused && output.bytes <= self.in_flight_bytes_max / 2;
         output.is_paused &= !is_low;
-        Some((bytes, is_low))
+        is_low
     }
 
     fn lock(&self) -> MutexGuard<'_, Output> {
@@ -187,7 +185,7 @@ mod tests {
             link.push(&mut payload(b"abc"));
         }
         assert_eq!(wakes.load(Ordering::Relaxed), 1);
-        while link.next(4).is_some() {}
+        link.next(usize::MAX, &mut Vec::new());
         link.push(&mut payload(b"d"));
         assert_eq!(wakes.load(Ordering::Relaxed), 2);
         link.end();

@@ -228,13 +228,11 @@ impl Handle {
         self.send(Command::Link(link.clone(), received));
     }
 
-    /// The next output of a link, at most this many bytes.
-    pub fn link_next(&self, link: &Arc<ExternalLink>, bytes_max: usize) -> Option<Vec<u8>> {
-        let (bytes, is_low) = link.next(bytes_max)?;
-        if is_low {
+    /// Appends the next output of a link, at most this many bytes.
+    pub fn link_next(&self, link: &Arc<ExternalLink>, bytes_max: usize, output: &mut Vec<u8>) {
+        if link.next(bytes_max, output) {
             self.send(Command::Link(link.clone(), LinkEvent::HasRoom));
         }
-        Some(bytes)
     }
 
     /// The stream of a link has ended or failed, or the program closes it.

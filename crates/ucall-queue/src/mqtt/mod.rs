@@ -4,10 +4,9 @@
 //! time: bytes for the server are published under `TOPIC/up/NAME`, bytes for the client under
 //! `TOPIC/down/NAME`. A server announces its start under `TOPIC/server`, and its clients then make
 //! new links. A side that dies is announced by its will, which the broker publishes. A broker that
-//! is killed, or whose queue is full, loses publications. So each piece of a link has a number: a
-//! missing one ends the link, and the session continues over the next. Sessions acknowledge from
-//! end to end, so pieces have QoS 0, and credit from the receiver bounds the pieces in the broker.
-//! A broker may refuse pieces above any length: see [`PieceSizer`].
+//! is killed, or whose queue is full, loses publications: a missing piece ends the link (see
+//! [`crate::tunnel`]), and the session continues over the next. Sessions acknowledge from end to
+//! end, so pieces have QoS 0. A broker may refuse pieces above any length: see [`PieceSizer`].
 #![forbid(unsafe_code)]
 
 mod error;
@@ -25,6 +24,7 @@ use ucall_buffer::Payload;
 
 use crate::backoff::Backoff;
 use crate::session_manager::{LinkKey, Role, SessionManager};
+use crate::tunnel::HEADER_BYTES;
 pub(crate) use error::BrokerError;
 use packet::{BrokerLimits, Packet, Version};
 use piece_sizer::PieceSizer;
@@ -49,14 +49,6 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// Bytes of the [`PieceHeader`] at the start of a publication's payload.
-const HEADER_BYTES: usize = 9;
-/// Pieces that may be in flight on one link, and on all links of a server. Brokers queue 1,000 or
-/// more for one client.
-const PIECES_MAX: u64 = 32;
-const PIECES_OF_ALL_MAX: u64 = 512;
-/// Pieces that may be in flight before the first credit.
-const PIECES_FIRST: u64 = 2;
 /// An output takes no further piece at this many bytes.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Above this many unsent bytes, a piece of an unknown link is not answered.
@@ -402,7 +394,7 @@ impl Broker {
 
     fn open(&mut self, name: u128, role: Role, manager: &mut SessionManager, now: Instant) {
         let key = manager.open_link(role, now);
-        self.links.insert(name, TunnelLink::new(key, PIECES_FIRST));
+        self.links.insert(name, TunnelLink::new(key));
         self.names.insert(key, name);
     }
 
@@ -451,8 +443,8 @@ impl Broker {
             return None;
         };
         match header {
-            PieceHeader::Piece(number) if number == link.received => return Some(name),
-            PieceHeader::Piece(number) if number < link.received => {}
+            PieceHeader::Piece(number) if number == link.received() => return Some(name),
+            PieceHeader::Piece(number) if number < link.received() => {}
             PieceHeader::Piece(_) => {
                 manager.handle_link_closed(link.key, now);
                 self.close_named_link(name, PieceHeader::Lost);
@@ -480,10 +472,9 @@ impl Broker {
     /// The piece that was being received is complete.
     fn finish_piece(&mut self) {
         let Some(name) = self.incoming.take() else { return };
-        let links = self.links.len() as u64;
-        let window = (PIECES_OF_ALL_MAX / links.max(1)).clamp(PIECES_FIRST, PIECES_MAX);
+        let links = self.links.len();
         if let Some(link) = self.links.get_mut(&name)
-            && let Some(credit) = link.count_piece(window)
+            && let Some(credit) = link.count_piece(links)
         {
             self.publish_header(name, credit);
         }
@@ -517,7 +508,7 @@ impl Broker {
     ) -> bool {
         let topic = self.topic(self.peer_side(), name);
         let Some(link) = self.links.get_mut(&name) else { return false };
-        if !link.has_credit() {
+        if !link.has_credit_for(1) {
             link.stalled_since.get_or_insert(now);
             self.update_due(name);
             return false;

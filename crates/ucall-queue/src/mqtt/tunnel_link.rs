@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ucall_buffer::Payload;
 
-use super::HEADER_BYTES;
 use super::piece_sizer::PIECE_BYTES_MIN;
 use crate::session_manager::{LinkKey, SessionManager};
+use crate::tunnel::{CLOSE, CREDIT, FlowControl, FlowLimits, PIECE, header, split_header};
+
+/// In pieces. Brokers queue 1,000 messages or more for one client.
+static LIMITS: FlowLimits = FlowLimits { first: 2, link: 32, all: 512 };
 
 /// The header of a publication's payload: a byte for its kind, and 64 bits, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,9 +29,6 @@ pub(crate) enum PieceHeader {
     ClientGone,
 }
 
-const PIECE: u8 = 0;
-const CREDIT: u8 = 1;
-const CLOSE: u8 = 2;
 const LOST: u8 = 3;
 const CLIENT_GONE: u8 = 4;
 /// The lower bits of a credit that hold its window.
@@ -36,9 +36,8 @@ const WINDOW_BITS: u32 = 16;
 
 impl PieceHeader {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let (kind, number) = bytes.split_first()?;
-        let number = u64::from_le_bytes(*number.first_chunk()?);
-        Some(match *kind {
+        let (kind, number, _) = split_header(bytes)?;
+        Some(match kind {
             PIECE => Self::Piece(number),
             CREDIT => Self::Credit(number >> WINDOW_BITS, number & ((1 << WINDOW_BITS) - 1)),
             CLOSE => Self::Close,
@@ -56,27 +55,19 @@ impl PieceHeader {
             Self::Lost => (LOST, 0),
             Self::ClientGone => (CLIENT_GONE, 0),
         };
-        let mut bytes = [kind; HEADER_BYTES];
-        let (_, tail) = bytes.split_at_mut(1);
-        tail.copy_from_slice(&number.to_le_bytes());
-        output.extend(bytes);
+        output.extend(header(kind, number));
     }
 }
 
 #[derive(Debug)]
 pub(super) struct TunnelLink {
     pub(super) key: LinkKey,
-    /// Pieces that were received.
-    pub(super) received: u64,
+    /// In pieces.
+    flow: FlowControl,
     /// It is on the list of links that may have output.
     pub(super) is_queued: bool,
     /// The manager has closed it, and its output is given up at this time.
     pub(super) ends_at: Option<Instant>,
-    /// The number that received pieces stay below, as advertised.
-    granted: u64,
-    sent: u64,
-    /// The number that sent pieces stay below.
-    allowed: u64,
     /// Since when there is output and no credit.
     pub(super) stalled_since: Option<Instant>,
     /// Its deadline, as in the broker's `due`.
@@ -89,16 +80,12 @@ pub(super) struct TunnelLink {
 }
 
 impl TunnelLink {
-    /// A link on which `first` pieces may be in flight before the first credit.
-    pub(super) fn new(key: LinkKey, first: u64) -> Self {
+    pub(super) fn new(key: LinkKey) -> Self {
         Self {
             key,
-            received: 0,
+            flow: FlowControl::new(&LIMITS),
             is_queued: false,
             ends_at: None,
-            granted: first,
-            sent: 0,
-            allowed: first,
             stalled_since: None,
             due: None,
             pending: VecDeque::new(),
@@ -107,8 +94,9 @@ impl TunnelLink {
         }
     }
 
-    pub(super) fn has_credit(&self) -> bool {
-        self.sent < self.allowed
+    /// Pieces that were received.
+    pub(super) fn received(&self) -> u64 {
+        self.flow.received()
     }
 
     /// Whether a piece that may be too long is not confirmed.
@@ -118,12 +106,12 @@ impl TunnelLink {
 
     /// Whether there is credit for this number of pieces.
     pub(super) fn has_credit_for(&self, pieces: u64) -> bool {
-        self.sent + pieces <= self.allowed
+        self.flow.room() >= pieces
     }
 
     /// The number of the next piece.
     pub(super) fn next_number(&self) -> u64 {
-        self.sent
+        self.flow.sent()
     }
 
     /// When it is closed: because the time for its last output is over, or because the peer has
@@ -135,26 +123,23 @@ impl TunnelLink {
 
     /// Handles credit; returns the number of pieces of full length that it confirms.
     pub(super) fn credit(&mut self, received: u64, window: u64, full_bytes: usize) -> u64 {
-        if received > self.sent {
+        if received > self.flow.sent() {
             return 0;
         }
-        let confirmed = (self.pending.len() as u64).saturating_sub(self.sent - received);
+        let confirmed = (self.pending.len() as u64).saturating_sub(self.flow.sent() - received);
         let is_full = |bytes: &usize| *bytes == full_bytes;
         let full = self.pending.drain(..confirmed as usize).filter(is_full).count() as u64;
-        self.allowed = self.allowed.max(received + window);
-        self.stalled_since = self.stalled_since.filter(|_| !self.has_credit());
+        self.flow.allow(received + window);
+        self.stalled_since = self.stalled_since.filter(|_| !self.has_credit_for(1));
         full
     }
 
-    /// Counts a received piece; returns the credit that is due.
-    pub(super) fn count_piece(&mut self, window: u64) -> Option<PieceHeader> {
-        self.received += 1;
-        let limit = self.received + window;
-        if limit < self.granted + (window / 4).max(1) {
-            return None;
-        }
-        self.granted = limit;
-        Some(PieceHeader::Credit(self.received, window))
+    /// Counts a received piece; returns the credit that is due on one of this many links.
+    pub(super) fn count_piece(&mut self, links: usize) -> Option<PieceHeader> {
+        self.flow.count_received(1);
+        let window = self.flow.due(links)?;
+        self.flow.grant(window);
+        Some(PieceHeader::Credit(self.flow.received(), window))
     }
 
     /// Polls the manager until `wanted` bytes wait; returns the number that do.
@@ -178,7 +163,7 @@ impl TunnelLink {
 
     /// Moves a piece of `count` bytes to the end of `output`.
     pub(super) fn take(&mut self, count: usize, output: &mut Payload) {
-        self.sent += 1;
+        self.flow.count_sent(1);
         self.pending.push_back(count);
         self.waiting_bytes -= count;
         let mut left = count;
