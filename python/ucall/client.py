@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Addresses, secure_uri
 from ucall._client.base import (
@@ -32,12 +32,11 @@ from ucall._client.names import Method, Methods, check_public
 from ucall._client.options import Options
 from ucall._client.pool import Pool
 from ucall._client.response import Response
-from ucall._client.streams import ChannelSource, HttpSource, Stream, Subscription
+from ucall._client.streams import Stream, Subscription
 
 if TYPE_CHECKING:
     from ucall._client.balanced import BalancedPool
     from ucall._client.socket_connection import Observer
-    from ucall._client.streams import Source
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import UdpPool
 
@@ -91,6 +90,8 @@ class Client(ClientBase):
         OSError: A file of ``verify`` or ``cert`` cannot be read.
         ValueError: An argument is invalid; the message names it.
     """
+
+    _stream_of = Stream
 
     def __init__(
         self,
@@ -156,12 +157,7 @@ class Client(ClientBase):
             ValueError: A value in it cannot be encoded.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
-        written, id, traced = self._request_of(request)
-        with traced as span:
-            reply = self._pool.exchange(written, (id,), self._options.timeout)
-            if span is not None:
-                span.take(reply)
-            return self._new_response(reply)
+        return run(self._exchange_object(request))
 
     def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
         """Calls a method of any name.
@@ -211,7 +207,7 @@ class Client(ClientBase):
         """
 
         def call(method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
-            stream = self._stream(method, args, kwargs)
+            stream: Stream = self._stream(method, args, kwargs)
             with stream:
                 while (item := stream._next_item()) is not None:
                     callback(item.value)
@@ -255,36 +251,6 @@ class Client(ClientBase):
         request = options.writer.call(method, args, kwargs, id)
         reply = self._pool.exchange(request, (id,), options.timeout)
         return Response(reply, self._image_pixels_max)
-
-    def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
-        id = self._new_id()
-        if self._spans is None:
-            source = self._source(method, args, kwargs, id, None)
-        else:
-            from ucall._tracing.client import TracedSource
-
-            span = self._spans.start(method, id)
-            with span.until_failure():
-                source = TracedSource(self._source(method, args, kwargs, id, span.context), span)
-        return Stream(source, self._image_pixels_max)
-
-    def _source(
-        self,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        id: int | str,
-        trace: tuple[str, str | None] | None,
-    ) -> Source:
-        def begin(pool: Pool, options: Options) -> Source:
-            is_http = options.address.is_http
-            request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
-            if is_http:
-                return HttpSource(pool, request, id, options.timeout)
-            return ChannelSource(pool.channel(), request, id, options.timeout)
-
-        pool = self._pool
-        return begin(pool, self._options) if isinstance(pool, Pool) else pool.source(begin)
 
 
 class ClientTLS(Client):
@@ -347,15 +313,7 @@ class Batch(BatchBase[Client]):
                 response.
             ucall.ConnectionError, ucall.TimeoutError: See `Client.call`.
         """
-        if not len(self):
-            return []
-        (calls, request), client = self._take(), self._client
-        ids, timeout = tuple(calls.responses), client._options.timeout
-        with calls:
-            if client._options.address.is_udp:
-                pool = cast("UdpPool", client._pool)
-                return pool.exchange_all(calls, timeout)
-            return calls.resolve(client._pool.exchange(request, ids, timeout))
+        return run(self._send())
 
     def __enter__(self) -> Self:
         return self

@@ -251,6 +251,54 @@ async def test_two_calls_of_one_id_over_one_connection() -> None:
 
 
 @in_asyncio
+async def test_a_call_fails_because_its_server_has_closed_the_connection() -> None:
+    def close(peer: Peer) -> None:
+        peer.raw_request()
+        has_come.set()
+        may_end.wait(60)
+        peer.end()
+
+    def answer(peer: Peer) -> None:
+        peer.send(result(2, json.loads(peer.raw_request())["id"]))
+
+    has_come, may_end = threading.Event(), threading.Event()
+    with scripted(close, answer) as server:
+        client = Client("tcp://127.0.0.1", server.port)
+        first = asyncio.create_task(client.echo(1))
+        await asyncio.to_thread(has_come.wait, 60)
+        may_end.set()
+        # The next call finds the end of the connection before asyncio does.
+        assert eventually(lambda: server.ended == 1)
+        assert (await client.echo(2)).json == 2
+        with pytest.raises(ucall.ConnectionError, match="the server closed the connection"):
+            await first
+        await client.close()
+
+
+@in_asyncio
+async def test_no_call_is_sent_after_a_notice_of_a_drain() -> None:
+    def drain(peer: Peer) -> None:
+        peer.send(result(1, json.loads(peer.raw_request())["id"]))
+        has_reply.wait(60)
+        peer.send(b'{"jsonrpc":"2.0","method":"$/drain"}\n')
+        peer.wait_delivered()
+        is_draining.set()
+        peer.more()
+
+    def answer(peer: Peer) -> None:
+        peer.send(result(2, json.loads(peer.raw_request())["id"]))
+
+    has_reply, is_draining = threading.Event(), threading.Event()
+    with scripted(drain, answer) as server:
+        client = Client("tcp://127.0.0.1", server.port)
+        assert (await client.echo(1)).json == 1
+        has_reply.set()
+        is_draining.wait(60)  # The loop is blocked, so that the next call receives the notice.
+        assert (await client.echo(2)).json == 2
+        await client.close()
+
+
+@in_asyncio
 async def test_a_broken_connection_fails_its_calls_once() -> None:
     seen = []
 

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from both_clients import NewClient
+from both_clients import NewClient, clients
 from scripted import Peer, scripted
 from test_client_streams import Transport
-from websocket_peer import accept, read_call
+from websocket_peer import accept, read_call, upgrade
 
 import ucall
 from harness import HOST, eventually, free_port, started
-from ucall._client import aio_pool, channel
+from ucall._client import reconnecting
+from ucall._client.backoff import Backoff
 from ucall.client import Client
 
 #: Far longer than any wait of these tests.
@@ -34,8 +35,8 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             event.set()
             yield 3600
 
-    monkeypatch.setattr(channel, "backoff", pauses)
-    monkeypatch.setattr(aio_pool, "backoff", pauses)
+    monkeypatch.setattr(reconnecting, "backoff", pauses)
+    monkeypatch.setattr(Backoff, "next", lambda _: next(pauses()))
     return event
 
 
@@ -135,6 +136,17 @@ def test_closing_a_stream_ends_its_loop(new_client: NewClient, scheme: str, seve
             assert eventually(lambda: silent.calls == silent.cancelled)
 
 
+def test_closing_a_stream_that_connects_ends_its_loop_in_asyncio() -> None:
+    late = LateServer()
+    with scripted(late.script) as server, clients("aio") as new_client:
+        stream = new_client(f"ws://{HOST}:{server.port}", timeout=None).stream.generate()
+        waiting = started(lambda: list(stream))
+        assert late.asked.wait(TIMEOUT_S)
+        stream.close()
+        assert waiting.result(TIMEOUT_S) == []
+        late.may_reply.set()
+
+
 @pytest.mark.parametrize("scheme", ["tcp", "ws"])
 def test_closing_a_subscription_ends_its_loop(new_client: NewClient, scheme: str) -> None:
     silent = Silent(Transport(scheme))
@@ -146,10 +158,13 @@ def test_closing_a_subscription_ends_its_loop(new_client: NewClient, scheme: str
         assert waiting.result(TIMEOUT_S) == []
 
 
+@pytest.mark.parametrize("has_connected", [False, True])
 def test_closing_a_subscription_that_connects_again_ends_its_loop(
-    new_client: NewClient, paused: threading.Event
+    new_client: NewClient, paused: threading.Event, has_connected: bool
 ) -> None:
-    with new_client(f"ws://{HOST}:{free_port()}", reconnect=True) as client:
+    with scripted(upgrade) as server:
+        port = server.port if has_connected else free_port()
+        client = new_client(f"ws://{HOST}:{port}", reconnect=True)
         messages = client.subscribe()
         waiting = started(lambda: list(messages))
         assert paused.wait(TIMEOUT_S)

@@ -307,15 +307,17 @@ def test_a_shared_connection_is_opened_within_the_time_of_the_call(
         limits.append(arguments[-1].left())
         clock.pass_by(2)
 
-    def wait(link: Link, *arguments: Any) -> None:
+    async def wait(link: Link, *arguments: Any) -> None:
         step(link, *arguments)
         raise builtins.TimeoutError
 
-    for name in ("open", "start"):
-        monkeypatch.setattr(Link, name, step)
+    async def opened(link: Link, *arguments: Any) -> None:
+        step(link, *arguments)
+
+    monkeypatch.setattr(Link, "open", opened)
+    monkeypatch.setattr(Link, "start", step)
     monkeypatch.setattr(Link, "wait", wait)
     monkeypatch.setattr(Channel, "cancel", lambda *_: None)
-    monkeypatch.setattr("ucall._client.channel._poll_in_background", lambda link: None)
     one, other = socket.socketpair()
     with one, other, Client(f"{scheme}://127.0.0.1:1", timeout=LIMIT_S) as client:
         channel = client._pool.channel(for_calls=True)
@@ -349,7 +351,7 @@ def test_a_connection_is_not_opened_again_past_the_end(
         clock.pass_by(6)
         raise unsent()
 
-    monkeypatch.setattr("ucall._client.channel.backoff", lambda: iter([0.001, 5.0, 0.001]))
+    monkeypatch.setattr("ucall._client.reconnecting.backoff", lambda: iter([0.001, 5.0, 0.001]))
     with Client("tcp://127.0.0.1:1", timeout=LIMIT_S, reconnect=True) as client:
         channel = client._pool.channel(for_calls=True)
         channel._connect = connect

@@ -127,11 +127,11 @@ def test_a_child_that_closes_a_client_leaves_its_parent_the_shared_connection(
     with Client(uri(server, "tcp"), timeout=CHILD_S) as client:
         client._pool.channel(for_calls=True)
         before = client.call("peer").json
-        link = client._pool._channel._link
+        link = client._pool._channel._connection
 
         def close() -> object:
             client.close()
-            return [str(link.error), client._pool._channel._link is None]
+            return [str(link.error), client._pool._channel._connection is None]
 
         error, is_dropped = in_child(close)
         assert "process that this one was forked from" in error and is_dropped
@@ -153,7 +153,7 @@ def test_a_child_waits_for_no_thread_of_its_parent(serve_once: Serve, name: str)
             return
         channel = pool.channel(for_calls=True)
         client.call("peer")
-        link = channel._link
+        link = channel._connection
         locks = {
             "pool": pool._making,
             "channel": channel._opening,

@@ -141,8 +141,7 @@ def refused(
                 raise EnoughError
             yield 0.0
 
-    for module in ("channel", "aio_pool"):
-        monkeypatch.setattr(f"ucall._client.{module}.backoff", counted)
+    monkeypatch.setattr("ucall._client.reconnecting.backoff", counted)
     with scripted(script) as server:
         with pytest.raises((EnoughError, RuntimeError)):
             read(client_class, f"ws://127.0.0.1:{server.port}", [])

@@ -24,7 +24,7 @@ from websockets.sync.server import serve as serve_websocket
 import ucall
 from harness import HOST, eventually
 from ucall import _core
-from ucall._client import channel
+from ucall._client import link, reconnecting
 from ucall.client import Client
 
 __all__ = ["authority", "files"]
@@ -124,8 +124,21 @@ def test_threads_share_one_connection(serve: Serve) -> None:
 
         with ThreadPoolExecutor(16) as pool:
             assert all(pool.map(calls, range(16)))
-        link = client._pool.channel()._link
-        assert link is not None and not link._router._inboxes
+        connection = client._pool.channel()._connection
+        assert connection is not None and not connection._router._inboxes
+
+
+def test_an_item_that_was_not_requested_ends_no_call(call: Call) -> None:
+    def script(peer: Peer) -> None:
+        upgrade(peer)
+        id = read_call(peer)["id"]
+        item = {"jsonrpc": "2.0", "method": "$/progress", "params": {"token": id, "value": 1}}
+        peer.send(frame(json.dumps(item).encode()) + frame(b"received?", PING))
+        assert read_frame(peer) == (PONG, b"received?")
+        peer.send(frame(result("later", id)))
+
+    with scripted(script) as server:
+        assert call(f"ws://{HOST}:{server.port}", 1) == "later"
 
 
 def test_replies_may_come_in_any_order_with_pings_between(call: Call) -> None:
@@ -276,7 +289,7 @@ def test_a_late_call_is_cancelled_and_its_reply_dropped(new_client: NewClient) -
 def test_an_idle_client_answers_pings(
     monkeypatch: pytest.MonkeyPatch, new_client: NewClient
 ) -> None:
-    monkeypatch.setattr(channel, "_POLL_S", 0.01)
+    monkeypatch.setattr(link, "_POLL_S", 0.01)
     answered = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -410,7 +423,7 @@ def test_a_subscription_reconnects(new_client: NewClient) -> None:
 
 
 def test_without_reconnect_a_call_connects_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "backoff", lambda: itertools.repeat(0.0))
+    monkeypatch.setattr(reconnecting, "backoff", lambda: itertools.repeat(0.0))
 
     def refuse(peer: Peer) -> None:
         peer.http_request()

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from both_clients import NewClient
 from scripted import Peer, Script, Scripted, answering, http_reply, result, scripted
-from websocket_peer import frame, read_call, upgrade
+from test_client_streams import Transport
 
 import ucall
-from harness import HOST, eventually
+from harness import eventually
 from ucall import _core
-from ucall._client.inbox import Inbox, Router
+from ucall._cli.progress import ProgressObserver
+from ucall._client.blocking import run
+from ucall._client.inbox import Router
 from ucall._client.link import Link
 from ucall._client.sockets import Deadline
 from ucall.client import Client
@@ -481,26 +483,32 @@ def test_a_servers_deadline_error_is_a_timeout(new_client: NewClient) -> None:
             client.with_options(timeout=1e-6).echo()
 
 
-def test_a_servers_deadline_error_over_websocket_is_a_timeout(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("scheme", ["http", "tcp", "ws"])
+def test_a_late_error_of_the_server_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, new_client: NewClient, scheme: str
 ) -> None:
     """A busy machine lets the client go on only when the server's reply is there."""
-    wait = Link.wait
-    monkeypatch.setattr(Link, "wait", lambda self, inbox, _: wait(self, inbox, Deadline(None)))
     error = '{"jsonrpc":"2.0","id":%d,"error":{"code":-32001,"message":"Deadline passed"}}'
+    wire = Transport(scheme)
 
     def script(peer: Peer) -> None:
-        upgrade(peer)
-        peer.send(frame((error % read_call(peer)["id"]).encode()))
-        id = read_call(peer)["id"]
-        time.sleep(0.2)
-        peer.send(frame((error % id).encode()))
-        read_call(peer)
+        wire.open(peer)
+        for _ in range(2):
+            reply = (error % wire.call(peer)["id"]).encode()
+            if scheme == "http":
+                peer.send(http_reply(reply))
+            else:
+                wire.send(peer, reply)
+        wire.call(peer)
 
-    with scripted(script) as server, Client(f"ws://{HOST}:{server.port}") as client:
+    # The core checks the deadlines of a synchronous client, unless its bytes are observed.
+    observer = ProgressObserver(is_verbose=False, has_bar=False)
+    observed = {"_observer": observer} if new_client is Client else {}
+    with scripted(script) as server, new_client(wire.uri(server), **observed) as client:
         assert client.same(1).error.code == -32001, "a limit of the server's own"
-        with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.1 s"):
-            client.with_options(timeout=0.1).same(2)
+        monkeypatch.setattr(Deadline, "is_over", lambda deadline: True)
+        with pytest.raises(ucall.TimeoutError, match=r"timed out after 50 s"):
+            client.with_options(timeout=50).same(2)
 
 
 def test_a_thread_does_not_wait_for_another_connection_of_the_same_number(
@@ -522,9 +530,9 @@ def test_a_thread_does_not_wait_for_another_connection_of_the_same_number(
 
     real = select.poll
     monkeypatch.setattr(select, "poll", Late)
-    inbox, request = Inbox(), _core.RequestWriter(None, refuse).call("a", (), {}, 1)
-    link.start(request, (1,), inbox, Deadline(60))
-    link.wait(inbox, Deadline(5))
+    request = _core.RequestWriter(None, refuse).call("a", (), {}, 1)
+    inbox = link.start(request, (1,), Deadline(60))
+    run(link.wait(inbox, Deadline(5)))
     with pytest.raises(ucall.ConnectionError, match="could not send"):
         inbox.take()
     assert ours.fileno() == -1, "closed by the thread that waited last"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ucall import _core
 from ucall._client.aio_pool import HttpPool, SharedPool
-from ucall._client.aio_streams import Source
-from ucall._client.failover import Call, FailoverPool, FailoverSource, Outcome, Servers
+from ucall._client.failover import Call, FailoverPool, Outcome, Servers
 from ucall._client.resend import is_refused
 from ucall._client.resolve import addresses_of
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ucall._client.address import Address
-    from ucall._client.inbox import Message
-    from ucall._client.options import Options
 
 __all__ = ["AsyncBalancedPool"]
 
@@ -68,7 +65,7 @@ class _Servers(Servers[Pool]):
         task.add_done_callback(self._tasks.discard)
 
     def use_running_loop(self) -> None:
-        """Forgets the calls of another event loop."""
+        """See `Servers`."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
@@ -82,7 +79,7 @@ class _Servers(Servers[Pool]):
             member.is_probing = False
 
 
-class AsyncBalancedPool(FailoverPool[Pool, Source]):
+class AsyncBalancedPool(FailoverPool[Pool]):
     """Connections to several servers, with the interface of `ucall._client.aio_pool.AsyncPool`."""
 
     _servers: _Servers
@@ -137,22 +134,3 @@ class AsyncBalancedPool(FailoverPool[Pool, Source]):
         """Closes the connections."""
         self._servers.cancel()
         super().close()
-
-    def source(self, begin: Callable[[Pool, Options], Source]) -> Source:
-        """A stream of one of the servers, which its first message begins."""
-        return _BalancedSource(self, begin)
-
-
-class _BalancedSource(FailoverSource[Pool, Source]):
-    _pool: AsyncBalancedPool
-
-    async def next(self) -> Message:
-        """See `Source.next`."""
-        if self._source is None:
-            self._pool._servers.use_running_loop()
-            await self._open()
-        return await self._next()
-
-    def poll(self) -> Message | None:
-        """See `Source.poll`."""
-        return self._source.poll() if self._source is not None and self._has_begun else None

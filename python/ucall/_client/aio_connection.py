@@ -12,7 +12,13 @@ from typing import cast
 from ucall import _core, _forks
 from ucall._client import sockets
 from ucall._client.inbox import Inbox, Message, Router
-from ucall._client.sockets import closed_error, inherited_error, not_sent
+from ucall._client.sockets import (
+    Deadline,
+    client_closed_error,
+    closed_error,
+    inherited_error,
+    not_sent,
+)
 from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
 from ucall.errors import ConnectionError
 
@@ -31,13 +37,17 @@ class AsyncConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def is_alive(self) -> bool:
-        """Whether it is open and has nothing unread. Lets asyncio read what was received."""
+        """Whether it is open and has nothing unread. Lets asyncio read what was received. If the
+        server has closed it, the waiting calls fail."""
         for _ in range(_CHECKS_MAX):
             if self._is_closed():
                 return False
             seen = self._peek()
-            if seen != "bytes":
-                return seen == "quiet"
+            if seen == "quiet":
+                return True
+            if seen == "closed":
+                self.eof_received()
+                return False
             await asyncio.sleep(0)
         return not self._is_closed()
 
@@ -159,11 +169,11 @@ class EventConnection(AsyncConnection):
         self._waiting_bytes_max = waiting_bytes_max
         self._inbox = Inbox()
 
-    def begin(self, request: _core.Request) -> None:
+    def begin(self, request: _core.Request, deadline: Deadline) -> None:
         """Sends the request."""
         self._send(request)
 
-    async def next(self) -> Message:
+    async def next(self, deadline: Deadline) -> Message:
         """Waits for the next message.
 
         Raises:
@@ -181,9 +191,9 @@ class EventConnection(AsyncConnection):
                 self._inbox.wake = None
         return self._inbox.take()
 
-    def poll(self) -> Message | None:
-        """The next message, if it was received already."""
-        return self._inbox.take() if self._inbox.is_ready else None
+    def poll(self) -> _core.Notification | None:
+        """The next item, if it was received already."""
+        return self._inbox.take_item() if self._inbox.items else None
 
     def _deliver(self, message: Message) -> None:
         if isinstance(message, _core.Reply):
@@ -220,7 +230,7 @@ class SharedConnection(AsyncConnection):
         #: Why the connection is closed; ``None`` while it is open.
         self.error: Exception | None = None
 
-    async def open(self) -> None:
+    async def open(self, deadline: Deadline) -> None:
         """Performs the upgrade to WebSocket.
 
         Raises:
@@ -242,12 +252,13 @@ class SharedConnection(AsyncConnection):
             ValueError: A call in progress has one of the ids.
         """
         inbox = Inbox()
-        self._router.add(ids, inbox)
+        if ids:
+            self._router.add(ids, inbox)
         self._send(request)
         inbox.number = self._requests_sent
         return inbox
 
-    async def wait(self, inbox: Inbox) -> None:
+    async def wait(self, inbox: Inbox, deadline: Deadline) -> None:
         """Waits until an inbox has a message, or the connection has ended."""
         while not inbox.is_ready and self.error is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -280,20 +291,33 @@ class SharedConnection(AsyncConnection):
             ended = ConnectionError("the connection ended before the request was sent")
             raise not_sent(ended) from self.error
 
-    def cancel(self, request: _core.Request) -> None:
-        """Sends a notification that cancels a call, if the connection is open."""
-        if not self._is_closed():
-            self._send(request)
+    def cancel(self, requests: list[_core.Request]) -> None:
+        """Sends notifications that cancel calls, if the connection is open."""
+        for request in requests:
+            if not self._is_closed():
+                self._send(request)
 
     def forget(self, ids: Collection[object]) -> None:
         """Drops later messages to these ids."""
         self._router.remove(ids)
-        self.close_if_drained()
+        if self._router.is_draining:
+            self.close_if_drained()
 
-    @property
-    def ids(self) -> list[object]:
-        """The ids of the calls in progress."""
+    def fail_calls(self) -> list[object]:
+        """Fails the calls in progress, because the connection will be closed; returns their ids."""
+        self._router.fail(client_closed_error())
         return self._router.ids
+
+    def make_wakeable(self) -> None:
+        """Does nothing: a task that waits can be cancelled."""
+
+    def end(self, inbox: Inbox) -> None:
+        """Ends the waits of other tasks for an inbox."""
+        inbox.fail(closed_error())
+
+    def fail(self, error: Exception) -> None:
+        """Closes the connection because of an error."""
+        self._abort_with(error)
 
     @property
     def is_draining(self) -> bool:
@@ -316,7 +340,7 @@ class SharedConnection(AsyncConnection):
             if self._upgrade is not None:
                 self._transport.write(control_frame("close", NORMAL_CLOSE))
             self._transport.close()
-        self._fail(ConnectionError("the client was closed"))
+        self._fail(client_closed_error())
 
     def pause_writing(self) -> None:
         self._writable.clear()

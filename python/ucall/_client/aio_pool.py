@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import builtins
 import socket
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from ucall import _core
 from ucall._client.aio_connection import (
@@ -16,13 +17,14 @@ from ucall._client.aio_connection import (
     HttpConnection,
     SharedConnection,
 )
-from ucall._client.backoff import backoff
+from ucall._client.base import NO_CHANNEL_OVER_HTTP
 from ucall._client.happy_eyeballs import Place, attempts, literal
 from ucall._client.inbox import Inbox, Router
 from ucall._client.options import Options
-from ucall._client.sockets import connect_error, not_sent, timeout_error
+from ucall._client.reconnecting import Reconnecting
+from ucall._client.sockets import Deadline, check_in_time, connect_error, timeout_error
 from ucall._client.websocket import Upgrade
-from ucall.errors import ConnectionError, TimeoutError
+from ucall.errors import TimeoutError
 
 if TYPE_CHECKING:
     import ssl
@@ -62,21 +64,18 @@ class AsyncPool:
             ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
             ucall.TimeoutError: There was no reply within ``timeout`` seconds.
         """
-        self.use_running_loop()
         try:
             async with asyncio.timeout(timeout):
-                return await self._exchange(request, ids)
+                return await self._exchange(request, ids, timeout)
         except builtins.TimeoutError as error:
             raise error if isinstance(error, TimeoutError) else timeout_error(timeout) from None
 
-    def use_running_loop(self) -> None:
+    def _use_running_loop(self) -> None:
         """Drops the connections of another event loop."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            with suppress(RuntimeError):  # The other loop may be closed.
-                self.close()
-            self._loop = loop
-            self._reset()
+        with suppress(RuntimeError):  # The other loop may be closed.
+            self.close()
+        self._loop = asyncio.get_running_loop()
+        self._reset()
 
     def for_options(self, options: Options) -> Self:
         """The pool of a client with other options: this one."""
@@ -90,7 +89,9 @@ class AsyncPool:
         """Drops all state of an earlier event loop."""
         raise NotImplementedError
 
-    async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
+    async def _exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
         raise NotImplementedError
 
     async def _connect(self, make: Callable[[], ConnectionT]) -> ConnectionT:
@@ -156,8 +157,12 @@ class HttpPool(AsyncPool):
         self._idle = []
         self._slots = asyncio.Semaphore(self._connections_max)
 
-    async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
-        idle = self._idle
+    async def _exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        if self._loop is not asyncio.get_running_loop():
+            self._use_running_loop()
+        idle, began = self._idle, time.monotonic()
         async with self._slots:
             connection = await self._take()
             reply = await connection.exchange(request)
@@ -165,6 +170,8 @@ class HttpPool(AsyncPool):
                 idle.append(connection)
             else:
                 connection.abort()
+        if not reply.is_result:
+            check_in_time(reply, Deadline(timeout, began))
         return reply
 
     async def _take(self) -> HttpConnection:
@@ -175,21 +182,21 @@ class HttpPool(AsyncPool):
             connection.abort()
         return await self._connect(lambda: HttpConnection(self._reply_bytes_max))
 
-    async def event_connection(self) -> EventConnection:
+    def channel(self, *, for_calls: bool = False) -> NoReturn:
+        """Raises ``ValueError``: there is no shared connection."""
+        raise ValueError(NO_CHANNEL_OVER_HTTP)
+
+    async def event_connection(self, deadline: Deadline) -> EventConnection:
         """Opens a connection for one stream."""
         return await self._connect(
             lambda: EventConnection(self._reply_bytes_max, self._waiting_bytes_max)
         )
 
 
-class SharedPool(AsyncPool):
-    """One connection over WebSocket or raw TCP, which all calls share.
+class SharedPool(AsyncPool, Reconnecting[SharedConnection]):
+    """One connection over WebSocket or raw TCP, which all calls share."""
 
-    Args:
-        reconnect: Whether failed attempts to connect are repeated.
-    """
-
-    _connection: SharedConnection | None = None
+    new_event = asyncio.Event
 
     def __init__(
         self,
@@ -200,124 +207,59 @@ class SharedPool(AsyncPool):
         reconnect: bool,
         connect_s: float | None = None,
     ) -> None:
-        super().__init__(options, reply_bytes_max, tls, connect_s)
-        self._waiting_bytes_max = waiting_bytes_max
-        self.reconnect = reconnect
-        #: Is set when the client is closed. Later calls have another one.
-        self._closed = asyncio.Event()
-        self.subscriptions: list[Inbox] = []
+        AsyncPool.__init__(self, options, reply_bytes_max, tls, connect_s)
+        Reconnecting.__init__(self, options, waiting_bytes_max, reconnect=reconnect)
 
     def close_idle(self) -> None:
         """Closes the connection, unless calls are in progress."""
         if self._connection is not None and self._connection.is_unused:
-            self._drop_connection()
+            self._connection.close()
 
     def close(self) -> None:
-        """Closes the connection, or that which is being opened. Calls in progress fail."""
-        closed, self._closed = self._closed, asyncio.Event()
-        closed.set()
-        self._drop_connection()
+        """See `Reconnecting.close`."""
+        Reconnecting.close(self)
 
-    async def pause(self, seconds: float) -> None:
-        """Waits, unless the client is closed meanwhile."""
-        await _wait(self._closed, seconds)
+    def channel(self, *, for_calls: bool = False) -> Self:
+        """The shared connection: that of this pool."""
+        return self
 
-    def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            if not self._address.is_websocket:
-                # The server cannot tell the end of the connection from that of its requests.
-                self.cancel(connection, connection.ids)
-            connection.close()
-
-    async def connection(self) -> SharedConnection:
-        """The connection, opened if there is none.
-
-        Raises:
-            ucall.ConnectionError: No server accepts it, or the client was closed meanwhile.
-        """
-        closed = self._closed
-        async with self._connecting:
-            connection = self._connection
-            if connection is not None and connection.is_draining:
-                # It stays open for its calls and subscriptions.
-                connection.close_if_drained()
-                self._connection = connection = None
-            if connection is None or not await connection.is_alive():
-                self._drop_connection()
-                self._connection = connection = await self._open(closed)
-            return connection
-
-    async def when_writable(self, connection: SharedConnection) -> SharedConnection:
-        """Waits until a slow server has read most of the earlier requests; returns the connection,
-        or the next one if the server drains this one meanwhile.
+    async def begin(
+        self, request: _core.Request, ids: Collection[object], deadline: Deadline
+    ) -> tuple[SharedConnection, Inbox]:
+        """See `Reconnecting.begin`. A slow server has to read most of the earlier requests first.
 
         All requests that waited are then sent, even if the first of them makes others wait again:
         otherwise a loop of notifications would always come first.
-
-        Raises:
-            ucall.ConnectionError: It has ended, and the request was not sent.
         """
-        await connection.wait_writable()
-        return await self.connection()
+        connection = await self.connection(deadline)
+        if not connection.is_writable:
+            await connection.wait_writable()
+            # Another one, if the server drains this one meanwhile.
+            connection = await self.connection(deadline)
+        return connection, connection.start(request, ids)
 
-    def end_subscriptions(self) -> None:
-        """Ends all subscriptions, which would open the connection again. Call it after `close`,
-        which wakes those that wait."""
-        self.subscriptions.clear()
-
-    def cancel(self, connection: SharedConnection, ids: Collection[object]) -> None:
-        """Tells the server that the replies to these calls are not needed."""
-        for id in ids:
-            connection.cancel(self._options.writer.call("$/cancelRequest", (), {"id": id}, None))
+    async def pause(self, ended: asyncio.Event | None, seconds: float) -> None:
+        """See `Reconnecting.pause`."""
+        await _wait(ended or self.closed, seconds)
 
     def _reset(self) -> None:
-        self._connection, self._connecting = None, asyncio.Lock()
+        self._connection, self._opening = None, asyncio.Lock()
 
-    async def _exchange(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
-        connection = await self.connection()
-        if not connection.is_writable:
-            connection = await self.when_writable(connection)
-        inbox = connection.start(request, ids)
-        if not ids:
-            return _core.Reply.nothing()
-        try:
-            while True:
-                await connection.wait(inbox)
-                if isinstance(message := inbox.take(), _core.Reply):
-                    return message
-        except asyncio.CancelledError:
-            self.cancel(connection, ids)
-            raise
-        finally:
-            connection.forget(ids)
+    def _exchange(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> Coroutine[Any, Any, _core.Reply]:
+        return self.exchange_until(request, ids, Deadline(timeout))
 
-    async def _open(self, closed: asyncio.Event) -> SharedConnection:
-        pauses = backoff()
-        while not closed.is_set():
-            try:
-                return await self._open_once(closed)
-            except ConnectionError:
-                if not self.reconnect:
-                    raise
-            await _wait(closed, next(pauses))
-        raise not_sent(_closed_error())
+    def _acquire(self, deadline: Deadline) -> Awaitable[bool]:
+        if self._loop is not asyncio.get_running_loop():
+            self._use_running_loop()
+        acquired: Awaitable[bool] = self._opening.acquire()
+        return acquired
 
-    async def _open_once(self, closed: asyncio.Event) -> SharedConnection:
-        is_websocket = self._address.is_websocket
-        upgrade = Upgrade(self._options.upgrade_head()) if is_websocket else None
-        router = Router(self.subscriptions, self._waiting_bytes_max)
-        made = await self._connect(lambda: SharedConnection(router, self._reply_bytes_max, upgrade))
-        try:
-            await made.open()
-            if closed.is_set():
-                raise _closed_error()
-        except BaseException as error:
-            made.abort()
-            if isinstance(error, ConnectionError):
-                raise not_sent(error) from None
-            raise
-        return made
+    async def _connect_with(
+        self, router: Router, upgrade: Upgrade | None, deadline: Deadline
+    ) -> SharedConnection:
+        return await self._connect(lambda: SharedConnection(router, self._reply_bytes_max, upgrade))
 
 
 async def connect_to_one(found: Iterable[Place]) -> socket.socket:
@@ -358,7 +300,3 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
     with suppress(builtins.TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-def _closed_error() -> ConnectionError:
-    return ConnectionError("the client was closed")

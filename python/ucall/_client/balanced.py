@@ -13,22 +13,17 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ucall import _core
-from ucall._client.base import SUBSCRIPTIONS_REFUSED
 from ucall._client.blocking import run
-from ucall._client.failover import Call, FailoverPool, FailoverSource, Outcome, Servers
+from ucall._client.failover import Call, FailoverPool, Outcome, Servers
 from ucall._client.pool import Pool
 from ucall._client.resend import is_refused
 from ucall._client.resolve import resolve
-from ucall._client.streams import Source
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from typing import Never
 
     from ucall._client.address import Address
     from ucall._client.hedge import Hedge
-    from ucall._client.inbox import Message
-    from ucall._client.options import Options
 
 __all__ = ["BalancedPool"]
 
@@ -79,7 +74,7 @@ class _Servers(Servers[Pool]):
         threading.Thread(target=lambda: run(work()), name=name, daemon=True).start()
 
 
-class BalancedPool(FailoverPool[Pool, Source]):
+class BalancedPool(FailoverPool[Pool]):
     """Connections to several servers, with the interface of `ucall._client.pool.Pool`."""
 
     _servers: _Servers
@@ -133,25 +128,3 @@ class BalancedPool(FailoverPool[Pool, Source]):
         if self._servers.hedge is not None:
             self._servers.hedge.close()
         super().close()
-
-    def source(self, begin: Callable[[Pool, Options], Source]) -> Source:
-        """Begins a stream on one of the servers; on another one if it is not begun there.
-
-        Raises:
-            ucall.ConnectionError, ucall.TimeoutError: See `Pool.exchange`.
-        """
-        return _BalancedSource(self, begin)
-
-    def channel(self, *, for_calls: bool = False) -> Never:
-        """Raises ``ValueError``: messages come from the server that was subscribed to."""
-        raise ValueError(SUBSCRIPTIONS_REFUSED)
-
-
-class _BalancedSource(FailoverSource[Pool, Source]):
-    def __init__(self, pool: BalancedPool, begin: Callable[[Pool, Options], Source]) -> None:
-        super().__init__(pool, begin)
-        run(self._open())
-
-    def next(self) -> Message:
-        """See `Source.next`."""
-        return run(self._next())

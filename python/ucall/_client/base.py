@@ -7,13 +7,14 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ucall._client.address import Address, Addresses
 from ucall._client.blocking import result_of
 from ucall._client.inbox import check_waiting_bytes
 from ucall._client.options import TIMEOUT_S, UNCHANGED, BalancedOptions, Options, Unchanged
 from ucall._client.response import Response
+from ucall._client.streams import ChannelSource, HttpSource, Source
 from ucall._client.tls import context_for
 from ucall._core import Reply, Request
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IMAGE_PIXELS_MAX",
+    "NO_CHANNEL_OVER_HTTP",
     "NO_STREAMS_OVER_UDP",
     "REPLY_BYTES_MAX",
     "SUBSCRIPTIONS_REFUSED",
@@ -44,6 +46,7 @@ IMAGE_PIXELS_MAX = 67_108_864
 NO_STREAMS_OVER_UDP = (
     "UDP has no streams and no messages that the server starts: use tcp:// or ws://"
 )
+NO_CHANNEL_OVER_HTTP = "HTTP has no messages that the server starts: use ws:// or tcp://"
 SUBSCRIPTIONS_REFUSED = "a client with several addresses has no subscriptions: use one for each"
 
 
@@ -120,6 +123,7 @@ class ClientBase:
     """A client without its connections."""
 
     _pool: Any
+    _stream_of: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -193,6 +197,47 @@ class ClientBase:
 
     def _new_response(self, reply: Reply | None) -> Response:
         return Response(reply, self._image_pixels_max)
+
+    def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+        id, source = self._new_id(), self._source
+        if self._spans is None:
+            made = source(method, args, kwargs, id, None)
+        else:
+            from ucall._tracing.client import TracedSource
+
+            span = self._spans.start(method, id)
+            with span.until_failure():
+                made = TracedSource(source(method, args, kwargs, id, span.context), span)
+        return self._stream_of(made, self._options.timeout, self._image_pixels_max)
+
+    def _source(
+        self,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        id: int | str,
+        trace: tuple[str, str | None] | None,
+    ) -> Source:
+        def begin(pool: Any, options: Options) -> Source:
+            is_http = options.address.is_http
+            request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
+            if is_http:
+                return HttpSource(pool, request, id)
+            return ChannelSource(pool.channel(), request, id)
+
+        if isinstance(self._target, Address) and not self._target.is_udp:
+            return begin(self._pool, self._options)
+        source: Source = self._pool.source(begin)
+        return source
+
+    async def _exchange_object(self, request: dict[str, Any]) -> Response:
+        """Sends a request object, with ``jsonrpc`` and ``id`` unless it has them."""
+        written, id, traced = self._request_of(request)
+        with traced as span:
+            reply = await result_of(self._pool.exchange(written, (id,), self._options.timeout))
+            if span is not None:
+                span.take(reply)
+            return self._new_response(reply)
 
     async def _exchange_traced(
         self,

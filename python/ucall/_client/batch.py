@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ucall._client.base import ClientBase
+from ucall._client.blocking import result_of
 from ucall._client.names import Method, check_public
 from ucall._client.response import Response
 from ucall._core import Reply, Request
@@ -149,6 +150,18 @@ class BatchBase(Generic[ClientT]):
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    async def _send(self) -> list[Response]:
+        if not len(self):
+            return []
+        (calls, request), client = self._take(), self._client
+        timeout = client._options.timeout
+        with calls:
+            if client._options.address.is_udp:
+                found: list[Response] = await result_of(client._pool.exchange_all(calls, timeout))
+                return found
+            exchanging = client._pool.exchange(request, tuple(calls.responses), timeout)
+            return calls.resolve(await result_of(exchanging))
 
     def _add(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
         return self._calls.add(method, args, kwargs)

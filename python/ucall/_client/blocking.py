@@ -18,8 +18,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as ended:
         result: T = ended.value
         return result
-    finally:
-        work.close()
+    work.close()
     raise RuntimeError("a synchronous client cannot wait in an event loop")
 
 

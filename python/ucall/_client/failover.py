@@ -16,10 +16,21 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NoReturn,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 from ucall import _core, _forks
 from ucall._client.balancer import Balancer, Member
+from ucall._client.base import SUBSCRIPTIONS_REFUSED
 from ucall._client.blocking import result_of
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import (
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
     from ucall._client.address import Address, Addresses
     from ucall._client.inbox import Message
     from ucall._client.options import Options
+    from ucall._client.streams import Source
     from ucall._nats.group import Group
 
 __all__ = ["Call", "FailoverPool", "FailoverSource", "Outcome", "Servers"]
@@ -56,16 +68,7 @@ class _Pool(Protocol):
     def close_idle(self) -> None: ...
 
 
-class _Source(Protocol):
-    """The messages of one stream, as both clients have them."""
-
-    def next(self) -> Any: ...
-
-    def close(self, *, has_ended: bool) -> None: ...
-
-
 PoolT = TypeVar("PoolT", bound=_Pool)
-SourceT = TypeVar("SourceT", bound=_Source)
 T = TypeVar("T")
 Outcome: TypeAlias = "_core.Reply | Exception"
 
@@ -153,6 +156,9 @@ class Servers(Generic[PoolT]):
         self.lock = self.new_lock()
         self.balancer.forget_calls()
 
+    def use_running_loop(self) -> None:
+        """Forgets the calls of another event loop."""
+
     def new_lock(self) -> AbstractContextManager[object]:
         """A lock, if there are threads."""
         return nullcontext()
@@ -185,7 +191,7 @@ class Servers(Generic[PoolT]):
         raise NotImplementedError
 
 
-class FailoverPool(Generic[PoolT, SourceT]):
+class FailoverPool(Generic[PoolT]):
     """Connections to several servers, with the interface of those to one."""
 
     #: Makes the `Servers` of this client.
@@ -229,6 +235,14 @@ class FailoverPool(Generic[PoolT, SourceT]):
             member.pool.close()
         if self._servers.group is not None:
             self._servers.group.close()
+
+    def source(self, begin: Callable[[PoolT, Options], Source]) -> Source:
+        """A stream of one of the servers, on another one if it is not begun there."""
+        return FailoverSource(self, begin)
+
+    def channel(self, *, for_calls: bool = False) -> NoReturn:
+        """Raises ``ValueError``: messages come from the server that was subscribed to."""
+        raise ValueError(SUBSCRIPTIONS_REFUSED)
 
     async def _exchange_hedged(self, call: Call) -> _core.Reply:
         """Sends the request to a second server if the first is slow, and takes the first reply."""
@@ -405,17 +419,17 @@ class FailoverPool(Generic[PoolT, SourceT]):
             self._balancer.probed(member, time.monotonic(), is_alive=is_alive(outcome))
 
 
-class FailoverSource(Generic[PoolT, SourceT]):
+class FailoverSource(Generic[PoolT]):
     """A stream of one of several servers, which counts as a call of it until it is closed."""
 
     def __init__(
         self,
-        pool: FailoverPool[PoolT, SourceT],
-        begin: Callable[[PoolT, Options], SourceT],
+        pool: FailoverPool[PoolT],
+        begin: Callable[[PoolT, Options], Source],
     ) -> None:
         self._pool, self._begin = pool, begin
         self._attempts = Attempts(pool._balancer, pool._key)
-        self._source: SourceT | None = None
+        self._source: Source | None = None
         #: Whether it has a message of the server that has begun it.
         self._has_begun = False
 
@@ -426,33 +440,20 @@ class FailoverSource(Generic[PoolT, SourceT]):
             self._running.pop()
             source.close(has_ended=has_ended)
 
-    async def _open(self) -> None:
+    async def begin(self, deadline: Deadline) -> None:
         """Begins it on one of the servers; on another one if it is not begun there."""
         pool = self._pool
-        self._deadline = deadline = Deadline(pool._options.timeout)
-        await self._open_at(pool._pick(time.monotonic()) or await pool._first_member(deadline))
+        pool._servers.use_running_loop()
+        self._deadline = deadline
+        await self._begin_at(pool._pick(time.monotonic()) or await pool._first_member(deadline))
 
-    async def _open_at(self, member: Member[PoolT]) -> None:
-        options = self._pool._options
-        while self._source is None:
-            self._member, self._running = member, member.running
-            try:
-                source = self._begin(member.pool, options.at(member.address, options.timeout))
-            except OSError as error:
-                found = await self._another(error)
-                if found is None:
-                    raise
-                member = found
-            else:
-                self._running.append(None)
-                self._source = source
-
-    async def _next(self) -> Message:
+    async def next(self, deadline: Deadline) -> Message:
+        """See `Source.next`."""
         while True:
             if (source := self._source) is None:
                 raise closed_error()
             try:
-                message: Message = await result_of(source.next())
+                message = await source.next(deadline)
             except OSError as error:
                 # The program may have closed it, which ends the wait.
                 if self._has_begun or self._source is None:
@@ -468,7 +469,28 @@ class FailoverSource(Generic[PoolT, SourceT]):
                     self._has_begun = True
                     return message
             self.close(has_ended=True)
-            await self._open_at(found)
+            await self._begin_at(found)
+
+    def poll(self) -> _core.Notification | None:
+        """See `Source.poll`."""
+        return self._source.poll() if self._source is not None and self._has_begun else None
+
+    async def _begin_at(self, member: Member[PoolT]) -> None:
+        options = self._pool._options
+        while self._source is None:
+            self._member, self._running = member, member.running
+            try:
+                at = options.at(member.address, options.timeout)
+                source = self._begin(member.pool, at)
+                await source.begin(self._deadline)
+            except OSError as error:
+                found = await self._another(error)
+                if found is None:
+                    raise
+                member = found
+            else:
+                self._running.append(None)
+                self._source = source
 
     async def _another(self, outcome: Outcome) -> Member[PoolT] | None:
         """Another server for it, if this one has not begun it."""

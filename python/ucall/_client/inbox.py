@@ -88,13 +88,17 @@ class Inbox:
             ucall.ConnectionError: There will be no reply.
         """
         if self.items:
-            item = self.items.popleft()
-            self.waiting_bytes -= len(item)
-            return item
+            return self.take_item()
         if self.reply is not None:
             return self.reply
         assert self.error is not None, "nothing was received"
         raise self.error
+
+    def take_item(self) -> Notification:
+        """Removes the next item, of one or more."""
+        item = self.items.popleft()
+        self.waiting_bytes -= len(item)
+        return item
 
     def put_item(self, item: Notification, bytes_max: int) -> None:
         """Adds an item, unless the call has ended. Too many bytes of items beyond the first end it
@@ -213,9 +217,11 @@ class Router:
             subscription._wake()
 
     def _deliver_reply(self, reply: Reply) -> None:
-        parts = reply.split() if reply.is_batch else [reply]
-        found = (self._inboxes.get(part.id) for part in parts if _is_sent(part.id))
-        inbox = next((inbox for inbox in found if inbox is not None), None)
+        inbox = None
+        for part in reply.split() if reply.is_batch else (reply,):
+            id = part.id
+            if _is_sent(id) and (inbox := self._inboxes.get(id)) is not None:
+                break
         if inbox is None and reply.is_error and reply.id is None:
             inbox = self._only_inbox()
             if inbox is None:

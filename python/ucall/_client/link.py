@@ -14,10 +14,18 @@ import threading
 from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from ucall import _core, _forks
+from ucall._client.blocking import run
 from ucall._client.inbox import Inbox, Router
-from ucall._client.sockets import Deadline, closed_error, inherited_error
+from ucall._client.sockets import (
+    Deadline,
+    client_closed_error,
+    closed_error,
+    inherited_error,
+    timeout_error,
+)
 from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
 from ucall.errors import ConnectionError
 
@@ -30,6 +38,8 @@ __all__ = ["Link"]
 _PIECE_BYTES = 64 * 1024
 #: The time to send a Pong, a Close frame or a cancel; then the connection closes.
 _CONTROL_S = 5.0
+#: A WebSocket that no thread reads is polled as often: servers close clients that answer no Ping.
+_POLL_S = 10.0
 #: The longest wait that `select.poll` takes, of 24 days.
 _POLL_MS_MAX = 2**31 - 1
 
@@ -76,7 +86,7 @@ class Link:
         self._sending, self._socket_lock = threading.Lock(), threading.RLock()
         _forks.register(self)
 
-    def open(self, deadline: Deadline) -> None:
+    async def open(self, deadline: Deadline) -> None:
         """Performs the upgrade to WebSocket.
 
         Raises:
@@ -88,22 +98,37 @@ class Link:
         self._send(memoryview(self._upgrade.request), deadline)
         while not self._reader.is_upgraded:
             self._receive(deadline)
+        _poll_in_background(self)
 
-    def start(
-        self, request: _core.Request, ids: Collection[object], inbox: Inbox, deadline: Deadline
-    ) -> None:
-        """Sends a request, whose messages go to an inbox.
+    async def is_alive(self) -> bool:
+        """Whether it is open, after what was received already was handled."""
+        self.poll()
+        return self.error is None
+
+    def start(self, request: _core.Request, ids: Collection[object], deadline: Deadline) -> Inbox:
+        """Sends a request; returns the inbox of its messages.
 
         Raises:
             ValueError: A call in progress has one of the ids.
             ucall.ConnectionError: The connection failed.
-            TimeoutError: The request was not sent in time.
+            ucall.TimeoutError: The request was not sent in time.
         """
-        with self._turn:
-            self._router.add(ids, inbox)
-        self.send(request, deadline, inbox)
+        inbox = Inbox()
+        if ids:
+            with self._turn:
+                self._router.add(ids, inbox)
+        try:
+            self.send(request, deadline, inbox)
+        except BaseException as error:
+            self.forget(ids)
+            if isinstance(error, builtins.TimeoutError):
+                raise timeout_error(deadline.seconds, "the request was not sent") from None
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+                raise self.error or error from None
+            raise
+        return inbox
 
-    def send(self, request: _core.Request, deadline: Deadline, inbox: Inbox | None = None) -> None:
+    def send(self, request: _core.Request, deadline: Deadline, inbox: Inbox) -> None:
         """Sends a request. If it was sent in part, the connection closes.
 
         Raises:
@@ -112,9 +137,17 @@ class Link:
         """
         data = request.data
         data = data if self._upgrade is None else memoryview(text_frame(data))
-        self._send(data, deadline, inbox or Inbox())
+        self._send(data, deadline, inbox)
 
-    def wait(self, inbox: Inbox, deadline: Deadline) -> None:
+    def cancel(self, requests: list[_core.Request]) -> None:
+        """Sends notifications that cancel calls, while the connection is open."""
+        deadline = Deadline(_CONTROL_S)
+        for request in requests:
+            if self.error is None:
+                with suppress(OSError):
+                    self.send(request, deadline, Inbox())
+
+    async def wait(self, inbox: Inbox, deadline: Deadline) -> None:
         """Receives until an inbox has a message, or the connection has ended.
 
         Raises:
@@ -134,7 +167,8 @@ class Link:
         """Drops later messages to these ids."""
         with self._turn:
             self._router.remove(ids)
-        self.close_if_drained()
+        if self._router.is_draining:
+            self.close_if_drained()
 
     def make_wakeable(self) -> None:
         """Lets `end` wake the thread that receives, if it begins to wait later."""
@@ -181,7 +215,7 @@ class Link:
     def fail_calls(self) -> list[object]:
         """Fails the calls in progress, because the connection will be closed; returns their ids."""
         with self._turn:
-            self._router.fail(_client_closed_error())
+            self._router.fail(client_closed_error())
             return self._router.ids
 
     def close(self) -> None:
@@ -189,7 +223,7 @@ class Link:
         if self.error is None and self._upgrade is not None:
             with suppress(OSError):
                 self._send_control(control_frame("close", NORMAL_CLOSE))
-        self.fail(_client_closed_error())
+        self.fail(client_closed_error())
 
     def fail(self, error: Exception) -> None:
         """Closes the connection because of an error."""
@@ -290,9 +324,10 @@ class Link:
             # Rounded up, so that a wait does not end just before its deadline, again and again.
             wait_ms = None if seconds is None else int(seconds * 1000) + (seconds > 0)
             ready = poll.poll(wait_ms and min(wait_ms, _POLL_MS_MAX))
-            if wakeup is not None:
-                with suppress(BlockingIOError):
-                    wakeup.recv(4096)
+            if wakeup is None:
+                return bool(ready)
+            with suppress(BlockingIOError):
+                wakeup.recv(4096)
             return any(descriptor == self._socket.fileno() for descriptor, _ in ready)
         finally:
             with self._turn:
@@ -336,7 +371,7 @@ class Link:
     def _closed_by_server(self, error: OSError) -> Exception:
         """The server's reason, which may have arrived before a send has failed by ``error``."""
         with suppress(builtins.TimeoutError):
-            self.wait(Inbox(), Deadline(_CONTROL_S))
+            run(self.wait(Inbox(), Deadline(_CONTROL_S)))
         self.fail(_connection_error(error))
         assert self.error is not None
         return self.error
@@ -361,10 +396,6 @@ class _NothingSentError(builtins.TimeoutError):
     """The deadline passed before the first byte was sent, so the connection stays usable."""
 
 
-def _client_closed_error() -> ConnectionError:
-    return ConnectionError("the client was closed")
-
-
 def _would_block(error: OSError) -> bool:
     if isinstance(error, BlockingIOError):
         return True
@@ -381,3 +412,15 @@ def _connection_error(error: BaseException) -> Exception:
     if isinstance(error, OSError):
         return ConnectionError(f"the connection failed: {error}")
     return ConnectionError("a message was sent only in part")
+
+
+def _poll_in_background(link: Link) -> None:
+    """Starts a thread that polls a link until it closes, or is collected."""
+    known, is_closed = ref(link), link.is_closed
+
+    def poll() -> None:
+        while not is_closed.wait(_POLL_S) and (link := known()) is not None:
+            link.poll()
+            del link
+
+    threading.Thread(target=poll, name="ucall-client-poll", daemon=True).start()

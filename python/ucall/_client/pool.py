@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ucall import _core, _forks
 from ucall._client import sockets
+from ucall._client.base import NO_CHANNEL_OVER_HTTP
 from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.sockets import Deadline, connect, encrypt, timeout_error
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from ucall._client.channel import Channel
     from ucall._client.options import Options
-    from ucall._client.socket_connection import Observer, SocketConnection
+    from ucall._client.socket_connection import EventConnection, Observer, SocketConnection
     from ucall._client.tls_socket import TlsSocket
 
 __all__ = ["Pool"]
@@ -76,7 +77,8 @@ class Pool:
             ucall.TimeoutError: There was no reply within ``timeout`` seconds, connecting included.
         """
         if self._calls_share_channel:
-            return self.channel().exchange(request, ids, timeout)
+            channel = self._channel or self.channel()
+            return channel.exchange(request, ids, timeout)
         idle, began, left = self._idle, time.monotonic(), timeout
         while idle:
             try:
@@ -118,7 +120,7 @@ class Pool:
         from ucall._client.channel import Channel
 
         if self._address.is_http:
-            raise ValueError("HTTP has no messages that the server starts: use ws:// or tcp://")
+            raise ValueError(NO_CHANNEL_OVER_HTTP)
         with self._making:
             self._calls_share_channel |= for_calls
             if self._channel is None:
@@ -132,16 +134,14 @@ class Pool:
                 )
             return self._channel
 
-    def event_connection(self, deadline: Deadline) -> SocketConnection:
+    def event_connection(self, deadline: Deadline) -> EventConnection:
         """A new connection over HTTP for one stream."""
-        from ucall._client.socket_connection import SocketConnection
+        from ucall._client.socket_connection import EventConnection
 
-        return SocketConnection(
+        return EventConnection(
             self._socket(deadline),
-            is_http=True,
             reply_bytes_max=self._reply_bytes_max,
             observer=self._observer,
-            events=True,
         )
 
     def abandon(self) -> None:

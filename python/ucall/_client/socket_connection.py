@@ -5,20 +5,21 @@ from __future__ import annotations
 import builtins
 import socket
 import time
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ucall import _core
 from ucall._client import sockets
 from ucall._client.inbox import DrainNotice
-from ucall._client.sockets import Deadline, closed_error, timeout_error
+from ucall._client.sockets import Deadline, check_in_time, closed_error, timeout_error
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
     from ucall._client.inbox import Message
     from ucall._client.tls_socket import TlsSocket
 
-__all__ = ["Observer", "SocketConnection"]
+__all__ = ["EventConnection", "Observer", "SocketConnection"]
 
 _PIECE_BYTES = 64 * 1024
 
@@ -80,9 +81,12 @@ class SocketConnection:
             self.close()
             return None
         self._requests_sent += 1
+        deadline = Deadline(timeout)
         try:
-            reply = self._run(connected, request, Deadline(timeout))
+            reply = self._run(connected, request, deadline)
             reply.check_answers(request)
+            if not reply.is_result:
+                check_in_time(reply, deadline)
         except BaseException as error:
             self.close()
             failure = _failure(error, timeout)
@@ -92,46 +96,11 @@ class SocketConnection:
         self._idle_since = time.monotonic()
         return reply
 
-    def begin(self, request: _core.Request, timeout: float | None) -> None:
-        """Sends the request of a stream on a new connection.
-
-        Raises:
-            ucall.ConnectionError, ucall.TimeoutError: See `exchange`.
-        """
-        assert self._socket is not None
-        try:
-            self._send(self._socket, request.data, Deadline(timeout))
-        except BaseException as error:
-            # The server may have replied with the reason before it closed.
-            if not isinstance(error, BrokenPipeError | ConnectionResetError):
-                self.close()
-                raise _failure(error, timeout) from None
-
-    def next_messages(self, timeout: float | None) -> list[Message]:
-        """Receives at least one message of the stream.
-
-        Raises:
-            ucall.ConnectionError, ucall.TimeoutError: See `exchange`.
-        """
-        if self._socket is None:
-            raise closed_error()
-        try:
-            return self._receive_messages(self._socket, Deadline(timeout))
-        except BaseException as error:
-            self.close()
-            raise _failure(error, timeout) from None
-
     @property
     def is_reusable(self) -> bool:
         """Whether the server keeps it open for another request."""
         is_open = self._socket is not None and self._reader.is_reusable
         return is_open and not self._drain.has_begun
-
-    def shut_down(self) -> None:
-        """Ends the wait of another thread, which `close` would not."""
-        if (connected := self._socket) is not None:
-            with suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -200,6 +169,64 @@ class SocketConnection:
                 return [message]
             if messages := self._reader.feed(data):
                 return messages
+
+
+class EventConnection(SocketConnection):
+    """A new connection over HTTP for one stream of server-sent events."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, is_http=True, events=True, **options)
+        self._messages: deque[Message] = deque()
+
+    def begin(self, request: _core.Request, deadline: Deadline) -> None:
+        """Sends the request.
+
+        Raises:
+            ucall.ConnectionError, ucall.TimeoutError: See `SocketConnection.exchange`.
+        """
+        assert self._socket is not None
+        try:
+            self._send(self._socket, request.data, deadline)
+        except BaseException as error:
+            # The server may have replied with the reason before it closed.
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):
+                self.close()
+                raise _failure(error, deadline.seconds) from None
+
+    async def next(self, deadline: Deadline) -> Message:
+        """Waits for the next message.
+
+        Raises:
+            ucall.ConnectionError: The connection failed, or a message is invalid.
+            TimeoutError: No message came in time.
+        """
+        while not self._messages:
+            if self._socket is None:
+                raise closed_error()
+            try:
+                self._messages.extend(self._receive_messages(self._socket, deadline))
+            except BaseException as error:
+                self.close()
+                if isinstance(error, builtins.TimeoutError):
+                    raise
+                raise _failure(error, None) from None
+        return self._messages.popleft()
+
+    def poll(self) -> _core.Notification | None:
+        """The next item, if it was received already."""
+        if self._messages and isinstance(item := self._messages[0], _core.Notification):
+            self._messages.popleft()
+            return item
+        return None
+
+    def abort(self) -> None:
+        """Closes it. The wait of another thread ends, which `close` alone would not do."""
+        if (connected := self._socket) is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+        self.close()
 
 
 def _failure(error: BaseException, timeout: float | None) -> BaseException:

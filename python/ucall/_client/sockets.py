@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     import ssl
 
     from ucall._client.tls_socket import TlsSocket
+    from ucall._core import Reply
 
 __all__ = [
     "Deadline",
+    "check_in_time",
+    "client_closed_error",
     "closed_error",
     "connect",
     "connect_error",
@@ -138,9 +141,21 @@ def timeout_error(seconds: float | None, event: str = "") -> TimeoutError:
     return TimeoutError(f"{event}: {limit}" if event else limit)
 
 
+def check_in_time(reply: Reply, deadline: Deadline) -> None:
+    """Raises ``ucall.TimeoutError`` for the error of a server that has noticed first that the
+    deadline of a call has passed. Before it, a server has a limit of its own."""
+    if reply.is_deadline_error and deadline.is_over():
+        raise timeout_error(deadline.seconds)
+
+
 def inherited_error() -> ConnectionError:
     """The exception for a connection in a forked child."""
     return ConnectionError("the connection belongs to the process that this one was forked from")
+
+
+def client_closed_error() -> ConnectionError:
+    """The exception for what a client that was closed has begun."""
+    return ConnectionError("the client was closed")
 
 
 def closed_error() -> ConnectionError:

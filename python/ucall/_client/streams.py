@@ -1,61 +1,75 @@
-"""The streams and subscriptions of a synchronous client."""
+"""The streams and subscriptions of both clients, and those of the synchronous one.
+
+The coroutines are run as those of `reconnecting`.
+"""
 
 from __future__ import annotations
 
 import builtins
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from ucall import _core
 from ucall._client.backoff import Backoff
+from ucall._client.blocking import result_of, run
 from ucall._client.inbox import Inbox
 from ucall._client.response import Response
 from ucall._client.sockets import Deadline, closed_error, timeout_error
-from ucall.errors import ConnectionError
+from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
     from ucall._client.channel import Channel
     from ucall._client.inbox import Message
-    from ucall._client.link import Link
-    from ucall._client.pool import Pool
-    from ucall._client.socket_connection import SocketConnection
+    from ucall._client.reconnecting import Reconnecting
 
-__all__ = ["ChannelSource", "HttpSource", "Source", "Stream", "Subscription"]
+__all__ = [
+    "ChannelSource",
+    "HttpSource",
+    "Source",
+    "Stream",
+    "StreamBase",
+    "Subscription",
+    "SubscriptionBase",
+]
+
+ChannelT = TypeVar("ChannelT", bound="Reconnecting[Any]")
 
 
 class Source(Protocol):
     """The messages of one stream."""
 
-    def next(self) -> Message:
+    async def begin(self, deadline: Deadline) -> None:
+        """Sends the request, once.
+
+        Raises:
+            ucall.ConnectionError: The connection failed.
+            ucall.TimeoutError: The request was not sent in time.
+        """
+
+    async def next(self, deadline: Deadline) -> Message:
         """Waits for the next item, or for the reply.
 
         Raises:
             ucall.ConnectionError: The connection failed, or a message is invalid.
-            ucall.TimeoutError: No message came in time.
+            TimeoutError: No message came in time.
         """
 
+    def poll(self) -> _core.Notification | None:
+        """The next item, if it was received already."""
+
     def close(self, *, has_ended: bool) -> None:
-        """Cancels the stream, unless it has ended."""
+        """Cancels the stream, unless it has ended or was not begun."""
 
 
-class Stream:
-    """The items of one call, as the server sends them.
+class StreamBase:
+    """The items of one call, without the waits of a client's kind."""
 
-    ::
-
-        for token in client.stream.generate(prompt="hi"):
-            print(token)
-
-    A loop that is left cancels the call, as `close` does. An error of the call is raised as
-    `ucall.RPCError` after the items before it. ``timeout`` of the client limits the wait for each
-    item, not the whole stream.
-    """
-
-    def __init__(self, source: Source, image_pixels_max: int) -> None:
+    def __init__(self, source: Source, timeout: float | None, image_pixels_max: int) -> None:
         self._source: Source | None = source
+        self._has_begun = False
+        self._timeout = timeout
         self._image_pixels_max = image_pixels_max
         self._response: Response | None = None
 
@@ -80,6 +94,62 @@ class Stream:
             raise RuntimeError("the stream has not ended")
         return self._response
 
+    def _close(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.close(has_ended=self._response is not None)
+
+    def _poll(self) -> _core.Notification | None:
+        """The next item, if it was received already."""
+        source = self._source
+        return source.poll() if source is not None and self._has_begun else None
+
+    async def _next(self) -> _core.Notification | None:
+        """Waits for the next item; ``None`` at the end."""
+        source = self._source
+        if source is None:
+            return None
+        try:
+            message = await self._next_message(source)
+        except OSError as error:
+            if self._source is None:  # Another thread or task has closed it.
+                return None
+            if isinstance(error, builtins.TimeoutError) and not isinstance(error, TimeoutError):
+                raise timeout_error(self._timeout, "no further item") from None
+            raise
+        if isinstance(message, _core.Notification):
+            return message
+        self._response = Response(message, self._image_pixels_max)
+        self._close()
+        self._response.raise_for_status()
+        return None
+
+    async def _next_message(self, source: Source) -> Message:
+        deadline = Deadline(self._timeout)
+        if not self._has_begun:
+            await source.begin(deadline)
+            self._has_begun = True
+        return await source.next(deadline)
+
+
+class Stream(StreamBase):
+    """The items of one call, as the server sends them.
+
+    ::
+
+        for token in client.stream.generate(prompt="hi"):
+            print(token)
+
+    A loop that is left cancels the call, as `close` does. An error of the call is raised as
+    `ucall.RPCError` after the items before it. ``timeout`` of the client limits the wait for each
+    item, not the whole stream.
+    """
+
+    def __init__(self, source: Source, timeout: float | None, image_pixels_max: int) -> None:
+        super().__init__(source, timeout, image_pixels_max)
+        run(source.begin(Deadline(timeout)))
+        self._has_begun = True
+
     def __iter__(self) -> Iterator[Any]:
         try:
             while (item := self._next_item()) is not None:
@@ -89,9 +159,7 @@ class Stream:
 
     def close(self) -> None:
         """Cancels the call, unless it has ended. A loop that waits in another thread ends."""
-        source, self._source = self._source, None
-        if source is not None:
-            source.close(has_ended=self._response is not None)
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -105,88 +173,135 @@ class Stream:
             self.close()
 
     def _next_item(self) -> _core.Notification | None:
-        """Waits for the next item; ``None`` at the end."""
-        source = self._source
-        if source is None:
-            return None
-        try:
-            message = source.next()
-        except OSError:
-            if self._source is None:  # Another thread has closed it.
-                return None
-            raise
-        if isinstance(message, _core.Notification):
-            return message
-        self._response = Response(message, self._image_pixels_max)
-        self.close()
-        self._response.raise_for_status()
-        return None
+        return self._poll() or run(self._next())
 
 
 class ChannelSource:
     """A stream over the shared connection."""
 
-    def __init__(
-        self, channel: Channel, request: _core.Request, id: object, timeout: float | None
-    ) -> None:
-        deadline = Deadline(timeout)
-        self._channel, self._ids, self._timeout = channel, (id,), timeout
-        self._link = channel.link(deadline)
-        self._link.make_wakeable()
-        self._inbox = channel.start(self._link, request, self._ids, deadline)
+    def __init__(self, channel: Reconnecting[Any], request: _core.Request, id: object) -> None:
+        self._channel, self._request, self._ids = channel, request, (id,)
+        self._connection: Any = None
 
-    def next(self) -> Message:
+    async def begin(self, deadline: Deadline) -> None:
+        """See `Source.begin`."""
+        connection, self._inbox = await self._channel.begin(self._request, self._ids, deadline)
+        connection.make_wakeable()
+        self._connection = connection
+
+    async def next(self, deadline: Deadline) -> Message:
         """See `Source.next`."""
-        try:
-            self._link.wait(self._inbox, Deadline(self._timeout))
-        except builtins.TimeoutError:
-            raise timeout_error(self._timeout, "no further item") from None
+        await self._connection.wait(self._inbox, deadline)
         return self._inbox.take()
+
+    def poll(self) -> _core.Notification | None:
+        """See `Source.poll`."""
+        return self._inbox.take_item() if self._inbox.items else None
 
     def close(self, *, has_ended: bool) -> None:
         """See `Source.close`."""
-        self._link.forget(self._ids)
-        if not has_ended:
-            self._channel.cancel(self._link, self._ids)
-            self._link.end(self._inbox)
+        if self._connection is not None:
+            self._connection.forget(self._ids)
+            if not has_ended:
+                self._channel.cancel(self._connection, self._ids)
+                self._connection.end(self._inbox)
 
 
 class HttpSource:
     """A stream over HTTP, as server-sent events on a connection of its own."""
 
-    def __init__(
-        self, pool: Pool, request: _core.Request, id: object, timeout: float | None
-    ) -> None:
-        self._request, self._id, self._timeout = request, id, timeout
-        deadline = Deadline(timeout)
-        self._connection: SocketConnection = pool.event_connection(deadline)
-        self._connection.begin(request, timeout)
-        self._messages: deque[Message] = deque()
+    def __init__(self, pool: Any, request: _core.Request, id: object) -> None:
+        self._pool, self._request, self._id = pool, request, id
+        self._connection: Any = None
 
-    def next(self) -> Message:
+    async def begin(self, deadline: Deadline) -> None:
+        """See `Source.begin`."""
+        self._connection = await result_of(self._pool.event_connection(deadline))
+        self._connection.begin(self._request, deadline)
+
+    async def next(self, deadline: Deadline) -> Message:
         """See `Source.next`."""
-        while not self._messages:
-            self._messages.extend(self._connection.next_messages(self._timeout))
-        message = self._messages.popleft()
-        check_event(message, self._request, self._id)
-        return message
+        message: Message = await self._connection.next(deadline)
+        if isinstance(message, _core.Reply):
+            message.check_answers(self._request)
+            return message
+        return self._checked(message)
+
+    def poll(self) -> _core.Notification | None:
+        """See `Source.poll`."""
+        item = self._connection.poll()
+        return None if item is None else self._checked(item)
 
     def close(self, *, has_ended: bool) -> None:
         """See `Source.close`. The server sees the end of the connection."""
-        if not has_ended:
-            self._connection.shut_down()
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.abort()
+
+    def _checked(self, item: _core.Notification) -> _core.Notification:
+        """Raises ``ucall.ConnectionError`` for an event that belongs to another call."""
+        if item.token != self._id:
+            raise ConnectionError("the server sent an event that is no item of this stream")
+        return item
 
 
-def check_event(message: Message, request: _core.Request, id: object) -> None:
-    """Raises ``ucall.ConnectionError`` for an event that belongs to another call."""
-    if isinstance(message, _core.Reply):
-        message.check_answers(request)
-    elif message.token != id:
-        raise ConnectionError("the server sent an event that is no item of this stream")
+class SubscriptionBase(Generic[ChannelT]):
+    """A subscription without the waits of a client's kind."""
+
+    #: The event that it was closed, if its channel's own does not do.
+    _ended: Any = None
+
+    def __init__(self, channel: ChannelT, on_connect: Callable[[], Any] | None) -> None:
+        self._channel = channel
+        self._on_connect = on_connect
+        self._backoff = Backoff()
+        self._inbox = Inbox()
+        self._connection: Any = None
+        channel.subscriptions.append(self._inbox)
+
+    async def _next(self) -> tuple[str, Any] | None:
+        """Waits for the next notification; ``None`` when the subscription or its client was
+        closed.
+
+        Raises:
+            ucall.ConnectionError: The connection has ended, and the client does not reconnect.
+        """
+        while self._inbox in self._channel.subscriptions:
+            if self._inbox.items:
+                return self._take()
+            try:
+                await self._wait()
+            except ConnectionError:
+                if self._inbox not in self._channel.subscriptions:
+                    break
+                if not self._channel.reconnect:
+                    raise
+                await self._channel.pause(self._ended, self._backoff.next())
+        return None
+
+    def _take(self) -> tuple[str, Any]:
+        notification = self._inbox.take_item()
+        return notification.method, notification.params
+
+    async def _wait(self) -> None:
+        connection, no_deadline = self._connection, Deadline(None)
+        if connection is None or connection.error is not None:
+            if connection is not None and not self._channel.reconnect:
+                raise connection.error or closed_error()
+            connection = await self._channel.connection(no_deadline, self._ended)
+            await self._greet()
+            connection.make_wakeable()
+            self._connection = connection
+            self._backoff.opened()
+        await connection.wait(self._inbox, no_deadline)
+        if connection.error is not None and not self._inbox.is_ready:
+            raise connection.error
+
+    async def _greet(self) -> None:
+        """Calls ``on_connect`` for a new connection."""
+        raise NotImplementedError
 
 
-class Subscription:
+class Subscription(SubscriptionBase["Channel"]):
     """The notifications that the server starts: pairs of method and params.
 
     ::
@@ -200,15 +315,11 @@ class Subscription:
     """
 
     def __init__(self, channel: Channel, on_connect: Callable[[], object] | None) -> None:
-        self._channel = channel
-        self._on_connect = on_connect
-        self._backoff = Backoff()
-        self._inbox = inbox = Inbox()
+        super().__init__(channel, on_connect)
+        inbox = self._inbox
         self._ended = ended = threading.Event()
         # It refers to no `self`, which would not be collected when the program drops it.
         inbox.wake = lambda: ended.set() if inbox.error is not None else None
-        self._link: Link | None = None
-        channel.subscriptions.append(self._inbox)
 
     def __iter__(self) -> Self:
         return self
@@ -220,19 +331,10 @@ class Subscription:
             StopIteration: The subscription or its client was closed.
             ucall.ConnectionError: The connection has ended, and the client does not reconnect.
         """
-        while True:
-            if self._inbox not in self._channel.subscriptions:
-                raise StopIteration
-            if self._inbox.items:
-                message = self._inbox.take()
-                assert isinstance(message, _core.Notification)
-                return message.method, message.params
-            try:
-                self._wait()
-            except ConnectionError:
-                if not self._channel.reconnect and not self._ended.is_set():
-                    raise
-                self._ended.wait(self._backoff.next())
+        found = run(self._next())
+        if found is None:
+            raise StopIteration
+        return found
 
     def close(self) -> None:
         """Ends the subscription, also for a thread that waits. The server may go on sending, to
@@ -240,8 +342,8 @@ class Subscription:
         with suppress(ValueError):
             self._channel.subscriptions.remove(self._inbox)
         self._inbox.fail(closed_error())
-        if self._link is not None:
-            self._link.end(self._inbox)
+        if self._connection is not None:
+            self._connection.end(self._inbox)
 
     def __enter__(self) -> Self:
         return self
@@ -253,17 +355,6 @@ class Subscription:
     def __del__(self) -> None:
         self.close()
 
-    def _wait(self) -> None:
-        link = self._link
-        if link is None or link.error is not None:
-            if link is not None and not self._channel.reconnect:
-                raise link.error or closed_error()
-            link = self._channel.link(Deadline(None), self._ended)
-            if self._on_connect is not None:
-                self._on_connect()
-            link.make_wakeable()
-            self._link = link
-            self._backoff.opened()
-        link.wait(self._inbox, Deadline(None))
-        if link.error is not None and not self._inbox.is_ready:
-            raise link.error
+    async def _greet(self) -> None:
+        if self._on_connect is not None:
+            self._on_connect()

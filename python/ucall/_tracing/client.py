@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from opentelemetry import trace
 
-from ucall._core import Reply
+from ucall._core import Notification, Reply
 from ucall._tracing import PROPAGATOR, Attributes, attributes_of, record_error, tracer
 
 if TYPE_CHECKING:
     from ucall._client.address import Address
-    from ucall._client.aio_streams import Source as AsyncSource
     from ucall._client.inbox import Message
+    from ucall._client.sockets import Deadline
     from ucall._client.streams import Source
 
-__all__ = ["AsyncTracedSource", "ClientSpan", "ClientSpans", "TracedSource"]
+__all__ = ["ClientSpan", "ClientSpans", "TracedSource"]
 
 #: A `traceparent`, and a `tracestate`.
 TraceContext = tuple[str, str | None]
@@ -107,47 +107,28 @@ class TracedSource:
         self._source = source
         self._span = span
 
-    def next(self) -> Message:
+    async def begin(self, deadline: Deadline) -> None:
+        """See `ucall._client.streams.Source.begin`."""
+        with self._span.until_failure():
+            await self._source.begin(deadline)
+
+    async def next(self, deadline: Deadline) -> Message:
         """See `ucall._client.streams.Source.next`."""
         with self._span.until_failure():
-            message = self._source.next()
-        return _taken(self._span, message)
+            message = await self._source.next(deadline)
+        if isinstance(message, Reply):
+            self._span.take(message)
+        return message
+
+    def poll(self) -> Notification | None:
+        """See `ucall._client.streams.Source.poll`."""
+        with self._span.until_failure():
+            return self._source.poll()
 
     def close(self, *, has_ended: bool) -> None:
         """See `ucall._client.streams.Source.close`."""
         self._span.end()
         self._source.close(has_ended=has_ended)
-
-
-class AsyncTracedSource:
-    """The messages of a stream in asyncio, whose span ends with it."""
-
-    def __init__(self, source: AsyncSource, span: ClientSpan) -> None:
-        self._source = source
-        self._span = span
-
-    async def next(self) -> Message:
-        """See `ucall._client.aio_streams.Source.next`."""
-        with self._span.until_failure():
-            message = await self._source.next()
-        return _taken(self._span, message)
-
-    def poll(self) -> Message | None:
-        """See `ucall._client.aio_streams.Source.poll`."""
-        with self._span.until_failure():
-            message = self._source.poll()
-        return None if message is None else _taken(self._span, message)
-
-    def close(self, *, has_ended: bool) -> None:
-        """See `ucall._client.aio_streams.Source.close`."""
-        self._span.end()
-        self._source.close(has_ended=has_ended)
-
-
-def _taken(span: ClientSpan, message: Message) -> Message:
-    if isinstance(message, Reply):
-        span.take(message)
-    return message
 
 
 def _attributes(address: Address) -> Attributes:

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from ucall._client.address import Addresses
 from ucall._client.aio_pool import HttpPool, SharedPool
-from ucall._client.aio_streams import HttpSource, SharedSource, Stream, Subscription
+from ucall._client.aio_streams import Stream, Subscription
 from ucall._client.base import (
     IMAGE_PIXELS_MAX,
-    NO_STREAMS_OVER_UDP,
     REPLY_BYTES_MAX,
-    SUBSCRIPTIONS_REFUSED,
     TIMEOUT_S,
     ClientBase,
     check_channel_options,
@@ -38,7 +36,6 @@ from ucall._submodules import on_demand
 
 if TYPE_CHECKING:
     from ucall._client.aio_balanced import AsyncBalancedPool
-    from ucall._client.aio_streams import Source
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import AsyncUdpPool
     from ucall.aio import queue as queue
@@ -63,6 +60,8 @@ class Client(ClientBase):
 
     The other arguments, and what is raised, are those of `ucall.client.Client`.
     """
+
+    _stream_of = Stream
 
     def __init__(
         self,
@@ -126,12 +125,7 @@ class Client(ClientBase):
                 connection has its id.
             ucall.ConnectionError, ucall.TimeoutError: See `call`.
         """
-        written, id, traced = self._request_of(request)
-        with traced as span:
-            reply = await self._pool.exchange(written, (id,), self._options.timeout)
-            if span is not None:
-                span.take(reply)
-            return self._new_response(reply)
+        return await self._exchange_object(request)
 
     async def call(self, method: str, /, *args: object, **kwargs: object) -> Response:
         """Calls a method of any name. See `ucall.client.Client.call`."""
@@ -166,7 +160,8 @@ class Client(ClientBase):
         async def call(
             method: str, args: tuple[object, ...], kwargs: dict[str, object]
         ) -> Response:
-            async with self._stream(method, args, kwargs) as stream:
+            stream: Stream = self._stream(method, args, kwargs)
+            async with stream:
                 while (item := await stream._next_item()) is not None:
                     callback(item.value)
             return stream.response
@@ -182,13 +177,7 @@ class Client(ClientBase):
         Raises:
             ValueError: The address is for HTTP, which has no such messages.
         """
-        if isinstance(self._pool, HttpPool):
-            raise ValueError("HTTP has no messages that the server starts: use ws:// or tcp://")
-        if self._options.address.is_udp:
-            raise ValueError(NO_STREAMS_OVER_UDP)
-        if not isinstance(self._pool, SharedPool):
-            raise ValueError(SUBSCRIPTIONS_REFUSED)
-        return Subscription(self._pool, on_connect)
+        return Subscription(self._pool.channel(for_calls=True), on_connect)
 
     async def close(self) -> None:
         """Closes the connections, and ends subscriptions. The next call opens a new one."""
@@ -210,45 +199,14 @@ class Client(ClientBase):
     async def _call(
         self, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Response:
-        options, id = self._options, self._new_id()
+        options = self._options
+        id = next(self._ids) if options.id is None else options.id
         if self._spans is not None:
             reply = await self._exchange_traced(self._spans, method, args, kwargs, id)
             return self._new_response(reply)
         request = options.writer.call(method, args, kwargs, id)
-        return self._new_response(await self._pool.exchange(request, (id,), options.timeout))
-
-    def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Stream:
-        id = self._new_id()
-        if self._spans is None:
-            source = self._source(method, args, kwargs, id, None)
-        else:
-            from ucall._tracing.client import AsyncTracedSource
-
-            span = self._spans.start(method, id)
-            with span.until_failure():
-                made = self._source(method, args, kwargs, id, span.context)
-            source = AsyncTracedSource(made, span)
-        return Stream(source, self._options.timeout, self._image_pixels_max)
-
-    def _source(
-        self,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        id: int | str,
-        trace: tuple[str, str | None] | None,
-    ) -> Source:
-        def begin(pool: HttpPool | SharedPool, options: Options) -> Source:
-            is_http = options.address.is_http
-            request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
-            if isinstance(pool, HttpPool):
-                return HttpSource(pool, request, id)
-            return SharedSource(pool, request, id)
-
-        pool = self._pool
-        if isinstance(pool, HttpPool | SharedPool):
-            return begin(pool, self._options)
-        return pool.source(begin)
+        reply = await self._pool.exchange(request, (id,), options.timeout)
+        return Response(reply, self._image_pixels_max)
 
 
 class Batch(BatchBase[Client]):
@@ -269,15 +227,7 @@ class Batch(BatchBase[Client]):
 
         See `ucall.client.Batch.send`.
         """
-        if not len(self):
-            return []
-        (calls, request), client = self._take(), self._client
-        ids, timeout = tuple(calls.responses), client._options.timeout
-        with calls:
-            if client._options.address.is_udp:
-                pool = cast("AsyncUdpPool", client._pool)
-                return await pool.exchange_all(calls, timeout)
-            return calls.resolve(await client._pool.exchange(request, ids, timeout))
+        return await self._send()
 
     async def __aenter__(self) -> Self:
         return self
