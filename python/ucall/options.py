@@ -393,7 +393,7 @@ def arguments(
 
 def types_of(options: type[Options] | Callable[..., object]) -> dict[str, str]:
     """The types of options, as they are written, without ``None``."""
-    written = {name: str(it) for name, it in options.__annotations__.items()}
+    written = {name: str(it) for name, it in options.__annotations__.items() if name != "return"}
     return {name: it.removesuffix(" | None") for name, it in written.items() if name[0] != "_"}
 
 

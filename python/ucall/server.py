@@ -140,10 +140,12 @@ class Server(Decorators):
         observability = observability or Observability()
         if observability.trace:
             from ucall._tracing.server import CallSpans
-        given = vars(limits) | vars(timeouts) | vars(observability) | vars(udp or UDP())
+        given = (
+            vars(limits) | vars(timeouts) | vars(observability) | ({} if udp is None else vars(udp))
+        )
         # An option that is a limit has the same name in the core.
         core_limits: dict[str, float] = {
-            name: given[name] for name in _core.Server.default_limits()
+            name: given[name] for name in _core.Server.default_limits() if name in given
         }
         threads = process_role.threads if threads is None else threads
         if threads is not None:

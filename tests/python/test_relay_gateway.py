@@ -268,6 +268,7 @@ def test_metrics_have_the_upstreams(tmp_path: Path, upstream: Scripted) -> None:
         ("[server]\nlimits = 1\n" + RELAY, "server.limits: expected a table, got 1"),
         ("[server.udp]\nport = 70000\n" + RELAY, "server.udp.port: expected 0 to 65535"),
         ("[server]\nauth = 'x'\n" + RELAY, "server.auth: no such key"),
+        (RELAY + "return = 1", "relay[0].return: no such key"),
         ("[server]\nallowed_hosts = 'x'\n" + RELAY, "server.allowed_hosts: expected a list of"),
         ("[server.tls]\nkeyfile = 'x'\n" + RELAY, "server.tls.certfile: expected it"),
         ("[server.tls]\ncertfile = 'no.pem'\n" + RELAY, "[Errno 2] No such file or directory"),
