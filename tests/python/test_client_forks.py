@@ -157,7 +157,7 @@ def test_a_child_waits_for_no_thread_of_its_parent(serve_once: Serve, name: str)
         locks = {
             "pool": pool._making,
             "channel": channel._opening,
-            "turn": link._turn,
+            "turn": link._state,
             "socket": link._socket_lock,
         }
         stack.enter_context(held(locks[name]))

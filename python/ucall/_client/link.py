@@ -26,6 +26,7 @@ from ucall._client.sockets import (
     inherited_error,
     timeout_error,
 )
+from ucall._client.turn import Turn
 from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
 from ucall.errors import ConnectionError
 
@@ -71,14 +72,12 @@ class Link:
         #: Why the connection is closed; ``None`` while it is open.
         self.error: Exception | None = None
         self.is_closed = threading.Event()
-        # Guards the router, `error` and the next two.
-        self._turn = threading.Condition(threading.RLock())
-        self._is_receiving = False
+        self._turn = Turn()
+        # Guards the router, `error` and the next one.
+        self._state = self._turn.lock
         #: Threads that wait for the socket. It stays open for them, because the number of a closed
         #: descriptor may be that of another connection at once.
         self._waiting = 0
-        #: Bytes sent to the first end the wait of the thread that receives.
-        self._wakeup: tuple[socket.socket, socket.socket] | None = None
         self._requests_sent = 0
         # Frames are sent one after the other. Operations of the socket exclude each other, since a
         # TLS object serves one thread at a time, but no thread waits within them for the peer.
@@ -115,7 +114,7 @@ class Link:
         """
         inbox = Inbox()
         if ids:
-            with self._turn:
+            with self._state:
                 self._router.add(ids, inbox)
         try:
             self.send(request, deadline, inbox)
@@ -153,7 +152,7 @@ class Link:
         Raises:
             TimeoutError: The deadline passed first.
         """
-        while self._begins_receiving(inbox, deadline):
+        while self._turn.take(lambda: inbox.is_ready or self.error is not None, deadline):
             try:
                 self._receive(deadline)
             except builtins.TimeoutError:
@@ -161,31 +160,26 @@ class Link:
             except OSError as error:
                 self.fail(_connection_error(error))
             finally:
-                self._end_receiving()
+                self._turn.give_back()
 
     def forget(self, ids: Collection[object]) -> None:
         """Drops later messages to these ids."""
-        with self._turn:
+        with self._state:
             self._router.remove(ids)
         if self._router.is_draining:
             self.close_if_drained()
 
     def make_wakeable(self) -> None:
         """Lets `end` wake the thread that receives, if it begins to wait later."""
-        with self._turn:
-            if self._wakeup is None and self.error is None:
-                self._wakeup = socket.socketpair()
-                for end in self._wakeup:
-                    end.setblocking(False)
+        with self._state:
+            if self.error is None:
+                self._turn.make_wakeable()
 
     def end(self, inbox: Inbox) -> None:
         """Ends the waits of other threads for an inbox."""
-        with self._turn:
+        with self._state:
             inbox.fail(closed_error())
-            self._turn.notify_all()
-            if self._is_receiving and self._wakeup is not None and self.error is None:
-                with suppress(BlockingIOError):
-                    self._wakeup[0].send(b"\0")
+            self._turn.wake()
 
     @property
     def is_draining(self) -> bool:
@@ -200,21 +194,20 @@ class Link:
     def poll(self) -> None:
         """Handles what was received already, and answers a Ping, unless a thread receives anyway or
         too many items wait."""
-        with self._turn:
-            if self._is_receiving or self.error is not None:
+        with self._state:
+            if self.error is not None or not self._turn.take_at_once():
                 return
-            self._is_receiving = True
         try:
             while not self._router.is_full and self._is_readable(0):
                 self._receive(Deadline(_CONTROL_S))
         except OSError as error:
             self.fail(_connection_error(error))
         finally:
-            self._end_receiving()
+            self._turn.give_back()
 
     def fail_calls(self) -> list[object]:
         """Fails the calls in progress, because the connection will be closed; returns their ids."""
-        with self._turn:
+        with self._state:
             self._router.fail(client_closed_error())
             return self._router.ids
 
@@ -227,12 +220,12 @@ class Link:
 
     def fail(self, error: Exception) -> None:
         """Closes the connection because of an error."""
-        with self._turn:
+        with self._state:
             if self.error is not None:
                 return
             self.error = error
             self._router.fail(error)
-            self._turn.notify_all()
+            self._state.notify_all()
             is_unused = self._waiting == 0
         self.is_closed.set()
         # Ends the waits of other threads, which `close` would not.
@@ -244,32 +237,15 @@ class Link:
     def abandon(self) -> None:
         """Ends it without a message or a shutdown: it belongs to the parent of this process."""
         # Threads of the parent may hold the old ones.
-        self._turn, self._socket_lock = threading.Condition(threading.RLock()), threading.RLock()
-        self._wakeup = None
+        self._turn, self._socket_lock = Turn(), threading.RLock()
+        self._state = self._turn.lock
         self.error = inherited_error()
         self._router.fail(self.error)
 
     def _close_socket(self) -> None:
         with self._socket_lock:
             self._socket.close()
-        for end in self._wakeup or ():
-            end.close()
-
-    def _begins_receiving(self, inbox: Inbox, deadline: Deadline) -> bool:
-        """Waits until this thread has to receive; ``False`` if it has nothing to wait for."""
-        with self._turn:
-            while True:
-                if inbox.is_ready or self.error is not None:
-                    return False
-                if not self._is_receiving:
-                    self._is_receiving = True
-                    return True
-                self._turn.wait(deadline.left())
-
-    def _end_receiving(self) -> None:
-        with self._turn:
-            self._is_receiving = False
-            self._turn.notify_all()
+        self._turn.close()
 
     def _receive(self, deadline: Deadline) -> None:
         """Receives once, and delivers the messages."""
@@ -287,7 +263,7 @@ class Link:
         messages = self._reader.feed(data)
         if messages and not self._reader.is_upgraded and self._upgrade is not None:
             raise upgrade_error(messages[0])
-        with self._turn:
+        with self._state:
             for message in messages:
                 self._router.deliver(message)
         if (ping := self._reader.take_ping()) is not None:
@@ -311,11 +287,11 @@ class Link:
         return self._wait_for(select.POLLIN, seconds)
 
     def _wait_for(self, direction: int, seconds: float | None) -> bool:
-        with self._turn:
+        with self._state:
             if self.error is not None:
                 raise self.error
             self._waiting += 1
-            wakeup = self._wakeup[1] if self._wakeup and direction == select.POLLIN else None
+            wakeup = self._turn.wakeup if direction == select.POLLIN else None
         try:
             poll = select.poll()
             poll.register(self._socket.fileno(), direction)
@@ -330,7 +306,7 @@ class Link:
                 wakeup.recv(4096)
             return any(descriptor == self._socket.fileno() for descriptor, _ in ready)
         finally:
-            with self._turn:
+            with self._state:
                 self._waiting -= 1
                 closes = self.error is not None and self._waiting == 0
             if closes:
