@@ -194,6 +194,8 @@ class Link:
     def poll(self) -> None:
         """Handles what was received already, and answers a Ping, unless a thread receives anyway or
         too many items wait."""
+        if not self._is_secure and _core.peek(self._socket.fileno()) == "quiet":
+            return
         with self._state:
             if self.error is not None or not self._turn.take_at_once():
                 return
