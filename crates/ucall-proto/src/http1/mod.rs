@@ -41,5 +41,5 @@ pub use method::{Method, Methods};
 pub use parser::{HeadLimits, HeadParser, parse_head};
 pub use reply::{ConnectionOption, PendingReply, ReplyHeaders, ReplyWriter, continue_100};
 pub(crate) use response::{without_chunked, write_json_response};
-pub use response_head::{ResponseBodyLength, ResponseHead};
-pub use response_reader::{ResponseError, ResponsePart, ResponseReader};
+pub use response_head::{ResponseBodyLength, ResponseError, ResponseHead};
+pub use response_reader::{ResponsePart, ResponseReader};

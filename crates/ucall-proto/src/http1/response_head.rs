@@ -9,9 +9,18 @@ use httparse::{Header, ParserConfig, Response, Status};
 
 use super::bytes::{decimal, list};
 use super::fields::is_header;
-use super::response_reader::ResponseError;
 
 const HEADERS_MAX: usize = 100;
+
+/// Why a response cannot be read, and nothing after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResponseError {
+    /// The body is longer than this many bytes.
+    BodyTooLarge(usize),
+    /// It violates HTTP or another limit, or has what the request does not allow. The text is a
+    /// clause.
+    Invalid(String),
+}
 
 /// A parsed head.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use std::mem;
 
 use super::chunked::{ChunkedDecoder, ChunkedLimits};
 use super::error::HttpError;
-use super::response_head::{ResponseBodyLength, ResponseHead, parse_response_head};
+use super::response_head::{ResponseBodyLength, ResponseError, ResponseHead, parse_response_head};
 
 /// Bytes of one head.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -25,16 +25,6 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 const INFORMATIONAL_MAX: usize = 100;
 /// Chunk extensions and trailers of one response.
 const CHUNK_OVERHEAD_BYTES_MAX: usize = 64 * 1024;
-
-/// Why a response cannot be read, and nothing after it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ResponseError {
-    /// The body is longer than this many bytes.
-    BodyTooLarge(usize),
-    /// It violates HTTP or another limit, or has what the request does not allow. The text is a
-    /// clause.
-    Invalid(String),
-}
 
 /// A part of a response that is complete.
 #[derive(Debug)]
