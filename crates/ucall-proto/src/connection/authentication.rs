@@ -82,7 +82,7 @@ fn authenticate_request<S: Service>(
 ) -> Result<CallerIdentity, AuthenticationError> {
     match http.identity.take() {
         // The head is parsed a second time when its body has arrived.
-        Some(identity) if http.bytes_needed() > 0 => Ok(identity),
+        Some(identity) if http.body.bytes_needed() > 0 => Ok(identity),
         _ => environment.service.authenticate(Some(head), session),
     }
 }

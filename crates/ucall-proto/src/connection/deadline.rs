@@ -39,7 +39,7 @@ impl PlainConnection {
     #[inline(always)]
     pub(super) fn update_wait_state<S>(&mut self, environment: &mut Environment<'_, S>) {
         let is_between_requests = || match &self.protocol {
-            Protocol::Http(http) => http.is_between_requests(),
+            Protocol::Http(http) => http.body.is_none(),
             other => other.is_between_messages(),
         };
         if self.wait_state == WaitState::Request
@@ -144,7 +144,7 @@ impl PlainConnection {
             WaitState::Handshake
         } else {
             match &self.protocol {
-                Protocol::Http(http) => http.wait_state(self.input.is_empty(), limits),
+                Protocol::Http(http) => http.body.wait_state(self.input.is_empty(), limits),
                 Protocol::WebSocket(socket) => socket.wait_state(self.input.len(), limits),
                 _ if self.input.is_empty() => WaitState::Request,
                 Protocol::Raw(_) => WaitState::Body { total: body_time(self.input.len(), limits) },

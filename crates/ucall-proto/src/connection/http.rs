@@ -1,20 +1,13 @@
 //! HTTP messages one after another, answered in order.
 
-use std::sync::Arc;
-
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::{ExchangeReply, ReplyPart};
+use super::http_body::Body;
 use super::http_framing::{HttpFraming, HttpItems, write_deferred_reply};
 use super::http_route::{self, ResponseFraming};
-use super::long::LongBody;
-use super::{
-    Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Reading, Step, WaitState,
-    body_time,
-};
-use crate::Limits;
+use super::{Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Step};
 use crate::http1::{
-    self, BodyLength, ChunkedDecoder, ChunkedLimits, Head, HeadParser, HttpError, Method,
-    PendingReply, ReplyHeaders,
+    self, BodyLength, Head, HeadParser, HttpError, Method, PendingReply, ReplyHeaders,
 };
 use crate::json::JsonError;
 use crate::rpc::{
@@ -26,25 +19,9 @@ use crate::rpc::{
 #[derive(Debug, Default)]
 pub(super) struct Http {
     parser: HeadParser,
-    /// The bytes of head and body together, once the head is complete.
-    pub(super) bytes_needed: usize,
-    /// The requests of a long body with a Content-Length.
-    pub(super) long: Option<Box<LongBody>>,
-    chunked: Option<Box<Chunked>>,
-    /// The foreign origin that may read the reply to a request whose body is incomplete.
-    pub(super) allowed_origin: Option<Box<[u8]>>,
+    pub(super) body: Body,
     /// The caller of the current request, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
-}
-
-/// A chunked body that is being received, and its request's head.
-#[derive(Debug)]
-struct Chunked {
-    head: Vec<u8>,
-    decoder: ChunkedDecoder,
-    body: Vec<u8>,
-    /// The requests of a long body.
-    outline: DocumentOutline,
 }
 
 /// The reply to a document, whose head is written.
@@ -66,41 +43,6 @@ impl<'a> BegunReply<'a> {
     }
 }
 
-impl Http {
-    pub(super) fn bytes_needed(&self) -> usize {
-        self.bytes_needed
-    }
-
-    /// Discards the body that is being received.
-    pub(super) fn discard_body(&mut self) {
-        (self.bytes_needed, self.chunked, self.long) = (0, None, None);
-    }
-
-    /// The memory of a chunked body.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.chunked.as_ref().map_or(0, |chunked| chunked.head.len() + chunked.body.capacity())
-            + self.long.as_ref().map_or(0, |long| long.outline.held_bytes())
-    }
-
-    pub(super) fn wait_state(&self, input_is_empty: bool, limits: &Limits) -> WaitState {
-        if let Some(chunked) = &self.chunked {
-            WaitState::Body { total: body_time(chunked.body.len(), limits) }
-        } else if self.bytes_needed > 0 {
-            WaitState::Body { total: body_time(self.bytes_needed, limits) }
-        } else if input_is_empty {
-            WaitState::Request
-        } else {
-            WaitState::Head
-        }
-    }
-
-    /// Whether no request is being received, apart from bytes in the input buffer.
-    #[inline]
-    pub(super) fn is_between_requests(&self) -> bool {
-        self.bytes_needed == 0 && self.chunked.is_none()
-    }
-}
-
 impl PlainConnection {
     /// Runs the request that `rest` starts with.
     #[inline(always)]
@@ -111,11 +53,11 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Step {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
-        if http.chunked.is_some() {
-            return self.step_chunked(rest, environment, out);
-        }
-        if rest.len() < http.bytes_needed {
-            return Step::Incomplete;
+        match &http.body {
+            Body::None => {}
+            Body::Chunked(_) => return self.step_chunked(rest, environment, out),
+            Body::Length(it) if rest.len() < it.bytes_needed => return Step::Incomplete,
+            Body::Length(_) => {}
         }
         let head = match http.parser.match_cached_head(rest) {
             Some(head) => head,
@@ -191,8 +133,10 @@ impl PlainConnection {
         if !self.exchanges.is_empty() && self.must_follow(head) {
             return Step::Incomplete;
         }
-        if let Protocol::Http(http) = &mut self.protocol {
-            http.bytes_needed = 0;
+        if let Protocol::Http(http) = &mut self.protocol
+            && !http.body.is_none()
+        {
+            http.body.discard();
         }
         match outline {
             None => self.run_request(head, body, &reply_headers, environment, out),
@@ -220,7 +164,7 @@ impl PlainConnection {
     }
 
     /// Checks a request, and refuses it in a way that a page of an allowed origin may read.
-    fn check_or_refuse<'a, S: Service>(
+    pub(super) fn check_or_refuse<'a, S: Service>(
         &mut self,
         head: &Head<'a>,
         is_last: bool,
@@ -234,7 +178,7 @@ impl PlainConnection {
     /// Whether a request may start a stream, as those of routes may, whose items follow the replies
     /// to earlier requests. It waits for these.
     #[cold]
-    fn must_follow(&mut self, head: &Head<'_>) -> bool {
+    pub(super) fn must_follow(&mut self, head: &Head<'_>) -> bool {
         let must_follow = !head.is_call() || ItemFormat::accepted_by(head).is_some();
         if must_follow {
             self.reading.handle(ReadEvent::Wait);
@@ -242,123 +186,9 @@ impl PlainConnection {
         must_follow
     }
 
-    #[cold]
-    fn wait_for_body<S: Service>(
-        &mut self,
-        head: &Head<'_>,
-        total: usize,
-        nothing_came: bool,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        if environment.scratch.is_full(environment.limits) {
-            return self.refuse_request(head, &HttpError::Overloaded, environment, out);
-        }
-        if head.expect_continue() && nothing_came {
-            if !self.exchanges.is_empty() {
-                // The interim reply goes out after the replies to earlier requests.
-                self.reading.handle(ReadEvent::Wait);
-                return Step::Incomplete;
-            }
-            http1::continue_100(out);
-        }
-        let origin = self.allowed_origin(head, environment);
-        if let Protocol::Http(http) = &mut self.protocol {
-            http.bytes_needed = total;
-            http.allowed_origin = origin.map(|it| it.as_bytes().into());
-            if total > environment.limits.long_bytes_min && head.is_call() {
-                http.long = Some(Box::new(LongBody::after(head)));
-            }
-        }
-        Step::Incomplete
-    }
-
-    #[cold]
-    fn begin_chunked<S: Service>(
-        &mut self,
-        head: &Head<'_>,
-        rest: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        if !self.exchanges.is_empty() && self.must_follow(head) {
-            return Step::Incomplete;
-        }
-        let step = self.wait_for_body(head, 0, rest.len() == head.len(), environment, out);
-        if !matches!(self.reading, Reading::Open { .. }) {
-            return step;
-        }
-        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
-        http.chunked = Some(Box::new(Chunked {
-            head: rest.get(..head.len()).unwrap_or_default().to_vec(),
-            decoder: ChunkedDecoder::default(),
-            body: Vec::new(),
-            outline: DocumentOutline::default(),
-        }));
-        Step::Consumed(head.len())
-    }
-
-    #[inline(never)]
-    fn step_chunked<S: Service>(
-        &mut self,
-        rest: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
-        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
-        let Some(mut chunked) = http.chunked.take() else { return Step::Incomplete };
-        let limits = ChunkedLimits {
-            body_bytes_max: environment.limits.body_bytes_max as u64,
-            overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
-        };
-        match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
-            Err(error) => self.refuse_body(&error, environment, out),
-            Ok(progress) => {
-                if chunked.body.len() > environment.limits.long_bytes_min {
-                    chunked.outline.scan_framed(&chunked.body, environment.limits);
-                }
-                match progress.is_done {
-                    true => self.run_chunked(*chunked, environment, out),
-                    false => http.chunked = Some(chunked),
-                }
-                Step::Consumed(progress.consumed)
-            }
-        }
-    }
-
-    /// Answers a request with a chunked body, whose head was accepted before. If the worker is
-    /// overloaded now, it refuses the request.
-    fn run_chunked<S: Service>(
-        &mut self,
-        chunked: Chunked,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        let head = http1::parse_head(&chunked.head, &environment.limits.head);
-        let Ok(Some(head)) = head else { return };
-        let is_last = self.is_last(self.requests + 1, environment);
-        let Ok(reply_headers) = self.check_or_refuse(&head, is_last, environment, out) else {
-            return;
-        };
-        if let Protocol::Http(Http { identity: Some(identity), .. }) = &self.protocol {
-            environment.service.set_identity(identity);
-        }
-        let Chunked { body, outline, .. } = chunked;
-        if !head.is_call()
-            || body.len() <= environment.limits.long_bytes_min
-            || !outline.has_requests()
-        {
-            return self.run_request(&head, &body, &reply_headers, environment, out);
-        }
-        let document = Arc::new(body);
-        environment.service.share(Some(&document));
-        self.run_long_request(&head, &document, &outline, &reply_headers, environment, out);
-        environment.service.share(None);
-    }
-
     /// Answers a complete request.
     #[inline(never)]
-    fn run_request<S: Service>(
+    pub(super) fn run_request<S: Service>(
         &mut self,
         head: &Head<'_>,
         body: &[u8],

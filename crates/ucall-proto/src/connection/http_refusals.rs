@@ -27,6 +27,15 @@ impl PlainConnection {
         origin.unwrap_or_default()
     }
 
+    /// The foreign origin that may read the reply to a request, for as long as its body arrives.
+    pub(super) fn origin_of<S>(
+        &self,
+        head: &Head<'_>,
+        environment: &Environment<'_, S>,
+    ) -> Option<Box<[u8]>> {
+        self.allowed_origin(head, environment).map(|it| it.as_bytes().into())
+    }
+
     /// Refuses a request whose end is unknown, so nothing after it can be parsed safely.
     #[cold]
     pub(super) fn refuse_http<S: Service>(
@@ -48,7 +57,7 @@ impl PlainConnection {
         out: &mut Vec<u8>,
     ) -> Step {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
-        let origin = http.allowed_origin.take();
+        let origin = http.body.discard();
         let origin = origin.as_deref().map(AllowedOrigin::new);
         self.refuse_for_origin(origin, error, Method::Other, environment, out)
     }

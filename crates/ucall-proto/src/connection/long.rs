@@ -6,24 +6,11 @@
 use std::sync::Arc;
 
 use super::calls::run_outlined;
+use super::http_body::{Body, LongBody};
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::http1::{self, Head, ReplyHeaders};
 use crate::rpc::{DocumentOutline, Service};
-
-/// The requests of a long body, and where the body starts.
-#[derive(Debug)]
-pub(super) struct LongBody {
-    head_len: usize,
-    pub(super) outline: DocumentOutline,
-}
-
-impl LongBody {
-    /// Of a body that follows this head.
-    pub(super) fn after(head: &Head<'_>) -> Self {
-        Self { head_len: head.len(), outline: DocumentOutline::default() }
-    }
-}
 
 impl PlainConnection {
     /// Runs the long document that `input` starts with, if it is complete and may run now. Returns
@@ -108,13 +95,14 @@ impl PlainConnection {
     /// Takes the outline of the body of the first request in `input`, if it is long and complete.
     fn take_long_http(&mut self, input: &[u8], limits: &Limits) -> Option<Box<DocumentOutline>> {
         let Protocol::Http(http) = &mut self.protocol else { return None };
-        let LongBody { head_len, outline } = http.long.as_deref_mut()?;
-        let request = input.get(..http.bytes_needed).unwrap_or(input);
+        let Body::Length(body) = &mut http.body else { return None };
+        let LongBody { head_len, outline } = body.long.as_mut()?;
+        let request = input.get(..body.bytes_needed).unwrap_or(input);
         outline.scan_framed(request.get(*head_len..).unwrap_or_default(), limits);
-        if input.len() < http.bytes_needed {
+        if input.len() < body.bytes_needed {
             return None;
         }
-        let LongBody { outline, .. } = *http.long.take()?;
+        let LongBody { outline, .. } = body.long.take()?;
         outline.has_requests().then(|| Box::new(outline))
     }
 

@@ -130,7 +130,7 @@ impl PlainConnection {
             return;
         }
         let chunked = match &self.protocol {
-            Protocol::Http(http) => http.held_bytes(),
+            Protocol::Http(http) => http.body.held_bytes(),
             Protocol::WebSocket(socket) => socket.held_bytes(),
             Protocol::Raw(raw) => raw.held_bytes(),
             _ => 0,
@@ -149,7 +149,7 @@ impl PlainConnection {
     /// The bytes that are missing of a body whose length is known.
     fn remaining_body_bytes(&self) -> usize {
         let bytes_needed = match &self.protocol {
-            Protocol::Http(http) => http.bytes_needed(),
+            Protocol::Http(http) => http.body.bytes_needed(),
             Protocol::WebSocket(socket) => socket.bytes_needed(),
             _ => 0,
         };
@@ -165,7 +165,7 @@ impl PlainConnection {
     ) {
         debug_assert!(self.reading.takes_requests(), "nothing is kept once nothing is read");
         match &self.protocol {
-            Protocol::Http(http) if http.is_between_requests() => {
+            Protocol::Http(http) if http.body.is_none() => {
                 self.refuse_http(&HttpError::Overloaded, Method::Other, environment, out);
             }
             Protocol::Http(_) => {

@@ -25,6 +25,7 @@ mod drain;
 mod exchange;
 mod half_close;
 mod http;
+mod http_body;
 mod http_framing;
 mod http_refusals;
 mod http_route;
@@ -358,7 +359,7 @@ impl PlainConnection {
         self.search = None;
         self.input = Vec::new();
         match &mut self.protocol {
-            Protocol::Http(http) => http.discard_body(),
+            Protocol::Http(http) => drop(http.body.discard()),
             Protocol::Raw(raw) => raw.discard_document(),
             Protocol::WebSocket(socket) => socket.long = None,
             _ => {}

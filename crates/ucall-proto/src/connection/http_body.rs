@@ -1,0 +1,236 @@
+//! The bodies of HTTP requests that arrive in pieces.
+
+use std::mem;
+use std::sync::Arc;
+
+use super::{Environment, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time};
+use crate::Limits;
+use crate::http1::{self, ChunkedDecoder, ChunkedLimits, Head, HttpError};
+use crate::rpc::{DocumentOutline, Service};
+
+/// The body that is being received.
+#[derive(Debug, Default)]
+pub(super) enum Body {
+    /// None: bytes of the input, if any, are of a head.
+    #[default]
+    None,
+    /// One with a Content-Length, which stays in the input after its head.
+    Length(Box<LengthBody>),
+    Chunked(Box<ChunkedBody>),
+}
+
+/// A body with a Content-Length, behind its request's head.
+#[derive(Debug)]
+pub(super) struct LengthBody {
+    /// The bytes of head and body together.
+    pub(super) bytes_needed: usize,
+    /// The requests of a long body.
+    pub(super) long: Option<LongBody>,
+    /// The foreign origin that may read the reply.
+    allowed_origin: Option<Box<[u8]>>,
+}
+
+/// The requests of a long body, and where the body starts.
+#[derive(Debug)]
+pub(super) struct LongBody {
+    pub(super) head_len: usize,
+    pub(super) outline: DocumentOutline,
+}
+
+impl LongBody {
+    /// Of a body that follows this head.
+    fn after(head: &Head<'_>) -> Self {
+        Self { head_len: head.len(), outline: DocumentOutline::default() }
+    }
+}
+
+/// A chunked body, and its request's head.
+#[derive(Debug)]
+pub(super) struct ChunkedBody {
+    /// The foreign origin that may read the reply.
+    allowed_origin: Option<Box<[u8]>>,
+    head: Vec<u8>,
+    decoder: ChunkedDecoder,
+    body: Vec<u8>,
+    /// The requests of a long body.
+    outline: DocumentOutline,
+}
+
+impl Body {
+    /// Whether no request is being received, apart from bytes in the input buffer.
+    #[inline]
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// The bytes of head and body together, if the body has a Content-Length and is incomplete.
+    pub(super) fn bytes_needed(&self) -> usize {
+        if let Self::Length(it) = self { it.bytes_needed } else { 0 }
+    }
+
+    /// Discards the body that is being received. Returns the origin that may read its refusal.
+    #[cold]
+    pub(super) fn discard(&mut self) -> Option<Box<[u8]>> {
+        match mem::take(self) {
+            Self::None => None,
+            Self::Length(it) => it.allowed_origin,
+            Self::Chunked(it) => it.allowed_origin,
+        }
+    }
+
+    /// The memory of a body, apart from the input.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Length(it) => it.long.as_ref().map_or(0, |long| long.outline.held_bytes()),
+            Self::Chunked(it) => it.head.len() + it.body.capacity(),
+        }
+    }
+
+    pub(super) fn wait_state(&self, input_is_empty: bool, limits: &Limits) -> WaitState {
+        match self {
+            Self::Length(it) => WaitState::Body { total: body_time(it.bytes_needed, limits) },
+            Self::Chunked(it) => WaitState::Body { total: body_time(it.body.len(), limits) },
+            Self::None if input_is_empty => WaitState::Request,
+            Self::None => WaitState::Head,
+        }
+    }
+}
+
+impl PlainConnection {
+    /// Waits for the rest of a request of `total` bytes.
+    #[cold]
+    pub(super) fn wait_for_body<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        total: usize,
+        nothing_came: bool,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment, out) {
+            return step;
+        }
+        let is_long = total > environment.limits.long_bytes_min && head.is_call();
+        let body = LengthBody {
+            bytes_needed: total,
+            long: is_long.then(|| LongBody::after(head)),
+            allowed_origin: self.origin_of(head, environment),
+        };
+        if let Protocol::Http(http) = &mut self.protocol {
+            http.body = Body::Length(Box::new(body));
+        }
+        Step::Incomplete
+    }
+
+    /// Refuses a body without memory for it; asks for it if the client waits for that. Returns the
+    /// step of a request that is refused, or waits.
+    fn refuse_or_continue<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        nothing_came: bool,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Option<Step> {
+        if environment.scratch.is_full(environment.limits) {
+            return Some(self.refuse_request(head, &HttpError::Overloaded, environment, out));
+        }
+        if head.expect_continue() && nothing_came {
+            if !self.exchanges.is_empty() {
+                // The interim reply goes out after the replies to earlier requests.
+                self.reading.handle(ReadEvent::Wait);
+                return Some(Step::Incomplete);
+            }
+            http1::continue_100(out);
+        }
+        None
+    }
+
+    #[cold]
+    pub(super) fn begin_chunked<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        if !self.exchanges.is_empty() && self.must_follow(head) {
+            return Step::Incomplete;
+        }
+        let nothing_came = rest.len() == head.len();
+        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment, out) {
+            return step;
+        }
+        let allowed_origin = self.origin_of(head, environment);
+        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
+        http.body = Body::Chunked(Box::new(ChunkedBody {
+            allowed_origin,
+            head: rest.get(..head.len()).unwrap_or_default().to_vec(),
+            decoder: ChunkedDecoder::default(),
+            body: Vec::new(),
+            outline: DocumentOutline::default(),
+        }));
+        Step::Consumed(head.len())
+    }
+
+    #[inline(never)]
+    pub(super) fn step_chunked<S: Service>(
+        &mut self,
+        rest: &[u8],
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
+        let Body::Chunked(chunked) = &mut http.body else { return Step::Incomplete };
+        let limits = ChunkedLimits {
+            body_bytes_max: environment.limits.body_bytes_max as u64,
+            overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
+        };
+        match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
+            Err(error) => self.refuse_body(&error, environment, out),
+            Ok(progress) => {
+                if chunked.body.len() > environment.limits.long_bytes_min {
+                    chunked.outline.scan_framed(&chunked.body, environment.limits);
+                }
+                if progress.is_done
+                    && let Body::Chunked(chunked) = mem::take(&mut http.body)
+                {
+                    self.run_chunked(*chunked, environment, out);
+                }
+                Step::Consumed(progress.consumed)
+            }
+        }
+    }
+
+    /// Answers a request with a chunked body, whose head was accepted before. If the worker is
+    /// overloaded now, it refuses the request.
+    fn run_chunked<S: Service>(
+        &mut self,
+        chunked: ChunkedBody,
+        environment: &mut Environment<'_, S>,
+        out: &mut Vec<u8>,
+    ) {
+        let head = http1::parse_head(&chunked.head, &environment.limits.head);
+        let Ok(Some(head)) = head else { return };
+        let is_last = self.is_last(self.requests + 1, environment);
+        let Ok(reply_headers) = self.check_or_refuse(&head, is_last, environment, out) else {
+            return;
+        };
+        if let Protocol::Http(http) = &self.protocol
+            && let Some(identity) = &http.identity
+        {
+            environment.service.set_identity(identity);
+        }
+        let ChunkedBody { body, outline, .. } = chunked;
+        if !head.is_call()
+            || body.len() <= environment.limits.long_bytes_min
+            || !outline.has_requests()
+        {
+            return self.run_request(&head, &body, &reply_headers, environment, out);
+        }
+        let document = Arc::new(body);
+        environment.service.share(Some(&document));
+        self.run_long_request(&head, &document, &outline, &reply_headers, environment, out);
+        environment.service.share(None);
+    }
+}
