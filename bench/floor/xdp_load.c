@@ -1,6 +1,6 @@
 /* Calls `sum` over UDP, and prints a line: calls answered, calls lost, p50 in microseconds.
  *
- * load ADDRESS PORT window WINDOW SECONDS: as many calls are under way all the time.
+ * load ADDRESS PORT window WINDOW SECONDS: as many calls are in flight all the time.
  * load ADDRESS PORT rate CALLS SECONDS: sends as many calls a second, in bursts of 64.
  */
 #define _GNU_SOURCE

@@ -35,7 +35,7 @@ from bench.harness.figures import Column, Sample, spread
 ROUNDS, SECONDS = 9, 1
 ADDRESS = "192.0.2.2"
 WARM_UP_SECONDS = 0.2
-#: Of the calls a second that the socket's server answers with 256 under way.
+#: Of the calls a second that the socket's server answers with 256 in flight.
 LOAD = 0.7
 SIOCETHTOOL, ETHTOOL_SGRO, ETHTOOL_STSO = 0x8946, 0x2C, 0x1F
 TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
@@ -60,7 +60,7 @@ POLLING = Contender("native, busy polling", (*OURS, "poll"))
 LARGE = Contender("socket, MTU 9,000", (*OURS, "socket"), 9000, "socket, MTU 9,000")
 GENERIC = Contender("generic, MTU 9,000", (*OURS, "xdp"), 9000, "socket, MTU 9,000")
 CONTENDERS = [ECHO, SOCKET, NATIVE, LARGE, GENERIC]
-#: The most that the CPU time of native mode may be, of that of the socket, by calls under way.
+#: The most that the CPU time of native mode may be, of that of the socket, by calls in flight.
 GOALS = {32: 0.5, 256: 0.4}
 
 
@@ -201,7 +201,7 @@ def cpu_table(runs: figures.Runs, window: int) -> str:
         of_socket = Column("", "cpu_us", base=it.base, kind=spread).cell(runs, it.name)
         goal = f"{GOALS[window]}" if it is NATIVE else ""
         rows.append([it.name, *(each.cell(runs, it.name) for each in columns), of_socket, goal])
-    header = [f"{window} calls under way", *(column.title for column in columns)]
+    header = [f"{window} calls in flight", *(column.title for column in columns)]
     return figures.table([*header, "of the socket", "goal"], rows)
 
 
@@ -231,5 +231,5 @@ def run(options: argparse.Namespace) -> None:
         every["window 1"] = runs
         columns = [Column("p50 µs", "p50_us", "{:.1f}", kind=spread)]
         columns.append(Column("CPU µs/call", "cpu_us", "{:.1f}", kind=spread))
-        print(figures.table_of(runs, columns, "one call under way"))
+        print(figures.table_of(runs, columns, "one call in flight"))
     figures.write(figures.part("xdp"), every)

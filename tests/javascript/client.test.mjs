@@ -281,7 +281,7 @@ describe("WebSocket", () => {
     assert.equal(client.state, "open");
   });
 
-  test("a lost connection fails the calls under way, and is opened again", async () => {
+  test("a lost connection fails the calls in flight, and is opened again", async () => {
     const client = connect("ws");
     const states = [];
     client.addEventListener("statechange", () => states.push(client.state));
@@ -475,7 +475,7 @@ describe("WebSocket", () => {
       return { client, first, received };
     }
 
-    test("gets no more calls, and answers those under way", async () => {
+    test("gets no more calls, and answers those in flight", async () => {
       const { client, first, received } = await connectFirst();
       const states = [];
       client.addEventListener("statechange", () => states.push(client.state));
@@ -504,7 +504,7 @@ describe("WebSocket", () => {
       assert.equal(client.state, "open");
     });
 
-    test("still cancels the calls under way", async () => {
+    test("still cancels the calls in flight", async () => {
       const { client, first, received } = await connectFirst();
       const controller = new AbortController();
       const held = client.call("hold", [], { signal: controller.signal });
@@ -625,7 +625,7 @@ describe("WebSocket", () => {
     await assert.rejects(client.call("sum"), { name: "ConnectionError", mayHaveRun: false });
   });
 
-  test("an error without an id cancels what is under way", async () => {
+  test("an error without an id cancels what is in flight", async () => {
     const client = connect("ws");
     const stream = client.stream("endless");
     await stream.next();

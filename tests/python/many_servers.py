@@ -173,7 +173,7 @@ class Load:
         assert [number for number in repeated if self.method_of(number) == "once"] == []
 
     def check_failures(self, ended: list[tuple[float, float]]) -> None:
-        """Only calls have failed that may not be repeated, and were under way when a server ended,
+        """Only calls have failed that may not be repeated, and were in flight when a server ended,
         from one moment to another."""
         for failure in self.failures:
             assert failure.method == "once", failure

@@ -40,7 +40,7 @@ def network() -> Iterator[Network]:
 def test_lost_packets_fail_no_call(
     tmp_path: Path, network: Network, kind: str, found_by: str
 ) -> None:
-    """Calls under way on the server wait until TCP sends their bytes again; later ones avoid it."""
+    """Calls in flight on the server wait until TCP sends their bytes again; later ones avoid it."""
     folders = [tmp_path / name for name in ("reached", "lost")]
     for folder in folders:
         folder.mkdir()
@@ -70,6 +70,6 @@ def test_lost_packets_fail_no_call(
         begun = reached.begun() + lost.begun()
     made.check(begun)
     assert made.failures == []
-    # Calls under way waited; the others did not.
+    # Calls in flight waited; the others did not.
     waited = sum(seconds > LOST_S / 2 for _, seconds in made.latencies)
     assert 0 < waited <= CALLERS * (1 + SECONDS)

@@ -156,7 +156,7 @@ def test_a_drain_closes_a_websocket_with_a_stream_by_1001(serve: Serve, kind: st
     server, source = serve(drain_timeout_s=0.1), Source(kind)
     source.add_to(server)
     with connect(f"ws://{HOST}:{server.port}") as socket:
-        # Long items, so that a busy client has read what is under way before the server gives up.
+        # Long items, so that a busy client has read what is in flight before the server gives up.
         socket.send(stream_request(id=1, size=100_000).decode())
         assert "$/progress" in socket.recv()
         stopping = threading.Thread(target=server.stop)

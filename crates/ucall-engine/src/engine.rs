@@ -92,7 +92,7 @@ pub trait Engine {
     /// slow peer from a stalled one.
     fn filled_bytes(&self, socket: Id) -> usize;
 
-    /// Sends a payload whole. A socket has at most one send under way; the next one waits for
+    /// Sends a payload whole. A socket has at most one send in flight; the next one waits for
     /// [`Completion::Sent`].
     fn send(&mut self, socket: Id, payload: Payload) -> SendState;
 

@@ -28,7 +28,7 @@ use crate::slots::{PendingCall, Slots};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the handshake of TLS may take after that.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Calls under way on one connection. A server of this project reads no further at 128.
+/// Calls in flight on one connection. A server of this project reads no further at 128.
 const CALLS_MAX: usize = 100;
 /// Bytes that wait for a send, above which a connection gets no more calls.
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
@@ -530,7 +530,7 @@ impl Connection {
     }
 }
 
-/// Calls under way on one connection.
+/// Calls in flight on one connection.
 pub(crate) fn calls_max(is_http: bool) -> usize {
     if is_http { 1 } else { CALLS_MAX }
 }

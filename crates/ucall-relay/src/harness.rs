@@ -58,7 +58,7 @@ pub struct FakeSocket {
     pub is_open: bool,
     /// What the relay has sent and the upstream has not taken.
     pub sent: Vec<u8>,
-    /// Whether a send is under way, so that the relay cannot send.
+    /// Whether a send is in flight, so that the relay cannot send.
     pub is_sending: bool,
     /// Whether the relay reads.
     pub is_paused: bool,

@@ -34,7 +34,7 @@ pub(crate) struct HealthCheck {
     attempt: Option<Attempt>,
 }
 
-/// A check that is under way.
+/// A check that is in progress.
 #[derive(Debug)]
 struct Attempt {
     /// Its socket, or its attempt to connect.
@@ -142,7 +142,7 @@ impl HealthCheck {
         self.count(result)
     }
 
-    /// Ends the check that is under way.
+    /// Ends the check that is in progress.
     pub(crate) fn stop(&mut self, context: &mut dyn NativeContext) {
         if let Some(attempt) = self.attempt.take() {
             context.close(attempt.id);

@@ -1,5 +1,5 @@
 //! Calls over HTTP/1.1: each is a `POST`, and its reply is the body of the response. One call at a
-//! time is under way on a connection.
+//! time is in flight on a connection.
 //!
 //! | state    | input                           | next                 |
 //! |----------|---------------------------------|----------------------|

@@ -26,7 +26,7 @@ pub struct RelayOptions {
     pub rewrite: Rewrite,
     /// The time of a call, if its caller does not allow less.
     pub timeout: Duration,
-    /// Calls under way to one upstream, of one worker.
+    /// Calls in flight to one upstream, of one worker.
     pub outstanding_max: usize,
     /// The part of them that one connection of a caller may have.
     pub connection_outstanding_max: usize,

@@ -2,7 +2,7 @@
 
 use ucall_proto::json::Reader;
 
-/// Picks upstreams by their calls under way, or by a param.
+/// Picks upstreams by their calls in flight, or by a param.
 #[derive(Debug)]
 pub(crate) struct Picker {
     /// The state of a xorshift generator, never 0.
@@ -14,7 +14,7 @@ impl Picker {
         Self { random: seed | 1 }
     }
 
-    /// Of two candidates the one with fewer calls under way. Two are enough to spread calls evenly,
+    /// Of two candidates the one with fewer calls in flight. Two are enough to spread calls evenly,
     /// and workers that pick the least of all would pick the same.
     pub(crate) fn least_of_two(
         &mut self,

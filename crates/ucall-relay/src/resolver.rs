@@ -65,7 +65,7 @@ impl Resolver {
         Some(result)
     }
 
-    /// When [`Resolver::start`] is due; while an attempt is under way, its end comes first.
+    /// When [`Resolver::start`] is due; while an attempt is in progress, its end comes first.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.result.is_none().then_some(self.next_at)
     }

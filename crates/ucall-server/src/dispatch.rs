@@ -38,7 +38,7 @@ pub(crate) struct WorkerContext<H: Handler> {
     calls: u64,
     drain: Drain,
     load: LoadState,
-    /// Whether a drain is under way or about to begin.
+    /// Whether a drain is in progress or about to begin.
     is_draining: bool,
     /// Derived from `drain` and `load`.
     rejection: Option<Rejection>,

@@ -31,12 +31,12 @@ use ucall_proto::Drain;
 /// A connection that was without a call for as long is idle.
 pub(crate) const QUIET_TIME: Duration = Duration::from_millis(100);
 /// For how long output may still be sent after the calls were abandoned. Their replies and the last
-/// frames follow what is under way.
+/// frames follow what is in flight.
 pub(crate) const FLUSH_TIME: Duration = Duration::from_secs(2);
 /// The time between two inspections of connections.
 const INSPECTION_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A drain under way, or about to begin.
+/// A drain in progress, or about to begin.
 #[derive(Debug)]
 pub(crate) struct DrainState {
     mode: Drain,

@@ -7,7 +7,7 @@
 //! | that quiet for longest | the others |
 //!
 //! So a peer with many connections displaces its own before those of others. A connection with a
-//! request or a call under way does not give way, nor does one with output that is not sent.
+//! request or a call in flight does not give way, nor does one with output that is not sent.
 //!
 //! A scan of all connections for each new one would let a flood of new connections slow the others
 //! down, so one scan finds many. The found ones are checked again before they are evicted. Those

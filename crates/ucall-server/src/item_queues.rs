@@ -1,7 +1,7 @@
 //! What one connection keeps while its peer reads slowly: items and messages that wait, and the
 //! streams that have paused.
 //!
-//! Messages, and items that may be dropped, wait here until the send under way has ended: those of
+//! Messages, and items that may be dropped, wait here until the send in flight has ended: those of
 //! each stream and topic in a queue of their own, because each has its own overflow. They are taken
 //! in the order in which they came. Items of streams that pause wait in the output of the
 //! connection.

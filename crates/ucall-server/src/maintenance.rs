@@ -23,7 +23,7 @@ const CLOSED_PER_TURN: usize = 4;
 /// The progress of the sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// When a sweep begins or continues; in the past while one is under way.
+    /// When a sweep begins or continues; in the past while one is in progress.
     due: Instant,
     /// When the next sweep begins.
     next: Instant,

@@ -13,7 +13,7 @@ const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     queued: Payload,
-    /// Bytes of the send under way; 0 when there is none.
+    /// Bytes of the send in flight; 0 when there is none.
     in_flight: usize,
     /// Bytes of both that are items of streams.
     queued_items: usize,
@@ -71,12 +71,12 @@ impl Outgoing {
         self.unsent_max
     }
 
-    /// Items of streams that wait for the end of the send under way.
+    /// Items of streams that wait for the end of the send in flight.
     pub(crate) fn queued_item_bytes(&self) -> usize {
         self.queued_items
     }
 
-    /// Whether a send is under way.
+    /// Whether a send is in flight.
     #[inline]
     pub(crate) fn is_sending(&self) -> bool {
         self.in_flight > 0
@@ -92,7 +92,7 @@ impl Outgoing {
         &mut self.queued
     }
 
-    /// Takes the queued output for the next send; `None` while a send is under way.
+    /// Takes the queued output for the next send; `None` while a send is in flight.
     #[inline(always)]
     pub(crate) fn take_next(&mut self) -> Option<Payload> {
         (!self.queued.is_empty() && self.in_flight == 0).then(|| {
@@ -121,7 +121,7 @@ impl Outgoing {
         self.reserved = budget.reserve_large(self.bytes());
     }
 
-    /// Whether the peer has taken no byte of the send under way for `timeout`. So far it has taken
+    /// Whether the peer has taken no byte of the send in flight for `timeout`. So far it has taken
     /// `taken` bytes.
     pub(crate) fn is_send_stalled(
         &mut self,

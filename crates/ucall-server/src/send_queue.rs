@@ -5,7 +5,7 @@
 //!
 //! | output | is sent |
 //! |---|---|
-//! | while a send of its connection is under way | after that send |
+//! | while a send of its connection is in flight | after that send |
 //! | on posix: up to 16 KiB, of a connection that waits for requests | with up to three others |
 //! | up to 16 KiB of items of streams and messages | at the end of the turn |
 //! | any other | at once |
@@ -164,7 +164,7 @@ impl SendQueue {
         entry.outgoing.queued().len() > MemoryBudget::UNRESERVED_BYTES
     }
 
-    /// Sends the output that [`SendQueue::hold`] has queued, unless a send is under way.
+    /// Sends the output that [`SendQueue::hold`] has queued, unless a send is in flight.
     pub(crate) fn send_held<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
         self.send(engine, entry, now);
     }
@@ -228,7 +228,7 @@ impl SendQueue {
         self.batch.clear();
     }
 
-    /// Sends the queued output of a connection, unless a send is under way.
+    /// Sends the queued output of a connection, unless a send is in flight.
     #[inline(always)]
     fn send<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
         let Some(payload) = entry.outgoing.take_next() else { return };

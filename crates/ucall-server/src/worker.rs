@@ -459,7 +459,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Begins a drain, or restricts the one under way.
+    /// Begins a drain, or restricts the one in progress.
     #[inline(never)]
     fn begin_drain(&mut self, wanted: Drain, idle_time: Duration, timeout: Option<Duration>) {
         if wanted == Drain::No {

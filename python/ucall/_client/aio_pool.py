@@ -143,7 +143,7 @@ class HttpPool(AsyncPool):
         self._idle: list[HttpConnection] = []
 
     def close_idle(self) -> None:
-        """Closes the idle connections. Calls under way go on."""
+        """Closes the idle connections. Calls in flight go on."""
         self.close()
 
     def close(self) -> None:

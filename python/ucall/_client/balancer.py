@@ -33,7 +33,7 @@ PoolT = TypeVar("PoolT")
 #: Seconds until the first probe of an address that has failed, and the longest pause.
 _PAUSE_FIRST_S = 0.1
 _PAUSE_LAST_S = 10.0
-#: Seconds without any reply after which an address with calls under way is probed.
+#: Seconds without any reply after which an address with calls in flight is probed.
 _SILENCE_S = 1.0
 _SLOW_START_S = 10.0
 #: The share of calls of an address that has just come up.
@@ -80,7 +80,7 @@ class Member(Generic[PoolT]):
         self.name = str(address)
         self.pool = pool
         self.hash = hashlib.blake2b(self.name.encode(), digest_size=8)
-        #: An entry for each call under way: unlike `+=`, `append` and `pop` are atomic.
+        #: An entry for each call in flight: unlike `+=`, `append` and `pop` are atomic.
         self.running: list[None] = []
         self.is_up = True
         self.rested_at = -math.inf
@@ -93,7 +93,7 @@ class Member(Generic[PoolT]):
         self.started_at: float | None = None
         #: When the call began that it replied to last, now and at the last inspection.
         self.replied_call = self.reply_before = -math.inf
-        #: Whether calls were under way at the last inspection.
+        #: Whether calls were in flight at the last inspection.
         self.was_running = False
         #: Since when it has replied to no call, as far as inspections know.
         self.silent_since = math.inf

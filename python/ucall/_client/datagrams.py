@@ -31,7 +31,7 @@ __all__ = [
 COOKIE_REQUIRED = -32006
 #: The longest datagram that IPv4 carries.
 DATAGRAM_BYTES_MAX = 65_507
-#: Requests under way. A server allows 64 deferred calls of one address.
+#: Requests in flight. A server allows 64 deferred calls of one address.
 WINDOW = 32
 #: Seconds between copies of a request: before the first reply (RFC 8085, 3.1.1), the shortest, and
 #: the longest, of which several fit in the time that a server keeps a reply.
@@ -83,7 +83,7 @@ class Cookie:
 
 
 class _Sent:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("begun_at", "cookies", "copies", "data", "due_at", "pause_s")
 
@@ -95,7 +95,7 @@ class _Sent:
 
 
 class Window:
-    """The calls on one socket: at most `WINDOW` are under way, and the others wait in their order.
+    """The calls on one socket: at most `WINDOW` are in flight, and the others wait in their order.
 
     Args:
         round_trips, cookie: Those of the client.
@@ -162,7 +162,7 @@ class Window:
     @property
     def due_at(self) -> float | None:
         """When `take_due` has the next datagram, unless a reply comes before; ``None`` while no
-        call is under way."""
+        call is in flight."""
         return min((sent.due_at for sent in self._sent.values()), default=None)
 
     def take_reply(self, id: object, reply: _core.Reply, now: float) -> bool:

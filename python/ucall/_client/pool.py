@@ -106,7 +106,7 @@ class Pool:
             self._channel.close()
 
     def close_idle(self) -> None:
-        """Closes the idle connections. Calls under way go on."""
+        """Closes the idle connections. Calls in flight go on."""
         idle, self._idle = self._idle, []
         while idle:
             idle.pop().close()

@@ -159,7 +159,7 @@ class Group:
             return self._connection
 
     def _handle_lost(self) -> None:
-        """The calls under way get no reply: fails them, so that their callers may repeat them."""
+        """The calls in flight get no reply: fails them, so that their callers may repeat them."""
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
         self._lost = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ messages that wait when it stops.
 |---|---|
 | the server serves | connects, and subscribes to the subjects of its functions |
 | no broker accepts | logged once, and tried again until one does; the server serves meanwhile |
-| a drain begins | is off the list before the server stops accepting; calls under way go on |
+| a drain begins | is off the list before the server stops accepting; calls in flight go on |
 | the server has ended | disconnects |
 """
 

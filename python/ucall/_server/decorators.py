@@ -325,7 +325,7 @@ class Decorators:
             ssl_keyfile: Its private key, unless that is in ``ssl_certfile``.
             ssl_keyfile_password: The password of the private key.
             timeout_ms: After so long a caller gets error -32001.
-            max_outstanding: Calls under way to one server, for each worker.
+            max_outstanding: Calls in flight to one server, for each worker.
             max_connection_outstanding: Those of one connection of a caller; by default an eighth,
                 and at least 16.
             max_request_bytes: The longest call that the servers read, with what the relay adds: the
@@ -340,7 +340,7 @@ class Decorators:
             health_successes: Good checks in a row after which it is healthy again.
             idempotent: The methods that may run twice: they are repeated if a server fails.
             hash_param: The param, by name, whose value picks the server. Otherwise a server with
-                few calls under way gets the call.
+                few calls in flight gets the call.
             rename: The servers' names of methods by those of callers, such as
                 ``{"sum": "add", "math.*": "*"}``.
             params: Params, by name, that are added to each call.

@@ -90,6 +90,6 @@ export class Client extends EventTarget {
   /** An async iterator over the server's notifications, from now on and across reconnects. */
   notifications(): AsyncIterableIterator<Notification, undefined>;
 
-  /** Closes the connection, ends the iterators and fails the calls under way. */
+  /** Closes the connection, ends the iterators and fails the calls in flight. */
   close(): void;
 }

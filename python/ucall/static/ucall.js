@@ -5,7 +5,7 @@
  *     await client.call("sum", { a: 2, b: 3 });
  *     for await (const token of client.stream("generate", { prompt })) show(token);
  *
- * A `Client` keeps the calls under way by their ids. A transport sends a document of one or more
+ * A `Client` keeps the calls in flight by their ids. A transport sends a document of one or more
  * calls and hands each message of the server back, or fails the calls of a document. A call runs at
  * most once: if its connection is lost, it fails, because it may have run. Only a call that a server
  * has not read in its drain is sent again.
@@ -13,14 +13,14 @@
 
 /** @import { CallOptions, ClientOptions, Notification, Params, State } from "./ucall.js" */
 /** @template [T=any] @typedef {{ resolve(to: T): void, reject(reason: unknown): void }} Settler */
-/** @typedef {Settler & { stream?: Stream<any> }} Call a call under way */
+/** @typedef {Settler & { stream?: Stream<any> }} Call a call in flight */
 /**
  * @typedef {object} Exchange a document, and the calls in it
  * @property {number[]} ids
  * @property {string} text
  * @property {Stream<any>} [stream]
  * @property {() => boolean} isOver
- * @property {Promise<unknown>} over resolves when no call of it is under way
+ * @property {Promise<unknown>} over resolves when no call of it is in flight
  * @property {() => void} sent called when the server has the document, as far as is known
  * @property {(error: unknown) => void} fail fails the calls that have no reply yet
  */
@@ -285,7 +285,7 @@ export class Client extends EventTarget {
     return channel;
   }
 
-  /** Closes the connection and fails the calls under way. */
+  /** Closes the connection and fails the calls in flight. */
   close() {
     if (this.#state === "closed") return;
     this.#transport.close();
@@ -414,7 +414,7 @@ function watch({ signal, timeoutMs }, cancel) {
   };
 }
 
-/** A WebSocket, and the documents with calls under way on it. */
+/** A WebSocket, and the documents with calls in flight on it. */
 class Connection {
   /** @type {Map<Exchange, number>} each with the number of its message, from 1 */
   exchanges = new Map();
@@ -450,7 +450,7 @@ class Connection {
     }
   }
 
-  /** Cancels the calls under way: the error could be that of any. @param {RpcError} error */
+  /** Cancels the calls in flight: the error could be that of any. @param {RpcError} error */
   refuse(error) {
     const exchanges = [...this.exchanges.keys()].filter(({ isOver }) => !isOver());
     const message = `the server refused a request without naming its id: ${error.message}`;
@@ -469,7 +469,7 @@ class Connection {
 }
 
 /**
- * Messages over one WebSocket at a time. If its server drains, the calls under way on it stay there,
+ * Messages over one WebSocket at a time. If its server drains, the calls in flight on it stay there,
  * and new ones wait for another connection.
  */
 class SocketTransport {

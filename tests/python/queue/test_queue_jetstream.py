@@ -84,7 +84,7 @@ def test_a_server_that_works_keeps_no_messages_from_others(queues: Queues) -> No
     assert [busy.get(timeout=WAIT_S).data for _ in range(1000)] == list(range(1000))
     for number in range(500):
         client.put(number).result(WAIT_S)
-    # A pull of one message may have been under way.
+    # A pull of one message may have been in flight.
     got = [other.get(timeout=WAIT_S).data for _ in range(499)]
     assert got == sorted(set(got)) and set(got) <= set(range(500))
 

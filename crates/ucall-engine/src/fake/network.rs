@@ -196,7 +196,7 @@ impl FakePeer {
         self.with(|connection| std::mem::take(&mut connection.sent))
     }
 
-    /// How the engine's sends on this connection go from now on, one under way included.
+    /// How the engine's sends on this connection go from now on, one in flight included.
     pub fn set_send_mode(&self, send_mode: SendMode) {
         self.with(|connection| connection.send_mode = send_mode);
     }

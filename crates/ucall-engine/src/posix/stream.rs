@@ -286,7 +286,7 @@ impl Stream {
         SendOutcome::Queued
     }
 
-    /// Ends our side, after the send under way.
+    /// Ends our side, after the send in flight.
     pub(super) fn shut_down(&mut self, calls: &mut u64) {
         self.shutting_down = self.sending.is_some();
         if !self.shutting_down {

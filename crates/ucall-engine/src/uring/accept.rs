@@ -26,7 +26,7 @@ use crate::{Completion, Id};
 pub(super) struct Listener {
     pub(super) socket: crate::Listener,
     pub(super) paused: bool,
-    /// An accept is under way.
+    /// An accept is in progress.
     pub(super) accepting: bool,
     /// A multishot accept that was not cancelled.
     pub(super) is_multishot: bool,

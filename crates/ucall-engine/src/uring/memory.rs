@@ -16,14 +16,14 @@ impl<T: ?Sized> StableBox<T> {
         self.0.as_ptr()
     }
 
-    /// The value, while no operation that writes to it is under way.
+    /// The value, while no operation that writes to it is in flight.
     pub(super) fn as_ref(&self) -> &T {
         // SAFETY: the pointer is of a box and is freed on drop only; `&self` excludes writers of
         // our own.
         unsafe { self.0.as_ref() }
     }
 
-    /// The value, while no operation that uses it is under way.
+    /// The value, while no operation that uses it is in flight.
     pub(super) fn as_mut(&mut self) -> &mut T {
         // SAFETY: the pointer is of a box, is freed on drop only, and `&mut self` is the only way
         // to it.

@@ -132,7 +132,7 @@ enum Slot {
 }
 
 impl Slot {
-    /// Whether nothing is under way for it.
+    /// Whether nothing is in flight for it.
     fn is_idle(&self) -> bool {
         match self {
             Slot::Listener(listener) => !listener.accepting,

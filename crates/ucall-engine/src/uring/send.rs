@@ -159,7 +159,7 @@ impl Uring {
         }
     }
 
-    /// Ends our side, after the send under way.
+    /// Ends our side, after the send in flight.
     pub(super) fn shut_down(&mut self, socket: Id) {
         let Some(Slot::Stream(stream)) = self.slots.get_mut(socket) else { return };
         if let Some(sending) = &stream.sending {

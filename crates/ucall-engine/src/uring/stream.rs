@@ -40,7 +40,7 @@ pub(super) struct Stream {
     pub(super) file: File,
     pub(super) target: Option<Target>,
     receiving: Receiving,
-    /// The receive under way has been cancelled.
+    /// The receive in progress has been cancelled.
     cancelled: bool,
     paused: bool,
     /// Receives one buffer at a time.
@@ -49,9 +49,9 @@ pub(super) struct Stream {
     ended: bool,
     /// Bytes have arrived since the last check.
     unchecked: bool,
-    /// A check is under way.
+    /// A check is in progress.
     checking: bool,
-    /// A poll for a reset after the end is under way.
+    /// A poll for a reset after the end is in flight.
     polling: bool,
     pub(super) sending: Option<Sending>,
     pub(super) shutdown: ShutdownState,

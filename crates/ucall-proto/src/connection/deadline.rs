@@ -75,7 +75,7 @@ impl PlainConnection {
     }
 
     /// When a quiet connection gives way to a new one, and since when it has been quiet; `None`
-    /// while it has a request or a call under way.
+    /// while it has a request or a call in flight.
     pub fn evictable_since(&self) -> Option<(EvictionClass, Instant)> {
         let class = match self.protocol {
             _ if self.awaits_messages => EvictionClass::Subscriber,
@@ -91,7 +91,7 @@ impl PlainConnection {
         self.awaits_messages = awaits_messages;
     }
 
-    /// Since when the connection has had no message and no call under way; `None` while it has. An
+    /// Since when the connection has had no message and no call in flight; `None` while it has. An
     /// open WebSocket is then quiet but not idle, because its peer may wait for messages of the
     /// server.
     pub fn quiet_since(&self) -> Option<Instant> {

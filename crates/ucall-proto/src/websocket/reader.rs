@@ -1,12 +1,12 @@
 //! Reads the frames of a peer, and collects the fragments of its messages.
 //!
-//! | a message under way | frame | then |
+//! | a message in progress | frame | then |
 //! |---|---|---|
 //! | no | text or binary, final | the message |
-//! | no | text or binary | a message is under way |
+//! | no | text or binary | a message is in progress |
 //! | no | continuation | an error |
 //! | yes | continuation, final | the message |
-//! | yes | continuation | still under way |
+//! | yes | continuation | still in progress |
 //! | yes | text or binary | an error |
 //! | either | Ping, Pong, Close | the same as before |
 //!
@@ -178,7 +178,7 @@ impl LongMessage {
 /// Reads the frames of one peer.
 #[derive(Debug, Default)]
 pub struct MessageReader {
-    /// The message under way.
+    /// The message in progress.
     fragments: Option<Box<Fragments>>,
 }
 
@@ -273,19 +273,19 @@ impl MessageReader {
         Some((payload, SHORT_HEAD_LEN + len))
     }
 
-    /// The bytes that the reader holds for a message under way.
+    /// The bytes that the reader holds for a message in progress.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.fragments.as_ref().map_or(0, |fragments| fragments.bytes.capacity())
     }
 
-    /// Whether a message is under way.
+    /// Whether a message is in progress.
     #[must_use]
     pub fn has_fragments(&self) -> bool {
         self.fragments.is_some()
     }
 
-    /// Checks a frame against the message under way and the limits, before its payload arrives.
+    /// Checks a frame against the message in progress and the limits, before its payload arrives.
     #[inline(always)]
     fn check(&self, head: &FrameHead, limits: &MessageLimits) -> Result<(), WebSocketError> {
         match (head.opcode, &self.fragments) {

@@ -304,7 +304,7 @@ fn a_drain_ends_with_code_1001_after_the_replies() {
     driver.drain = Drain::Serving;
     driver.receive(&message(sum(2)));
     assert_eq!(driver.frames(), replies(&[&sum_reply(2)]));
-    assert_eq!(driver.connection.quiet_since(), None, "a call is under way");
+    assert_eq!(driver.connection.quiet_since(), None, "a call is in flight");
     driver.drain = Drain::Refusing;
     driver.receive(&message(sum(3)));
     let last = r#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":3}}"#;

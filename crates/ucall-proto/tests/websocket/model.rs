@@ -56,7 +56,7 @@ pub fn decode(stream: &[u8], limits: &MessageLimits) -> Vec<Item> {
     }
 }
 
-/// A message under way: whether it is text, its bytes, its frames.
+/// A message in progress: whether it is text, its bytes, its frames.
 type Message = Option<(bool, Vec<u8>, usize)>;
 
 fn frame(

@@ -1,6 +1,6 @@
 //! Links through a broker of messages: numbered pieces, and credit for them.
 //!
-//! A broker drops messages for a reader that is too slow, and those under way when it is killed. So
+//! A broker drops messages for a reader that is too slow, and those in flight when it is killed. So
 //! each message of a link starts with a byte for its kind and a number of 64 bits, little-endian. A
 //! piece that is missing is detected by the number of the next one, and credit bounds what waits in
 //! the broker, so that it has no reason to drop any. Over MQTT the numbers count pieces, because

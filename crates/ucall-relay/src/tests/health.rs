@@ -27,7 +27,7 @@ fn check_of(relay: &mut RelayHarness, port: u16) -> Option<u32> {
 
 /// The check of an upstream gets this answer. Returns what it has asked.
 fn check(relay: &mut RelayHarness, port: u16, answer: &str) -> String {
-    let socket = check_of(relay, port).expect("a check is under way");
+    let socket = check_of(relay, port).expect("a check is in progress");
     relay.connected(socket, Ok(()));
     relay.end_turn();
     let mut sockets = relay.sockets().iter_mut().filter(|(_, it)| !it.sent.is_empty());

@@ -388,6 +388,6 @@ enum Refusal {
     Overloaded,
     CookieRequired,
     ItemsOverUdp,
-    /// More calls than an address may have under way.
+    /// More calls than an address may have in flight.
     LongBatch,
 }

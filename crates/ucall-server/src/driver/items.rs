@@ -1,6 +1,6 @@
 //! Passes the items of streams to their callers, as fast as these read.
 //!
-//! Items go to the output of their connection. While a send of it is under way, they wait:
+//! Items go to the output of their connection. While a send of it is in flight, they wait:
 //!
 //! | overflow | the next items wait in | above `stream_bytes_max` |
 //! |---|---|---|
@@ -126,7 +126,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
     }
 
-    /// The next waiting item, unless a send is under way.
+    /// The next waiting item, unless a send is in flight.
     fn next_item(&mut self, id: Id) -> Option<(ItemSource, Bytes)> {
         let entry = self.connections.find(id).filter(|entry| !entry.outgoing.is_sending())?;
         entry

@@ -1,7 +1,7 @@
 //! Sends the messages that the server starts.
 //!
 //! A turn appends its messages to the outputs of their connections, and sends these at its end.
-//! While a send of a connection is under way, messages wait in its
+//! While a send of a connection is in flight, messages wait in its
 //! [`ItemQueues`](crate::item_queues::ItemQueues), where each subscription is a source of its own,
 //! and so are the messages to the connection alone. A message that waits is reserved once for all
 //! of its receivers.

@@ -30,10 +30,10 @@ pub trait NativeContext {
     fn connect(&mut self, address: &SockAddr) -> io::Result<Id>;
 
     /// Sends `bytes` and leaves an empty buffer. Returns `false`, and leaves the bytes, while a
-    /// send on the socket is under way.
+    /// send on the socket is in flight.
     fn send(&mut self, socket: Id, bytes: &mut Vec<u8>) -> bool;
 
-    /// Whether a send on the socket is under way, which a close would cut.
+    /// Whether a send on the socket is in flight, which a close would cut.
     fn is_sending(&self, socket: Id) -> bool;
 
     /// Stops or resumes receiving on a socket.

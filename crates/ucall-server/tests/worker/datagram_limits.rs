@@ -91,13 +91,13 @@ fn a_batch_counts_each_call_under_way() {
     assert_eq!(udp.harness.stats().calls, 4);
     for id in ["1", "2"] {
         udp.harness.complete(id, Ok(b"0".to_vec()));
-        assert_eq!(udp.begin(1, "echo", "9", Some(&cookie)), [""; 0], "the batch is under way");
+        assert_eq!(udp.begin(1, "echo", "9", Some(&cookie)), [""; 0], "the batch is in flight");
         assert_eq!(udp.send(1, &notification), [""; 0]);
     }
     udp.harness.complete("3", Ok(b"0".to_vec()));
     assert_eq!(udp.replies(1), [batch(&["1", "2", "3"].map(|id| result(id, "0")))]);
     assert_eq!(udp.begin(1, "later", "4", Some(&cookie)), [""; 0]);
-    assert_eq!(udp.send(1, &batch(&["5", "6", "7"].map(later))), [""; 0], "one is under way");
+    assert_eq!(udp.send(1, &batch(&["5", "6", "7"].map(later))), [""; 0], "one is in flight");
     assert_eq!(udp.send(1, &batch(&["5", "6"].map(later))), [""; 0]);
     assert_eq!(udp.harness.stats().calls, 9);
 }

@@ -35,7 +35,7 @@ fn idle_connections_give_way_before_websockets_and_these_before_subscribers() {
     let closed = |kept: [&FakePeer; 4]| kept.map(FakePeer::is_closed);
     harness.advance(MOMENT);
     harness.advance(MOMENT);
-    // Each newcomer has a call under way, so it does not give way.
+    // Each newcomer has a call in flight, so it does not give way.
     let mut newcomers = Vec::new();
     for expected in [
         [false, false, false, true],

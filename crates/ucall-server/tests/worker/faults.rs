@@ -177,7 +177,7 @@ fn spurious_arrivals_change_nothing() {
 #[test]
 fn accepting_may_fail_in_every_way_repeatedly() {
     let mut harness = Harness::new();
-    // One with nothing under way would have to make room.
+    // One with nothing in flight would have to make room.
     let old = harness.connect();
     old.write(call("later", "[]", "0").as_bytes());
     harness.turn();

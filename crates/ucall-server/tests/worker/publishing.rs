@@ -227,7 +227,7 @@ fn the_end_of_a_send_is_polled_for_while_messages_wait() {
     }
     peer.set_send_mode(SendMode::InSteps(usize::MAX));
     harness.turn();
-    // The second is under way, and the third waits for its end, which io_uring may not report.
+    // The second is in flight, and the third waits for its end, which io_uring may not report.
     peer.set_send_mode(SendMode::Stalled);
     let before = harness.stats().system_calls;
     harness.turn();
