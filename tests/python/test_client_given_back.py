@@ -15,6 +15,7 @@ from timing import Clock
 import ucall
 from ucall import _core, aio
 from ucall._client import blocking
+from ucall._client.deadline import Deadline
 from ucall._client.sockets import not_sent
 from ucall.client import Client
 
@@ -244,18 +245,19 @@ def test_a_call_earns_a_tenth_of_another_attempt(kind: str) -> None:
 def test_a_stream_that_is_closed_while_it_waits_is_not_begun_again() -> None:
     begun: list[object] = []
 
-    def closed() -> None:
+    async def begin(_: Deadline) -> None:
+        begun.append(None)
+
+    async def closed(_: Deadline) -> None:
         stream.close(has_ended=False)
         raise not_sent(ucall.ConnectionError("closed"))
 
-    def begin(*_: object) -> Any:
-        begun.append(None)
-        return SimpleNamespace(next=closed, close=lambda **_: None)
-
+    source = SimpleNamespace(begin=begin, next=closed, close=lambda **_: None)
     with Client(SERVERS) as client:
-        stream: Any = client._pool.source(begin)
+        stream: Any = client._pool.source(lambda *_: source)
+        blocking.run(stream.begin(Deadline(5)))
         with pytest.raises(ucall.ConnectionError, match="closed"):
-            stream.next()
+            blocking.run(stream.next(Deadline(5)))
     assert len(begun) == 1
 
 
