@@ -236,14 +236,13 @@ class SharedConnection(AsyncConnection):
         Raises:
             ucall.ConnectionError: The server refuses it.
         """
-        if self._upgrade is None or self._reader.is_upgraded:
-            return
+        if self._upgrade is not None and not self._reader.is_upgraded and self.error is None:
+            assert self._transport is not None
+            self._opened = asyncio.get_running_loop().create_future()
+            self._transport.write(self._upgrade.request)
+            await self._opened
         if self.error is not None:
             raise self.error
-        assert self._transport is not None
-        self._opened = asyncio.get_running_loop().create_future()
-        self._transport.write(self._upgrade.request)
-        await self._opened
 
     def start(self, request: _core.Request, ids: Collection[object]) -> Inbox:
         """Sends a request; returns the inbox of its messages.

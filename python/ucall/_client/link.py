@@ -115,6 +115,8 @@ class Link:
         inbox = Inbox()
         if ids:
             with self._state:
+                if self.error is not None:
+                    raise self.error
                 self._router.add(ids, inbox)
         try:
             self.send(request, deadline, inbox)
@@ -269,7 +271,9 @@ class Link:
             for message in messages:
                 self._router.deliver(message)
         if (ping := self._reader.take_ping()) is not None:
-            self._send_control(control_frame("pong", ping))
+            # While a long request is sent, that shows that the client lives.
+            with suppress(_NothingSentError):
+                self._send_control(control_frame("pong", ping))
 
     def _receive_at_once(self) -> bytes | None:
         """What the socket has received; ``None`` for nothing, such as a part of a TLS record."""
@@ -330,6 +334,8 @@ class Link:
                 self._observer.sending(data)
             self._send_all(data, deadline)
         except _NothingSentError:
+            if inbox is not None:  # The server counts what it has read.
+                self._requests_sent -= 1
             raise
         except (BrokenPipeError, ConnectionResetError) as error:
             failed = error

@@ -41,9 +41,10 @@ class PutFuture(Future[None]):
         with _lock:
             made: dict[str, Any] = self.__dict__
             if "condition" not in made:
-                made["condition"] = threading.Condition()
+                # The condition last: a signal handler may raise in between.
                 self._waiters: list[Any] = []
                 self._done_callbacks: list[Any] = []
+                made["condition"] = threading.Condition()
             return made["condition"]  # type: ignore[no-any-return]
 
     def begin(self) -> bool:

@@ -142,9 +142,10 @@ class Sender(Session):
             now = time.monotonic()
             if self._may_send(now):
                 self._send_overdue_again(now)
-                while self._may_send(now) and (put := self._next_put()) is not None:
+                if (put := self._next_put()) is not None:
                     await self._send(put, now)
-                await self._next_change()
+                else:
+                    await self._next_change()
             else:
                 await self._next_change(timeout_s=max(0.01, self._pause_until - now))
 

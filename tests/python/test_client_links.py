@@ -1,0 +1,79 @@
+"""Shared connections of the synchronous client and of asyncio, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import ucall
+from ucall import _core
+from ucall._client.aio_connection import SharedConnection
+from ucall._client.deadline import Deadline
+from ucall._client.inbox import Inbox, Router
+from ucall._client.link import Link
+from ucall.client import Client
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def request() -> _core.Request:
+    with Client("tcp://127.0.0.1:1") as client:
+        return client._options.writer.call("get", (), None, 1)
+
+
+def link_of(end: socket.socket) -> Link:
+    return Link(end, Router([], 1 << 20), 1000, None, None)
+
+
+def test_a_request_of_which_nothing_was_sent_is_not_counted(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that drains says how many requests it has read."""
+    monkeypatch.setattr(Link, "_wait_for", lambda *_: False)
+    link = link_of(ends[0])
+    ends[0].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            ends[0].send(bytes(65536))
+    with pytest.raises(TimeoutError):
+        link.send(request(), Deadline(5), Inbox())
+    assert link.error is None and link._requests_sent == 0
+
+
+def test_a_ping_while_a_request_is_sent_ends_nothing(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link: Any = link_of(ends[0])
+    link._reader = SimpleNamespace(feed=lambda _: [], take_ping=lambda: b"x", is_upgraded=True)
+    # Another thread holds it longer than a control frame may take.
+    link._sending = SimpleNamespace(acquire=lambda timeout: False)
+    ends[1].send(b"\x89\x01x")
+    link._receive(Deadline(5))
+    assert link.error is None
+
+
+def test_no_call_begins_on_a_connection_that_has_failed(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    link = link_of(ends[0])
+    link.error = ucall.ConnectionError("it has failed")
+    with pytest.raises(ucall.ConnectionError, match="it has failed"):
+        link.start(request(), [1], Deadline(5))
+    assert link._router.is_unused
+
+
+def test_a_connection_that_ended_while_it_was_opened_is_an_error() -> None:
+    connection = SharedConnection(Router([], 1 << 20), 1000, None)
+    connection.error = ucall.ConnectionError("it has ended")
+    with pytest.raises(ucall.ConnectionError, match="it has ended"):
+        asyncio.run(connection.open(Deadline(5)))
