@@ -336,47 +336,6 @@ def test_a_reply_above_the_broker_s_limit_is_an_error(
     assert request(broker, "models.math.add", b"[1]").data == b"2"
 
 
-def test_calls_above_the_limit_are_refused(
-    broker: NatsServer, monkeypatch: pytest.MonkeyPatch, seen: Seen
-) -> None:
-    monkeypatch.setattr("ucall._nats.calls._RUNNING_MAX", 1)
-
-    async def call_twice(connection: Any) -> None:
-        first = asyncio.ensure_future(
-            connection.request("models.wait", timeout=60, headers={"Ucall-Timeout-Ms": "10000"})
-        )
-        await asyncio.to_thread(seen.started.wait, 60)
-        code, _, error = error_of(await connection.request("models.math.add", b"[1]", timeout=60))
-        assert code == "-32003" and error["data"] == {"retry_after_ms": 1000}
-        first.cancel()
-
-    # The first call would hold up the end for its ten seconds.
-    with serving(broker, seen, drain_timeout_s=0.1):
-        connected(broker.url, call_twice)
-
-
-def test_messages_above_the_limit_of_bytes_are_refused(
-    broker: NatsServer, monkeypatch: pytest.MonkeyPatch, seen: Seen
-) -> None:
-    monkeypatch.setattr("ucall._nats.calls._RUNNING_BYTES_MAX", 100)
-
-    async def call(connection: Any) -> None:
-        headers = {"Ucall-Call-Id": "waiting"}
-        await connection.publish("models.wait", b"[]", reply="nowhere", headers=headers)
-        await connection.flush()
-        await asyncio.to_thread(seen.started.wait, 60)
-        reply = await connection.request("models.math.add", b"[1]", timeout=60)
-        assert reply.data == b"2"
-        payload = b"[1" + b" " * 70 + b"]"
-        code, _, _ = error_of(await connection.request("models.math.add", payload, timeout=60))
-        assert code == "-32003"
-        await connection.publish("models.$cancel", b"waiting")
-        assert (await connection.request("models.math.add", payload, timeout=60)).data == b"2"
-
-    with serving(broker, seen):
-        connected(broker.url, call)
-
-
 def test_a_payload_above_the_server_s_limit_is_refused(broker: NatsServer, seen: Seen) -> None:
     with serving(broker, seen, max_body_bytes=1_000):
         at_limit = json.dumps(["x" * 996]).encode()

@@ -3,8 +3,8 @@
 //! Python receives and answers the messages; a worker runs their calls. Each worker process counts
 //! on a page that all of them read, if a supervisor has given it one.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_server::{
     BrokeredCall, BrokeredReplies, CallMetrics, Histogram, Measure, Message, MetricsSnapshot,
-    SeriesIndex, Transport,
+    Reservation, SeriesIndex, Transport,
 };
 
 use crate::server::Server;
 
 /// Errors of all codes are one series, so that they leave room for methods.
 const ERROR: i64 = 0;
+
+/// Python takes no more texts at a time once they have this many bytes: it takes others when it has
+/// sent these.
+const TAKEN_BYTES_MIN: usize = 1 << 20;
 
 /// Numbers the calls of this process: a worker may outlive the registration of a server.
 static CALLS: AtomicU64 = AtomicU64::new(1);
@@ -43,14 +47,14 @@ pub(crate) struct BrokerCalls {
 /// The replies that Python has not taken. A worker adds them without the interpreter's lock.
 #[derive(Debug)]
 struct Replies {
-    waiting: Mutex<Vec<(u64, Vec<u8>)>>,
+    waiting: Mutex<VecDeque<(u64, Vec<u8>, Reservation)>>,
     wake: UnixStream,
 }
 
 impl BrokeredReplies for Replies {
-    fn reply(&self, number: u64, text: &[u8]) {
+    fn reply(&self, number: u64, text: &[u8], reserved: Reservation) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push((number, text.to_vec()));
+        waiting.push_back((number, text.to_vec(), reserved));
         if waiting.len() == 1 {
             // The first byte cannot find the socket full.
             let _ = (&self.wake).write(b"\0");
@@ -88,7 +92,8 @@ impl BrokerCalls {
             params: params.to_vec(),
             head: head.to_vec(),
             transport: Transport::Nats,
-            replies: has_reply.then(|| self.replies.clone() as Arc<dyn BrokeredReplies>),
+            has_reply,
+            replies: self.replies.clone(),
         };
         self.send(Message::Call(Box::new(call))).then_some(number)
     }
@@ -103,16 +108,22 @@ impl BrokerCalls {
         self.woken.as_raw_fd()
     }
 
-    /// The numbers of the calls that have ended since the last time, and the JSON texts of their
-    /// replies.
+    /// The numbers of some calls that have ended since the last time, and the JSON texts of their
+    /// replies, which notifications lack.
     fn take_replies<'py>(&self, py: Python<'py>) -> io::Result<Vec<(u64, Bound<'py, PyBytes>)>> {
         let mut waiting = self.replies.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiting.is_empty() {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while bytes < TAKEN_BYTES_MIN
+            && let Some(reply) = waiting.pop_front()
+        {
+            bytes += reply.1.len();
+            taken.push(reply);
+        }
+        if !taken.is_empty() && waiting.is_empty() {
             (&self.woken).read_exact(&mut [0])?;
         }
-        let taken = mem::take(&mut *waiting);
         drop(waiting);
-        Ok(taken.into_iter().map(|(number, text)| (number, PyBytes::new(py, &text))).collect())
+        Ok(taken.into_iter().map(|(number, text, _)| (number, PyBytes::new(py, &text))).collect())
     }
 
     /// Counts a call of the method at this index, and the message of its error.

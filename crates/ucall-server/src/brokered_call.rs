@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ucall_proto::Reservation;
+
 use crate::caller::Transport;
 
 /// A call of [`ucall_proto::BrokeredCall`].
@@ -18,12 +20,15 @@ pub struct BrokeredCall {
     pub head: Vec<u8>,
     /// What it has come by.
     pub transport: Transport,
-    /// What takes the reply; `None` for a notification.
-    pub replies: Option<Arc<dyn BrokeredReplies>>,
+    /// Whether it is no notification.
+    pub has_reply: bool,
+    /// What takes the reply.
+    pub replies: Arc<dyn BrokeredReplies>,
 }
 
 /// Takes the replies to calls through a broker, on the worker's thread.
 pub trait BrokeredReplies: Send + Sync + fmt::Debug {
-    /// Takes the JSON text of the reply to the call of this number.
-    fn reply(&self, number: u64, text: &[u8]);
+    /// Takes the JSON text of the reply to the call of this number, whose memory is reserved. That
+    /// of a notification that has begun is empty.
+    fn reply(&self, number: u64, text: &[u8], reserved: Reservation);
 }

@@ -18,6 +18,8 @@ pub enum Message {
     AllStop,
     /// Run a call that has come through a broker.
     Call(Box<BrokeredCall>),
+    /// Run more of the calls that wait.
+    RunCalls,
     /// Cancel the call of this number, which has come through a broker.
     CancelCall(u64),
     /// Drain, then stop.

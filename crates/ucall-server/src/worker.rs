@@ -390,15 +390,13 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn read_messages(&mut self) -> bool {
         let mut messages = mem::take(&mut self.messages);
         self.mailbox.take(&mut messages);
-        let (mut stopped, mut has_calls) = (false, false);
+        let mut stopped = false;
         for message in messages.drain(..) {
             match message {
                 Message::Stop => stopped = true,
                 Message::AllStop => self.driver.listeners().set_all_stop(),
-                Message::Call(call) => {
-                    has_calls = true;
-                    self.driver.run_brokered(*call);
-                }
+                Message::Call(call) => self.driver.enqueue_brokered(*call),
+                Message::RunCalls => {}
                 Message::CancelCall(number) => self.driver.cancel_brokered(number),
                 Message::Drain { mode, idle_time, timeout } => {
                     self.begin_drain(mode, idle_time, timeout);
@@ -406,8 +404,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             }
         }
         self.messages = messages;
-        if has_calls {
+        if self.driver.has_waiting_brokered() {
+            self.driver.run_brokered();
             self.driver.end_calls();
+            if self.driver.has_waiting_brokered() {
+                self.mailbox.send(Message::RunCalls);
+            }
         }
         self.driver.send_messages();
         self.driver.poll_replies();
@@ -533,7 +535,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         let is_empty = self.driver.connections().len() == 0 && !self.admission.is_due();
         let has_ended = is_empty && self.driver.listeners().are_closed();
-        has_ended && self.driver.context().running() == 0 && !self.handler_mut().is_busy()
+        let is_idle = self.driver.context().running() == 0 && !self.driver.has_waiting_brokered();
+        has_ended && is_idle && !self.handler_mut().is_busy()
     }
 
     #[cold]

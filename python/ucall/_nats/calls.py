@@ -3,7 +3,7 @@
 | a call | gets |
 |---|---|
 | past `_RUNNING_MAX` or `_RUNNING_BYTES_MAX` | -32003 |
-| with a payload that is neither a list nor an object, or with malformed headers | -32600 |
+| with a payload that is neither a list nor an object, or with headers unlike HTTP's | -32600 |
 | with a payload above `max_body_bytes` | -32600 |
 | whose reply is longer than the broker's `max_payload` | -32603 |
 | without a reply subject | no reply: it is a notification |
@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import json
 import logging
 import time
@@ -27,7 +26,8 @@ __all__ = ["QUEUE", "BrokerCalls"]
 
 log = logging.getLogger("ucall")
 
-#: Calls in flight of one worker, and the bytes of their messages. Past either, -32003.
+#: Calls in flight of one worker and notifications that have not begun, and the bytes of their
+#: messages. Past either, -32003.
 _RUNNING_MAX = 1_024
 _RUNNING_BYTES_MAX = 67_108_864
 #: The queue group of all servers, by ADR-32.
@@ -65,10 +65,10 @@ _DROPPED = {
 
 
 class _Call(NamedTuple):
-    """A call in flight."""
+    """A call in flight, or a notification that has not begun."""
 
     method: int
-    #: The subject of its reply.
+    #: The subject of its reply; empty for a notification.
     subject: str
     began_ns: int
     #: The bytes of its message.
@@ -94,23 +94,21 @@ class BrokerCalls:
         self._running: dict[int, _Call] = {}
         self._running_bytes = 0
         self._numbers: dict[str, int] = {}
-        #: The numbers of calls that have ended, and the texts of their replies.
-        self._replies: collections.deque[tuple[int, bytes]] = collections.deque()
+        self._is_closed = False
         self._sending: asyncio.Task[None] | None = None
 
     def counts(self) -> list[tuple[int, int, int, str]]:
         """For each function: calls, errors, nanoseconds, and the last error."""
         return self._core.counts()
 
-    async def subscribe(self, connection: Any) -> list[Any]:
-        """Subscribes to the functions; returns the subscriptions."""
+    async def subscribe(self, connection: Any, subscriptions: list[Any]) -> None:
+        """Subscribes to the functions, and adds each of the subscriptions to a list."""
         self._connection = connection
-        asyncio.get_running_loop().add_reader(self._core.fileno(), self._take_replies)
-        found = [
-            await connection.subscribe(subject, QUEUE, cb=self._receive)
-            for subject in self._methods
-        ]
-        return [*found, await connection.subscribe(self._cancel_subject, cb=self._receive_cancel)]
+        asyncio.get_running_loop().add_reader(self._core.fileno(), self._begin_sending)
+        for subject in self._methods:
+            subscriptions.append(await connection.subscribe(subject, QUEUE, cb=self._receive))
+        cancel = await connection.subscribe(self._cancel_subject, cb=self._receive_cancel)
+        subscriptions.append(cancel)
 
     def cancel_all(self) -> None:
         """Cancels the calls: their connection has ended."""
@@ -119,10 +117,11 @@ class BrokerCalls:
 
     async def close(self) -> None:
         """Sends the replies of calls that have ended. The server has ended."""
+        self._is_closed = True
         asyncio.get_running_loop().remove_reader(self._core.fileno())
-        self._take_replies()
         if self._sending is not None:
             await self._sending
+        await self._send_replies()
 
     async def _receive(self, message: Any) -> None:
         """Begins the call of a message."""
@@ -137,13 +136,11 @@ class BrokerCalls:
         call = _Call(method, message.reply, began_ns, size, id)
         if number is None:
             await self._reply(call, _ERROR + _OVERLOADED + b"}")
-        elif message.reply:
+        else:
             self._running[number] = call
             self._running_bytes += size
             if id is not None:
                 self._numbers[id] = number
-        else:
-            self._core.count(method, 0, None)
 
     async def _receive_cancel(self, message: Any) -> None:
         number = self._numbers.get(message.data.decode(errors="replace"))
@@ -163,20 +160,25 @@ class BrokerCalls:
             del self._numbers[call.id]
         return call
 
-    def _take_replies(self) -> None:
-        self._replies.extend(self._core.take_replies())
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.ensure_future(self._send_replies())
+    def _begin_sending(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._core.fileno())
+        self._sending = asyncio.ensure_future(self._send_replies())
 
     async def _send_replies(self) -> None:
-        while self._replies:
-            number, text = self._replies.popleft()
-            if number in self._running:  # It has not been cancelled.
-                await self._reply(self._end(number), text)
+        """Sends replies, and takes more only then: those that wait count towards the budget."""
+        try:
+            while replies := self._core.take_replies():
+                for number, text in replies:
+                    if number in self._running:  # It has not been cancelled.
+                        await self._reply(self._end(number), text)
+        finally:
+            if not self._is_closed:
+                loop = asyncio.get_running_loop()
+                loop.add_reader(self._core.fileno(), self._begin_sending)
 
     async def _reply(self, call: _Call, text: bytes) -> None:
         """Counts a call that has ended, and sends its reply."""
-        payload, headers, error = self._message_of(text)
+        payload, headers, error = self._message_of(text) if text else (b"", None, None)
         self._core.count(call.method, time.monotonic_ns() - call.began_ns, error)
         if call.subject:
             try:

@@ -202,7 +202,7 @@ class Registration:
         )
         self._connection = connection
         if self._calls is not None:
-            self._subscriptions += await self._calls.subscribe(connection)
+            await self._calls.subscribe(connection, self._subscriptions)
         await self._publisher.register(connection, receives=self._registers)
         if not self._registers:
             return
@@ -216,6 +216,7 @@ class Registration:
     async def _deregister(self) -> None:
         if self._registering is not None:
             self._registering.cancel()
+            await asyncio.sleep(0)  # It ends before its subscriptions do.
         subscriptions, self._subscriptions = self._subscriptions, []
         if not subscriptions:
             return

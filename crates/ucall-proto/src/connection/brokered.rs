@@ -41,7 +41,8 @@ impl Default for BrokeredCalls {
 }
 
 impl BrokeredCalls {
-    /// Runs a call, and appends the reply to `out`. Returns whether it is deferred: then
+    /// Runs a call, and appends the reply to `out`: an error also of a notification, if that is
+    /// refused. Returns whether the call is deferred: then
     /// [`BrokeredCalls::complete`] writes the reply.
     pub fn run<S: Service>(
         &mut self,
@@ -55,8 +56,7 @@ impl BrokeredCalls {
                 return true;
             }
             Ok(DocumentOutcome::Replied | DocumentOutcome::NoReply) => {}
-            Err(error) if call.has_reply => write_error_reply(out, Some(ID), &error),
-            Err(_) => {}
+            Err(error) => write_error_reply(out, Some(ID), &error),
         }
         false
     }

@@ -1,5 +1,6 @@
 //! Passes calls that came through a broker to their procedures, and their replies back.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -15,9 +16,15 @@ use crate::handler::Handler;
 /// connections are, and no socket has this generation.
 const BROKERS: Id = Id { index: 0, generation: u32::MAX };
 
-/// The deferred calls of brokers.
+/// Calls of one turn. The others wait, since they delay all other callers.
+const CALLS_PER_TURN: usize = 32;
+
+/// The calls of brokers.
 #[derive(Debug, Default)]
 pub(super) struct Brokers {
+    /// Those that have not begun.
+    waiting: VecDeque<BrokeredCall>,
+    /// Those that are deferred.
     calls: BrokeredCalls,
     /// What takes their replies, by their numbers.
     pending: HashMap<u64, Arc<dyn BrokeredReplies>>,
@@ -26,12 +33,32 @@ pub(super) struct Brokers {
 }
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    /// Runs a call.
+    /// Takes a call, which [`Self::run_brokered`] runs.
     #[cold]
-    pub(crate) fn run_brokered(&mut self, call: BrokeredCall) {
+    pub(crate) fn enqueue_brokered(&mut self, call: BrokeredCall) {
+        self.brokers.get_or_insert_default().waiting.push_back(call);
+    }
+
+    /// Whether calls wait.
+    #[cold]
+    pub(crate) fn has_waiting_brokered(&self) -> bool {
+        self.brokers.as_ref().is_some_and(|brokers| !brokers.waiting.is_empty())
+    }
+
+    /// Runs the calls of a turn.
+    #[cold]
+    pub(crate) fn run_brokered(&mut self) {
+        for _ in 0..CALLS_PER_TURN {
+            let waiting = self.brokers.as_mut().map(|brokers| &mut brokers.waiting);
+            let Some(call) = waiting.and_then(VecDeque::pop_front) else { break };
+            self.begin_brokered(call);
+        }
+        self.context.update_load();
+    }
+
+    fn begin_brokered(&mut self, call: BrokeredCall) {
         let mut brokers = self.brokers.take().unwrap_or_default();
-        let BrokeredCall { number, method, params, head, transport, replies } = call;
-        let has_reply = replies.is_some();
+        let BrokeredCall { number, method, params, head, transport, has_reply, replies } = call;
         let call = ucall_proto::BrokeredCall {
             number,
             method: &method,
@@ -44,10 +71,11 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let is_deferred = self
             .context
             .with_datagram(&caller(transport), |environment| calls.run(&call, environment, text));
-        match replies {
-            Some(replies) if is_deferred => drop(brokers.pending.insert(number, replies)),
-            Some(replies) => replies.reply(number, &brokers.text),
-            None => {}
+        if is_deferred {
+            brokers.pending.insert(number, replies);
+        } else {
+            let reserved = self.context.budget().reserve_large(brokers.text.len());
+            replies.reply(number, &brokers.text, reserved);
         }
         self.brokers = Some(brokers);
     }
@@ -55,9 +83,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Cancels a call, which gets no reply.
     #[cold]
     pub(crate) fn cancel_brokered(&mut self, number: u64) {
-        if let Some(brokers) = &mut self.brokers
-            && brokers.pending.remove(&number).is_some()
-        {
+        let Some(brokers) = &mut self.brokers else { return };
+        if let Ok(index) = brokers.waiting.binary_search_by_key(&number, |call| call.number) {
+            brokers.waiting.remove(index);
+        } else if brokers.pending.remove(&number).is_some() {
             let calls = &mut brokers.calls;
             self.context.with_datagram(&caller(Transport::Nats), |environment| {
                 calls.cancel(number, environment);
@@ -80,8 +109,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let outcome = outcome.map(|()| self.text.as_slice());
         brokers.text.clear();
         if brokers.calls.complete(call.number, outcome, limits, &mut brokers.text) {
+            let reserved = self.context.budget().reserve_large(brokers.text.len());
             let replies = brokers.pending.remove(&call.number.request);
-            replies.inspect(|it| it.reply(call.number.request, &brokers.text));
+            replies.inspect(|it| it.reply(call.number.request, &brokers.text, reserved));
         }
     }
 

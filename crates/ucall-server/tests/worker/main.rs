@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod admission_queues;
+mod brokers;
 mod datagram_limits;
 mod datagrams;
 mod eviction;
