@@ -72,8 +72,10 @@ def test_no_call_begins_on_a_connection_that_has_failed(
     assert link._router.is_unused
 
 
-def test_a_connection_that_ended_while_it_was_opened_is_an_error() -> None:
+def test_no_call_begins_on_a_connection_that_has_ended_in_asyncio() -> None:
     connection = SharedConnection(Router([], 1 << 20), 1000, None)
+    asyncio.run(connection.open(Deadline(5)))
     connection.error = ucall.ConnectionError("it has ended")
     with pytest.raises(ucall.ConnectionError, match="it has ended"):
-        asyncio.run(connection.open(Deadline(5)))
+        connection.start(request(), [1])
+    assert connection._router.is_unused

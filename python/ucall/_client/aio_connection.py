@@ -236,7 +236,9 @@ class SharedConnection(AsyncConnection):
         Raises:
             ucall.ConnectionError: The server refuses it.
         """
-        if self._upgrade is not None and not self._reader.is_upgraded and self.error is None:
+        if self._upgrade is None or self._reader.is_upgraded:
+            return
+        if self.error is None:
             assert self._transport is not None
             self._opened = asyncio.get_running_loop().create_future()
             self._transport.write(self._upgrade.request)
@@ -249,7 +251,10 @@ class SharedConnection(AsyncConnection):
 
         Raises:
             ValueError: A call in progress has one of the ids.
+            ucall.ConnectionError: The connection has ended.
         """
+        if self.error is not None:
+            raise self.error
         inbox = Inbox()
         if ids:
             self._router.add(ids, inbox)
