@@ -162,10 +162,7 @@ impl DatagramCalls {
         limits: &Limits,
         out: &mut Vec<u8>,
     ) -> bool {
-        self.exchanges.complete(number, outcome, limits.reply_bytes_max);
-        let Some(((), answer)) = self.exchanges.pop_whole(number.request) else { return false };
-        answer.write(out);
-        true
+        self.exchanges.complete_unframed(number, outcome, limits.reply_bytes_max, out)
     }
 }
 

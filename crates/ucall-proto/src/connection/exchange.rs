@@ -413,6 +413,23 @@ impl<F> Exchanges<F> {
     }
 }
 
+impl Exchanges<()> {
+    /// Stores the outcome of a deferred call. Appends the reply to its request if that is complete;
+    /// returns whether it is.
+    pub(super) fn complete_unframed(
+        &mut self,
+        number: CallNumber,
+        outcome: Result<&[u8], &RpcError>,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        self.complete(number, outcome, bytes_max);
+        let Some(((), answer)) = self.pop_whole(number.request) else { return false };
+        answer.write(out);
+        true
+    }
+}
+
 fn add_ids<F>(ids: &mut IdIndex, exchange: &Exchange<F>) {
     for (id, number) in exchange.waiting_ids() {
         ids.entry(id.clone()).or_default().insert(number);
