@@ -12,10 +12,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from scripted import Peer, result, scripted
 from serving import Serve
+from test_client_streams import Transport, item
 
 import ucall
 from ucall import _forks, aio
+from ucall._client.aio_connection import EventConnection
+from ucall._client.deadline import Deadline
 from ucall._client.hedge import Hedge
 from ucall._nats import connection as nats_connection
 from ucall._nats.group import Group
@@ -208,6 +212,44 @@ def test_a_child_closes_a_stream_of_its_parent(serve_once: Serve) -> None:
         assert len(member.running) == 1
         stream.close()
         assert len(member.running) == 0
+
+
+def test_a_child_leaves_its_parent_a_stream_over_http() -> None:
+    wire, has_ended = Transport("http"), threading.Event()
+
+    def script(peer: Peer) -> None:
+        id = wire.call(peer)["id"]
+        wire.begin(peer)
+        wire.send(peer, item("before", id))
+        has_ended.wait(CHILD_S)
+        wire.send(peer, item("after", id))
+        wire.send(peer, result("end", id))
+        wire.end(peer)
+
+    with scripted(script) as server, Client(wire.uri(server), timeout=CHILD_S) as client:
+        stream = client.stream.generate()
+        items = iter(stream)
+        assert next(items) == "before"
+
+        def read_and_close() -> str:
+            try:
+                return f"an item: {next(items)}"
+            except ucall.ConnectionError as error:
+                return str(error)
+
+        assert "process that this one was forked from" in in_child(read_and_close)
+        has_ended.set()
+        assert (list(items), stream.result) == (["after"], "end")
+
+
+def test_a_child_reads_no_stream_of_its_parent_in_asyncio() -> None:
+    async def run() -> None:
+        connection = EventConnection(1000, 1 << 20)
+        connection.abandon()
+        with pytest.raises(ucall.ConnectionError, match="process that this one was forked from"):
+            await connection.next(Deadline(CHILD_S))
+
+    asyncio.run(run())
 
 
 def test_a_child_hedges_with_threads_of_its_own() -> None:

@@ -179,8 +179,8 @@ class EventConnection(AsyncConnection):
         Raises:
             ucall.ConnectionError: The connection failed, or a message is invalid.
         """
-        assert self._transport is not None
         while not self._inbox.is_ready:
+            assert self._transport is not None
             if not self._transport.is_closing():
                 self._transport.resume_reading()
             waiter = asyncio.get_running_loop().create_future()

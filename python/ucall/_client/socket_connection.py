@@ -9,10 +9,16 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ucall import _core
+from ucall import _core, _forks
 from ucall._client import sockets
 from ucall._client.inbox import DrainNotice
-from ucall._client.sockets import Deadline, check_in_time, closed_error, timeout_error
+from ucall._client.sockets import (
+    Deadline,
+    check_in_time,
+    closed_error,
+    inherited_error,
+    timeout_error,
+)
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -174,11 +180,14 @@ class SocketConnection:
 class EventConnection(SocketConnection):
     """A new connection over HTTP for one stream of server-sent events."""
 
-    __slots__ = ("_messages",)
+    __slots__ = ("__weakref__", "_ended", "_messages")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, is_http=True, events=True, **options)
         self._messages: deque[Message] = deque()
+        #: The exception for a wait after its end.
+        self._ended = closed_error
+        _forks.register(self)
 
     def begin(self, request: _core.Request, deadline: Deadline) -> None:
         """Sends the request.
@@ -204,7 +213,7 @@ class EventConnection(SocketConnection):
         """
         while not self._messages:
             if self._socket is None:
-                raise closed_error()
+                raise self._ended()
             try:
                 self._messages.extend(self._receive_messages(self._socket, deadline))
             except BaseException as error:
@@ -226,6 +235,11 @@ class EventConnection(SocketConnection):
         if (connected := self._socket) is not None:
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def abandon(self) -> None:
+        """Closes the descriptor alone: the connection belongs to the parent of this process."""
+        self._ended = inherited_error
         self.close()
 
 
