@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from both_clients import NewClient, clients
-from scripted import Peer, scripted
+from scripted import Peer, result, scripted
 from test_client_streams import Transport
 from websocket_peer import accept, read_call, upgrade
 
@@ -182,3 +182,36 @@ def test_closing_a_client_over_raw_tcp_cancels_its_calls(new_client: NewClient) 
         with pytest.raises(ucall.ConnectionError, match="the client was closed"):
             reading.result(TIMEOUT_S)
         assert eventually(lambda: silent.calls == ["generate", "$/cancelRequest"])
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_closing_a_client_ends_what_waits_on_a_connection_that_drains(
+    new_client: NewClient, scheme: str
+) -> None:
+    wire, calls = Transport(scheme), list[str]()
+
+    def script(peer: Peer) -> None:
+        wire.open(peer)
+        while True:
+            call = wire.call(peer)
+            calls.append(call["method"])
+            if call["method"] == "drain":
+                wire.send(peer, b'{"jsonrpc":"2.0","method":"$/drain"}')
+            if call["method"] in ("drain", "another"):
+                wire.send(peer, result(1, call["id"]))
+
+    with scripted(script) as server:
+        client = new_client(wire.uri(server), timeout=None)
+        messages = client.subscribe()
+        waiting = started(lambda: list(messages))
+        assert eventually(lambda: server.accepted == 1 and is_waiting(new_client))
+        reading = started(lambda: list(client.stream.generate()))
+        assert eventually(lambda: calls == ["generate"])
+        client.drain()
+        client.another()
+        assert server.accepted == 2
+        client.close()
+        assert waiting.result(TIMEOUT_S) == []
+        with pytest.raises(ucall.ConnectionError, match="the client was closed"):
+            reading.result(TIMEOUT_S)
+        assert eventually(lambda: server.ended == 2)

@@ -243,7 +243,7 @@ class SharedPool(AsyncPool, Reconnecting[SharedConnection]):
         await _wait(ended or self.closed, seconds)
 
     def _reset(self) -> None:
-        self._connection, self._opening = None, asyncio.Lock()
+        self._connection, self._draining, self._opening = None, [], asyncio.Lock()
 
     def _exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from weakref import ref
 
 from ucall import _core
 from ucall._client.backoff import backoff
@@ -53,6 +54,8 @@ class Reconnecting(Generic[ConnectionT]):
         self.reconnect = reconnect
         self.subscriptions: list[Inbox] = []
         self._connection: ConnectionT | None = None
+        #: Those before it whose servers drain, while calls or subscriptions wait for messages.
+        self._draining: list[ref[ConnectionT]] = []
         #: Is set when the client is closed. Later calls have another one.
         self.closed = self.new_event()
 
@@ -103,12 +106,16 @@ class Reconnecting(Generic[ConnectionT]):
                 if await connection.is_alive() and not connection.is_draining:
                     return connection
                 connection.close_if_drained()
-            self._connection = connection = await self._open(deadline, closed)
+            opened = await self._open(deadline, closed)
+            if connection is not None and connection.error is None:
+                kept: list[Any] = [it for it in self._draining if it() is not None]
+                self._draining = [*kept, ref(connection)]
+            self._connection = opened
             if closed.is_set():  # Before `close` has seen the connection, perhaps.
                 self._connection = None
-                connection.close()
+                opened.close()
                 raise not_sent(client_closed_error())
-            return connection
+            return opened
         finally:
             opening.release()
 
@@ -128,14 +135,20 @@ class Reconnecting(Generic[ConnectionT]):
         connection.cancel([call("$/cancelRequest", (), {"id": id}, None) for id in ids])
 
     def close(self) -> None:
-        """Closes the connection. The next call opens another. Calls in progress fail.
+        """Closes the connection, and those that drain. The next call opens another. Calls in
+        progress fail.
 
         It does not wait for one that is being opened: whoever opens it closes it.
         """
         closed, self.closed = self.closed, self.new_event()
         closed.set()
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        # The connection first: it drains, if another one is opened meanwhile.
+        current, self._connection = self._connection, None
+        draining: list[Any] = self._draining
+        self._draining = []
+        for connection in (current, *(it() for it in draining)):
+            if connection is None or connection.error is not None:
+                continue
             if not self._options.address.is_websocket:
                 # The server cannot tell the end of the connection from that of its requests.
                 self.cancel(connection, connection.fail_calls())
