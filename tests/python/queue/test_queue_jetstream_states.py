@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from timing import Clock
 
 from ucall import queue as nq
 from ucall.queue.jetstream.deliveries import Deliveries, Delivery
 from ucall.queue.jetstream.future import PutFuture
+from ucall.queue.jetstream.payload import REPEATED
 from ucall.queue.jetstream.pulls import (
     TRANSITIONS,
     Event,
@@ -23,6 +26,7 @@ from ucall.queue.jetstream.pulls import (
     Rest,
     State,
 )
+from ucall.queue.jetstream.sender import Sender
 
 WAIT_S = 60
 NOW = 100.0
@@ -205,3 +209,33 @@ def test_a_future_that_nothing_waits_for_has_no_condition() -> None:
         future.add_done_callback(calls.append)
         assert calls == [future]
         assert concurrent.futures.wait([future], WAIT_S).done == {future}
+
+
+def test_each_message_of_a_burst_is_sent_again_in_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes a second to send, and none is answered for five."""
+    clock = Clock(monkeypatch, "ucall.queue.jetstream.sender")
+    monkeypatch.setattr("ucall.queue.jetstream.session.start", lambda work: work.close())
+    pauses = [1.5, 1.0]
+    published: list[tuple[int, bool]] = []
+
+    async def publish(_: str, __: bytes, ___: str, headers: dict[str, str]) -> None:
+        published.append((int(headers["Nats-Msg-Id"].rpartition(":")[2]), REPEATED in headers))
+        if REPEATED not in headers:
+            clock.pass_by(1.0)
+
+    async def next_change() -> None:
+        if not pauses:
+            raise EOFError
+        clock.pass_by(pauses.pop(0))
+
+    sender: Any = Sender(nq.CommunicatorOptions(broker=nq.BrokerOptions(topic="jobs")))
+    sender._next_change = next_change
+    sender._broker = SimpleNamespace(publish=publish, is_connected=True, max_payload=1 << 20)
+    for _ in range(4):
+        sender.put("a message")
+    with pytest.raises(EOFError):
+        asyncio.run(sender._send_all())
+    first = [(number, False) for number in range(1, 5)]
+    assert published == [*first, (1, True), (2, True)]
