@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from both_clients import NewClient
 from certificates import Authority, Files, authority, files
-from scripted import Peer, scripted
+from scripted import Peer, answering, scripted
 from serving import Serve
 
 import ucall
@@ -298,6 +298,28 @@ def test_a_server_counts_a_stream_until_it_is_closed(new_client: NewClient, endi
             count()
     assert counts.pop() == [0, 0]
     assert [sorted(it) for it in counts] == ([[0, 1]] if ending == "item" else [])
+
+
+@SCHEMES
+def test_streams_that_begin_together_go_to_all_servers_in_asyncio(scheme: str) -> None:
+    """Each counts before it is connected, and none that ends before."""
+    counts: list[list[int]] = []
+
+    async def begin() -> None:
+        async with aio.Client([f"{scheme}{HOST}:{it.port}" for it in (one, other)]) as client:
+            members = client._pool._balancer.members
+            begun = [asyncio.ensure_future(client.stream.get()._next_item()) for _ in range(10)]
+            await asyncio.sleep(0)
+            counts.append([len(it.running) for it in members])
+            for task in begun:
+                task.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
+            counts.append([len(it.running) for it in members])
+
+    with scripted(answering()) as one, scripted(answering()) as other:
+        asyncio.run(begin())
+    assert sum(counts[0]) == 10 and min(counts[0]) > 1
+    assert counts[1] == [0, 0]
 
 
 def test_a_time_limit_that_the_program_sets_is_sent_without_headers(new_client: NewClient) -> None:

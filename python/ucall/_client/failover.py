@@ -479,17 +479,19 @@ class FailoverSource(Generic[PoolT]):
         options = self._pool._options
         while self._source is None:
             self._member, self._running = member, member.running
+            # Before it has begun, so that streams of asyncio that begin together take all servers.
+            self._running.append(None)
             try:
                 at = options.at(member.address, options.timeout)
                 source = self._begin(member.pool, at)
                 await source.begin(self._deadline)
-            except OSError as error:
-                found = await self._another(error)
+            except BaseException as error:
+                self._running.pop()
+                found = await self._another(error) if isinstance(error, OSError) else None
                 if found is None:
                     raise
                 member = found
             else:
-                self._running.append(None)
                 self._source = source
 
     async def _another(self, outcome: Outcome) -> Member[PoolT] | None:
