@@ -147,7 +147,7 @@ class Reconnecting(Generic[ConnectionT]):
         draining: list[Any] = self._draining
         self._draining = []
         for connection in (current, *(it() for it in draining)):
-            if connection is None or connection.error is not None:
+            if connection is None:
                 continue
             if not self._options.address.is_websocket:
                 # The server cannot tell the end of the connection from that of its requests.
