@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import ExitStack
@@ -16,11 +18,12 @@ from typing import Any
 import pytest
 from both_clients import NewClient
 from scripted import Peer, answering, result, scripted
+from test_client_streams import Transport
 from websocket_peer import frame, read_call, upgrade
 
 import ucall
 from harness import HOST, free_port
-from ucall._client import sockets
+from ucall._client import aio_pool, happy_eyeballs, sockets
 from ucall._client.aio_pool import connect_to_one
 from ucall._client.happy_eyeballs import DELAY_S, Place, attempts, interleaved, literal
 
@@ -200,3 +203,70 @@ def test_each_event_loop_tries_the_next_address(kind: str, full_port: int) -> No
         assert run(connect(full_port, free_port(), good)) == good
     with pytest.raises(ConnectionRefusedError):
         run(connect(free_port(), free_port()))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs TCP_USER_TIMEOUT")
+@pytest.mark.parametrize("kind", ["http", "tcp", "ws", "shared", "stream"])
+def test_a_time_limit_of_the_system_is_a_failure_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch, new_client: NewClient, kind: str
+) -> None:
+    """As that of keepalive, if the other machine is gone."""
+    begin = happy_eyeballs._begin
+
+    def begin_impatiently(place: Place) -> tuple[socket.socket, bool]:
+        made, is_connected = begin(place)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 100)
+        return made, is_connected
+
+    monkeypatch.setattr(happy_eyeballs, "_begin", begin_impatiently)
+    wire, has_failed = (
+        Transport({"shared": "tcp", "stream": "http"}.get(kind, kind)),
+        threading.Event(),
+    )
+
+    def read_nothing(peer: Peer) -> None:
+        wire.open(peer)
+        has_failed.wait(LIMIT_S)
+
+    with scripted(read_nothing) as server:
+        with new_client(wire.uri(server), timeout=LIMIT_S) as client:
+            if kind == "shared":
+                client.subscribe()
+            with pytest.raises(ucall.ConnectionError, match="the connection failed"):
+                # More than the system holds.
+                if kind == "stream":
+                    list(client.stream.echo("x" * (8 << 20)))
+                else:
+                    client.echo("x" * (8 << 20))
+        has_failed.set()
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_a_time_limit_of_the_system_ends_no_reconnecting(
+    monkeypatch: pytest.MonkeyPatch, new_client: NewClient, scheme: str
+) -> None:
+    wire, failures = Transport(scheme), 2
+
+    def attempts_after_failures(*arguments: Any) -> Attempts:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        return (yield from attempts(*arguments))
+
+    for module in (sockets, aio_pool):
+        monkeypatch.setattr(module, "attempts", attempts_after_failures)
+
+    def notify(peer: Peer) -> None:
+        wire.open(peer)
+        wire.send(peer, b'{"jsonrpc":"2.0","method":"news"}')
+        wire.call(peer)
+
+    with scripted(notify) as server:
+        with new_client(wire.uri(server), timeout=None) as client:
+            with pytest.raises(ucall.ConnectionError, match="cannot connect") as caught:
+                client.echo(1)
+            assert not caught.value.may_have_run
+        with new_client(wire.uri(server), timeout=None, reconnect=True) as client:
+            assert next(client.subscribe())[0] == "news"
+    assert failures == 0

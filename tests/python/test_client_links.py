@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ import pytest
 import ucall
 from ucall import _core
 from ucall._client.aio_connection import SharedConnection
+from ucall._client.blocking import run
 from ucall._client.deadline import Deadline
 from ucall._client.inbox import Inbox, Router
 from ucall._client.link import Link
@@ -79,3 +82,18 @@ def test_no_call_begins_on_a_connection_that_has_ended_in_asyncio() -> None:
     with pytest.raises(ucall.ConnectionError, match="it has ended"):
         connection.start(request(), [1])
     assert connection._router.is_unused
+
+
+def test_a_connection_that_the_system_gives_up_has_failed(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ETIMEDOUT is a `TimeoutError`, but no deadline of a call."""
+
+    def give_up(*_: object) -> bytes:
+        raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    link = link_of(ends[0])
+    monkeypatch.setattr(link, "_receive_at_once", give_up)
+    ends[1].send(b"x")
+    run(link.wait(Inbox(), Deadline(60)))
+    assert "the connection failed" in str(link.error)

@@ -99,7 +99,7 @@ class AsyncPool:
 
         Raises:
             ucall.ConnectionError: No server accepts it, or the server's certificate is not trusted.
-            ucall.TimeoutError: The system's own time limit passed.
+            ucall.TimeoutError: ``connect_s`` passed.
         """
         try:
             if self._connect_s is None:

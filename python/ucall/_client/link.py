@@ -24,6 +24,7 @@ from ucall._client.sockets import (
     client_closed_error,
     closed_error,
     inherited_error,
+    is_deadline,
     timeout_error,
 )
 from ucall._client.turn import Turn
@@ -122,7 +123,7 @@ class Link:
             self.send(request, deadline, inbox)
         except BaseException as error:
             self.forget(ids)
-            if isinstance(error, builtins.TimeoutError):
+            if is_deadline(error):
                 raise timeout_error(deadline.seconds, "the request was not sent") from None
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise self.error or error from None
@@ -157,9 +158,9 @@ class Link:
         while self._turn.take(lambda: inbox.is_ready or self.error is not None, deadline):
             try:
                 self._receive(deadline)
-            except builtins.TimeoutError:
-                raise
             except OSError as error:
+                if is_deadline(error):
+                    raise
                 self.fail(_connection_error(error))
             finally:
                 self._turn.give_back()
@@ -391,7 +392,7 @@ def _would_block(error: OSError) -> bool:
 def _connection_error(error: BaseException) -> Exception:
     if isinstance(error, ConnectionError):
         return error
-    if isinstance(error, builtins.TimeoutError):
+    if is_deadline(error):
         return ConnectionError("the server did not read a message in time")
     if isinstance(error, OSError):
         return ConnectionError(f"the connection failed: {error}")

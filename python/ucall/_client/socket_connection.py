@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import socket
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from ucall._client.sockets import (
     check_in_time,
     closed_error,
     inherited_error,
+    is_deadline,
     timeout_error,
 )
 from ucall.errors import ConnectionError
@@ -218,7 +218,7 @@ class EventConnection(SocketConnection):
                 self._messages.extend(self._receive_messages(self._socket, deadline))
             except BaseException as error:
                 self.close()
-                if isinstance(error, builtins.TimeoutError):
+                if is_deadline(error):
                     raise
                 raise _failure(error, None) from None
         return self._messages.popleft()
@@ -245,7 +245,7 @@ class EventConnection(SocketConnection):
 
 def _failure(error: BaseException, timeout: float | None) -> BaseException:
     """The exception of the client for one of the system."""
-    if isinstance(error, builtins.TimeoutError):
+    if is_deadline(error):
         return timeout_error(timeout)
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return ConnectionError(f"the connection failed: {error}")

@@ -30,6 +30,7 @@ __all__ = [
     "connect_error",
     "encrypt",
     "inherited_error",
+    "is_deadline",
     "not_sent",
     "timeout_error",
 ]
@@ -117,11 +118,17 @@ def encrypt(
         raise connect_error(address, error, deadline.seconds) from None
 
 
+def is_deadline(error: BaseException) -> bool:
+    """Whether an exception says that a deadline passed. The system's ETIMEDOUT, of a peer that does
+    not answer, is a `TimeoutError`, too, and a failure of the connection."""
+    return isinstance(error, builtins.TimeoutError) and error.errno is None
+
+
 def connect_error(
     address: Address, error: Exception, seconds: float | None
 ) -> ConnectionError | TimeoutError:
     """The exception for a connection that could not be made, instead of the system's."""
-    if isinstance(error, builtins.TimeoutError) and not isinstance(error, TimeoutError):
+    if is_deadline(error):
         return not_sent(timeout_error(seconds, f"cannot connect to {address.name}"))
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":

@@ -25,7 +25,7 @@ from ucall._client.datagrams import (
     wants_tcp,
 )
 from ucall._client.resend import probe_request
-from ucall._client.sockets import Deadline, connect_error, timeout_error
+from ucall._client.sockets import Deadline, connect_error, is_deadline, timeout_error
 from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Base:
     def _failure(self, error: OSError, deadline: Deadline) -> ConnectionError | TimeoutError:
         """The exception of calls that were sent. A refusal does not say which datagram it is for:
         the server may have read another, or the network may have repeated it."""
-        if isinstance(error, builtins.TimeoutError):
+        if is_deadline(error):
             return timeout_error(deadline.seconds)
         reason = error.strerror or error
         return ConnectionError(

@@ -104,7 +104,9 @@ impl From<io::Error> for ClientFault {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::Interrupted => Self::Interrupted,
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::TimedOut,
+            io::ErrorKind::WouldBlock => Self::TimedOut,
+            // The system's own, ETIMEDOUT, is a failure of the connection.
+            io::ErrorKind::TimedOut if error.raw_os_error().is_none() => Self::TimedOut,
             _ => Self::System(error),
         }
     }
