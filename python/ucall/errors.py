@@ -157,8 +157,10 @@ class HTTPError(ConnectionError):
 class TimeoutError(builtins.TimeoutError):
     """A client got no reply in time. The call may have run, or may be running."""
 
-    #: Whether the call may have run. It has not if the client could not connect.
+    #: Whether the call may have run. It has not if the client could not connect or send it.
     may_have_run: bool = True
+    #: Whether no server took the connection in time.
+    _was_connecting: bool = False
 
 
 def _new(kind: type[RPCError], *arguments: object) -> RPCError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from scripted import Peer, Scripted, answering, http_reply, result, scripted
 
 import ucall
 from harness import eventually, in_asyncio
+from ucall._client.datagrams import WINDOW
 from ucall.aio import Client
 
 
@@ -141,8 +143,9 @@ async def test_a_timed_out_call_affects_no_other(
     async with connected(server, scheme) as client:
         slow = asyncio.create_task(client.hold())
         await asyncio.to_thread(holding.began.wait, 60)
-        with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.05 s"):
+        with pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.05 s") as caught:
             await client.with_options(timeout=0.05).echo("late")
+        assert caught.value.may_have_run
         holding.released.set()
         assert (await slow).json == "released"
         assert (await client.echo(1)).json == 1
@@ -374,8 +377,9 @@ async def test_notifications_wait_for_a_server_that_does_not_read() -> None:
             while sent == 0:
                 await asyncio.sleep(0)
             assert sent < MANY
-            with pytest.raises(ucall.TimeoutError):
+            with pytest.raises(ucall.TimeoutError) as caught:
                 await client.with_options(timeout=0.2).notify("log", "late")
+            assert not caught.value.may_have_run
             late = asyncio.create_task(client.with_options(id="cancelled").echo())
             await asyncio.sleep(0)
             late.cancel()
@@ -403,9 +407,10 @@ async def test_a_stream_waits_for_a_server_that_does_not_read() -> None:
                 await asyncio.sleep(0)
             connection = client._pool._connection
             written.append(connection._requests_sent)
-            with pytest.raises(ucall.TimeoutError):
+            with pytest.raises(ucall.TimeoutError) as caught:
                 stream = client.with_options(timeout=0.05, id=2).stream.generate()
                 await stream._next_item()
+            assert not caught.value.may_have_run
             written.append(connection._requests_sent)
             slow.may_read.set()
             await notifying
@@ -479,6 +484,29 @@ async def test_calls_past_max_connections_wait() -> None:
         assert [response.json for response in responses] == [[number] for number in range(50)]
         assert server.accepted <= 2
         await client.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "udp"])
+@in_asyncio
+async def test_a_call_that_waits_for_others_until_its_time_is_over_has_not_run(
+    scheme: str,
+) -> None:
+    kind = socket.SOCK_STREAM if scheme == "http" else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, kind) as silent:
+        silent.bind(("127.0.0.1", 0))
+        if scheme == "http":
+            silent.listen()
+        uri = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
+        options = {"max_connections": WINDOW} if scheme == "http" else {}
+        async with Client(uri, **options, timeout=60) as client:
+            others = [asyncio.create_task(client.echo(number)) for number in range(WINDOW)]
+            await asyncio.sleep(0)
+            with pytest.raises(ucall.TimeoutError) as caught:
+                await client.with_options(timeout=0.05).echo("late")
+            assert not caught.value.may_have_run
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
 
 @in_asyncio

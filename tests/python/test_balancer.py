@@ -15,7 +15,7 @@ from ucall._client.address import Address, Addresses
 from ucall._client.balancer import MEMBERS_MAX, Balancer, Member, RetryBudget
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import Attempts, Idempotence, Verdict, is_alive, is_refused
-from ucall._client.sockets import not_sent
+from ucall._client.sockets import connect_error, not_sent
 from ucall._openrpc.budget import DESCRIPTION_BYTES_MAX
 from ucall.client import Client
 
@@ -389,7 +389,8 @@ def judge(outcome: _core.Reply | Exception) -> tuple[Verdict, Made, Member[str]]
     ("outcome", "verdict", "is_up"),
     [
         (not_sent(ucall.ConnectionError("refused")), Verdict.RESEND, False),
-        (not_sent(ucall.TimeoutError("no connection")), Verdict.RESEND, False),
+        (connect_error(Address("tcp://a"), TimeoutError(), 1.0), Verdict.RESEND, False),
+        (not_sent(ucall.TimeoutError("it waited for others")), Verdict.DONE, True),
         (error(-32002), Verdict.RESEND, False),
         (error(-32003, {"retry_after_ms": 5000}), Verdict.RESEND, False),
         (error(-32003, {"max_subscriptions": 1024}), Verdict.DONE, True),

@@ -25,7 +25,7 @@ from ucall._client.channel import Channel
 from ucall._client.datagrams import Cookie, RoundTrips, Window
 from ucall._client.inbox import Inbox, Router
 from ucall._client.link import Link
-from ucall._client.socket_connection import SocketConnection
+from ucall._client.socket_connection import EventConnection, SocketConnection
 from ucall._client.sockets import Deadline, not_sent
 from ucall._client.udp import AsyncUdpPool, UdpPool
 from ucall.client import Client
@@ -65,6 +65,8 @@ class Servers:
 
     def __init__(self, clock: Clock, took_s: float, error: Exception | None = None) -> None:
         self._clock, self._took_s, self._error = clock, took_s, error or unsent()
+        #: How the first attempt fails, if not as all.
+        self.first: Exception | None = None
         #: The methods of the requests, and the seconds that each got.
         self.attempts: list[tuple[str, float | None]] = []
 
@@ -73,6 +75,9 @@ class Servers:
         if method != "$/probe":
             self.attempts.append((method, timeout))
             self._clock.pass_by(self._took_s)
+            if (first := self.first) is not None:
+                self.first = None
+                raise first
         raise self._error
 
     def close(self) -> None:
@@ -198,6 +203,48 @@ def test_a_connection_is_replaced_within_the_time_of_the_call(clock: Clock) -> N
             client.call("get")
     # Two that the server has closed, the time to connect, and the exchange.
     assert limits == [10, 8, 6, 3]
+
+
+@pytest.mark.parametrize(("idle", "connect_s"), [(5, 0), (0, 10)])
+def test_a_call_that_was_not_sent_in_time_has_not_run(
+    clock: Clock, idle: int, connect_s: float
+) -> None:
+    """The server has closed all idle connections, or takes long to accept a new one."""
+
+    def connect(_: Deadline) -> Connection:
+        clock.pass_by(connect_s)
+        return Connection(clock, False, [])
+
+    with Client("tcp://127.0.0.1:1", timeout=LIMIT_S) as client:
+        client._pool._idle += [Connection(clock, True, []) for _ in range(idle)]
+        client._pool._connect = connect
+        with pytest.raises(ucall.TimeoutError, match="after 10 s") as caught:
+            client.call("get")
+    assert not caught.value.may_have_run
+
+
+def test_a_stream_over_http_that_was_not_sent_in_time_has_not_run(clock: Clock) -> None:
+    slow = SlowSocket(clock)
+    made = EventConnection(slow, reply_bytes_max=1000)
+    deadline = Deadline(LIMIT_S)
+    clock.pass_by(LIMIT_S)
+    with Client("tcp://127.0.0.1:1") as client:
+        request = client._options.writer.call("get", (), None, 1)
+    with pytest.raises(ucall.TimeoutError) as caught:
+        made.begin(request, deadline)
+    assert slow.limits == [] and not caught.value.may_have_run
+
+
+def test_a_call_may_have_run_at_an_attempt_before_the_last(
+    clock: Clock, new_client: NewClient
+) -> None:
+    servers = (Servers if new_client is Client else AsyncServers)(clock, 1.0)
+    servers.first = ucall.ConnectionError("cut")
+    with new_client(SERVERS, timeout=LIMIT_S) as client:
+        _use(client, servers)
+        with pytest.raises(ucall.ConnectionError, match="refused") as caught:
+            client.with_options(idempotent=True).call("get")
+    assert caught.value.may_have_run
 
 
 @pytest.mark.parametrize(("connect_s", "expected"), [(None, [10, 6]), (5, [5, 1])])
@@ -337,8 +384,10 @@ def test_a_shared_connection_is_opened_within_the_time_of_the_call(
 def test_a_call_waits_for_a_connection_that_another_thread_opens_in_its_time() -> None:
     with Client("tcp://127.0.0.1:1", timeout=0.01) as client:
         channel = client._pool.channel(for_calls=True)
-        with channel._opening, pytest.raises(ucall.TimeoutError, match="cannot connect"):
+        late = pytest.raises(ucall.TimeoutError, match="cannot connect")
+        with channel._opening, late as caught:
             client.call("get")
+    assert not caught.value.may_have_run
 
 
 def test_a_connection_is_not_opened_again_past_the_end(

@@ -48,8 +48,9 @@ def test_a_request_of_which_nothing_was_sent_is_not_counted(
     with pytest.raises(BlockingIOError):
         while True:
             ends[0].send(bytes(65536))
-    with pytest.raises(TimeoutError):
-        link.send(request(), Deadline(5), Inbox())
+    with pytest.raises(ucall.TimeoutError) as caught:
+        link.start(request(), [1], Deadline(5))
+    assert not caught.value.may_have_run
     assert link.error is None and link._requests_sent == 0
 
 
@@ -70,18 +71,21 @@ def test_no_call_begins_on_a_connection_that_has_failed(
 ) -> None:
     link = link_of(ends[0])
     link.error = ucall.ConnectionError("it has failed")
-    with pytest.raises(ucall.ConnectionError, match="it has failed"):
+    with pytest.raises(ucall.ConnectionError, match="it has failed") as caught:
         link.start(request(), [1], Deadline(5))
     assert link._router.is_unused
+    # Other calls may have.
+    assert link.error.may_have_run and not caught.value.may_have_run
 
 
 def test_no_call_begins_on_a_connection_that_has_ended_in_asyncio() -> None:
     connection = SharedConnection(Router([], 1 << 20), 1000, None)
     asyncio.run(connection.open(Deadline(5)))
     connection.error = ucall.ConnectionError("it has ended")
-    with pytest.raises(ucall.ConnectionError, match="it has ended"):
+    with pytest.raises(ucall.ConnectionError, match="it has ended") as caught:
         connection.start(request(), [1])
     assert connection._router.is_unused
+    assert connection.error.may_have_run and not caught.value.may_have_run
 
 
 def test_a_connection_that_the_system_gives_up_has_failed(

@@ -12,10 +12,12 @@ import pytest
 from test_client_given_back import KINDS, SERVERS, AsyncPool, Pool, run
 from timing import Clock
 
+import ucall
 from harness import eventually
 from ucall._client import aio_balanced, balanced, blocking, hedge
 from ucall._client.failover import Servers
 from ucall._client.hedge import Hedge, Latencies, first_result
+from ucall._client.sockets import not_sent
 from ucall.client import Client
 
 
@@ -108,15 +110,20 @@ def test_of_attempts_that_end_at_once_the_one_that_succeeds_counts(first: Any) -
 
 
 @FIRST
-def test_a_call_fails_if_all_attempts_do(first: Any) -> None:
-    slow: Future[str] = Future()
-    attempts = iter([slow, failed("refused")])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_call_fails_if_all_attempts_do(first: Any, cut: int) -> None:
+    """By the one after which it may have run."""
+    errors = [not_sent(ucall.ConnectionError("refused")) for _ in range(2)]
+    errors[cut] = ucall.ConnectionError("cut")
+    slow, other = Future[str](), Future[str]()
+    other.set_exception(errors[1])
+    attempts = iter([slow, other])
 
     def may_hedge() -> bool:
-        slow.set_exception(OSError("refused"))
+        slow.set_exception(errors[0])
         return True
 
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(ucall.ConnectionError, match="cut"):
         first(lambda: next(attempts), [0.001], may_hedge)
 
 

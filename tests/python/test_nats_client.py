@@ -19,6 +19,7 @@ import ucall
 from harness import HOST, eventually, free_port
 from ucall import aio
 from ucall._client.address import Addresses
+from ucall._nats.group import Group
 from ucall.client import Client
 
 #: Less than any limit of what is tested, so that none of them hides a fault.
@@ -279,6 +280,20 @@ def test_a_forked_child_has_a_connection_of_its_own(module_broker: NatsServer, g
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         assert client.add(3, 4).json == 7
+
+
+def test_a_call_that_waits_for_the_connection_to_a_broker_has_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connect(_: Group) -> None:
+        await asyncio.sleep(WAIT_S)
+
+    monkeypatch.setattr(Group, "_connected", connect)
+    with Client(f"nats://{HOST}:1/models") as client:
+        request = client._options.writer.call("add", (1, 2), None, 1)
+        with pytest.raises(ucall.TimeoutError) as raised:
+            asyncio.run(client._pool._servers.group.exchange(request, (1,), 0.01))
+    assert not raised.value.may_have_run
 
 
 def test_a_connection_that_a_time_limit_has_cut_off_is_closed(new_client: NewClient) -> None:

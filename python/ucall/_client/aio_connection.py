@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -254,7 +255,7 @@ class SharedConnection(AsyncConnection):
             ucall.ConnectionError: The connection has ended.
         """
         if self.error is not None:
-            raise self.error
+            raise not_sent(copy.copy(self.error))
         inbox = Inbox()
         if ids:
             self._router.add(ids, inbox)

@@ -22,7 +22,13 @@ from ucall._client.happy_eyeballs import Place, attempts, literal
 from ucall._client.inbox import Inbox, Router
 from ucall._client.options import Options
 from ucall._client.reconnecting import Reconnecting
-from ucall._client.sockets import Deadline, check_in_time, connect_error, timeout_error
+from ucall._client.sockets import (
+    Deadline,
+    check_in_time,
+    connect_error,
+    late_error,
+    not_sent,
+)
 from ucall._client.websocket import Upgrade
 from ucall.errors import TimeoutError
 
@@ -67,8 +73,11 @@ class AsyncPool:
         try:
             async with asyncio.timeout(timeout):
                 return await self._exchange(request, ids, timeout)
+        except TimeoutError:
+            raise
         except builtins.TimeoutError as error:
-            raise error if isinstance(error, TimeoutError) else timeout_error(timeout) from None
+            # Its context is the cancellation, which is marked.
+            raise late_error(error.__context__, timeout) from None
 
     def _use_running_loop(self) -> None:
         """Drops the connections of another event loop."""
@@ -162,14 +171,19 @@ class HttpPool(AsyncPool):
     ) -> _core.Reply:
         if self._loop is not asyncio.get_running_loop():
             self._use_running_loop()
-        idle, began = self._idle, time.monotonic()
-        async with self._slots:
-            connection = await self._take()
-            reply = await connection.exchange(request)
-            if connection.is_reusable and idle is self._idle:
-                idle.append(connection)
-            else:
-                connection.abort()
+        idle, began, connection = self._idle, time.monotonic(), None
+        try:
+            async with self._slots:
+                connection = await self._take()
+                reply = await connection.exchange(request)
+                if connection.is_reusable and idle is self._idle:
+                    idle.append(connection)
+                else:
+                    connection.abort()
+        except asyncio.CancelledError as error:
+            if connection is None:
+                not_sent(error)
+            raise
         if not reply.is_result:
             check_in_time(reply, Deadline(timeout, began))
         return reply
@@ -231,11 +245,15 @@ class SharedPool(AsyncPool, Reconnecting[SharedConnection]):
         All requests that waited are then sent, even if the first of them makes others wait again:
         otherwise a loop of notifications would always come first.
         """
-        connection = await self.connection(deadline)
-        if not connection.is_writable:
-            await connection.wait_writable()
-            # Another one, if the server drains this one meanwhile.
+        try:
             connection = await self.connection(deadline)
+            if not connection.is_writable:
+                await connection.wait_writable()
+                # Another one, if the server drains this one meanwhile.
+                connection = await self.connection(deadline)
+        except asyncio.CancelledError as error:
+            not_sent(error)
+            raise
         return connection, connection.start(request, ids)
 
     async def pause(self, ended: asyncio.Event | None, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ucall import _core
 from ucall._client.datagrams import WINDOW, Call, Window, parse_reply
+from ucall._client.sockets import not_sent
 
 if TYPE_CHECKING:
     import socket
@@ -114,6 +116,10 @@ class Endpoint:
                 async with asyncio.timeout(deadline.left()):
                     await exchange.done
             return [self._window.replies[id] for id in ids]
+        except builtins.TimeoutError as error:
+            if self._window.holds(ids):
+                not_sent(error)
+            raise
         finally:
             for id in ids:
                 del self._exchanges[id]

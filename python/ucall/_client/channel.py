@@ -12,7 +12,7 @@ from ucall._client.blocking import run
 from ucall._client.inbox import Inbox, Router
 from ucall._client.link import Link
 from ucall._client.reconnecting import Reconnecting
-from ucall._client.sockets import Deadline, timeout_error
+from ucall._client.sockets import Deadline, left_to_send, not_sent, timeout_error
 from ucall._client.websocket import Upgrade
 from ucall.errors import TimeoutError
 
@@ -83,8 +83,9 @@ class Channel(Reconnecting[Link]):
         self.closed, self._opening = threading.Event(), threading.Lock()
 
     async def _acquire(self, deadline: Deadline) -> None:
-        if not self._opening.acquire(timeout=deadline.left() or -1):
-            raise timeout_error(deadline.seconds, f"cannot connect to {self._options.address.name}")
+        if not self._opening.acquire(timeout=left_to_send(deadline) or -1):
+            event = f"cannot connect to {self._options.address.name}"
+            raise not_sent(timeout_error(deadline.seconds, event))
 
     async def _connect_with(
         self, router: Router, upgrade: Upgrade | None, deadline: Deadline

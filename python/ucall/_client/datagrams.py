@@ -133,6 +133,10 @@ class Window:
             self._sent.pop(id, None)
             self.replies.pop(id, None)
 
+    def holds(self, ids: Iterable[object]) -> bool:
+        """Whether none of these calls was sent."""
+        return all(id in self._unsent for id in ids)
+
     @property
     def sent_count(self) -> int:
         """The number of calls that were sent and not answered."""

@@ -43,7 +43,14 @@ from ucall._client.resend import (
     is_refused,
     probe_request,
 )
-from ucall._client.sockets import Deadline, closed_error, connect_error, not_sent, timeout_error
+from ucall._client.sockets import (
+    Deadline,
+    closed_error,
+    connect_error,
+    left_to_send,
+    not_sent,
+    timeout_error,
+)
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -306,16 +313,20 @@ class FailoverPool(Generic[PoolT]):
         self, member: Member[PoolT], outcome: Outcome, call: Call
     ) -> _core.Reply:
         """Goes on after an attempt that has failed."""
-        attempts = Attempts(self._balancer, self._key)
+        attempts, may_have_run = Attempts(self._balancer, self._key), False
         while True:
             verdict = self._judge(attempts, member, outcome)
-            if verdict is Verdict.RESEND_IF_IDEMPOTENT and await self._may_repeat(call):
-                verdict = Verdict.RESEND
+            if verdict is Verdict.RESEND_IF_IDEMPOTENT:
+                may_have_run = True
+                if await self._may_repeat(call):
+                    verdict = Verdict.RESEND
             found = await self._next_member(attempts, verdict, call.deadline)
             if found is None:
                 break
             member, outcome = found, await self._attempt(found, call)
         if isinstance(outcome, Exception):
+            if may_have_run:  # At an attempt before.
+                outcome.may_have_run = True  # type: ignore[attr-defined]
             raise outcome from None
         return outcome
 
@@ -342,7 +353,7 @@ class FailoverPool(Generic[PoolT]):
         began, running = time.monotonic(), member.running
         running.append(None)
         try:
-            left = call.deadline.left()
+            left = left_to_send(call.deadline)
             request = self._options.at(member.address, left).writer.rewrite(call.request)
             repeats = [lambda: self._may_repeat(call)] if member is self._servers.fallback else []
             begun = member.pool.exchange(request, call.ids, left, *repeats)

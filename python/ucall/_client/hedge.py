@@ -108,6 +108,10 @@ def _run(work: SimpleQueue[_Work | None], idle: threading.Semaphore) -> None:
     work.put(None)  # For the next thread.
 
 
+def _may_have_run(error: BaseException) -> bool:
+    return getattr(error, "may_have_run", True)
+
+
 async def first_result(
     begin: Callable[[], Any],
     delays_s: Iterable[float],
@@ -129,8 +133,10 @@ async def first_result(
         while True:
             done, running = await wait(running, None)
             succeeded = [it for it in done if it.exception() is None]
-            if succeeded or not running:
-                return (succeeded or [*done])[0].result()
+            if succeeded:
+                return succeeded[0].result()
+            if not running:
+                raise max((it.exception() for it in begun), key=_may_have_run)
     finally:
         for future in begun:
             future.cancel()

@@ -8,6 +8,7 @@ receives no more of them, and the server pauses.
 from __future__ import annotations
 
 import builtins
+import copy
 import select
 import socket
 import threading
@@ -25,6 +26,7 @@ from ucall._client.sockets import (
     closed_error,
     inherited_error,
     is_deadline,
+    not_sent,
     timeout_error,
 )
 from ucall._client.turn import Turn
@@ -117,14 +119,15 @@ class Link:
         if ids:
             with self._state:
                 if self.error is not None:
-                    raise self.error
+                    raise not_sent(copy.copy(self.error))
                 self._router.add(ids, inbox)
         try:
             self.send(request, deadline, inbox)
         except BaseException as error:
             self.forget(ids)
             if is_deadline(error):
-                raise timeout_error(deadline.seconds, "the request was not sent") from None
+                late = timeout_error(deadline.seconds, "the request was not sent")
+                raise (not_sent(late) if isinstance(error, _NothingSentError) else late) from None
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise self.error or error from None
             raise
@@ -325,7 +328,7 @@ class Link:
     def _send(self, data: memoryview, deadline: Deadline, inbox: Inbox | None = None) -> None:
         """Sends a request, whose inbox gets its number, or a control frame, without an inbox. If it
         was sent in part, the connection closes."""
-        if not self._sending.acquire(timeout=deadline.left() or -1):
+        if deadline.is_over() or not self._sending.acquire(timeout=deadline.left() or -1):
             raise _NothingSentError
         try:
             if inbox is not None:
@@ -364,7 +367,7 @@ class Link:
     def _send_all(self, data: memoryview, deadline: Deadline) -> None:
         sent, must_wait = 0, self._is_secure
         while sent < len(data):
-            if must_wait and not self._wait_for(select.POLLOUT, deadline.left()):
+            if must_wait and not self._has_room(deadline):
                 raise builtins.TimeoutError if sent else _NothingSentError
             with self._socket_lock:
                 if self._is_secure:
@@ -375,6 +378,13 @@ class Link:
                     must_wait = True
             if self._observer:
                 self._observer.sent(sent, len(data))
+
+    def _has_room(self, deadline: Deadline) -> bool:
+        """Waits until the socket takes bytes; ``False`` if the deadline passed first."""
+        try:
+            return self._wait_for(select.POLLOUT, deadline.left())
+        except builtins.TimeoutError:
+            return False
 
 
 class _NothingSentError(builtins.TimeoutError):

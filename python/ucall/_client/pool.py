@@ -10,7 +10,7 @@ from ucall import _core, _forks
 from ucall._client import sockets
 from ucall._client.base import NO_CHANNEL_OVER_HTTP
 from ucall._client.inbox import WAITING_BYTES_MAX
-from ucall._client.sockets import Deadline, connect, encrypt, timeout_error
+from ucall._client.sockets import Deadline, connect, encrypt, late_error, left_to_send
 
 if TYPE_CHECKING:
     import socket
@@ -90,9 +90,9 @@ class Pool:
                 if reply is not None:
                     self._return_connection(connection, idle)
                     return reply
-                left = Deadline(timeout, began).left()
-            except TimeoutError:
-                raise timeout_error(timeout) from None
+                left = left_to_send(Deadline(timeout, began))
+            except TimeoutError as error:
+                raise late_error(error, timeout) from None
         return self._exchange_on_new(request, Deadline(timeout, began), idle)
 
     def for_options(self, options: Options) -> Pool:
@@ -153,10 +153,10 @@ class Pool:
     ) -> _core.Reply:
         connection = self._connect(deadline)
         try:
-            reply = connection.exchange(request, deadline.left())
-        except TimeoutError:
+            reply = connection.exchange(request, left_to_send(deadline))
+        except TimeoutError as error:
             connection.close()
-            raise timeout_error(deadline.seconds) from None
+            raise late_error(error, deadline.seconds) from None
         assert reply is not None, "a new connection was never idle"
         self._return_connection(connection, idle)
         return reply

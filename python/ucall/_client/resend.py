@@ -128,7 +128,7 @@ class Attempts(Generic[PoolT]):
                 balancer.overload(member, now, min(seconds, _RETRY_AFTER_MAX_S))
             else:
                 balancer.fail(member, now)
-        elif isinstance(error, TimeoutError) and error.may_have_run:
+        elif isinstance(error, TimeoutError) and not error._was_connecting:
             balancer.suspect(member)
             return Verdict.DONE
         else:

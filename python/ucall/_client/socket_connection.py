@@ -17,7 +17,8 @@ from ucall._client.sockets import (
     closed_error,
     inherited_error,
     is_deadline,
-    timeout_error,
+    late_error,
+    left_to_send,
 )
 from ucall.errors import ConnectionError
 
@@ -197,6 +198,7 @@ class EventConnection(SocketConnection):
         """
         assert self._socket is not None
         try:
+            left_to_send(deadline)
             self._send(self._socket, request.data, deadline)
         except BaseException as error:
             # The server may have replied with the reason before it closed.
@@ -246,7 +248,7 @@ class EventConnection(SocketConnection):
 def _failure(error: BaseException, timeout: float | None) -> BaseException:
     """The exception of the client for one of the system."""
     if is_deadline(error):
-        return timeout_error(timeout)
+        return late_error(error, timeout)
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return ConnectionError(f"the connection failed: {error}")
     return error

@@ -31,11 +31,13 @@ __all__ = [
     "encrypt",
     "inherited_error",
     "is_deadline",
+    "late_error",
+    "left_to_send",
     "not_sent",
     "timeout_error",
 ]
 
-ErrorT = TypeVar("ErrorT", ConnectionError, TimeoutError)
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 #: A connection that was idle for longer is not reused: servers close theirs after 75 s (nginx,
 #: ucall), and a request must not cross that.
@@ -129,7 +131,9 @@ def connect_error(
 ) -> ConnectionError | TimeoutError:
     """The exception for a connection that could not be made, instead of the system's."""
     if is_deadline(error):
-        return not_sent(timeout_error(seconds, f"cannot connect to {address.name}"))
+        late = not_sent(timeout_error(seconds, f"cannot connect to {address.name}"))
+        late._was_connecting = True
+        return late
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
         reason = "the server does not speak TLS on this port"
@@ -138,14 +142,33 @@ def connect_error(
 
 def not_sent(error: ErrorT) -> ErrorT:
     """Marks an exception: the server has not read the request, so the call has not run."""
-    error.may_have_run = False
+    error.may_have_run = False  # type: ignore[attr-defined]
     return error
+
+
+def left_to_send(deadline: Deadline) -> float | None:
+    """Seconds until a deadline, for what is not sent yet.
+
+    Raises:
+        ucall.TimeoutError: It has passed. The exception is marked.
+    """
+    try:
+        return deadline.left()
+    except builtins.TimeoutError:
+        raise not_sent(timeout_error(deadline.seconds, "the request was not sent")) from None
 
 
 def timeout_error(seconds: float | None, event: str = "") -> TimeoutError:
     """The exception for a deadline that passed, before an event."""
     limit = f"timed out after {seconds:g} s" if seconds else "timed out"
     return TimeoutError(f"{event}: {limit}" if event else limit)
+
+
+def late_error(other: BaseException | None, seconds: float | None, event: str = "") -> TimeoutError:
+    """`timeout_error`, marked as another exception for the same deadline is."""
+    error = timeout_error(seconds, event)
+    error.may_have_run = getattr(other, "may_have_run", True)
+    return error
 
 
 def check_in_time(reply: Reply, deadline: Deadline) -> None:

@@ -16,7 +16,7 @@ from ucall._client.backoff import Backoff
 from ucall._client.blocking import result_of, run
 from ucall._client.inbox import Inbox
 from ucall._client.response import Response
-from ucall._client.sockets import Deadline, closed_error, timeout_error
+from ucall._client.sockets import Deadline, closed_error, not_sent, timeout_error
 from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class StreamBase:
             if self._source is None:  # Another thread or task has closed it.
                 return None
             if isinstance(error, builtins.TimeoutError) and not isinstance(error, TimeoutError):
-                raise timeout_error(self._timeout, "no further item") from None
+                late = timeout_error(self._timeout, "no further item")
+                raise (late if self._has_begun else not_sent(late)) from None
             raise
         if isinstance(message, _core.Notification):
             return message

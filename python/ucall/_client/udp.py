@@ -25,7 +25,7 @@ from ucall._client.datagrams import (
     wants_tcp,
 )
 from ucall._client.resend import probe_request
-from ucall._client.sockets import Deadline, connect_error, is_deadline, timeout_error
+from ucall._client.sockets import Deadline, connect_error, is_deadline, late_error, timeout_error
 from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class _Base:
         """The exception of calls that were sent. A refusal does not say which datagram it is for:
         the server may have read another, or the network may have repeated it."""
         if is_deadline(error):
-            return timeout_error(deadline.seconds)
+            return late_error(error, deadline.seconds)
         reason = error.strerror or error
         return ConnectionError(
             f"no reply from {self._address.name}: {reason}; the call may have run"

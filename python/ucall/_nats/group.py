@@ -115,7 +115,10 @@ class Group:
             async with asyncio.timeout(timeout):
                 texts = [text for text in await asyncio.gather(*work) if text is not None]
         except TimeoutError as error:
-            raise (error if hasattr(error, "may_have_run") else timeout_error(timeout)) from None
+            if hasattr(error, "may_have_run"):
+                raise
+            late = timeout_error(timeout)
+            raise (late if taken else not_sent(late)) from None
         except ConnectionError as error:
             if taken:
                 # Others of the batch than the one that has failed.
