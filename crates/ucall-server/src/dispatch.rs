@@ -304,11 +304,12 @@ impl<H: Handler> WorkerContext<H> {
         self.rejection.is_some()
     }
 
-    /// Runs the calls of a datagram.
+    /// Runs the calls of a datagram, whose reply is appended to `out`.
     #[inline(never)]
     pub(crate) fn with_datagram<T>(
         &mut self,
         caller: &Caller,
+        out: &mut Vec<u8>,
         run: impl FnOnce(&mut Environment<'_, Dispatch<'_, H>>) -> T,
     ) -> T {
         let mut caller = *caller;
@@ -327,17 +328,20 @@ impl<H: Handler> WorkerContext<H> {
             replies: &mut self.replies,
             service: &mut service,
             scratch: &mut self.scratch,
+            out,
             queued_bytes: 0,
             drain: self.drain,
             load: self.load,
         })
     }
 
-    /// Runs a step of a connection. Inlined, as a call is one step; it is too long for `#[inline]`.
+    /// Runs a step of a connection, which appends its output to `out`. Inlined, as a call is one
+    /// step; it is too long for `#[inline]`.
     #[inline(always)]
     pub(crate) fn step(
         &mut self,
         entry: &mut Entry,
+        out: &mut Vec<u8>,
         step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
         let mut service = Dispatch {
@@ -355,6 +359,7 @@ impl<H: Handler> WorkerContext<H> {
             replies: &mut self.replies,
             service: &mut service,
             scratch: &mut self.scratch,
+            out,
             queued_bytes: entry.outgoing.reply_bytes(),
             drain: self.drain,
             load: self.load,

@@ -327,6 +327,7 @@ mod tests {
         let mut service = Only { handler, callback };
         let (limits, now) = (Limits::default(), Instant::now());
         let mut connection = Connection::new(now, &limits);
+        let mut out = Vec::new();
         let mut environment = Environment {
             limits: &limits,
             access: &AccessRules::default(),
@@ -334,13 +335,13 @@ mod tests {
             replies: &mut ReplyWriter::default(),
             service: &mut service,
             scratch: &mut Scratch::default(),
+            out: &mut out,
             queued_bytes: 0,
             drain: Drain::No,
             load: LoadState::Normal,
         };
         let mut request = *br#"{"jsonrpc":"2.0","method":"x","id":1}"#;
-        let mut out = Vec::new();
-        connection.receive(&mut request, &mut environment, &mut out);
+        connection.receive(&mut request, &mut environment);
         let error = r#"{"code":-32603,"message":"The handler could not reply: a bug in ucall"}"#;
         let reply = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#);
         assert_eq!(out.trim_ascii(), reply.as_bytes());

@@ -26,7 +26,6 @@ impl PlainConnection {
         head: &Head<'_>,
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Option<Step> {
         if head.method() == Method::Options || http_route::is_public(head, environment.service) {
             return None;
@@ -43,23 +42,18 @@ impl PlainConnection {
                 &HttpError::from(refusal),
                 head.method(),
                 environment,
-                out,
             )),
         }
     }
 
     /// Authenticates the connection for all of its requests.
     #[cold]
-    pub(super) fn authenticate_raw<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn authenticate_raw<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let Protocol::Raw(raw) = &mut self.protocol else { return };
         match environment.service.authenticate(None, self.session.as_ref()) {
             Ok(identity) => raw.identity = Some(identity),
             Err(refusal) => {
-                self.refuse_with(&RpcError::unauthenticated(refusal), out);
+                self.refuse_with(&RpcError::unauthenticated(refusal), environment.out);
             }
         }
     }

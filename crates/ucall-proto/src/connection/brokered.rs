@@ -41,22 +41,21 @@ impl Default for BrokeredCalls {
 }
 
 impl BrokeredCalls {
-    /// Runs a call, and appends the reply to `out`: an error also of a notification, if that is
-    /// refused. Returns whether the call is deferred: then
-    /// [`BrokeredCalls::complete`] writes the reply.
+    /// Runs a call, and appends the reply to the output: an error also of a notification, if that
+    /// is refused. Returns whether the call is deferred: then [`BrokeredCalls::complete`] writes
+    /// the reply.
     pub fn run<S: Service>(
         &mut self,
         call: &BrokeredCall<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> bool {
-        match begin(call, environment, out) {
+        match begin(call, environment) {
             Ok(DocumentOutcome::Deferred(answer)) => {
                 self.exchanges.push(call.number, (), answer);
                 return true;
             }
             Ok(DocumentOutcome::Replied | DocumentOutcome::NoReply) => {}
-            Err(error) => write_error_reply(out, Some(ID), &error),
+            Err(error) => write_error_reply(environment.out, Some(ID), &error),
         }
         false
     }
@@ -88,7 +87,6 @@ impl BrokeredCalls {
 fn begin<S: Service>(
     call: &BrokeredCall<'_>,
     environment: &mut Environment<'_, S>,
-    out: &mut Vec<u8>,
 ) -> Result<DocumentOutcome, RpcError> {
     let bytes_max = environment.limits.body_bytes_max;
     if call.params.len() > bytes_max {
@@ -105,6 +103,6 @@ fn begin<S: Service>(
     let context = RequestContext { request: call.number, head: Some(&head), session: None };
     let (name, params) = (call.method.as_bytes(), call.params.trim_ascii());
     let id = call.has_reply.then_some(ID);
-    run_params(name, params, id, context, environment, out)
+    run_params(name, params, id, context, environment)
         .map_err(|_| RpcError::invalid_request("expected a list or an object as params"))
 }

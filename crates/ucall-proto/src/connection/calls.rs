@@ -51,17 +51,16 @@ pub(super) fn run_document<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
-    out: &mut Vec<u8>,
 ) -> Result<(DocumentOutcome, usize), JsonError> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
     match Request::fast_path(text, environment.limits.nesting_max, environment.limits, &mut members)
     {
         Some((request, rest)) if may_follow::<IS_FRAMED>(rest) => {
-            let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
-            let outcome = DocumentRun::new(context, limit, environment).single(&request, out);
+            let limit = &ReplyLimit::after(environment.out, environment.limits.reply_bytes_max);
+            let outcome = DocumentRun::new(context, limit, environment).single(&request);
             Ok((outcome, text.len() - rest.len()))
         }
-        _ => run_other::<IS_FRAMED, S>(text, context, environment, out),
+        _ => run_other::<IS_FRAMED, S>(text, context, environment),
     }
 }
 
@@ -72,17 +71,16 @@ fn run_other<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
-    out: &mut Vec<u8>,
 ) -> Result<(DocumentOutcome, usize), JsonError> {
     let limits = environment.limits;
     let mut members = first_members::<S>(&mut environment.scratch.members);
     match Request::in_any_order(text, limits.nesting_max, limits, &mut members) {
         Some((request, rest)) if may_follow::<IS_FRAMED>(rest) => {
-            let limit = &ReplyLimit::after(out, limits.reply_bytes_max);
-            let outcome = DocumentRun::new(context, limit, environment).single(&request, out);
+            let limit = &ReplyLimit::after(environment.out, limits.reply_bytes_max);
+            let outcome = DocumentRun::new(context, limit, environment).single(&request);
             Ok((outcome, text.len() - rest.len()))
         }
-        _ => run_general::<IS_FRAMED, S>(text, context, environment, out),
+        _ => run_general::<IS_FRAMED, S>(text, context, environment),
     }
 }
 
@@ -92,14 +90,13 @@ fn run_general<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
-    out: &mut Vec<u8>,
 ) -> Result<(DocumentOutcome, usize), JsonError> {
     let mut members = first_members::<S>(&mut environment.scratch.members);
     let document = scan_document(text, environment.limits, &mut members)?;
     if !may_follow::<IS_FRAMED>(text.get(document.len..).unwrap_or_default()) {
         return Err(JsonError::Invalid);
     }
-    Ok((run_parsed(&document.content, context, environment, out), document.len))
+    Ok((run_parsed(&document.content, context, environment), document.len))
 }
 
 /// Runs a long document, whose requests were found while it arrived.
@@ -108,11 +105,10 @@ pub(super) fn run_outlined<S: Service>(
     outline: &DocumentOutline,
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
-    out: &mut Vec<u8>,
 ) -> Result<DocumentOutcome, JsonError> {
     let mut members = FirstMembers::new(&mut environment.scratch.members, 0);
     let content = outline.content(text, environment.limits, &mut members)?;
-    Ok(run_parsed(&content, context, environment, out))
+    Ok(run_parsed(&content, context, environment))
 }
 
 /// Parses a whole text; `None` if it is no document.
@@ -139,13 +135,12 @@ pub(super) fn run_parsed<S: Service>(
     content: &Content<'_>,
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
-    out: &mut Vec<u8>,
 ) -> DocumentOutcome {
-    let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
+    let limit = &ReplyLimit::after(environment.out, environment.limits.reply_bytes_max);
     let mut run = DocumentRun::new(context, limit, environment);
     match content {
-        Content::Single(request) => run.single(request, out),
-        Content::Batch(batch) => run.batch(batch, out),
+        Content::Single(request) => run.single(request),
+        Content::Batch(batch) => run.batch(batch),
     }
 }
 
@@ -159,14 +154,13 @@ pub(super) fn run_params<S: Service>(
     id: Option<&[u8]>,
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
-    out: &mut Vec<u8>,
 ) -> Result<DocumentOutcome, JsonError> {
     let nesting_max = environment.limits.nesting_max;
     let mut members = first_members::<S>(&mut environment.scratch.members);
     let request = Request::of_params(method, params, id, nesting_max, &mut members)
         .ok_or(JsonError::Invalid)?;
-    let limit = &ReplyLimit::after(out, environment.limits.reply_bytes_max);
-    Ok(DocumentRun::new(context, limit, environment).single(&request, out))
+    let limit = &ReplyLimit::after(environment.out, environment.limits.reply_bytes_max);
+    Ok(DocumentRun::new(context, limit, environment).single(&request))
 }
 
 #[inline(always)]
@@ -187,6 +181,7 @@ struct DocumentRun<'a, S> {
     service: &'a mut S,
     /// The ids of calls to cancel.
     cancel_requests: &'a mut Vec<Vec<u8>>,
+    out: &'a mut Vec<u8>,
 }
 
 /// The number of the call at `index` of a batch.
@@ -202,14 +197,15 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         environment: &'a mut Environment<'_, S>,
     ) -> Self {
         let Scratch { members, cancel_requests, .. } = &mut *environment.scratch;
-        Self { context, members, limit, service: environment.service, cancel_requests }
+        let Environment { service, out, .. } = environment;
+        Self { context, members, limit, service, cancel_requests, out }
     }
 
     /// Runs a document that is one call.
     #[inline(always)]
-    fn single(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
-        let start = out.len();
-        match (self.call(0, request, out), request.id) {
+    fn single(&mut self, request: &Request<'_>) -> DocumentOutcome {
+        let start = self.out.len();
+        match (self.call(0, request), request.id) {
             (CallOutcome::Deferred, Some(id)) => {
                 DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None)))
             }
@@ -217,46 +213,46 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 let part = waiting_part(0, id, self.item_token(id, request.meta));
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
-            _ if out.len() > start => DocumentOutcome::Replied,
+            _ if self.out.len() > start => DocumentOutcome::Replied,
             _ => DocumentOutcome::NoReply,
         }
     }
 
-    fn batch(&mut self, batch: &Batch<'_>, out: &mut Vec<u8>) -> DocumentOutcome {
+    fn batch(&mut self, batch: &Batch<'_>) -> DocumentOutcome {
         let requests = &batch.requests;
         match requests.len() {
-            0 => return refuse(out, "expected at least one request in a batch"),
+            0 => return refuse(self.out, "expected at least one request in a batch"),
             max if max < batch.count => {
-                return refuse(out, &format!("expected at most {max} calls in a batch"));
+                return refuse(self.out, &format!("expected at most {max} calls in a batch"));
             }
             _ => {}
         }
-        let start = out.len();
-        out.push(b'[');
+        let start = self.out.len();
+        self.out.push(b'[');
         for (index, request) in requests.iter().enumerate() {
-            let before = out.len();
+            let before = self.out.len();
             let item = item_number(index);
-            let outcome = self.element(item, request, out);
+            let outcome = self.element(item, request);
             if let Some(part) = self.deferred_part(item, request, outcome) {
-                let written = out.get(start + 1..before).unwrap_or_default();
+                let written = self.out.get(start + 1..before).unwrap_or_default();
                 let first = written.strip_suffix(b",").unwrap_or(written).to_vec();
-                out.truncate(start);
+                self.out.truncate(start);
                 let mut batch = BatchReply::default();
                 batch.push(ReplyPart::Written(first));
                 batch.push(part);
                 self.finish_batch(&mut batch, requests, index + 1);
                 return DocumentOutcome::Deferred(ExchangeReply::Batch(batch));
             }
-            if out.len() > before {
-                out.push(b',');
+            if self.out.len() > before {
+                self.out.push(b',');
             }
         }
-        if out.len() == start + 1 {
-            out.truncate(start);
+        if self.out.len() == start + 1 {
+            self.out.truncate(start);
             return DocumentOutcome::NoReply;
         }
-        out.pop();
-        out.push(b']');
+        self.out.pop();
+        self.out.push(b']');
         DocumentOutcome::Replied
     }
 
@@ -270,8 +266,9 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 limit: &batch.part_limit(self.limit),
                 service: &mut *self.service,
                 cancel_requests: &mut *self.cancel_requests,
+                out: &mut out,
             };
-            let outcome = run.element(item, request, &mut out);
+            let outcome = run.element(item, request);
             let part = self.deferred_part(item, request, outcome);
             batch.push(part.unwrap_or(ReplyPart::Written(out)));
         }
@@ -299,16 +296,16 @@ impl<'a, S: Service> DocumentRun<'a, S> {
 
     /// [`DocumentRun::call`], compiled once for all items of batches.
     #[inline(never)]
-    fn element(&mut self, index: u32, request: &Request<'_>, out: &mut Vec<u8>) -> CallOutcome {
-        self.call(index, request, out)
+    fn element(&mut self, index: u32, request: &Request<'_>) -> CallOutcome {
+        self.call(index, request)
     }
 
     /// Inlined, so that a single request stays in registers.
     #[inline(always)]
-    fn call(&mut self, item: u32, request: &Request<'_>, out: &mut Vec<u8>) -> CallOutcome {
+    fn call(&mut self, item: u32, request: &Request<'_>) -> CallOutcome {
         let id = request.id;
         if let Some(expected) = request.invalid {
-            write_error_reply(out, id, &RpcError::invalid_request(expected));
+            write_error_reply(self.out, id, &RpcError::invalid_request(expected));
             return CallOutcome::Done;
         }
         let call = Call {
@@ -321,7 +318,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             head: self.context.head,
             session: self.context.session,
         };
-        let mut reply = Reply::new(out, id, self.limit);
+        let mut reply = Reply::new(self.out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);
         reply.end(outcome == CallOutcome::Done);
         // Over HTTP the end of the connection cancels its calls.

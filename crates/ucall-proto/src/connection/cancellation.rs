@@ -97,9 +97,9 @@ enum Found {
 impl PlainConnection {
     /// Whether as much waits already as one connection may make wait.
     #[inline(always)]
-    pub(super) fn must_wait<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
+    pub(super) fn must_wait<S>(&self, environment: &Environment<'_, S>) -> bool {
         (!self.exchanges.is_empty() && self.waits_for_calls(environment.limits))
-            || self.is_output_full(environment, out)
+            || self.is_output_full(environment)
     }
 
     /// Whether requests wait until a call ends.
@@ -108,8 +108,8 @@ impl PlainConnection {
     }
 
     #[inline(always)]
-    fn is_output_full<S>(&self, environment: &Environment<'_, S>, out: &[u8]) -> bool {
-        out.len() + environment.queued_bytes > environment.limits.output_bytes_max
+    fn is_output_full<S>(&self, environment: &Environment<'_, S>) -> bool {
+        environment.out.len() + environment.queued_bytes > environment.limits.output_bytes_max
     }
 
     /// What a connection wants whose requests wait.
@@ -126,7 +126,6 @@ impl PlainConnection {
         &mut self,
         used: usize,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> bool {
         let is_between_messages = match &self.protocol {
             Protocol::Raw(raw) => !raw.is_partial(),
@@ -138,8 +137,8 @@ impl PlainConnection {
         let waits_for_calls = self.waits_for_calls(environment.limits);
         let may_search = waits_for_calls && is_between_messages && !search.is_over;
         let mut has_run = false;
-        if may_search && !self.is_output_full(environment, out) {
-            has_run = self.search_input(&mut search, environment, out);
+        if may_search && !self.is_output_full(environment) {
+            has_run = self.search_input(&mut search, environment);
         }
         search.seeks_more = may_search && !search.is_over && self.input.len() < SEARCHED_BYTES_MAX;
         self.search = Some(search);
@@ -150,7 +149,6 @@ impl PlainConnection {
         &mut self,
         search: &mut CancelSearch,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> bool {
         let mut input = std::mem::take(&mut self.input);
         let (mut read, mut kept) = (search.searched, search.searched);
@@ -158,7 +156,7 @@ impl PlainConnection {
             let rest = input.get_mut(read..).unwrap_or_default();
             match self.find_urgent(rest, search, environment) {
                 Found::Urgent(len) => {
-                    self.run_urgent(rest.get_mut(..len).unwrap_or_default(), environment, out);
+                    self.run_urgent(rest.get_mut(..len).unwrap_or_default(), environment);
                     read += len;
                 }
                 Found::Other(len) => {
@@ -238,19 +236,14 @@ impl PlainConnection {
         runs
     }
 
-    fn run_urgent<S: Service>(
-        &mut self,
-        bytes: &mut [u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    fn run_urgent<S: Service>(&mut self, bytes: &mut [u8], environment: &mut Environment<'_, S>) {
         if self.is_websocket() {
-            self.run_frame(bytes, environment, out);
+            self.run_frame(bytes, environment);
             return;
         }
         let mut used = 0;
         while let Some(rest @ [_, ..]) = bytes.get(used..)
-            && let Step::Consumed(count) = self.step_raw(rest, environment, out)
+            && let Step::Consumed(count) = self.step_raw(rest, environment)
         {
             used += count;
         }
@@ -259,17 +252,13 @@ impl PlainConnection {
     /// Answers the calls that the last document has asked to cancel. Ids of calls that do not wait
     /// are ignored: their replies may be on the way.
     #[cold]
-    pub(super) fn cancel_requested<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn cancel_requested<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let error = RpcError::new(RpcError::REQUEST_CANCELLED, "Request cancelled");
         for id in std::mem::take(&mut environment.scratch.cancel_requests) {
             if let Some(number) = self.exchanges.number_of(&id) {
                 environment.service.cancel(number);
                 self.exchanges.complete(number, Err(&error), environment.limits.reply_bytes_max);
-                self.flush_completed(number, environment, out);
+                self.flush_completed(number, environment);
             }
         }
     }

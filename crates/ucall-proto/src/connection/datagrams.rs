@@ -128,19 +128,18 @@ impl Default for DatagramCalls {
 }
 
 impl DatagramCalls {
-    /// Runs the calls of a document, and appends the reply to `out`.
+    /// Runs the calls of a document, and appends the reply to the output.
     pub fn run<S: Service>(
         &mut self,
         document: &DatagramDocument<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> DatagramOutcome {
         if let Err(error) = authenticate(environment) {
-            return refuse_datagram(document, &error, out);
+            return refuse_datagram(document, &error, environment.out);
         }
         self.documents += 1;
         let context = RequestContext { request: self.documents, head: None, session: None };
-        let outcome = run_parsed(&document.content, context, environment, out);
+        let outcome = run_parsed(&document.content, context, environment);
         // Several senders may have one address, so none may cancel a call.
         environment.scratch.cancel_requests.clear();
         match outcome {

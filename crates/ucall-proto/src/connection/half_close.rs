@@ -23,34 +23,29 @@ impl PlainConnection {
         &mut self,
         is_truncated: bool,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if matches!(self.protocol, Protocol::Http(_))
             && !self.exchanges.is_empty()
             // Without a close_notify the end of a stream under TLS may be forged.
-            && (is_truncated || !self.probe_half_closed(environment, out))
+            && (is_truncated || !self.probe_half_closed(environment))
         {
             self.cancel();
         }
-        self.end_input(environment, out);
+        self.end_input(environment);
     }
 
     /// Nothing follows the input.
-    pub(super) fn end_input<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn end_input<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         match &self.protocol {
             Protocol::Raw(_) if !self.input.is_empty() && !self.reading.is_paused() => {
-                raw::refuse_truncated(environment.limits, out);
+                raw::refuse_truncated(environment.limits, environment.out);
                 self.input = Vec::new();
             }
             Protocol::Raw(_) => {}
             Protocol::Http(_)
                 if self.wait_state == WaitState::Head && self.exchanges.is_empty() =>
             {
-                self.refuse_partial_head(environment, out);
+                self.refuse_partial_head(environment);
             }
             Protocol::Http(_) => {}
             // The layer that owns the socket cancels their handlers when it closes the connection.
@@ -65,12 +60,9 @@ impl PlainConnection {
 
     /// Writes something that the peer of HTTP ignores. Returns `false` if it may not, or if there
     /// is nothing of that kind.
-    fn probe_half_closed<S>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    fn probe_half_closed<S>(&mut self, environment: &mut Environment<'_, S>) -> bool {
         let framing = self.exchanges.first_framing();
-        framing.is_some_and(|it| it.write_probe(environment.replies, environment.now, out))
+        let Environment { replies, now, out, .. } = environment;
+        framing.is_some_and(|it| it.write_probe(replies, *now, out))
     }
 }

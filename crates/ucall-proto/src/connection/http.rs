@@ -1,5 +1,7 @@
 //! HTTP messages one after another, answered in order.
 
+use std::mem;
+
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::exchange::{ExchangeReply, ReplyPart};
 use super::http_body::Body;
@@ -22,6 +24,13 @@ pub(super) struct Http {
     pub(super) body: Body,
     /// The caller of the current request, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
+}
+
+/// The output of a step before a reply that is queued.
+pub(super) struct EarlierOutput {
+    out: Vec<u8>,
+    /// The number of requests before that of the reply.
+    requests: u64,
 }
 
 /// The reply to a document, whose head is written.
@@ -50,23 +59,22 @@ impl PlainConnection {
         &mut self,
         rest: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
         match &http.body {
             Body::None => {}
-            Body::Chunked(_) => return self.step_chunked(rest, environment, out),
+            Body::Chunked(_) => return self.step_chunked(rest, environment),
             Body::Length(it) if rest.len() < it.bytes_needed => return Step::Incomplete,
             Body::Length(_) => {}
         }
         let head = match http.parser.match_cached_head(rest) {
             Some(head) => head,
-            None => match self.read_head(rest, environment, out) {
+            None => match self.read_head(rest, environment) {
                 Some(head) => head,
                 None => return Step::Incomplete,
             },
         };
-        self.handle_head(&head, rest, None, environment, out)
+        self.handle_head(&head, rest, None, environment)
     }
 
     /// Parses a head that differs from the cached one; refuses an invalid one.
@@ -75,14 +83,13 @@ impl PlainConnection {
         &mut self,
         rest: &'a [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Option<Head<'a>> {
         let Protocol::Http(http) = &mut self.protocol else { return None };
         // The parser drops a complete head, so it parses the head again when the body has arrived.
         match http.parser.parse_general(rest, &environment.limits.head) {
             Ok(head) => head,
             Err(error) => {
-                self.refuse_http(&error, Method::Other, environment, out);
+                self.refuse_http(&error, Method::Other, environment);
                 None
             }
         }
@@ -95,7 +102,6 @@ impl PlainConnection {
         rest: &[u8],
         outline: Option<&DocumentOutline>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let is_last = self.is_last(self.requests + 1, environment);
         // Nearly all requests are served, and answered without optional headers.
@@ -106,13 +112,13 @@ impl PlainConnection {
             && environment.load == LoadState::Normal;
         let mut reply_headers = ReplyHeaders::default();
         if !is_fast_path {
-            match self.check_or_upgrade(head, is_last, environment, out) {
+            match self.check_or_upgrade(head, is_last, environment) {
                 Ok(checked) => reply_headers = checked,
                 Err(step) => return step,
             }
         }
         if environment.service.requires_authentication()
-            && let Some(refused) = self.authenticate_http(head, &reply_headers, environment, out)
+            && let Some(refused) = self.authenticate_http(head, &reply_headers, environment)
         {
             return refused;
         }
@@ -120,15 +126,15 @@ impl PlainConnection {
         let length = match head.body() {
             BodyLength::None => 0,
             BodyLength::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
-            BodyLength::Chunked => return self.begin_chunked(head, rest, environment, out),
+            BodyLength::Chunked => return self.begin_chunked(head, rest, environment),
         };
         if length > limit {
             let error = HttpError::BodyTooLarge { limit: limit as u64 };
-            return self.refuse_request(head, &error, environment, out);
+            return self.refuse_request(head, &error, environment);
         }
         let total = head.len() + length;
         let Some(body) = rest.get(head.len()..total) else {
-            return self.wait_for_body(head, total, rest.len() == head.len(), environment, out);
+            return self.wait_for_body(head, total, rest.len() == head.len(), environment);
         };
         if !self.exchanges.is_empty() && self.must_follow(head) {
             return Step::Incomplete;
@@ -139,8 +145,8 @@ impl PlainConnection {
             http.body.discard();
         }
         match outline {
-            None => self.run_request(head, body, &reply_headers, environment, out),
-            Some(it) => self.run_long_request(head, body, it, &reply_headers, environment, out),
+            None => self.run_request(head, body, &reply_headers, environment),
+            Some(it) => self.run_long_request(head, body, it, &reply_headers, environment),
         }
         Step::Consumed(total)
     }
@@ -153,14 +159,13 @@ impl PlainConnection {
         head: &Head<'a>,
         is_last: bool,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Result<ReplyHeaders<'a>, Step> {
         if head.method() == Method::Get
-            && let Some(step) = self.upgrade(head, environment, out)
+            && let Some(step) = self.upgrade(head, environment)
         {
             return Err(step);
         }
-        self.check_or_refuse(head, is_last, environment, out)
+        self.check_or_refuse(head, is_last, environment)
     }
 
     /// Checks a request, and refuses it in a way that a page of an allowed origin may read.
@@ -169,10 +174,9 @@ impl PlainConnection {
         head: &Head<'a>,
         is_last: bool,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Result<ReplyHeaders<'a>, Step> {
         check_access(head, is_last, self.is_tls(), environment)
-            .map_err(|error| self.refuse_request(head, &error, environment, out))
+            .map_err(|error| self.refuse_request(head, &error, environment))
     }
 
     /// Whether a request may start a stream, as those of routes may, whose items follow the replies
@@ -194,12 +198,11 @@ impl PlainConnection {
         body: &[u8],
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if self.exchanges.is_empty() && head.is_fast_path() {
-            self.run_rpc(head, body, reply_headers, environment, out);
+            self.run_rpc(head, body, reply_headers, environment);
         } else {
-            self.run_general(head, body, reply_headers, environment, out);
+            self.run_general(head, body, reply_headers, environment);
         }
         if reply_headers.connection == http1::ConnectionOption::Close {
             self.discard_input();
@@ -214,41 +217,53 @@ impl PlainConnection {
         body: &[u8],
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
-        let (mut later, before) = (Vec::new(), self.requests);
-        let waits = !self.exchanges.is_empty();
-        let output = if waits { &mut later } else { out };
+        let earlier = self.begin_queued_reply(environment);
         match head.method() {
             Method::Options => {
                 self.next_request();
                 let methods = http_route::methods(head, environment.service);
-                environment.replies.options(output, methods, reply_headers);
+                environment.replies.options(environment.out, methods, reply_headers);
             }
-            _ if head.is_call() => self.run_rpc(head, body, reply_headers, environment, output),
-            _ => self.run_route(head, body, reply_headers, environment, output),
+            _ if head.is_call() => self.run_rpc(head, body, reply_headers, environment),
+            _ => self.run_route(head, body, reply_headers, environment),
         }
-        self.queue_if_later(later, before);
+        self.end_queued_reply(earlier, environment);
     }
 
-    /// Queues the reply `later` of a request after `before` others, if it waits for theirs.
+    /// Begins a reply, which gets a buffer of its own if it waits for earlier ones. Returns the
+    /// output of the step until then.
     #[inline(always)]
-    pub(super) fn queue_if_later(&mut self, later: Vec<u8>, before: u64) {
-        if !later.is_empty() {
+    pub(super) fn begin_queued_reply<S>(
+        &self,
+        environment: &mut Environment<'_, S>,
+    ) -> Option<EarlierOutput> {
+        if self.exchanges.is_empty() {
+            return None;
+        }
+        Some(EarlierOutput { out: mem::take(environment.out), requests: self.requests })
+    }
+
+    /// Queues the reply of [`PlainConnection::begin_queued_reply`], if it waits.
+    #[inline(always)]
+    pub(super) fn end_queued_reply<S>(
+        &mut self,
+        earlier: Option<EarlierOutput>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let Some(EarlierOutput { out, requests }) = earlier else { return };
+        let reply = mem::replace(environment.out, out);
+        if !reply.is_empty() {
             // What is refused has no number yet, and that of the last one is taken.
-            let is_numbered = self.requests != before;
+            let is_numbered = self.requests != requests;
             let request = if is_numbered { self.requests } else { self.next_request() };
-            self.queue_reply(request, later);
+            self.queue_reply(request, reply);
         }
     }
 
     /// Writes the replies that are complete, up to the first that is not. During a drain, and
     /// after the peer has shut down its side, the last one closes the connection.
-    pub(super) fn flush_in_order<S>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn flush_in_order<S>(&mut self, environment: &mut Environment<'_, S>) {
         while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
             let is_framed = matches!(answer, ExchangeReply::Framed(_));
             if (environment.drain != Drain::No || self.reading.is_ended())
@@ -260,12 +275,13 @@ impl PlainConnection {
                 self.discard_input();
             }
             if let Some(response) = framing.response.take() {
-                self.end_response(response, &framing, &answer, environment, out);
+                self.end_response(response, &framing, &answer, environment);
                 continue;
             }
+            let Environment { replies, out, .. } = environment;
             match framing.items.take() {
-                Some(items) => items.write_reply(&framing, &answer, environment.replies, out),
-                None => write_deferred_reply(&framing, &answer, environment.replies, out),
+                Some(items) => items.write_reply(&framing, &answer, replies, out),
+                None => write_deferred_reply(&framing, &answer, replies, out),
             }
         }
     }
@@ -278,11 +294,10 @@ impl PlainConnection {
         framing: &HttpFraming,
         answer: &ExchangeReply,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         let mut text = Vec::new();
         answer.write(&mut text);
-        if !response.end(&text, &framing.reply_headers(), environment.replies, out) {
+        if !response.end(&text, &framing.reply_headers(), environment.replies, environment.out) {
             self.cancel();
         }
     }
@@ -299,12 +314,11 @@ impl PlainConnection {
         body: &[u8],
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
-        let reply = self.begin_rpc(head, reply_headers, environment, out);
+        let reply = self.begin_rpc(head, reply_headers, environment);
         let context = reply.context(self);
-        let ran = run_document::<true, S>(body, context, environment, out).map(|(ran, _)| ran);
-        self.end_rpc(ran, reply, environment, out);
+        let ran = run_document::<true, S>(body, context, environment).map(|(ran, _)| ran);
+        self.end_rpc(ran, reply, environment);
     }
 
     #[inline(always)]
@@ -313,10 +327,9 @@ impl PlainConnection {
         head: &'a Head<'a>,
         reply_headers: &'a ReplyHeaders<'a>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> BegunReply<'a> {
         let request = self.next_request();
-        let pending = environment.replies.begin(out, reply_headers);
+        let pending = environment.replies.begin(environment.out, reply_headers);
         BegunReply { request, pending, head, reply_headers }
     }
 
@@ -327,30 +340,30 @@ impl PlainConnection {
         ran: Result<DocumentOutcome, JsonError>,
         reply: BegunReply<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         let BegunReply { request, pending, head, reply_headers } = reply;
+        let Environment { limits, now, replies, out, .. } = environment;
         let ran = match ran {
             Ok(ran) => ran,
             Err(fault) => {
                 if let Some(error) = unsupported_media(head) {
-                    environment.replies.abort(out, pending);
-                    environment.replies.error(out, &error, reply_headers, false);
+                    replies.abort(out, pending);
+                    replies.error(out, &error, reply_headers, false);
                     return;
                 }
-                write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
+                write_error_reply(out, None, &RpcError::parse(fault, limits));
                 DocumentOutcome::Replied
             }
         };
         match ran {
-            DocumentOutcome::Replied => environment.replies.end(out, pending),
+            DocumentOutcome::Replied => replies.end(out, pending),
             DocumentOutcome::NoReply => {
-                environment.replies.abort(out, pending);
-                environment.replies.no_content(out, reply_headers);
+                replies.abort(out, pending);
+                replies.no_content(out, reply_headers);
             }
             DocumentOutcome::Deferred(answer) => {
-                environment.replies.abort(out, pending);
-                let items = answer.is_stream().then(|| HttpItems::new(head, environment.now));
+                replies.abort(out, pending);
+                let items = answer.is_stream().then(|| HttpItems::new(head, *now));
                 let framing = HttpFraming { items, ..HttpFraming::new(head, reply_headers) };
                 self.exchanges.push(request, framing, answer);
             }
@@ -364,7 +377,6 @@ impl PlainConnection {
         body: &[u8],
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         let number = CallNumber { request: self.next_request(), item: 0 };
         let session = self.session.as_ref();
@@ -378,7 +390,7 @@ impl PlainConnection {
                 self.exchanges.push(number.request, framing, ExchangeReply::Single(part));
             }
             (_, text) => {
-                response.end(&text, reply_headers, environment.replies, out);
+                response.end(&text, reply_headers, environment.replies, environment.out);
             }
         }
     }

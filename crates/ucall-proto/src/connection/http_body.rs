@@ -106,9 +106,8 @@ impl PlainConnection {
         total: usize,
         nothing_came: bool,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
-        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment, out) {
+        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment) {
             return step;
         }
         let is_long = total > environment.limits.long_bytes_min && head.is_call();
@@ -130,10 +129,9 @@ impl PlainConnection {
         head: &Head<'_>,
         nothing_came: bool,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Option<Step> {
         if environment.scratch.is_full(environment.limits) {
-            return Some(self.refuse_request(head, &HttpError::Overloaded, environment, out));
+            return Some(self.refuse_request(head, &HttpError::Overloaded, environment));
         }
         if head.expect_continue() && nothing_came {
             if !self.exchanges.is_empty() {
@@ -141,7 +139,7 @@ impl PlainConnection {
                 self.reading.handle(ReadEvent::Wait);
                 return Some(Step::Incomplete);
             }
-            http1::continue_100(out);
+            http1::continue_100(environment.out);
         }
         None
     }
@@ -152,13 +150,12 @@ impl PlainConnection {
         head: &Head<'_>,
         rest: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         if !self.exchanges.is_empty() && self.must_follow(head) {
             return Step::Incomplete;
         }
         let nothing_came = rest.len() == head.len();
-        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment, out) {
+        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment) {
             return step;
         }
         let allowed_origin = self.origin_of(head, environment);
@@ -178,7 +175,6 @@ impl PlainConnection {
         &mut self,
         rest: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
         let Body::Chunked(chunked) = &mut http.body else { return Step::Incomplete };
@@ -187,7 +183,7 @@ impl PlainConnection {
             overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
         };
         match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
-            Err(error) => self.refuse_body(&error, environment, out),
+            Err(error) => self.refuse_body(&error, environment),
             Ok(progress) => {
                 if chunked.body.len() > environment.limits.long_bytes_min {
                     chunked.outline.scan_framed(&chunked.body, environment.limits);
@@ -195,7 +191,7 @@ impl PlainConnection {
                 if progress.is_done
                     && let Body::Chunked(chunked) = mem::take(&mut http.body)
                 {
-                    self.run_chunked(*chunked, environment, out);
+                    self.run_chunked(*chunked, environment);
                 }
                 Step::Consumed(progress.consumed)
             }
@@ -208,12 +204,11 @@ impl PlainConnection {
         &mut self,
         chunked: ChunkedBody,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         let head = http1::parse_head(&chunked.head, &environment.limits.head);
         let Ok(Some(head)) = head else { return };
         let is_last = self.is_last(self.requests + 1, environment);
-        let Ok(reply_headers) = self.check_or_refuse(&head, is_last, environment, out) else {
+        let Ok(reply_headers) = self.check_or_refuse(&head, is_last, environment) else {
             return;
         };
         if let Protocol::Http(http) = &self.protocol
@@ -226,11 +221,11 @@ impl PlainConnection {
             || body.len() <= environment.limits.long_bytes_min
             || !outline.has_requests()
         {
-            return self.run_request(&head, &body, &reply_headers, environment, out);
+            return self.run_request(&head, &body, &reply_headers, environment);
         }
         let document = Arc::new(body);
         environment.service.share(Some(&document));
-        self.run_long_request(&head, &document, &outline, &reply_headers, environment, out);
+        self.run_long_request(&head, &document, &outline, &reply_headers, environment);
         environment.service.share(None);
     }
 }

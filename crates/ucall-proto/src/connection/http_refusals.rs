@@ -12,10 +12,9 @@ impl PlainConnection {
         head: &Head<'_>,
         error: &HttpError,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let origin = self.allowed_origin(head, environment);
-        self.refuse_for_origin(origin, error, head.method(), environment, out)
+        self.refuse_for_origin(origin, error, head.method(), environment)
     }
 
     pub(super) fn allowed_origin<'a, S>(
@@ -43,9 +42,8 @@ impl PlainConnection {
         error: &HttpError,
         method: Method,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
-        self.refuse_for_origin(None, error, method, environment, out)
+        self.refuse_for_origin(None, error, method, environment)
     }
 
     /// Refuses a request whose body is incomplete.
@@ -54,12 +52,11 @@ impl PlainConnection {
         &mut self,
         error: &HttpError,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
         let origin = http.body.discard();
         let origin = origin.as_deref().map(AllowedOrigin::new);
-        self.refuse_for_origin(origin, error, Method::Other, environment, out)
+        self.refuse_for_origin(origin, error, Method::Other, environment)
     }
 
     /// Refuses a request so that a page of an origin may read why.
@@ -69,13 +66,12 @@ impl PlainConnection {
         error: &HttpError,
         method: Method,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let reply_headers =
             ReplyHeaders { connection: http1::ConnectionOption::Close, allowed_origin };
         let is_head = method == Method::Head;
         if self.exchanges.is_empty() {
-            environment.replies.error(out, error, &reply_headers, is_head);
+            environment.replies.error(environment.out, error, &reply_headers, is_head);
         } else {
             let mut later = Vec::new();
             environment.replies.error(&mut later, error, &reply_headers, is_head);
@@ -89,14 +85,10 @@ impl PlainConnection {
     /// The peer has shut down its side within a head: refuses an invalid head. The parser has not
     /// checked the last line of an incomplete head yet.
     #[cold]
-    pub(super) fn refuse_partial_head<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn refuse_partial_head<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let head = http1::parse_head(&self.input, &environment.limits.head);
         if let Err(error) = head {
-            self.refuse_http(&error, Method::Other, environment, out);
+            self.refuse_http(&error, Method::Other, environment);
         }
     }
 
@@ -105,11 +97,10 @@ impl PlainConnection {
         &mut self,
         in_head: bool,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         match in_head {
-            true => self.refuse_http(&HttpError::HeadTimeout, Method::Other, environment, out),
-            false => self.refuse_body(&HttpError::BodyTimeout, environment, out),
+            true => self.refuse_http(&HttpError::HeadTimeout, Method::Other, environment),
+            false => self.refuse_body(&HttpError::BodyTimeout, environment),
         };
     }
 }

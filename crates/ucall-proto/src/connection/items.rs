@@ -21,15 +21,15 @@ impl PlainConnection {
         number: CallNumber,
         value: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> bool {
         let Some((framing, token)) = self.exchanges.stream(number) else { return false };
+        let Environment { replies, now, out, .. } = environment;
         match &self.protocol {
             Protocol::Http(_) if framing.response.is_some() => {
-                framing.write_part(value, environment.replies, out);
+                framing.write_part(value, replies, out);
             }
             Protocol::Http(_) => {
-                framing.write_item(token, value, environment.replies, environment.now, out);
+                framing.write_item(token, value, replies, *now, out);
             }
             Protocol::WebSocket(socket) if socket.is_closed() => return false,
             Protocol::WebSocket(_) => {
@@ -49,13 +49,9 @@ impl PlainConnection {
         self.exchanges.peek_framing()?.items.as_ref()?.comment_due()
     }
 
-    pub(super) fn write_comment<S>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn write_comment<S>(&mut self, environment: &mut Environment<'_, S>) {
         if let Some(framing) = self.exchanges.first_framing() {
-            framing.write_comment(environment.replies, environment.now, out);
+            framing.write_comment(environment.replies, environment.now, environment.out);
         }
     }
 
@@ -64,19 +60,18 @@ impl PlainConnection {
         &mut self,
         number: CallNumber,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if matches!(self.protocol, Protocol::Http(_)) {
-            return self.flush_in_order(environment, out);
+            return self.flush_in_order(environment);
         }
         if let Some((_, answer)) = self.exchanges.pop_whole(number.request) {
             if self.is_websocket() {
-                self.write_message(&answer, out);
+                self.write_message(&answer, environment.out);
             } else {
-                answer.write(out);
-                out.push(b'\n');
+                answer.write(environment.out);
+                environment.out.push(b'\n');
             }
         }
-        self.end_after_replies(out);
+        self.end_after_replies(environment.out);
     }
 }

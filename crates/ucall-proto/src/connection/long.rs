@@ -20,15 +20,14 @@ impl PlainConnection {
         &mut self,
         input: Vec<u8>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> (Vec<u8>, usize) {
-        if !self.reading.takes_requests() || self.must_wait(environment, out) {
+        if !self.reading.takes_requests() || self.must_wait(environment) {
             return (input, 0);
         }
         match &mut self.protocol {
-            Protocol::Raw(_) => self.process_long_raw(input, environment, out),
-            Protocol::Http(_) => self.process_long_http(input, environment, out),
-            Protocol::WebSocket(_) => self.process_long_frame(input, environment, out),
+            Protocol::Raw(_) => self.process_long_raw(input, environment),
+            Protocol::Http(_) => self.process_long_http(input, environment),
+            Protocol::WebSocket(_) => self.process_long_frame(input, environment),
             _ => (input, 0),
         }
     }
@@ -37,7 +36,6 @@ impl PlainConnection {
         &mut self,
         mut input: Vec<u8>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> (Vec<u8>, usize) {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return (input, 0) };
         let Some(frame) = socket.take_long(&mut input, environment.limits) else {
@@ -45,7 +43,7 @@ impl PlainConnection {
         };
         let document = Arc::new(input);
         environment.service.share(Some(&document));
-        self.run_long_message(&document, &frame, environment, out);
+        self.run_long_message(&document, &frame, environment);
         environment.service.share(None);
         self.take_back(document, frame.message.len)
     }
@@ -54,14 +52,14 @@ impl PlainConnection {
         &mut self,
         input: Vec<u8>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> (Vec<u8>, usize) {
-        let Some((outline, len)) = self.take_long_raw(&input, environment.limits, out) else {
+        let Some((outline, len)) = self.take_long_raw(&input, environment.limits, environment.out)
+        else {
             return (input, 0);
         };
         let document = Arc::new(input);
         environment.service.share(Some(&document));
-        self.run_long_raw(&document, &outline, environment, out);
+        self.run_long_raw(&document, &outline, environment);
         environment.service.share(None);
         self.take_back(document, len)
     }
@@ -70,14 +68,13 @@ impl PlainConnection {
         &mut self,
         input: Vec<u8>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> (Vec<u8>, usize) {
         let Some(outline) = self.take_long_http(&input, environment.limits) else {
             return (input, 0);
         };
         let document = Arc::new(input);
         environment.service.share(Some(&document));
-        let used = self.run_long_http(&document, &outline, environment, out);
+        let used = self.run_long_http(&document, &outline, environment);
         environment.service.share(None);
         self.take_back(document, used)
     }
@@ -112,10 +109,9 @@ impl PlainConnection {
         input: &[u8],
         outline: &DocumentOutline,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> usize {
-        let Some(head) = self.read_head(input, environment, out) else { return 0 };
-        match self.handle_head(&head, input, Some(outline), environment, out) {
+        let Some(head) = self.read_head(input, environment) else { return 0 };
+        match self.handle_head(&head, input, Some(outline), environment) {
             Step::Consumed(used) => used,
             Step::Incomplete => 0,
         }
@@ -130,16 +126,13 @@ impl PlainConnection {
         outline: &DocumentOutline,
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
-        let (mut later, before) = (Vec::new(), self.requests);
-        let waits = !self.exchanges.is_empty();
-        let output = if waits { &mut later } else { out };
-        let reply = self.begin_rpc(head, reply_headers, environment, output);
+        let earlier = self.begin_queued_reply(environment);
+        let reply = self.begin_rpc(head, reply_headers, environment);
         let context = reply.context(self);
-        let ran = run_outlined(body, outline, context, environment, output);
-        self.end_rpc(ran, reply, environment, output);
-        self.queue_if_later(later, before);
+        let ran = run_outlined(body, outline, context, environment);
+        self.end_rpc(ran, reply, environment);
+        self.end_queued_reply(earlier, environment);
         if reply_headers.connection == http1::ConnectionOption::Close {
             self.discard_input();
         }

@@ -63,7 +63,6 @@ impl PlainConnection {
     pub(super) fn target<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Option<Target> {
         if !matches!(self.reading, Reading::Open { destination: Destination::Target, .. }) {
             return None;
@@ -75,7 +74,7 @@ impl PlainConnection {
         // A turn scans all bytes that it receives.
         let len = grown.min(TARGET_BYTES_MAX);
         if room < len && self.input.try_reserve_exact(grown).is_err() {
-            self.refuse_overloaded(environment, out);
+            self.refuse_overloaded(environment);
             self.update_wait_state(environment);
             return None;
         }
@@ -158,22 +157,18 @@ impl PlainConnection {
 
     /// Replies that there is no memory for a request; the client may retry.
     #[cold]
-    pub(super) fn refuse_overloaded<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn refuse_overloaded<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         debug_assert!(self.reading.takes_requests(), "nothing is kept once nothing is read");
         match &self.protocol {
             Protocol::Http(http) if http.body.is_none() => {
-                self.refuse_http(&HttpError::Overloaded, Method::Other, environment, out);
+                self.refuse_http(&HttpError::Overloaded, Method::Other, environment);
             }
             Protocol::Http(_) => {
-                self.refuse_body(&HttpError::Overloaded, environment, out);
+                self.refuse_body(&HttpError::Overloaded, environment);
             }
-            Protocol::WebSocket(_) => self.refuse_for_memory(out),
+            Protocol::WebSocket(_) => self.refuse_for_memory(environment.out),
             _ => {
-                raw::write_overloaded(out);
+                raw::write_overloaded(environment.out);
                 self.discard_input();
             }
         }

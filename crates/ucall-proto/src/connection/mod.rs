@@ -82,6 +82,8 @@ pub struct Environment<'a, S> {
     pub service: &'a mut S,
     /// Memory used again and again.
     pub scratch: &'a mut Scratch,
+    /// Where the step appends its output.
+    pub out: &'a mut Vec<u8>,
     /// Bytes of this connection that wait to be sent already.
     pub queued_bytes: usize,
     /// Whether the server is draining.
@@ -211,41 +213,35 @@ impl PlainConnection {
         }
     }
 
-    /// Takes bytes, runs the requests that they complete and appends the replies to `out`.
+    /// Takes bytes, runs the requests that they complete and appends the replies to the output.
     #[inline]
     fn receive_plaintext<S: Service>(
         &mut self,
         bytes: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if self.input.is_empty() {
-            let used = self.process(bytes, environment, out);
+            let used = self.process(bytes, environment);
             if used < bytes.len() && self.reading.takes_requests() {
-                self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
+                self.buffer_input(bytes.get(used..).unwrap_or_default(), environment);
                 if self.reading.is_paused()
                     || (self.is_websocket() && self.reading.takes_requests())
                 {
-                    self.process_input(environment, out);
+                    self.process_input(environment);
                 }
             }
         } else {
-            self.buffer_input(bytes, environment, out);
-            self.process_input(environment, out);
+            self.buffer_input(bytes, environment);
+            self.process_input(environment);
         }
         self.update_wait_state(environment);
     }
 
     /// Takes back the target of [`Connection::poll_target`] with the bytes that filled it.
-    fn return_target<S: Service>(
-        &mut self,
-        target: Target,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    fn return_target<S: Service>(&mut self, target: Target, environment: &mut Environment<'_, S>) {
         self.reading.handle(ReadEvent::TargetReturned);
         self.input = target.into_vec();
-        self.process_input(environment, out);
+        self.process_input(environment);
         self.update_wait_state(environment);
     }
 
@@ -256,42 +252,41 @@ impl PlainConnection {
         number: CallNumber,
         outcome: Result<&[u8], &RpcError>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
-        self.flush_completed(number, environment, out);
-        self.resume(environment, out);
+        self.flush_completed(number, environment);
+        self.resume(environment);
     }
 
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
-    fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
+    fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         if self.reading.is_paused() {
-            self.process_input(environment, out);
+            self.process_input(environment);
         }
         self.update_wait_state(environment);
     }
 
     /// A deadline of the connection has passed.
-    fn handle_timeout<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    fn handle_timeout<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         match (self.wait_state, &self.protocol) {
-            (WaitState::Request, Protocol::WebSocket(_)) => self.ping_or_close(environment, out),
+            (WaitState::Request, Protocol::WebSocket(_)) => self.ping_or_close(environment),
             (WaitState::Body { .. }, Protocol::WebSocket(_)) => {
-                self.refuse_slow_message(environment.limits, out);
+                self.refuse_slow_message(environment.limits, environment.out);
             }
             (WaitState::Head | WaitState::Body { .. }, Protocol::Http(_)) => {
                 let head = matches!(self.wait_state, WaitState::Head);
-                self.refuse_timeout(head, environment, out);
+                self.refuse_timeout(head, environment);
             }
             (WaitState::Head | WaitState::Body { .. }, _) => {
-                raw::refuse_timeout(self.wait_state == WaitState::Head, environment.limits, out);
+                raw::refuse_timeout(
+                    self.wait_state == WaitState::Head,
+                    environment.limits,
+                    environment.out,
+                );
                 self.discard_input();
             }
-            (WaitState::Replies, _) => self.write_comment(environment, out),
+            (WaitState::Replies, _) => self.write_comment(environment),
             (WaitState::Handshake | WaitState::Request | WaitState::End, _) => {
                 self.discard_input();
                 self.reading.handle(ReadEvent::Close);
@@ -333,16 +328,11 @@ impl PlainConnection {
     }
 
     /// Refuses a client without TLS, with an error that says that the port expects it.
-    fn refuse_plaintext<S: Service>(
-        &mut self,
-        bytes: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    fn refuse_plaintext<S: Service>(&mut self, bytes: &[u8], environment: &mut Environment<'_, S>) {
         if bytes.first().is_some_and(u8::is_ascii_alphabetic) {
-            self.refuse_http(&HttpError::PlaintextOnTls, Method::Other, environment, out);
+            self.refuse_http(&HttpError::PlaintextOnTls, Method::Other, environment);
         } else {
-            raw::refuse_plaintext(out);
+            raw::refuse_plaintext(environment.out);
             self.discard_input();
         }
         self.update_wait_state(environment);
@@ -367,39 +357,31 @@ impl PlainConnection {
     }
 
     #[inline(never)]
-    fn process_input<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    fn process_input<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let is_ended = self.reading == Reading::Paused { is_ended: true };
-        while let Some(used) = self.process_once(environment, out)
-            && self.search_cancellations(used, environment, out)
+        while let Some(used) = self.process_once(environment)
+            && self.search_cancellations(used, environment)
         {}
         match self.reading {
             Reading::Paused { .. } if is_ended => self.reading.handle(ReadEvent::End),
-            _ if is_ended => self.end_input(environment, out),
+            _ if is_ended => self.end_input(environment),
             _ => {}
         }
     }
 
     /// Runs the requests in the input. Returns how many bytes these were if others wait.
-    fn process_once<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Option<usize> {
+    fn process_once<S: Service>(&mut self, environment: &mut Environment<'_, S>) -> Option<usize> {
         let mut input = mem::take(&mut self.input);
         let mut used = 0;
         if input.len() > environment.limits.long_bytes_min {
-            (input, used) = self.process_long(input, environment, out);
+            (input, used) = self.process_long(input, environment);
         }
         if !self.is_websocket() {
-            used = self.process_all(&input, used, environment, out);
+            used = self.process_all(&input, used, environment);
         }
         if self.is_websocket() {
             let frames = input.get_mut(used..).unwrap_or_default();
-            used += self.process_frames(frames, environment, out);
+            used += self.process_frames(frames, environment);
         }
         if used == input.len() || !self.reading.takes_requests() {
             self.search = None;
@@ -418,14 +400,9 @@ impl PlainConnection {
 
     /// Stores the rest of the input. Without memory for it, replies that the client may retry.
     #[inline(never)]
-    fn buffer_input<S: Service>(
-        &mut self,
-        rest: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    fn buffer_input<S: Service>(&mut self, rest: &[u8], environment: &mut Environment<'_, S>) {
         if self.input.try_reserve(rest.len()).is_err() {
-            return self.refuse_overloaded(environment, out);
+            return self.refuse_overloaded(environment);
         }
         self.input.extend_from_slice(rest);
     }
@@ -434,19 +411,14 @@ impl PlainConnection {
     ///
     /// Most input is one request. Running it outside of the loop keeps its values in registers.
     #[inline(always)]
-    fn process<S: Service>(
-        &mut self,
-        bytes: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> usize {
+    fn process<S: Service>(&mut self, bytes: &[u8], environment: &mut Environment<'_, S>) -> usize {
         debug_assert!(!self.reading.is_paused(), "what waits is in the input");
-        match self.step(bytes, environment, out) {
+        match self.step(bytes, environment) {
             Step::Consumed(count) if count == bytes.len() => {
-                self.end_if_refusing(environment.drain, out);
+                self.end_if_refusing(environment.drain, environment.out);
                 count
             }
-            Step::Consumed(count) => self.process_all(bytes, count, environment, out),
+            Step::Consumed(count) => self.process_all(bytes, count, environment),
             Step::Incomplete => 0,
         }
     }
@@ -458,43 +430,37 @@ impl PlainConnection {
         bytes: &[u8],
         mut used: usize,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> usize {
         self.reading.handle(ReadEvent::Run);
         while let Some(rest) = bytes.get(used..)
-            && let Step::Consumed(count) = self.step(rest, environment, out)
+            && let Step::Consumed(count) = self.step(rest, environment)
         {
             used += count;
         }
         if used > 0 {
-            self.end_if_refusing(environment.drain, out);
+            self.end_if_refusing(environment.drain, environment.out);
         }
         used
     }
 
     /// Runs the request that `rest` starts with, if it is complete and may run now.
     #[inline(always)]
-    fn step<S: Service>(
-        &mut self,
-        rest: &[u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) -> Step {
+    fn step<S: Service>(&mut self, rest: &[u8], environment: &mut Environment<'_, S>) -> Step {
         if rest.is_empty() || !self.reading.takes_requests() {
             return Step::Incomplete;
         }
-        if self.must_wait(environment, out) {
+        if self.must_wait(environment) {
             self.reading.handle(ReadEvent::Wait);
             return Step::Incomplete;
         }
         if matches!(self.protocol, Protocol::Http(_)) {
-            return self.step_http(rest, environment, out);
+            return self.step_http(rest, environment);
         }
         match &self.protocol {
-            Protocol::Raw(_) => self.step_raw(rest, environment, out),
+            Protocol::Raw(_) => self.step_raw(rest, environment),
             // Frames need input that may be written, see `process_frames`.
             Protocol::WebSocket(_) => Step::Incomplete,
-            _ => self.detect_protocol(rest, environment, out),
+            _ => self.detect_protocol(rest, environment),
         }
     }
 
@@ -504,7 +470,6 @@ impl PlainConnection {
         &mut self,
         bytes: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let space = bytes.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
         self.protocol = match bytes.get(space) {
@@ -515,11 +480,11 @@ impl PlainConnection {
             Some(_) => Protocol::Unknown,
         };
         if matches!(self.protocol, Protocol::Unknown) {
-            self.refuse_unknown(bytes, environment, out);
+            self.refuse_unknown(bytes, environment);
         } else if self.is_raw() && environment.service.requires_authentication() {
-            self.authenticate_raw(environment, out);
+            self.authenticate_raw(environment);
         }
-        self.announce_drain(environment.drain, out);
+        self.announce_drain(environment.drain, environment.out);
         // The HTTP parser handles empty lines before a request (RFC 9112, 2.2).
         Step::Consumed(if self.is_raw() { space } else { 0 })
     }

@@ -72,15 +72,11 @@ impl Connection {
         self.inner.tls_mut().map_or(Ok(()), |tls| tls.renew(config))
     }
 
-    /// Takes bytes, runs the requests that they complete and appends the replies to `out`.
+    /// Takes bytes, runs the requests that they complete and appends the replies to the
+    /// output.
     #[inline]
-    pub fn receive<S: Service>(
-        &mut self,
-        bytes: &mut [u8],
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        self.inner.receive(bytes, environment, out);
+    pub fn receive<S: Service>(&mut self, bytes: &mut [u8], environment: &mut Environment<'_, S>) {
+        self.inner.receive(bytes, environment);
     }
 
     /// A target for the next bytes of a large body. Its memory grows with the bytes that have
@@ -88,9 +84,8 @@ impl Connection {
     pub fn poll_target<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Option<Target> {
-        self.inner.step(environment, out, PlainConnection::target)
+        self.inner.step(environment, PlainConnection::target)
     }
 
     /// Takes back the target of [`Connection::poll_target`] with the bytes that filled it.
@@ -98,21 +93,16 @@ impl Connection {
         &mut self,
         target: Target,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
-        self.inner.step(environment, out, |plain, environment, out| {
-            plain.return_target(target, environment, out);
+        self.inner.step(environment, |plain, environment| {
+            plain.return_target(target, environment);
         });
     }
 
     /// The peer has shut down its side: answers the input. Calls go on if the peer may read their
     /// replies; then [`PlainConnection::is_half_closed`], and the peer may turn out to have left.
-    pub fn handle_eof<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        self.inner.handle_eof(environment, out);
+    pub fn handle_eof<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        self.inner.handle_eof(environment);
     }
 
     /// Takes the outcome of a deferred call: the JSON text of its result, or an error. One that
@@ -122,10 +112,9 @@ impl Connection {
         number: CallNumber,
         outcome: Result<&[u8], &RpcError>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
-        self.inner.step(environment, out, |plain, environment, out| {
-            plain.complete(number, outcome, environment, out);
+        self.inner.step(environment, |plain, environment| {
+            plain.complete(number, outcome, environment);
         });
     }
 
@@ -136,11 +125,9 @@ impl Connection {
         number: CallNumber,
         value: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> bool {
-        self.inner.step(environment, out, |plain, environment, out| {
-            plain.write_item(number, value, environment, out)
-        })
+        self.inner
+            .step(environment, |plain, environment| plain.write_item(number, value, environment))
     }
 
     /// Appends messages that answer no request, such as notifications to the peer. The caller has
@@ -157,17 +144,13 @@ impl Connection {
 
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
-    pub fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>, out: &mut Vec<u8>) {
-        self.inner.step(environment, out, PlainConnection::resume);
+    pub fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        self.inner.step(environment, PlainConnection::resume);
     }
 
     /// A deadline of the connection has passed.
-    pub fn handle_timeout<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
-        self.inner.step(environment, out, PlainConnection::handle_timeout);
+    pub fn handle_timeout<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        self.inner.step(environment, PlainConnection::handle_timeout);
     }
 
     /// Bytes of an incomplete request have arrived, and [`Connection::receive`] or

@@ -46,12 +46,11 @@ impl PlainConnection {
         &mut self,
         bytes: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if starts_tls_record(bytes) && self.session.is_none() {
-            self.refuse_http(&HttpError::TlsOnPlaintext, Method::Other, environment, out);
+            self.refuse_http(&HttpError::TlsOnPlaintext, Method::Other, environment);
         } else {
-            refuse_unknown(environment.limits, out);
+            refuse_unknown(environment.limits, environment.out);
             self.discard_input();
         }
     }
@@ -62,21 +61,21 @@ impl PlainConnection {
         &mut self,
         rest: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
+        let limits = environment.limits;
         let space = rest.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
         match rest.get(space) {
             Some(b'{' | b'[') if space == 0 => {}
             Some(b'{' | b'[') | None => return Step::Consumed(space),
-            Some(_) => return self.refuse_raw(JsonError::Invalid, environment.limits, out),
+            Some(_) => return self.refuse_raw(JsonError::Invalid, limits, environment.out),
         }
         // Bytes beyond the limit are not read, so that the reply is the same however the document
         // is split.
-        let window = rest.get(..environment.limits.body_bytes_max).unwrap_or(rest);
-        match self.scan_partial(window, environment.limits) {
+        let window = rest.get(..limits.body_bytes_max).unwrap_or(rest);
+        match self.scan_partial(window, limits) {
             Ok(true) => {}
-            Ok(false) => return self.wait_for_more(rest.len(), environment.limits, out),
-            Err(fault) => return self.refuse_raw(fault, environment.limits, out),
+            Ok(false) => return self.wait_for_more(rest.len(), limits, environment.out),
+            Err(fault) => return self.refuse_raw(fault, limits, environment.out),
         }
         if environment.service.requires_authentication()
             && let Protocol::Raw(Raw { identity: Some(identity), .. }) = &self.protocol
@@ -85,19 +84,19 @@ impl PlainConnection {
         }
         let request = self.requests + 1;
         let context = RequestContext { request, head: None, session: self.session.as_ref() };
-        match run_document::<false, S>(window, context, environment, out) {
+        match run_document::<false, S>(window, context, environment) {
             Ok((ran, len)) => {
-                self.end_raw(request, ran, environment, out);
+                self.end_raw(request, ran, environment);
                 Step::Consumed(len)
             }
             Err(JsonError::Incomplete) if rest.len() > window.len() => {
-                self.wait_for_more(rest.len(), environment.limits, out)
+                self.wait_for_more(rest.len(), limits, environment.out)
             }
-            Err(JsonError::Incomplete) if environment.scratch.is_full(environment.limits) => {
-                self.refuse_with(&RpcError::overloaded(), out)
+            Err(JsonError::Incomplete) if environment.scratch.is_full(limits) => {
+                self.refuse_with(&RpcError::overloaded(), environment.out)
             }
-            Err(JsonError::Incomplete) => self.scan_new(rest, environment.limits, out),
-            Err(fault) => self.refuse_raw(fault, environment.limits, out),
+            Err(JsonError::Incomplete) => self.scan_new(rest, limits, environment.out),
+            Err(fault) => self.refuse_raw(fault, limits, environment.out),
         }
     }
 
@@ -108,18 +107,17 @@ impl PlainConnection {
         request: u64,
         ran: DocumentOutcome,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         self.requests = request;
         match ran {
-            DocumentOutcome::Replied => out.push(b'\n'),
+            DocumentOutcome::Replied => environment.out.push(b'\n'),
             DocumentOutcome::NoReply => {}
             DocumentOutcome::Deferred(answer) => {
                 self.exchanges.push(request, HttpFraming::default(), answer);
             }
         }
         if !environment.scratch.cancel_requests.is_empty() {
-            self.cancel_requested(environment, out);
+            self.cancel_requested(environment);
         }
         if self.is_last(request, environment) {
             self.discard_input();
@@ -151,7 +149,6 @@ impl PlainConnection {
         text: &[u8],
         outline: &DocumentOutline,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if environment.service.requires_authentication()
             && let Protocol::Raw(Raw { identity: Some(identity), .. }) = &self.protocol
@@ -160,10 +157,10 @@ impl PlainConnection {
         }
         let request = self.requests + 1;
         let context = RequestContext { request, head: None, session: self.session.as_ref() };
-        match run_outlined(text, outline, context, environment, out) {
-            Ok(ran) => self.end_raw(request, ran, environment, out),
+        match run_outlined(text, outline, context, environment) {
+            Ok(ran) => self.end_raw(request, ran, environment),
             Err(fault) => {
-                self.refuse_raw(fault, environment.limits, out);
+                self.refuse_raw(fault, environment.limits, environment.out);
             }
         }
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::deadline::WaitState;
-use super::{Environment, NextAction, PlainConnection, Reservation, Scratch};
+use super::{Environment, NextAction, PlainConnection, Reservation};
 use crate::Limits;
 use crate::rpc::Service;
 use crate::tls::{TlsConnection, TlsSession, starts_tls_record};
@@ -70,21 +70,20 @@ impl Secured {
         Self { plain, tls }
     }
 
-    /// Takes bytes of the socket, decrypted if there is TLS, and appends the answer to `out`.
+    /// Takes bytes of the socket, decrypted if there is TLS, and appends the answer to the output.
     #[inline]
     pub(super) fn receive<S: Service>(
         &mut self,
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if !self.plain.reading.takes_requests() {
             return self.plain.count_discarded(bytes.len());
         }
         if self.tls.is_some() || self.plain.is_websocket() {
-            return self.receive_general(bytes, environment, out);
+            return self.receive_general(bytes, environment);
         }
-        self.plain.receive_plaintext(bytes, environment, out);
+        self.plain.receive_plaintext(bytes, environment);
     }
 
     /// [`Secured::receive`] for records and frames, which are read in place.
@@ -93,11 +92,10 @@ impl Secured {
         &mut self,
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         match &mut self.tls {
-            Some(tls) => tls.receive(&mut self.plain, bytes, environment, out),
-            None => self.plain.receive_frames(bytes, environment, out),
+            Some(tls) => tls.receive(&mut self.plain, bytes, environment),
+            None => self.plain.receive_frames(bytes, environment),
         }
     }
 
@@ -106,31 +104,24 @@ impl Secured {
     pub(super) fn step<S, T>(
         &mut self,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-        step: impl FnOnce(&mut PlainConnection, &mut Environment<'_, S>, &mut Vec<u8>) -> T,
+        step: impl FnOnce(&mut PlainConnection, &mut Environment<'_, S>) -> T,
     ) -> T {
         match &mut self.tls {
-            None => step(&mut self.plain, environment, out),
+            None => step(&mut self.plain, environment),
             Some(tls) => {
-                let mut plaintext = mem::take(&mut environment.scratch.plaintext);
-                let outcome = step(&mut self.plain, environment, &mut plaintext);
-                tls.seal(&mut self.plain, plaintext, environment.scratch, out);
+                let sealed = begin_plaintext(environment);
+                let outcome = step(&mut self.plain, environment);
+                tls.seal(&mut self.plain, sealed, environment);
                 outcome
             }
         }
     }
 
     /// The socket has no more bytes.
-    pub(super) fn handle_eof<S: Service>(
-        &mut self,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn handle_eof<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let tls = self.tls.as_ref();
         let is_truncated = tls.is_some_and(|it| !it.tls.has_received_close_notify());
-        self.step(environment, out, |plain, environment, out| {
-            plain.handle_eof(is_truncated, environment, out);
-        });
+        self.step(environment, |plain, environment| plain.handle_eof(is_truncated, environment));
     }
 
     /// Its end of TLS, if it has one.
@@ -172,16 +163,15 @@ impl Tls {
         plain: &mut PlainConnection,
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if self.tls.is_fresh() && !bytes.is_empty() && !starts_tls_record(bytes) {
-            return plain.refuse_plaintext(bytes, environment, out);
+            return plain.refuse_plaintext(bytes, environment);
         }
-        let mut plaintext = mem::take(&mut environment.scratch.plaintext);
+        let mut sealed = begin_plaintext(environment);
         // Data that arrives with the last handshake message, before the outcome is known.
         let mut early = Vec::new();
-        let outcome = self.tls.receive(bytes, out, |piece| match plain.session {
-            Some(_) => plain.receive_plaintext(piece, environment, &mut plaintext),
+        let outcome = self.tls.receive(bytes, &mut sealed, |piece| match plain.session {
+            Some(_) => plain.receive_plaintext(piece, environment),
             None => early.extend_from_slice(piece),
         });
         // An invalid record after the handshake also leaves the connection without a session.
@@ -189,26 +179,28 @@ impl Tls {
             && let Some(session) = self.tls.session()
         {
             plain.session = Some(Arc::new(session));
-            plain.receive_plaintext(&early, environment, &mut plaintext);
+            plain.receive_plaintext(&early, environment);
         }
         if self.tls.has_received_close_notify() && !plain.reading.is_ended() {
-            plain.handle_eof(false, environment, &mut plaintext);
+            plain.handle_eof(false, environment);
         }
         if outcome.is_err() {
             plain.cancel();
             plain.update_wait_state(environment);
         }
-        self.seal(plain, plaintext, environment.scratch, out);
+        self.seal(plain, sealed, environment);
     }
 
-    /// Encrypts the output of a step. After the last one, appends a `close_notify`.
-    fn seal(
+    /// Encrypts the output of a step after what was `sealed` before. After the last step, appends a
+    /// `close_notify`.
+    fn seal<S>(
         &mut self,
         plain: &mut PlainConnection,
-        mut plaintext: Vec<u8>,
-        scratch: &mut Scratch,
-        out: &mut Vec<u8>,
+        sealed: Vec<u8>,
+        environment: &mut Environment<'_, S>,
     ) {
+        let Environment { scratch, out, .. } = environment;
+        let mut plaintext = mem::replace(*out, sealed);
         if !plaintext.is_empty() && self.tls.send(&plaintext, out).is_err() {
             plain.cancel();
         }
@@ -222,4 +214,9 @@ impl Tls {
         }
         scratch.plaintext = plaintext;
     }
+}
+
+/// Has a step write plaintext to the buffer of the worker. Returns the output until then.
+fn begin_plaintext<S>(environment: &mut Environment<'_, S>) -> Vec<u8> {
+    mem::replace(environment.out, mem::take(&mut environment.scratch.plaintext))
 }

@@ -152,16 +152,15 @@ impl PlainConnection {
         &mut self,
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         if !self.input.is_empty() {
-            return self.receive_plaintext(bytes, environment, out);
+            return self.receive_plaintext(bytes, environment);
         }
-        let used = self.process_frames(bytes, environment, out);
+        let used = self.process_frames(bytes, environment);
         if used < bytes.len() && self.reading.takes_requests() {
-            self.buffer_input(bytes.get(used..).unwrap_or_default(), environment, out);
+            self.buffer_input(bytes.get(used..).unwrap_or_default(), environment);
             if self.reading.is_paused() {
-                self.process_input(environment, out);
+                self.process_input(environment);
             }
         }
         self.update_wait_state(environment);
@@ -174,7 +173,6 @@ impl PlainConnection {
         &mut self,
         head: &Head<'_>,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Option<Step> {
         if !matches!(head.target(), Target::Root | Target::WebSocket) {
             return None;
@@ -195,7 +193,7 @@ impl PlainConnection {
             Ok(Some(upgrade)) => {
                 environment.service.upgrading(head);
                 let identity = self.authenticate_upgrade(&upgrade, head, environment);
-                identity.inspect(|_| upgrade.write_reply(out))
+                identity.inspect(|_| upgrade.write_reply(environment.out))
             }
             Err(error) => Err(error),
         };
@@ -204,7 +202,7 @@ impl PlainConnection {
                 self.protocol = Protocol::WebSocket(WebSocket::new(identity));
                 Step::Consumed(head.len())
             }
-            Err(error) => self.refuse_http(&error, head.method(), environment, out),
+            Err(error) => self.refuse_http(&error, head.method(), environment),
         })
     }
 
@@ -233,7 +231,6 @@ impl PlainConnection {
         &mut self,
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> usize {
         self.reading.handle(ReadEvent::Run);
         if let Protocol::WebSocket(socket) = &mut self.protocol {
@@ -242,13 +239,13 @@ impl PlainConnection {
         let mut used = 0;
         while let Some(rest @ [_, ..]) = bytes.get_mut(used..)
             && self.reading.takes_requests()
-            && let Step::Consumed(count) = self.step_frame(rest, environment, out)
+            && let Step::Consumed(count) = self.step_frame(rest, environment)
         {
             used += count;
         }
         if used > 0 && environment.drain == Drain::Refusing {
-            self.write_read_count(out);
-            self.go_away(out);
+            self.write_read_count(environment.out);
+            self.go_away(environment.out);
         }
         used
     }
@@ -258,13 +255,12 @@ impl PlainConnection {
         &mut self,
         rest: &mut [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
-        if self.must_wait(environment, out) {
+        if self.must_wait(environment) {
             self.reading.handle(ReadEvent::Wait);
             return Step::Incomplete;
         }
-        self.run_frame(rest, environment, out)
+        self.run_frame(rest, environment)
     }
 
     /// Handles the frame that `rest` starts with, if it is complete.
@@ -272,7 +268,6 @@ impl PlainConnection {
         &mut self,
         rest: &mut [u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) -> Step {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return Step::Incomplete };
         if rest.len() < socket.bytes_needed {
@@ -281,46 +276,41 @@ impl PlainConnection {
         let had_head = mem::take(&mut socket.bytes_needed) > 0;
         let limits = message_limits(environment.limits);
         if let Some((payload, len)) = socket.reader.read_short(rest, &limits) {
-            self.run_message(MessageKind::Text, payload, environment, out);
+            self.run_message(MessageKind::Text, payload, environment);
             return Step::Consumed(len);
         }
         match socket.reader.read(rest, &limits) {
             Ok(Progress::Frame { len, event }) => {
-                self.handle_frame(event, environment, out);
+                self.handle_frame(event, environment);
                 Step::Consumed(len)
             }
             Ok(Progress::Incomplete { bytes_needed }) => {
                 socket.bytes_needed = bytes_needed;
                 if !had_head && !socket.reader.has_fragments() {
-                    self.close_if_full(environment, out);
+                    self.close_if_full(environment);
                 }
                 Step::Incomplete
             }
             Err(error) => {
-                self.violate(error, out);
+                self.violate(error, environment.out);
                 Step::Incomplete
             }
         }
     }
 
     #[inline]
-    fn handle_frame<S: Service>(
-        &mut self,
-        event: Event<'_>,
-        environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
-    ) {
+    fn handle_frame<S: Service>(&mut self, event: Event<'_>, environment: &mut Environment<'_, S>) {
         match event {
             Event::Message { kind: MessageKind::Binary, payload } if !begins_as_json(&payload) => {
-                self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", out);
+                self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", environment.out);
             }
-            Event::Message { kind, payload } => self.run_message(kind, &payload, environment, out),
-            Event::Fragment { is_first: true } => self.close_if_full(environment, out),
+            Event::Message { kind, payload } => self.run_message(kind, &payload, environment),
+            Event::Fragment { is_first: true } => self.close_if_full(environment),
             Event::Fragment { .. } | Event::Pong(_) => {}
-            Event::Ping(payload) => write_frame(out, Opcode::Pong, payload),
+            Event::Ping(payload) => write_frame(environment.out, Opcode::Pong, payload),
             Event::Close(close) => {
                 let code = close.map_or(CloseCode::NORMAL, |close| close.code);
-                self.close_websocket(code, "", out);
+                self.close_websocket(code, "", environment.out);
             }
         }
     }
@@ -331,12 +321,11 @@ impl PlainConnection {
         kind: MessageKind,
         payload: &[u8],
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
-        let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
-            run_document::<true, S>(payload, context, environment, out).map(|(ran, _)| ran)
+        let run = |context: RequestContext<'_>, environment: &mut _| {
+            run_document::<true, S>(payload, context, environment).map(|(ran, _)| ran)
         };
-        self.run_message_with(kind, payload, environment, out, run);
+        self.run_message_with(kind, payload, environment, run);
     }
 
     /// Runs a long message, all of which is in `input`.
@@ -346,20 +335,19 @@ impl PlainConnection {
         input: &[u8],
         LongFrame { message, outline }: &LongFrame,
         environment: &mut Environment<'_, S>,
-        out: &mut Vec<u8>,
     ) {
         let payload = message.payload(input);
         if outline.has_requests() {
-            let run = |context: RequestContext<'_>, environment: &mut _, out: &mut _| {
-                run_outlined(payload, outline, context, environment, out)
+            let run = |context: RequestContext<'_>, environment: &mut _| {
+                run_outlined(payload, outline, context, environment)
             };
-            self.run_message_with(MessageKind::Text, payload, environment, out, run);
+            self.run_message_with(MessageKind::Text, payload, environment, run);
         } else {
-            self.run_message(MessageKind::Text, payload, environment, out);
+            self.run_message(MessageKind::Text, payload, environment);
         }
         if environment.drain == Drain::Refusing {
-            self.write_read_count(out);
-            self.go_away(out);
+            self.write_read_count(environment.out);
+            self.go_away(environment.out);
         }
     }
 
@@ -369,11 +357,9 @@ impl PlainConnection {
         kind: MessageKind,
         payload: &[u8],
         environment: &mut Environment<'e, S>,
-        out: &mut Vec<u8>,
         run: impl FnOnce(
             RequestContext<'_>,
             &mut Environment<'e, S>,
-            &mut Vec<u8>,
         ) -> Result<DocumentOutcome, JsonError>,
     ) {
         let request = self.next_request();
@@ -381,10 +367,12 @@ impl PlainConnection {
         if let Some(identity) = &socket.identity {
             environment.service.set_identity(identity);
         }
-        let pending = socket.writer.begin(out);
+        let pending = socket.writer.begin(environment.out);
         let session = self.session.as_ref();
         let context = RequestContext { request, head: None, session };
-        match run(context, environment, out) {
+        let ran = run(context, environment);
+        let Environment { limits, out, .. } = environment;
+        match ran {
             Ok(DocumentOutcome::Replied) => socket.writer.end(out, pending, Opcode::Text),
             Ok(DocumentOutcome::NoReply) => socket.writer.abort(out, pending),
             Ok(DocumentOutcome::Deferred(answer)) => {
@@ -397,15 +385,15 @@ impl PlainConnection {
                 return self.violate(WebSocketError::TextNotUtf8, out);
             }
             Err(fault) => {
-                write_error_reply(out, None, &RpcError::parse(fault, environment.limits));
+                write_error_reply(out, None, &RpcError::parse(fault, limits));
                 socket.writer.end(out, pending, Opcode::Text);
             }
         }
         if !environment.scratch.cancel_requests.is_empty() {
-            self.cancel_requested(environment, out);
+            self.cancel_requested(environment);
         }
         if self.is_last(request, environment) {
-            self.go_away(out);
+            self.go_away(environment.out);
         }
     }
 
@@ -429,20 +417,20 @@ impl PlainConnection {
 
     /// The peer was silent for `ping_interval`: sends a Ping, or closes after too many.
     #[cold]
-    pub(super) fn ping_or_close<S>(&mut self, environment: &Environment<'_, S>, out: &mut Vec<u8>) {
+    pub(super) fn ping_or_close<S>(&mut self, environment: &mut Environment<'_, S>) {
         let limits = environment.limits;
         if limits.lifetime.is_some_and(|lifetime| environment.now >= self.accepted_at + lifetime) {
-            return self.go_away(out);
+            return self.go_away(environment.out);
         }
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
         if socket.is_silent(limits) {
             let pings = limits.unanswered_pings_max;
             let reason = format!("expected a reply to {pings} pings (max_unanswered_pings)");
-            return self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, out);
+            return self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, environment.out);
         }
         socket.pings += 1;
         if !socket.is_silent(limits) {
-            write_frame(out, Opcode::Ping, b"");
+            write_frame(environment.out, Opcode::Ping, b"");
         }
     }
 
@@ -484,9 +472,9 @@ impl PlainConnection {
     }
 
     /// Refuses a message that begins while there is no memory. One that has begun waits.
-    fn close_if_full<S: Service>(&mut self, environment: &Environment<'_, S>, out: &mut Vec<u8>) {
+    fn close_if_full<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         if environment.scratch.is_full(environment.limits) {
-            self.refuse_for_memory(out);
+            self.refuse_for_memory(environment.out);
         }
     }
 

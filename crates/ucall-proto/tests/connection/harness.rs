@@ -131,10 +131,7 @@ impl<S: Service> Driver<S> {
         }
     }
 
-    fn with<T>(
-        &mut self,
-        step: impl FnOnce(&mut Connection, &mut Environment<'_, S>, &mut Vec<u8>) -> T,
-    ) -> T {
+    fn with<T>(&mut self, step: impl FnOnce(&mut Connection, &mut Environment<'_, S>) -> T) -> T {
         let mut environment = Environment {
             limits: &self.limits,
             access: &self.access,
@@ -142,11 +139,12 @@ impl<S: Service> Driver<S> {
             replies: &mut self.replies,
             service: &mut self.service,
             scratch: &mut self.scratch,
+            out: &mut self.out,
             queued_bytes: self.queued_bytes,
             drain: self.drain,
             load: self.load,
         };
-        step(&mut self.connection, &mut environment, &mut self.out)
+        step(&mut self.connection, &mut environment)
     }
 
     pub fn receive(&mut self, bytes: &[u8]) {
@@ -154,21 +152,21 @@ impl<S: Service> Driver<S> {
     }
 
     pub fn receive_in_place(&mut self, bytes: &mut [u8]) {
-        self.with(|connection, environment, out| connection.receive(bytes, environment, out));
+        self.with(|connection, environment| connection.receive(bytes, environment));
     }
 
     pub fn return_target(&mut self, target: Target) {
-        self.with(|connection, environment, out| {
-            connection.return_target(target, environment, out);
+        self.with(|connection, environment| {
+            connection.return_target(target, environment);
         });
     }
 
     pub fn poll_target(&mut self) -> Option<Target> {
-        self.with(|connection, environment, out| connection.poll_target(environment, out))
+        self.with(|connection, environment| connection.poll_target(environment))
     }
 
     pub fn handle_progress(&mut self) {
-        self.with(|connection, environment, _| connection.handle_progress(environment));
+        self.with(|connection, environment| connection.handle_progress(environment));
     }
 
     /// Changes the bytes that other connections have reserved.
@@ -187,22 +185,22 @@ impl<S: Service> Driver<S> {
     }
 
     pub fn handle_eof(&mut self) {
-        self.with(|connection, environment, out| connection.handle_eof(environment, out));
+        self.with(|connection, environment| connection.handle_eof(environment));
     }
 
     pub fn resume(&mut self) {
-        self.with(|connection, environment, out| connection.resume(environment, out));
+        self.with(|connection, environment| connection.resume(environment));
     }
 
     pub fn complete(&mut self, number: CallNumber, outcome: Result<&[u8], &RpcError>) {
-        self.with(|connection, environment, out| {
-            connection.complete(number, outcome, environment, out);
+        self.with(|connection, environment| {
+            connection.complete(number, outcome, environment);
         });
     }
 
     pub fn item(&mut self, number: CallNumber, value: &str) -> bool {
-        self.with(|connection, environment, out| {
-            connection.write_item(number, value.as_bytes(), environment, out)
+        self.with(|connection, environment| {
+            connection.write_item(number, value.as_bytes(), environment)
         })
     }
 
@@ -210,7 +208,7 @@ impl<S: Service> Driver<S> {
     pub fn advance_time(&mut self, time: Duration) {
         self.now += time;
         while self.connection.deadline(&self.limits).is_some_and(|deadline| deadline <= self.now) {
-            self.with(|connection, environment, out| connection.handle_timeout(environment, out));
+            self.with(|connection, environment| connection.handle_timeout(environment));
             if self.connection.next_action() == NextAction::Close {
                 break;
             }

@@ -20,6 +20,7 @@ mod source_rates;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::mem;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -242,7 +243,10 @@ impl DatagramServer {
         environment: &mut Environment<'_, Dispatch<'_, H>>,
     ) {
         let id = document.id().unwrap_or_default();
-        match self.calls.run(document, environment, &mut self.reply) {
+        let outcome = self.calls.run(document, environment);
+        // Nothing was written to the reply before.
+        mem::swap(&mut self.reply, environment.out);
+        match outcome {
             DatagramOutcome::NoReply => {}
             DatagramOutcome::Replied => self.limit_length(id),
             DatagramOutcome::Deferred(number) => {

@@ -70,7 +70,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         text.clear();
         let is_deferred = self
             .context
-            .with_datagram(&caller(transport), |environment| calls.run(&call, environment, text));
+            .with_datagram(&caller(transport), text, |environment| calls.run(&call, environment));
         if is_deferred {
             brokers.pending.insert(number, replies);
         } else {
@@ -87,8 +87,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if let Ok(index) = brokers.waiting.binary_search_by_key(&number, |call| call.number) {
             brokers.waiting.remove(index);
         } else if brokers.pending.remove(&number).is_some() {
-            let calls = &mut brokers.calls;
-            self.context.with_datagram(&caller(Transport::Nats), |environment| {
+            let Brokers { calls, text, .. } = &mut **brokers;
+            self.context.with_datagram(&caller(Transport::Nats), text, |environment| {
                 calls.cancel(number, environment);
             });
         }

@@ -53,8 +53,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     fn write_item(&mut self, id: Id, number: CallNumber, value: &[u8]) {
         let before = self.send_queue.output().len();
-        self.step(id, |connection, environment, out| {
-            connection.write_item(number, value, environment, out);
+        self.step(id, |connection, environment| {
+            connection.write_item(number, value, environment);
         });
         let written = self.send_queue.output().len() - before;
         let Some(entry) = self.connections.find(id) else {

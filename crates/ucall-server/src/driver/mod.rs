@@ -210,8 +210,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             }
         }
         let out = self.send_queue.output();
-        self.context.step(entry, |connection, environment| {
-            connection.receive(bytes, environment, out);
+        self.context.step(entry, out, |connection, environment| {
+            connection.receive(bytes, environment);
         });
         match self.send_queue.flush_reply(&mut self.engine, entry, self.context.now()) {
             Flushed::Done => {}
@@ -242,10 +242,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if !self.context.begin_handshake(&mut entry.proto) {
             return self.close(id);
         }
-        self.step(id, |connection, environment, out| {
-            connection.receive(&mut input.bytes, environment, out);
+        self.step(id, |connection, environment| {
+            connection.receive(&mut input.bytes, environment);
             if input.has_ended {
-                connection.handle_eof(environment, out);
+                connection.handle_eof(environment);
             }
         });
         self.flush_and_apply(id);
@@ -255,8 +255,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     pub(crate) fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
         self.stats.bytes_received += target.filled() as u64;
-        self.step(id, |connection, environment, out| {
-            connection.return_target(target, environment, out);
+        self.step(id, |connection, environment| {
+            connection.return_target(target, environment);
         });
         match result {
             Ok(()) => self.flush_and_apply(id),
@@ -353,8 +353,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.write_last_items(call);
         let text = mem::take(&mut self.text);
         let outcome = outcome.map(|()| text.as_slice());
-        self.step(call.connection, |connection, environment, out| {
-            connection.complete(call.number, outcome, environment, out);
+        self.step(call.connection, |connection, environment| {
+            connection.complete(call.number, outcome, environment);
         });
         self.flush_and_apply(call.connection);
         self.text = text;
@@ -386,7 +386,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if is_half_closed && self.engine.has_peer_left(id) {
             return self.close(id);
         }
-        self.step(id, |connection, environment, out| connection.handle_eof(environment, out));
+        self.step(id, |connection, environment| connection.handle_eof(environment));
         self.flush_and_apply(id);
         if self.connections.find(id).is_some_and(|entry| entry.proto.is_half_closed()) {
             self.engine.check(id);
@@ -395,7 +395,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Handles requests that had to wait.
     fn resume_requests(&mut self, id: Id) {
-        self.step(id, |connection, environment, out| connection.resume(environment, out));
+        self.step(id, |connection, environment| connection.resume(environment));
         self.flush_and_apply(id);
     }
 
@@ -405,7 +405,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let id = entry.id();
         self.engine.check(id);
         if entry.proto.is_filling() && entry.set_filled(self.engine.filled_bytes(id)) {
-            self.context.step(entry, |connection, environment| {
+            let out = self.send_queue.output();
+            self.context.step(entry, out, |connection, environment| {
                 connection.handle_progress(environment);
             });
         }
@@ -415,9 +416,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             Due::Nothing => return sweep.count_protocol(protocol),
             Due::Close => self.close(id),
             Due::Expiry => {
-                self.step(id, |connection, environment, out| {
-                    connection.handle_timeout(environment, out)
-                });
+                self.step(id, |connection, environment| connection.handle_timeout(environment));
                 self.flush_and_apply(id);
             }
         }
@@ -428,11 +427,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     fn step(
         &mut self,
         id: Id,
-        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>, &mut Vec<u8>),
+        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
     ) {
         let Some(entry) = self.connections.find(id) else { return };
-        let out = self.send_queue.output();
-        self.context.step(entry, |connection, environment| step(connection, environment, out));
+        self.context.step(entry, self.send_queue.output(), step);
     }
 
     /// Sends the output of a step, then applies the connection's next action.
@@ -482,9 +480,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     fn fill(&mut self, id: Id) {
         let mut target = None;
-        self.step(id, |connection, environment, out| {
-            target = connection.poll_target(environment, out)
-        });
+        self.step(id, |connection, environment| target = connection.poll_target(environment));
         match target {
             Some(target) => {
                 if let Some(entry) = self.connections.find(id) {
@@ -501,7 +497,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Resumes a connection that paused for output, after all of that is sent; `true` if it has
     /// written more.
     fn proceed_or_pause(&mut self, id: Id) -> bool {
-        self.step(id, |connection, environment, out| connection.resume(environment, out));
+        self.step(id, |connection, environment| connection.resume(environment));
         if self.send_queue.output_is_empty() {
             self.pause_or_resume(id);
             return false;

@@ -143,7 +143,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             let caller = Caller { connection: socket, peer, transport: Transport::Udp };
             let is_rejecting = self.context.is_rejecting();
             let bytes = queue.bytes(&datagram);
-            let reply = self.context.with_datagram(&caller, |environment| {
+            let reply = self.context.with_datagram(&caller, &mut self.text, |environment| {
                 server.handle(bytes, path, unix_time_s, is_rejecting, environment)
             });
             let Some(reply) = reply else {
