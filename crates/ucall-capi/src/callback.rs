@@ -12,7 +12,7 @@ use ucall_proto::{
 };
 use ucall_server::{
     CallId, CallMetrics, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher,
-    RunLimit, RunningCall, SeriesIndex, Token,
+    RunLimit, RunningCall, SeriesIndex, Token, Turn,
 };
 
 use crate::auth::User;
@@ -176,10 +176,20 @@ impl Handler for CallbackHandler {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.taken_items.is_empty() {
+        let due = match self.taken_items.is_empty() {
             true => self.calls.next_deadline(),
             false => Some(self.turn_began),
+        };
+        match self.control.next_line_at() {
+            Some(line) => due.map(|due| due.min(line)).or(Some(line)),
+            None => due,
         }
+    }
+
+    #[inline]
+    fn ends_turns(&mut self, turn: &Turn) -> bool {
+        self.control.write_line_if_due();
+        turn.stopped || self.control.stop.is_ending()
     }
 
     fn run_limit(&self) -> RunLimit {

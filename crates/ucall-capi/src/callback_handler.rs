@@ -13,12 +13,14 @@ use crate::call_handle::LiveSlot;
 use crate::deferred::{CallState, Calls, Outcome};
 use crate::log::Log;
 use crate::params::ParamBuffers;
+use crate::turn_control::TurnControl;
 
 /// Runs the callbacks of one worker.
 pub(crate) struct CallbackHandler {
     /// For the call whose callback runs.
     pub(crate) slot: LiveSlot,
     pub(crate) calls: Calls,
+    pub(crate) control: Arc<TurnControl>,
     /// Set when the worker is made.
     pub(crate) publisher: Option<Arc<Publisher>>,
     pub(crate) log: Arc<Log>,
@@ -46,15 +48,17 @@ impl CallbackHandler {
     /// # Errors
     /// Too many threads of the process serve.
     pub(crate) fn new(
-        log: Arc<Log>,
+        control: Arc<TurnControl>,
         auth: Option<Auth>,
         call_timeout: Option<Duration>,
         deferred_calls_max: usize,
         stream_bytes_max: usize,
     ) -> Result<Self, Error> {
+        let log = control.log.clone();
         Ok(Self {
             slot: LiveSlot::acquire(log.clone())?,
             calls: Calls::new(deferred_calls_max, "max_running_calls"),
+            control,
             publisher: None,
             log,
             buffers: ParamBuffers::default(),

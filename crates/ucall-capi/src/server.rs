@@ -53,7 +53,7 @@ pub struct Server {
     metrics: Option<ThreadMetrics>,
     slots: Box<[WorkerSlot]>,
     // Dropped after the workers, which watch the descriptor of its stop signal.
-    control: TurnControl,
+    control: Arc<TurnControl>,
 }
 
 /// The parts of the configuration that are needed after the start.
@@ -104,7 +104,7 @@ pub(crate) enum RunMode {
 
 /// A worker, and the number of the thread that created it and drives it.
 struct WorkerRunner {
-    worker: AnyWorker<CallbackHandler>,
+    worker: Box<dyn AnyWorker<CallbackHandler>>,
     owner: u64,
     /// The engine that it runs on.
     engine: EngineKind,
@@ -145,7 +145,7 @@ impl Server {
         if config.with_peers != 0 || worker_config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
-        let control = TurnControl::new(stop, log);
+        let control = Arc::new(TurnControl::new(stop, log));
         let metrics = (config.metrics != 0).then(|| {
             let (counters, is_tls) = (control.counters.clone(), worker_config.tls.is_some());
             ThreadMetrics::new(config.serving_threads, &procedures, counters, is_tls)
@@ -286,11 +286,10 @@ impl Server {
         number: u16,
         engine: EngineKind,
         sockets: Option<Sockets>,
-    ) -> Result<AnyWorker<CallbackHandler>, Error> {
+    ) -> Result<Box<dyn AnyWorker<CallbackHandler>>, Error> {
         let settings = &self.settings;
-        let log = self.control.log.clone();
         let mut handler = CallbackHandler::new(
-            log,
+            self.control.clone(),
             settings.auth,
             settings.call_timeout,
             settings.deferred_max,
@@ -304,7 +303,7 @@ impl Server {
             share.worker = number.into();
         }
         let depth = Some(settings.queue_depth);
-        let worker = AnyWorker::new(engine, handler, procedures, config, depth);
+        let worker = <dyn AnyWorker<_>>::new(engine, handler, procedures, config, depth);
         let mut worker = worker.map_err(|error| system("cannot make an engine", &error))?;
         let Sockets { listener, udp } = match sockets {
             Some(sockets) => sockets,
@@ -313,7 +312,7 @@ impl Server {
         let sharing = if self.shared.is_some() { Sharing::Threads } else { Sharing::None };
         let listening = worker.listen(listener.shared(sharing));
         listening
-            .and_then(|()| udp.map_or(Ok(()), |socket| worker.listen_datagrams(socket)))
+            .and_then(|()| udp.map_or(Ok(()), |socket| worker.listen_datagrams(socket).map(drop)))
             .and_then(|()| worker.watch_signals(self.control.stop.descriptor()))
             .map_err(|error| system("cannot listen", &error))?;
         Ok(worker)
@@ -369,7 +368,7 @@ impl SlotGuard<'_> {
         let poll = self.slot.poll.get();
         let Some(runner) = self.runner(server.engine)? else { return Ok(false) };
         let ended = match runner.run(mode, &server.control) {
-            Ok(Some(turn)) => match runner.return_to_program(poll, turn, &server.control) {
+            Ok(Some(turn)) => match runner.return_to_program(poll, turn) {
                 Ok(()) => return Ok(true),
                 Err(error) => Err(error),
             },
@@ -445,22 +444,16 @@ impl SlotGuard<'_> {
 impl WorkerRunner {
     /// Takes turns, and returns the last one; `None` when the server was stopped.
     fn run(&mut self, mode: RunMode, control: &TurnControl) -> io::Result<Option<Turn>> {
-        let has_figures = control.log.has_figures();
-        let until = match mode {
-            RunMode::OneTurn(until) => until,
-            RunMode::UntilStopped => None,
-        };
-        let deadline = || earlier(has_figures.then(|| control.log.next_line_at()), until);
-        let may_have_ended = |turn: &Turn| turn.stopped || control.stop.is_ending();
-        let is_last = |turn: &Turn| {
-            if has_figures {
-                control.write_line_if_due();
-            }
-            mode != RunMode::UntilStopped || may_have_ended(turn)
-        };
         loop {
-            let turn = self.worker.turns(deadline, is_last)?;
-            if may_have_ended(&turn) && self.has_ended(&turn, &control.stop) {
+            let turn = match mode {
+                RunMode::UntilStopped => self.worker.turns()?,
+                RunMode::OneTurn(until) => {
+                    let turn = self.worker.turn(until)?;
+                    control.write_line_if_due();
+                    turn
+                }
+            };
+            if self.has_ended(&turn, &control.stop) {
                 return Ok(None);
             }
             if mode != RunMode::UntilStopped {
@@ -470,10 +463,9 @@ impl WorkerRunner {
     }
 
     /// Whether the worker has stopped. Begins its drain if that is requested.
-    #[cold]
     fn has_ended(&mut self, last: &Turn, stop: &StopSignal) -> bool {
         let has_ended = last.stopped || stop.is_requested();
-        if !has_ended && !mem::replace(&mut self.is_draining, true) {
+        if !has_ended && stop.is_ending() && !mem::replace(&mut self.is_draining, true) {
             let timeout = Some(stop.drain_time());
             let (mode, idle_time) = (Drain::Refusing, DRAIN_IDLE_TIME);
             self.worker.mailbox().send(Message::Drain { mode, idle_time, timeout });
@@ -483,26 +475,13 @@ impl WorkerRunner {
 
     /// Submits what the turn has started, because the program may do other work before the next
     /// one. Its event loop, if any, then waits for that.
-    fn return_to_program(
-        &mut self,
-        poll: Option<&PollDescriptor>,
-        last: Turn,
-        control: &TurnControl,
-    ) -> io::Result<()> {
+    fn return_to_program(&mut self, poll: Option<&PollDescriptor>, last: Turn) -> io::Result<()> {
         let is_due = self.worker.submit()?;
         let Some(poll) = poll else { return Ok(()) };
         if !last.idle || is_due || !self.worker.prepare_to_wait() {
             return poll.arm(Some(Instant::now()));
         }
-        let line = control.log.has_figures().then(|| control.log.next_line_at());
-        poll.arm(earlier(self.worker.deadline(), line))
-    }
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
+        poll.arm(self.worker.deadline())
     }
 }
 

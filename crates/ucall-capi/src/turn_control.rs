@@ -38,10 +38,18 @@ impl TurnControl {
         self.publishers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// When a line of the log is due.
+    #[inline]
+    pub(crate) fn next_line_at(&self) -> Option<Instant> {
+        self.log.has_figures().then(|| self.log.next_line_at())
+    }
+
     /// Writes the line of the log that is due, if any.
-    #[cold]
+    #[inline]
     pub(crate) fn write_line_if_due(&self) {
-        self.log.write_line_if_due(Instant::now(), || self.counters.stats());
+        if self.log.has_figures() {
+            self.log.write_line_if_due(Instant::now(), || self.counters.stats());
+        }
     }
 }
 

@@ -166,6 +166,12 @@ pub trait Engine {
         EngineClock::SYSTEM
     }
 
+    /// The descriptor that becomes readable when [`Engine::wait`] has something to report. A fake
+    /// engine has none.
+    fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// The descriptors that a forked child must close, so that no part of the engine outlives its
     /// process.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -13,7 +13,7 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{
     CallId, CallMetrics, Caller, Deadline, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget,
-    Polled, Publisher, RunLimit, SeriesIndex, Token,
+    Polled, Publisher, RunLimit, SeriesIndex, Token, Turn,
 };
 
 use crate::arguments::{self, Failure};
@@ -532,6 +532,11 @@ impl Handler for Interpreter {
             true => self.next_deadline(),
             false => None,
         }
+    }
+
+    #[inline(always)]
+    fn ends_turns(&mut self, turn: &Turn) -> bool {
+        turn.stopped || turn.signalled || self.interrupted || self.tasks.is_some()
     }
 
     #[inline(always)]

@@ -60,7 +60,7 @@ impl Server {
         config.access_log.clone_from(&access_log);
         config.sockets_max = sockets_allowed();
         config.connections_max = config.connections_max.min(config.sockets_max);
-        let mut worker = AnyWorker::new(engine, interpreter, procedures, config, None)
+        let mut worker = <dyn AnyWorker<_>>::new(engine, interpreter, procedures, config, None)
             .map_err(|error| engine::failure(py, error))?;
         if let Some(page) = page {
             worker.set_counters(page);

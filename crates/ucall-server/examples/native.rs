@@ -16,8 +16,8 @@ use ucall_engine::posix::Posix;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::{Call, CallOutcome, Reply};
 use ucall_server::{
-    Caller, Handler, NativeCall, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
-    NativeProcedure, Procedures, Worker, WorkerConfig,
+    AnyWorker, Caller, Handler, NativeCall, NativeHandler, NativeModule, NativeOutcome,
+    NativeOutcomes, NativeProcedure, Procedures, Worker, WorkerConfig,
 };
 
 /// The procedures of all workers.
@@ -102,7 +102,7 @@ fn serve(listener: TcpListener) -> io::Result<()> {
     let access = AccessRules::new(true, &[], &[]).map_err(io::Error::other)?;
     let config = WorkerConfig::new(access);
     let mut worker = Worker::new(Posix::new()?, NoProcedures, procedures, config);
-    worker.listen(listener)?;
+    worker.listen(listener.into())?;
     while !worker.turn(None)?.stopped {}
     Ok(())
 }

@@ -10,7 +10,7 @@ use ucall_engine::Engine;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::json::{Reader, ValueKind, write_i64};
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
-use ucall_server::{Caller, Handler, Procedures, Worker, WorkerConfig};
+use ucall_server::{AnyWorker, Caller, Handler, Procedures, Worker, WorkerConfig};
 
 struct Native;
 
@@ -57,7 +57,7 @@ fn serve(engine: impl Engine, port: u16) -> io::Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listener = ucall_engine::bind(address, false)?;
     println!("listening on {}", listener.local_addr()?.port());
-    worker.listen(listener)?;
+    worker.listen(listener.into())?;
     while !worker.turn(None)?.stopped {}
     Ok(())
 }

@@ -1,164 +1,85 @@
-//! A worker on the engine that a program chooses when it runs.
+//! The interface of a worker, whatever its engine.
 
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_engine::posix::Posix;
-#[cfg(target_os = "linux")]
-use ucall_engine::uring::{self, Uring};
-use ucall_engine::{Engine, EngineKind, Listener, Waker};
+use ucall_engine::{Id, Listener, Waker};
 
-use crate::config::WorkerConfig;
 use crate::counters::Counters;
-use crate::handler::Handler;
+use crate::handler::{Handler, Turn};
 use crate::mailbox::Mailbox;
-use crate::procedures::Procedures;
 use crate::publisher::Publisher;
-use crate::worker::{Turn, Worker};
 
-/// Slots of a ring's table beyond the connections, so that a new connection gets one before the
-/// longest idle connection is evicted for it.
-#[cfg(target_os = "linux")]
-const RESERVED_SOCKETS: usize = 256;
+/// A [`Worker`](crate::Worker) on any engine.
+pub trait AnyWorker<H: Handler> {
+    /// Serves the connections of a listening socket.
+    fn listen(&mut self, listener: Listener) -> io::Result<()>;
 
-/// Descriptors that are left to the rest of the process.
-const RESERVED_DESCRIPTORS: u64 = 64;
+    /// Answers the calls in the datagrams of a bound socket. Clients get no messages and no items
+    /// of streams over it.
+    ///
+    /// # Errors
+    /// The engine's; or the worker has TLS, which datagrams cannot have.
+    fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id>;
 
-/// The sockets that the process's limit on descriptors allows. Raises the limit first.
-pub fn sockets_allowed() -> usize {
-    let descriptors = ucall_engine::raise_descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
-    usize::try_from(descriptors).unwrap_or(usize::MAX).max(1)
-}
+    /// Ends a turn, with `signalled` set, whenever `descriptor` is readable. It must stay open
+    /// until the worker is dropped.
+    fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
 
-/// A [`Worker`] on any engine; its methods are those of [`Worker`].
-pub enum AnyWorker<H: Handler> {
-    /// On the posix engine.
-    Posix(Box<Worker<Posix, H>>),
-    /// On io_uring.
-    #[cfg(target_os = "linux")]
-    Uring(Box<Worker<Uring, H>>),
-}
+    /// Ends a turn, with `ready` set, whenever `descriptor` is readable. It belongs to an event
+    /// loop that shares this worker's wait, and must stay open until the worker is dropped or
+    /// watches another.
+    fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
 
-macro_rules! call {
-    ($any:expr, $worker:ident => $call:expr) => {
-        match $any {
-            AnyWorker::Posix($worker) => $call,
-            #[cfg(target_os = "linux")]
-            AnyWorker::Uring($worker) => $call,
-        }
-    };
-}
+    /// Stops watching the event loop.
+    fn unwatch_loop(&mut self);
 
-#[expect(missing_docs, reason = "`Worker` documents its methods")]
-impl<H: Handler> AnyWorker<H> {
-    /// A worker on this engine for the current thread, with the default queue depth unless one is
-    /// given. posix has no queue: it makes each operation as a system call at once.
-    pub fn new(
-        engine: EngineKind,
-        handler: H,
-        procedures: Arc<Procedures<H::Procedure>>,
-        config: WorkerConfig,
-        queue_depth: Option<u16>,
-    ) -> io::Result<Self> {
-        Ok(match engine {
-            EngineKind::Posix => {
-                let _ = queue_depth;
-                Self::Posix(Box::new(Worker::new(Posix::new()?, handler, procedures, config)))
-            }
-            #[cfg(target_os = "linux")]
-            EngineKind::Uring(features) => {
-                let sockets = config.connections_max.saturating_add(RESERVED_SOCKETS);
-                let default = uring::Config::default();
-                let size = uring::Config {
-                    queue_depth: queue_depth.map_or(default.queue_depth, u32::from),
-                    sockets_max: u32::try_from(sockets).unwrap_or(u32::MAX),
-                };
-                let engine = Uring::new(size, features)?;
-                Self::Uring(Box::new(Worker::new(engine, handler, procedures, config)))
-            }
-        })
-    }
+    /// Takes one turn: waits for completions until `deadline`, and handles all of them.
+    fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn>;
 
-    pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
-        call!(self, worker => worker.listen(listener))
-    }
+    /// Takes turns up to the first that [`Handler::ends_turns`]. A loop outside costs a call and
+    /// its return in each turn, which the processor mispredicts after a system call.
+    fn turns(&mut self) -> io::Result<Turn>;
 
-    pub fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
-        call!(self, worker => worker.listen_datagrams(socket).map(drop))
-    }
+    /// Shuts down a worker after its last turn: sends the output that is left, then closes all
+    /// connections.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn shut_down(&mut self) -> io::Result<()>;
 
-    pub fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        call!(self, worker => worker.watch_signals(descriptor))
-    }
+    /// Submits what the last turn has started, because other code runs before the next one. `true`
+    /// if a turn is due that the engine's descriptor does not report.
+    fn submit(&mut self) -> io::Result<bool>;
 
-    pub fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        call!(self, worker => worker.watch_loop(descriptor))
-    }
+    /// Prepares for other code to wait on the engine's descriptor: until the next turn, a message
+    /// makes it readable. `false` if there is a message already, and a turn is due.
+    fn prepare_to_wait(&mut self) -> bool;
 
-    pub fn unwatch_loop(&mut self) {
-        call!(self, worker => worker.unwatch_loop());
-    }
+    /// When the next turn is due, even without events.
+    fn deadline(&self) -> Option<Instant>;
 
-    pub fn submit(&mut self) -> io::Result<bool> {
-        call!(self, worker => worker.submit())
-    }
-
-    pub fn prepare_to_wait(&mut self) -> bool {
-        call!(self, worker => worker.prepare_to_wait())
-    }
-
-    pub fn deadline(&self) -> Option<Instant> {
-        call!(self, worker => worker.deadline())
-    }
-
-    /// The engine's descriptor, which is readable when a turn is due.
-    pub fn descriptor(&self) -> RawFd {
-        call!(self, worker => worker.engine().as_fd().as_raw_fd())
-    }
+    /// The engine's descriptor, which is readable when a turn is due; -1 for a fake engine.
+    fn descriptor(&self) -> RawFd;
 
     /// A handle that ends the wait of a turn from another thread.
-    pub fn waker(&self) -> Waker {
-        call!(self, worker => worker.engine().waker())
-    }
+    fn waker(&self) -> Waker;
 
-    #[inline]
-    pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
-        call!(self, worker => worker.turn(deadline))
-    }
+    /// Through which other threads send messages to the worker.
+    fn mailbox(&self) -> Mailbox;
 
-    #[inline]
-    pub fn turns(
-        &mut self,
-        deadline: impl FnMut() -> Option<Instant>,
-        is_last: impl FnMut(&Turn) -> bool,
-    ) -> io::Result<Turn> {
-        call!(self, worker => worker.turns(deadline, is_last))
-    }
+    /// Through which any thread sends messages to the worker's connections.
+    fn publisher(&self) -> Arc<Publisher>;
 
-    pub fn shut_down(&mut self) -> io::Result<()> {
-        call!(self, worker => worker.shut_down())
-    }
+    /// The page of counters, which any thread may read.
+    fn counters(&self) -> Arc<Counters>;
 
-    pub fn handler_mut(&mut self) -> &mut H {
-        call!(self, worker => worker.handler_mut())
-    }
+    /// Publishes the worker's counters on that page from now on.
+    fn set_counters(&mut self, counters: Arc<Counters>);
 
-    pub fn mailbox(&self) -> Mailbox {
-        call!(self, worker => worker.mailbox())
-    }
-
-    pub fn publisher(&self) -> Arc<Publisher> {
-        call!(self, worker => worker.publisher())
-    }
-
-    pub fn counters(&self) -> Arc<Counters> {
-        call!(self, worker => worker.counters())
-    }
-
-    pub fn set_counters(&mut self, counters: Arc<Counters>) {
-        call!(self, worker => worker.set_counters(counters));
-    }
+    /// The handler.
+    fn handler_mut(&mut self) -> &mut H;
 }

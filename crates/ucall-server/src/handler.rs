@@ -52,6 +52,19 @@ pub enum DrainReport {
     },
 }
 
+/// What happened in a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// A message has asked the worker to stop, or its drain is over.
+    pub stopped: bool,
+    /// The descriptor of [`watch_signals`](crate::AnyWorker::watch_signals) became readable.
+    pub signalled: bool,
+    /// The descriptor of [`watch_loop`](crate::AnyWorker::watch_loop) became readable.
+    pub ready: bool,
+    /// The turn had no completions.
+    pub idle: bool,
+}
+
 /// Runs procedures of one language. One worker owns one handler and calls it from its own thread.
 pub trait Handler {
     /// A registered function.
@@ -201,9 +214,14 @@ pub trait Handler {
         let _ = now;
     }
 
-    /// When [`Handler::turn_ended`] is due, even without events.
+    /// When [`Handler::turn_ended`] or [`Handler::ends_turns`] is due, even without events.
     fn deadline(&self) -> Option<Instant> {
         None
+    }
+
+    /// A turn of [`AnyWorker::turns`](crate::AnyWorker::turns) has ended. Whether it is the last.
+    fn ends_turns(&mut self, turn: &Turn) -> bool {
+        turn.stopped
     }
 
     /// The limit that running deferred calls count against, including notifications. A drain waits

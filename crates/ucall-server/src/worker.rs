@@ -1,28 +1,29 @@
 //! A worker: one thread, one engine and its connections.
 //!
 //! A turn waits for completions, passes each to its connection, and sends all replies; the engine
-//! submits them with its next wait, or by [`Worker::submit`]. After its calls are answered, a turn
-//! takes a few steps of the rest: new connections, hang-ups, handshakes, deadlines and a drain. A
-//! worker shares no state with other threads, so nothing is locked; they send messages through the
-//! [`Mailbox`].
+//! submits them with its next wait, or by [`AnyWorker::submit`]. After its calls are answered, a
+//! turn takes a few steps of the rest: new connections, hang-ups, handshakes, deadlines and a
+//! drain. A worker shares no state with other threads, so nothing is locked; they send messages
+//! through the [`Mailbox`].
 
 use std::io;
 use std::mem;
 use std::net::UdpSocket;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_engine::{Completion, Engine, Id, Listener, Readiness};
+use ucall_engine::{Completion, Engine, Id, Listener, Readiness, Waker};
 use ucall_proto::Drain;
 
 use crate::admission::AdmissionQueues;
+use crate::any_worker::AnyWorker;
 use crate::config::WorkerConfig;
 use crate::counters::Counters;
 use crate::dispatch::WorkerContext;
 use crate::drain::{DrainState, DrainStep};
 use crate::driver::ConnectionDriver;
-use crate::handler::{DrainReport, Handler};
+use crate::handler::{DrainReport, Handler, Turn};
 use crate::mailbox::{Mailbox, Message};
 use crate::maintenance::Sweep;
 use crate::procedures::Procedures;
@@ -31,20 +32,7 @@ use crate::topics::TopicsConfig;
 
 const READABLE: Readiness = Readiness { readable: true, writable: false };
 
-/// What happened in a turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Turn {
-    /// A message has asked the worker to stop, or its drain is over.
-    pub stopped: bool,
-    /// The descriptor of [`Worker::watch_signals`] became readable.
-    pub signalled: bool,
-    /// The descriptor of [`Worker::watch_loop`] became readable.
-    pub ready: bool,
-    /// The turn had no completions.
-    pub idle: bool,
-}
-
-/// Serves the procedures of one handler on one engine.
+/// Serves the procedures of one handler on one engine; its methods are those of [`AnyWorker`].
 pub struct Worker<E: Engine, H: Handler> {
     driver: ConnectionDriver<E, H>,
     admission: AdmissionQueues,
@@ -112,69 +100,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
     }
 
-    /// Serves the connections of a listening socket.
-    pub fn listen(&mut self, listener: impl Into<Listener>) -> io::Result<()> {
-        self.driver.listen(listener.into())
-    }
-
-    /// Answers the calls in the datagrams of a bound socket. Clients get no messages and no items
-    /// of streams over it.
-    ///
-    /// # Errors
-    /// The engine's; or the worker has TLS, which datagrams cannot have.
-    pub fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
-        self.driver.listen_datagrams(socket)
-    }
-
-    /// Ends a turn, with `signalled` set, whenever `descriptor` is readable. It must stay open
-    /// until the worker is dropped.
-    pub fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.signals = Some(self.driver.engine_mut().watch(descriptor, READABLE)?);
-        Ok(())
-    }
-
-    /// Ends a turn, with `ready` set, whenever `descriptor` is readable. It belongs to an event
-    /// loop that shares this worker's wait, and must stay open until the worker is dropped or
-    /// watches another.
-    pub fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.unwatch_loop();
-        self.event_loop = Some(self.driver.engine_mut().watch(descriptor, READABLE)?);
-        Ok(())
-    }
-
-    /// Stops watching the event loop.
-    pub fn unwatch_loop(&mut self) {
-        self.rewatch = false;
-        if let Some(watch) = self.event_loop.take() {
-            self.driver.engine_mut().close(watch);
-        }
-    }
-
-    /// Submits what the last turn has started, because other code runs before the next one. `true`
-    /// if a turn is due that the engine's descriptor does not report.
-    pub fn submit(&mut self) -> io::Result<bool> {
-        self.driver.engine_mut().submit()
-    }
-
-    /// Prepares for other code to wait on the engine's descriptor: until the next turn, a message
-    /// makes it readable. `false` if there is a message already, and a turn is due.
-    pub fn prepare_to_wait(&mut self) -> bool {
-        self.mailbox.prepare_to_sleep()
-    }
-
-    /// When the next turn is due, even without events.
-    #[inline(always)]
-    pub fn deadline(&self) -> Option<Instant> {
-        let sweep = self.driver.needs_sweeps().then_some(self.sweep.due());
-        let context = self.driver.context();
-        let deadline = earlier(sweep, context.handler_deadline());
-        let is_draining_or_admitting = self.drain.is_some() || self.admission.is_waiting();
-        if is_draining_or_admitting || self.driver.has_waiters() || context.has_natives() {
-            return self.earlier_deadline(deadline);
-        }
-        deadline
-    }
-
     /// That deadline, or an earlier one of less frequent work.
     #[cold]
     #[inline(never)]
@@ -188,43 +113,12 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         earlier(earlier(earlier(deadline, natives), earlier(drain, steps)), yields)
     }
 
-    /// The engine.
-    pub fn engine(&self) -> &E {
-        self.driver.engine()
-    }
-
-    /// Through which other threads send messages to the worker.
-    pub fn mailbox(&self) -> Mailbox {
-        self.mailbox.clone()
-    }
-
-    /// Through which any thread sends messages to the worker's connections.
-    pub fn publisher(&self) -> Arc<Publisher> {
-        self.publisher.clone()
-    }
-
-    /// Publishes the worker's counters on that page from now on.
-    pub fn set_counters(&mut self, counters: Arc<Counters>) {
-        self.publisher.set_counters(counters.clone());
-        self.counters = counters;
-    }
-
-    /// The page of counters, which any thread may read.
-    pub fn counters(&self) -> Arc<Counters> {
-        self.counters.clone()
-    }
-
-    /// The handler.
-    pub fn handler_mut(&mut self) -> &mut H {
-        self.driver.context_mut().handler()
-    }
-
-    /// One turn: waits for completions until `deadline`, and handles all of them.
+    /// One turn.
     ///
     /// Inlined into the loop around it: after a system call the processor mispredicts each return,
     /// because the kernel's returns have replaced its predictions.
     #[inline(always)]
-    pub fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
+    fn take_turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         // Between turns an event loop and signal handlers run functions, which may fork.
         self.driver.context_mut().end_child();
         if H::POLLS_EVERY_TURN {
@@ -261,40 +155,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         Ok(turn)
     }
 
-    /// Takes turns, each until its `deadline`, up to the first that `is_last`.
-    ///
-    /// Each engine has a loop of its own: in one for all, addresses that another engine's turns
-    /// need are computed in each turn, and kept on the stack.
-    #[inline(never)]
-    pub fn turns(
-        &mut self,
-        mut deadline: impl FnMut() -> Option<Instant>,
-        mut is_last: impl FnMut(&Turn) -> bool,
-    ) -> io::Result<Turn> {
-        loop {
-            let turn = self.turn(deadline())?;
-            if is_last(&turn) {
-                return Ok(turn);
-            }
-        }
-    }
-
-    /// Shuts down a worker after its last turn: sends the output that is left, then closes all
-    /// connections.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub fn shut_down(&mut self) -> io::Result<()> {
-        self.turn_now()?;
-        self.driver.close_all();
-        self.turn_now()
-    }
-
     /// A turn that does not wait.
     #[cold]
     #[inline(never)]
     fn turn_now(&mut self) -> io::Result<()> {
-        self.turn(Some(self.driver.engine().clock().now())).map(drop)
+        AnyWorker::turn(self, Some(self.driver.engine().clock().now())).map(drop)
     }
 
     #[inline(always)]
@@ -553,6 +418,105 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.context_mut().abandon();
         self.driver.poll_replies();
         self.driver.send_waiting();
+    }
+}
+
+impl<E: Engine, H: Handler> AnyWorker<H> for Worker<E, H> {
+    fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        self.driver.listen(listener)
+    }
+
+    fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
+        self.driver.listen_datagrams(socket)
+    }
+
+    fn watch_signals(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.signals = Some(self.driver.engine_mut().watch(descriptor, READABLE)?);
+        Ok(())
+    }
+
+    fn watch_loop(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.unwatch_loop();
+        self.event_loop = Some(self.driver.engine_mut().watch(descriptor, READABLE)?);
+        Ok(())
+    }
+
+    fn unwatch_loop(&mut self) {
+        self.rewatch = false;
+        if let Some(watch) = self.event_loop.take() {
+            self.driver.engine_mut().close(watch);
+        }
+    }
+
+    fn turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
+        self.take_turn(deadline)
+    }
+
+    // In one loop for all engines, addresses that another engine's turns need would be computed in
+    // each turn, and kept on the stack.
+    fn turns(&mut self) -> io::Result<Turn> {
+        loop {
+            let turn = self.take_turn(None)?;
+            if self.handler_mut().ends_turns(&turn) {
+                return Ok(turn);
+            }
+        }
+    }
+
+    fn shut_down(&mut self) -> io::Result<()> {
+        self.turn_now()?;
+        self.driver.close_all();
+        self.turn_now()
+    }
+
+    fn submit(&mut self) -> io::Result<bool> {
+        self.driver.engine_mut().submit()
+    }
+
+    fn prepare_to_wait(&mut self) -> bool {
+        self.mailbox.prepare_to_sleep()
+    }
+
+    #[inline(always)]
+    fn deadline(&self) -> Option<Instant> {
+        let sweep = self.driver.needs_sweeps().then_some(self.sweep.due());
+        let context = self.driver.context();
+        let deadline = earlier(sweep, context.handler_deadline());
+        let is_draining_or_admitting = self.drain.is_some() || self.admission.is_waiting();
+        if is_draining_or_admitting || self.driver.has_waiters() || context.has_natives() {
+            return self.earlier_deadline(deadline);
+        }
+        deadline
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.driver.engine().poll_descriptor().map_or(-1, |it| it.as_raw_fd())
+    }
+
+    fn waker(&self) -> Waker {
+        self.driver.engine().waker()
+    }
+
+    fn mailbox(&self) -> Mailbox {
+        self.mailbox.clone()
+    }
+
+    fn publisher(&self) -> Arc<Publisher> {
+        self.publisher.clone()
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
+    fn set_counters(&mut self, counters: Arc<Counters>) {
+        self.publisher.set_counters(counters.clone());
+        self.counters = counters;
+    }
+
+    #[inline(always)]
+    fn handler_mut(&mut self) -> &mut H {
+        self.driver.context_mut().handler()
     }
 }
 

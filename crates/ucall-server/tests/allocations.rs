@@ -20,7 +20,7 @@ use ucall_engine::posix::Posix;
 use ucall_engine::uring::{Config, Features, Uring};
 use ucall_proto::http1::AccessRules;
 use ucall_proto::{Call, CallOutcome, Reply};
-use ucall_server::{Caller, Handler, Procedures, Worker, WorkerConfig};
+use ucall_server::{AnyWorker, Caller, Handler, Procedures, Worker, WorkerConfig};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -88,7 +88,7 @@ fn check<E: Engine>(engine: E) {
     let mut worker = Worker::new(engine, Echo, procedures, WorkerConfig::new(access));
     let listener = ucall_engine::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false).unwrap();
     let address = listener.local_addr().unwrap();
-    worker.listen(listener).unwrap();
+    worker.listen(listener.into()).unwrap();
     for is_http in [false, true] {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nonblocking(true).unwrap();

@@ -285,6 +285,8 @@ mod tests {
     use crate::callback::Callback;
     use crate::callback_handler::CallbackHandler;
     use crate::log::{Format, Log, Output};
+    use crate::stop::StopSignal;
+    use crate::turn_control::TurnControl;
 
     /// Runs one callback for every call.
     struct Only {
@@ -314,14 +316,9 @@ mod tests {
 
     #[test]
     fn a_panic_takes_back_what_was_written() {
-        let handler = CallbackHandler::new(
-            Arc::new(Log::new(Output::Warnings, Format::Human)),
-            None,
-            None,
-            1,
-            1,
-        )
-        .unwrap();
+        let log = Arc::new(Log::new(Output::Warnings, Format::Human));
+        let control = Arc::new(TurnControl::new(StopSignal::new().unwrap(), log));
+        let handler = CallbackHandler::new(control, None, None, 1, 1).unwrap();
         let (tag, series) = (ptr::null_mut(), Box::default());
         let callback = Callback { name: "x".into(), function: panics, tag, series };
         let mut service = Only { handler, callback };

@@ -410,6 +410,11 @@ impl Engine for Posix {
         Waker(Arc::new(move || waker.wake()))
     }
 
+    fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the poll owns its descriptor and is borrowed for as long as the result.
+        Some(unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) })
+    }
+
     fn system_calls(&self) -> u64 {
         self.system_calls
     }
@@ -470,14 +475,6 @@ impl Posix {
     fn fail_send(&mut self, socket: Id, payload: Payload, error: io::Error) -> SendState {
         self.deferred.push(Completion::Sent { socket, payload, result: Err(error) });
         SendState::Pending
-    }
-}
-
-impl AsFd for Posix {
-    /// The descriptor that becomes readable when [`Engine::wait`] has something to report.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the poll owns its descriptor and is borrowed for as long as the result.
-        unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) }
     }
 }
 

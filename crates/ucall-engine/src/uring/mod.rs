@@ -493,6 +493,11 @@ impl Engine for Uring {
         self.wakeups.waker()
     }
 
+    /// The ring, which is not readable then under [`Features::defer_taskrun`].
+    fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor()
+    }
+
     /// The ring: it holds the files of pending operations.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: it is open for as long as the ring is borrowed.
@@ -501,15 +506,6 @@ impl Engine for Uring {
 
     fn system_calls(&self) -> u64 {
         self.ring.system_calls
-    }
-}
-
-impl AsFd for Uring {
-    /// The ring's descriptor, readable when [`Engine::wait`] has something to report; not so under
-    /// [`Features::defer_taskrun`].
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring owns its descriptor and is borrowed for as long as the result.
-        unsafe { BorrowedFd::borrow_raw(self.ring.descriptor()) }
     }
 }
 

@@ -61,13 +61,13 @@ pub(crate) struct TurnOutcome {
 /// A worker on the thread that drives it, and the pipe that wakes it for signals.
 pub(crate) struct WorkerRunner {
     /// Only [`WorkerRunner::turn`] takes its turns.
-    pub(crate) worker: AnyWorker<Interpreter>,
+    pub(crate) worker: Box<dyn AnyWorker<Interpreter>>,
     // After the worker, which watches the pipe until it is dropped.
     wakeup_pipe: WakeupPipe,
 }
 
 impl WorkerRunner {
-    pub(crate) fn new(mut worker: AnyWorker<Interpreter>) -> io::Result<Self> {
+    pub(crate) fn new(mut worker: Box<dyn AnyWorker<Interpreter>>) -> io::Result<Self> {
         let wakeup_pipe = WakeupPipe::new()?;
         worker.watch_signals(wakeup_pipe.descriptor())?;
         Ok(Self { worker, wakeup_pipe })
@@ -82,7 +82,8 @@ impl WorkerRunner {
         SignalHandlers::install(py, &self.wakeup_pipe, &self.worker.mailbox(), is_in_function)
     }
 
-    /// Takes one turn, unless the run has reached its bounds. The thread may be detached then.
+    /// Takes one turn, or many while no event loop waits for a turn and the run has no bounds; none
+    /// if it has reached these. The thread may be detached then.
     #[inline]
     pub(crate) fn turn(
         &mut self,
@@ -92,7 +93,11 @@ impl WorkerRunner {
         if bounds.are_reached() {
             return Ok(TurnOutcome { ended: Some(RunEnd::Bounded), ready: false, is_idle: true });
         }
-        let turn = self.worker.turn(deadline)?;
+        let is_unbounded = deadline.is_none() && bounds.turns_left.is_none();
+        let turn = match is_unbounded && self.worker.handler_mut().tasks.is_none() {
+            true => self.worker.turns()?,
+            false => self.worker.turn(deadline)?,
+        };
         let interpreter = self.worker.handler_mut();
         let interrupted = interpreter.take_interrupt();
         if interrupted || turn.signalled && self.handle_signals()? {

@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, KeyPair};
 use ucall_engine::fake::FakePeer;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::tls::{ClientConfig, ClientSettings, TicketSecret, TlsConnection, Trust};
-use ucall_server::{IdentityFiles, Procedures, Tls, TlsFiles, Worker};
+use ucall_server::{AnyWorker, IdentityFiles, Procedures, Tls, TlsFiles, Worker};
 
 use crate::harness::{Harness, ScriptedHandler, call, post, reply, text};
 
@@ -248,7 +248,7 @@ fn a_pipelining_connection_on_io_uring_is_read_a_few_buffers_a_turn() {
         procedures,
         ucall_server::WorkerConfig::new(access),
     );
-    worker.listen(listener).unwrap();
+    worker.listen(listener.into()).unwrap();
     while worker.counters().stats().accepted == 0 {
         worker.turn(Some(Instant::now() + Duration::from_millis(1))).unwrap();
     }

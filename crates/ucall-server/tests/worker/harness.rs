@@ -11,8 +11,8 @@ use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 use ucall_server::{
-    CallId, Caller, Deadline, DeferredCalls, Handler, Mailbox, MemoryBudget, Overflow, Polled,
-    Procedures, Reservation, RunLimit, Token, Worker, WorkerConfig,
+    AnyWorker, CallId, Caller, Deadline, DeferredCalls, Handler, Mailbox, MemoryBudget, Overflow,
+    Polled, Procedures, Reservation, RunLimit, Token, Worker, WorkerConfig,
 };
 
 /// What has not happened by then, on the clock of the engine, never will.
@@ -205,7 +205,7 @@ impl Handler for ScriptedHandler {
 }
 
 pub struct Harness {
-    pub worker: Worker<Fake, ScriptedHandler>,
+    pub worker: Box<dyn AnyWorker<ScriptedHandler>>,
     pub network: Network,
     pub procedures: Arc<Procedures<Procedure>>,
     pub limit: RunLimit,
@@ -227,8 +227,8 @@ impl Harness {
         configure(&mut config);
         let handler = ScriptedHandler::new(network.now());
         let limit = handler.run_limit();
-        let mut worker = Worker::new(engine, handler, procedures.clone(), config);
-        worker.listen(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        let mut worker = Box::new(Worker::new(engine, handler, procedures.clone(), config));
+        worker.listen(TcpListener::bind("127.0.0.1:0").unwrap().into()).unwrap();
         Self { worker, network, procedures, limit }
     }
 

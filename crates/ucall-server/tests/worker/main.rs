@@ -27,7 +27,7 @@ use harness::{Harness, ScriptedHandler, call, post, reply, text};
 use ucall_engine::fake::{Fake, FakePeer, SendMode};
 use ucall_proto::RpcError;
 use ucall_proto::http1::AccessRules;
-use ucall_server::{Message, Procedures, Worker, WorkerConfig};
+use ucall_server::{AnyWorker, Message, Procedures, Worker, WorkerConfig};
 
 #[test]
 fn a_call_is_one_receive_and_one_send() {
