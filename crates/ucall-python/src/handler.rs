@@ -366,11 +366,7 @@ impl Interpreter {
 impl Handler for Interpreter {
     type Procedure = DropAttached<Arc<Procedure>>;
 
-    /// Waiting releases the interpreter's lock.
-    const WAITING_COSTS: bool = true;
-
-    /// Tasks end on the worker's thread.
-    const POLLS_EVERY_TURN: bool = true;
+    const HAS_INTERPRETER_LOCK: bool = true;
 
     /// Params are read in their order.
     const NEEDS_MEMBERS: bool = false;

@@ -70,13 +70,11 @@ pub trait Handler {
     /// A registered function.
     type Procedure;
 
-    /// Whether waits go through [`Handler::while_waiting`] and cost more than a poll of the engine.
-    /// Then the worker polls before it waits if events are likely.
-    const WAITING_COSTS: bool = false;
-
-    /// Whether calls may end on the worker's own thread without a notification. If so, the
-    /// worker polls for replies before and after each wait.
-    const POLLS_EVERY_TURN: bool = false;
+    /// Whether its language has an interpreter lock, which [`Handler::while_waiting`] releases. As
+    /// that costs more than a poll of the engine, the worker polls before it waits if events are
+    /// likely. Functions of the language also run between two turns, so calls may end without a
+    /// notification: the worker polls for replies before and after each wait.
+    const HAS_INTERPRETER_LOCK: bool = false;
 
     /// Whether calls come with [`Call::members`]; see
     /// [`Service::NEEDS_MEMBERS`](ucall_proto::Service::NEEDS_MEMBERS).

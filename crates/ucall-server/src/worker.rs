@@ -121,7 +121,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn take_turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         // Between turns an event loop and signal handlers run functions, which may fork.
         self.driver.context_mut().end_child();
-        if H::POLLS_EVERY_TURN {
+        if H::HAS_INTERPRETER_LOCK {
             self.driver.poll_replies();
         }
         self.driver.send_waiting();
@@ -136,7 +136,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         self.driver.end_calls();
         self.has_messages = self.mailbox.has_messages();
         turn.stopped = self.has_messages && self.read_messages();
-        if H::POLLS_EVERY_TURN {
+        if H::HAS_INTERPRETER_LOCK {
             self.driver.poll_replies();
         }
         if self.driver.has_waiters() {
@@ -169,7 +169,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         {
             self.driver.engine_mut().rewatch(watch, READABLE)?;
         }
-        let is_busy = H::WAITING_COSTS && self.arrivals > 1;
+        let is_busy = H::HAS_INTERPRETER_LOCK && self.arrivals > 1;
         let polls = self.driver.take_poll() || is_busy || !self.mailbox.prepare_to_sleep();
         if polls && self.poll()? {
             return Ok(());

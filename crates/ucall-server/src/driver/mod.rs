@@ -149,10 +149,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
         let engine = &mut self.engine;
-        match H::WAITING_COSTS {
-            true => self.context.handler().while_waiting(|| engine.wait(deadline, completions)),
-            false => engine.wait(deadline, completions),
-        }
+        self.context.handler().while_waiting(|| engine.wait(deadline, completions))
     }
 
     /// Begins a turn, whose wait has ended just now.

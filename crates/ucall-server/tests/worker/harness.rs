@@ -181,8 +181,6 @@ impl Handler for ScriptedHandler {
         self.calls.next_deadline()
     }
 
-    const WAITING_COSTS: bool = true;
-
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let waited = wait();
         if let Some(event) = self.after_wait.take() {
