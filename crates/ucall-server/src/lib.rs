@@ -10,6 +10,7 @@ mod brokered_call;
 mod caller;
 mod config;
 mod connections;
+mod context;
 mod counters;
 mod datagrams;
 mod deadline;

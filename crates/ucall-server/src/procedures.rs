@@ -10,11 +10,9 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
 use ucall_proto::http1::Methods;
-use ucall_proto::{Call, CallOutcome, Reply};
 
-use crate::caller::Caller;
 use crate::metrics::MetricsReader;
-use crate::native::{NativeHandlers, NativeModule, NativeTable};
+use crate::native::{NativeModule, NativeTable};
 use crate::routes::{RouteAccess, RouteTable, RouteTarget};
 use crate::{health, metrics};
 
@@ -200,7 +198,7 @@ impl<P> Procedures<P> {
     }
 }
 
-/// The version of the table that a worker uses, and its handlers of native procedures.
+/// The version of the table that a worker uses.
 pub(crate) struct ProcedureCache<P> {
     procedures: Arc<Procedures<P>>,
     table: Arc<ProcedureTable<P>>,
@@ -208,30 +206,30 @@ pub(crate) struct ProcedureCache<P> {
     last: Cell<usize>,
     version: u64,
     pub(crate) wants_peers: bool,
-    natives: NativeHandlers,
 }
 
 impl<P> ProcedureCache<P> {
-    pub(crate) fn new(procedures: Arc<Procedures<P>>, natives: NativeHandlers) -> Self {
+    pub(crate) fn new(procedures: Arc<Procedures<P>>) -> Self {
         let mut cache = Self {
             procedures,
             table: Arc::default(),
             last: Cell::new(0),
             version: u64::MAX,
             wants_peers: false,
-            natives,
         };
         cache.refresh();
         cache
     }
 
-    /// Loads the newest version of the table.
+    /// Loads the newest version of the table; `true` if it is another one.
     #[inline(always)]
-    pub(crate) fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) -> bool {
         let version = self.procedures.version.load(Ordering::Acquire);
-        if version != self.version {
+        let is_new = version != self.version;
+        if is_new {
             self.reload(version);
         }
+        is_new
     }
 
     #[cold]
@@ -241,35 +239,11 @@ impl<P> ProcedureCache<P> {
         let table = self.procedures.lock().clone();
         self.table = table;
         self.wants_peers = self.procedures.wants_peers.load(Ordering::Relaxed);
-        self.natives.update(&self.table.natives);
     }
 
-    #[inline]
-    pub(crate) fn natives(&self) -> &NativeHandlers {
-        &self.natives
-    }
-
-    #[inline]
-    pub(crate) fn natives_mut(&mut self) -> &mut NativeHandlers {
-        &mut self.natives
-    }
-
-    /// Runs a call of a native procedure; `None` if it has no such name.
-    #[inline]
-    pub(crate) fn call_native(
-        &mut self,
-        call: &Call<'_>,
-        caller: &Caller,
-        reply: &mut Reply<'_>,
-    ) -> Option<CallOutcome> {
-        if !self.natives.are_used() {
-            return None;
-        }
-        let natives = &self.table.natives;
-        match call.method.is_escaped() {
-            false => self.natives.call(natives, call.method.raw(), call, caller, reply),
-            true => self.natives.call(natives, &call.method.unescaped(), call, caller, reply),
-        }
+    /// The native procedures.
+    pub(crate) fn natives(&self) -> &NativeTable {
+        &self.table.natives
     }
 
     pub(crate) fn routes(&self) -> &RouteTable<P> {
@@ -311,22 +285,13 @@ fn is_same(known: &[u8], name: &[u8]) -> bool {
 mod tests {
     use std::sync::{Weak, mpsc};
 
-    use ucall_engine::EngineClock;
-    use ucall_proto::MemoryBudget;
-
     use super::*;
-    use crate::deferred_calls::RunLimit;
-
-    fn natives() -> NativeHandlers {
-        let limit = RunLimit::new(1, "max");
-        NativeHandlers::new(limit, MemoryBudget::default(), None, EngineClock::stopped())
-    }
 
     #[test]
     fn a_cache_sees_changes_at_its_next_refresh() {
         let procedures = Arc::new(Procedures::new());
         procedures.insert("a", 1);
-        let mut cache = ProcedureCache::new(procedures.clone(), natives());
+        let mut cache = ProcedureCache::new(procedures.clone());
         assert_eq!((cache.find(b"a"), cache.find(b"b")), (Some(&1), None));
         procedures.insert("b", 2);
         procedures.insert("a", 3);
@@ -367,7 +332,7 @@ mod tests {
         procedures.insert("a", probe());
         procedures.insert("a", probe());
         assert_eq!(was_locked.try_recv(), Ok(false), "by the thread that replaces it");
-        let mut cache = ProcedureCache::new(procedures.clone(), natives());
+        let mut cache = ProcedureCache::new(procedures.clone());
         procedures.insert("a", probe());
         assert!(was_locked.try_recv().is_err(), "the cache has it");
         cache.refresh();

@@ -19,8 +19,8 @@ use ucall_proto::Drain;
 use crate::admission::AdmissionQueues;
 use crate::any_worker::AnyWorker;
 use crate::config::WorkerConfig;
+use crate::context::WorkerContext;
 use crate::counters::Counters;
-use crate::dispatch::WorkerContext;
 use crate::drain::{DrainState, DrainStep};
 use crate::driver::ConnectionDriver;
 use crate::handler::{DrainReport, Handler, Turn};
@@ -79,7 +79,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         handler.set_mailbox(mailbox.clone());
         handler.set_publisher(publisher.clone());
         let context = WorkerContext::new(handler, procedures, config, clock.clone());
-        context.set_mailbox(mailbox.clone());
+        context.dispatcher.natives.set_mailbox(mailbox.clone());
         Self {
             driver: ConnectionDriver::new(engine, context, publisher.clone()),
             admission: AdmissionQueues::default(),
@@ -104,7 +104,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[cold]
     #[inline(never)]
     fn earlier_deadline(&self, deadline: Option<Instant>) -> Option<Instant> {
-        let natives = self.driver.context().native_deadline();
+        let natives = self.driver.context().dispatcher.natives.deadline();
         let drain = self.drain.as_ref().map(DrainState::next_inspection);
         let has_steps = self.admission.is_due() || self.driver.may_resume_waiters();
         let steps = has_steps.then(|| self.driver.now());
@@ -120,7 +120,7 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     #[inline(always)]
     fn take_turn(&mut self, deadline: Option<Instant>) -> io::Result<Turn> {
         // Between turns an event loop and signal handlers run functions, which may fork.
-        self.driver.context_mut().end_child();
+        self.driver.context_mut().dispatcher.end_child();
         if H::HAS_INTERPRETER_LOCK {
             self.driver.poll_replies();
         }
@@ -336,11 +336,11 @@ impl<E: Engine, H: Handler> Worker<E, H> {
             return drain.restrict(wanted);
         }
         let context = self.driver.context_mut();
-        let (delay, default) = (context.config().shutdown_delay, context.config().drain_timeout);
+        let (delay, default) = (context.config.shutdown_delay, context.config.drain_timeout);
         let timeout = timeout.unwrap_or(default);
         // A successor accepts already, so health checks need not announce the drain.
         let delay = if wanted == Drain::Serving { Duration::ZERO } else { delay };
-        self.drain = Some(DrainState::new(wanted, context.now(), delay, idle_time, timeout));
+        self.drain = Some(DrainState::new(wanted, context.now, delay, idle_time, timeout));
         context.announce_drain();
         match delay.is_zero() {
             true => self.stop_accepting(),
@@ -400,7 +400,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         }
         let is_empty = self.driver.connections().len() == 0 && !self.admission.is_due();
         let has_ended = is_empty && self.driver.listeners().are_closed();
-        let is_idle = self.driver.context().running() == 0 && !self.driver.has_waiting_brokered();
+        let running = self.driver.context().dispatcher.run_limit().running();
+        let is_idle = running == 0 && !self.driver.has_waiting_brokered();
         has_ended && is_idle && !self.handler_mut().is_busy()
     }
 
@@ -414,8 +415,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     /// Abandons all calls, and sends their error replies.
     fn abandon_calls(&mut self) {
         self.driver.context_mut().set_drain(Drain::Refusing);
-        self.abandoned = Some(self.driver.context().running());
-        self.driver.context_mut().abandon();
+        self.abandoned = Some(self.driver.context().dispatcher.run_limit().running());
+        self.driver.context_mut().dispatcher.abandon();
         self.driver.poll_replies();
         self.driver.send_waiting();
     }
@@ -481,9 +482,12 @@ impl<E: Engine, H: Handler> AnyWorker<H> for Worker<E, H> {
     fn deadline(&self) -> Option<Instant> {
         let sweep = self.driver.needs_sweeps().then_some(self.sweep.due());
         let context = self.driver.context();
-        let deadline = earlier(sweep, context.handler_deadline());
+        let deadline = earlier(sweep, context.dispatcher.handler.deadline());
         let is_draining_or_admitting = self.drain.is_some() || self.admission.is_waiting();
-        if is_draining_or_admitting || self.driver.has_waiters() || context.has_natives() {
+        if is_draining_or_admitting
+            || self.driver.has_waiters()
+            || context.dispatcher.natives.are_used()
+        {
             return self.earlier_deadline(deadline);
         }
         deadline
@@ -516,7 +520,7 @@ impl<E: Engine, H: Handler> AnyWorker<H> for Worker<E, H> {
 
     #[inline(always)]
     fn handler_mut(&mut self) -> &mut H {
-        self.driver.context_mut().handler()
+        &mut self.driver.context_mut().dispatcher.handler
     }
 }
 

@@ -197,7 +197,8 @@ impl DatagramServer {
         }
         // Notifications are not counted by sender, so they leave half of the limit to others.
         let notifications = document.notifications();
-        if notifications > 0 && environment.service.run_limit().is_past_half(notifications) {
+        let limit = environment.service.dispatcher.run_limit();
+        if notifications > 0 && limit.is_past_half(notifications) {
             return Err(Refusal::Dropped);
         }
         let running = self.calls_by_source.get(&source).copied().unwrap_or(0);
@@ -226,7 +227,7 @@ impl DatagramServer {
         if !self.config.dedupe || document.id().is_none() {
             return None;
         }
-        if document.methods().all(|method| environment.service.is_idempotent(method)) {
+        if document.methods().all(|method| environment.service.dispatcher.is_idempotent(method)) {
             return None;
         }
         let mut hasher = self.hasher.build_hasher();

@@ -8,7 +8,7 @@ use ucall_engine::{EngineClock, Peer};
 use ucall_proto::http1::{ForwardedClient, Head, TrustedProxies};
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 
-use super::{Dispatch, find_escaped};
+use super::{Availability, Dispatch, find_escaped};
 use crate::access_log::{AccessLog, LoggedCall};
 use crate::config::WorkerConfig;
 use crate::handler::Handler;
@@ -16,7 +16,7 @@ use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 
 /// Why calls are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rejection {
+pub(crate) enum Rejection {
     Drain,
     Overload,
 }
@@ -40,10 +40,10 @@ pub(super) struct Diversion {
 impl Diversion {
     pub(super) fn of(
         config: &WorkerConfig,
-        rejection: Option<Rejection>,
-        is_draining: bool,
+        availability: Availability,
         clock: &EngineClock,
     ) -> Option<Box<Self>> {
+        let (rejection, is_draining) = (availability.rejection(), availability.is_draining);
         let (log, metrics) = (config.access_log.clone(), config.call_metrics.clone());
         let proxies = config.trusted_proxies.clone();
         let has_options = log.is_some() || metrics.is_some() || proxies.is_some();
@@ -67,8 +67,8 @@ impl<H: Handler> Dispatch<'_, H> {
     #[cold]
     fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
         let error = rejection_error(cause);
-        let procedure = find_escaped(self.procedures, call.method);
-        self.handler.call_rejected(procedure, &error);
+        let procedure = find_escaped(&self.dispatcher.procedures, call.method);
+        self.dispatcher.handler.call_rejected(procedure, &error);
         reply.error(&error);
         CallOutcome::Done
     }
@@ -77,7 +77,8 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Returns the peer, which has to be restored.
     pub(super) fn set_client(&mut self, head: Option<&Head<'_>>) -> Option<Peer> {
         let peer = self.caller.peer;
-        let proxies = self.diversion.as_ref().and_then(|diversion| diversion.proxies.as_ref());
+        let proxies =
+            self.dispatcher.diversion.as_ref().and_then(|diversion| diversion.proxies.as_ref());
         if let (Some(proxies), Some(head)) = (proxies, head)
             && peer.is_some_and(|peer| is_trusted(proxies, peer))
         {
@@ -100,11 +101,11 @@ impl<H: Handler> Dispatch<'_, H> {
         reply: &mut Reply<'_>,
     ) -> Option<CallOutcome> {
         let socket_peer = self.set_client(call.head);
-        let diversion = self.diversion.as_deref_mut()?;
+        let diversion = self.dispatcher.diversion.as_deref_mut()?;
         diversion.socket_peer = socket_peer;
         let transport = self.caller.transport(call.head);
         diversion.logged = diversion.log.as_ref().and_then(|log| {
-            let user = || self.handler.identity_name();
+            let user = || self.dispatcher.handler.identity_name();
             log.begin(call, self.caller, transport, &diversion.clock, user)
         });
         let Some(rejection) = diversion.rejection else {
@@ -119,7 +120,7 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Restores the caller and ends the line of a call, or passes it on with a call that goes on.
     #[cold]
     pub(super) fn end_diverted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
-        let Some(diversion) = self.diversion.as_deref_mut() else { return };
+        let Some(diversion) = self.dispatcher.diversion.as_deref_mut() else { return };
         self.caller.peer = diversion.socket_peer;
         if let (Some(measured), Some(metrics)) = (diversion.measured.take(), &diversion.metrics) {
             let running = || RunningCall::new(metrics.clone(), measured.0, measured.1);
@@ -128,14 +129,18 @@ impl<H: Handler> Dispatch<'_, H> {
                     let duration = diversion.clock.now().saturating_duration_since(measured.1);
                     metrics.record(measured.0, duration, reply.error_code());
                 }
-                CallOutcome::Deferred | CallOutcome::Stream => self.handler.set_running(running()),
+                CallOutcome::Deferred | CallOutcome::Stream => {
+                    self.dispatcher.handler.set_running(running())
+                }
                 CallOutcome::CancelRequest => {}
             }
         }
         let Some(logged) = diversion.logged.take() else { return };
         match outcome {
             CallOutcome::Done => logged.end(reply.error_code(), reply.result_bytes()),
-            CallOutcome::Deferred | CallOutcome::Stream => self.handler.set_logged(logged),
+            CallOutcome::Deferred | CallOutcome::Stream => {
+                self.dispatcher.handler.set_logged(logged)
+            }
             CallOutcome::CancelRequest => logged.discard(),
         }
     }
@@ -143,24 +148,26 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Has the end of a call recorded, if it is one of the handler's. Native procedures record
     /// theirs.
     fn begin_measured(&mut self, call: &Call<'_>) {
-        let Some(diversion) = self.diversion.as_deref_mut() else { return };
+        let Some(diversion) = self.dispatcher.diversion.as_deref_mut() else { return };
         if diversion.metrics.is_some() {
-            let procedure = find_escaped(self.procedures, call.method);
-            let series = procedure.and_then(|procedure| self.handler.series(procedure));
+            let procedure = find_escaped(&self.dispatcher.procedures, call.method);
+            let series = procedure.and_then(|procedure| self.dispatcher.handler.series(procedure));
             diversion.measured = series.map(|series| (series, diversion.clock.now()));
         }
     }
 
     pub(super) fn rejection(&self) -> Option<Rejection> {
-        self.diversion.as_ref().and_then(|diversion| diversion.rejection)
+        self.dispatcher.diversion.as_ref().and_then(|diversion| diversion.rejection)
     }
 
     /// Why the server itself is not ready.
     pub(super) fn problem(&self) -> Option<&'static str> {
+        let is_draining = self.dispatcher.diversion.as_ref().is_some_and(|it| it.is_draining);
+        let is_full = self.dispatcher.run_limit().is_full();
         match self.rejection() {
-            _ if self.diversion.as_ref().is_some_and(|it| it.is_draining) => Some("draining"),
+            _ if is_draining => Some("draining"),
             Some(Rejection::Overload) => Some("overloaded: max_held_bytes is exceeded"),
-            _ if self.run_limit().is_full() => Some("overloaded: max_running_calls is reached"),
+            _ if is_full => Some("overloaded: max_running_calls is reached"),
             _ => None,
         }
     }

@@ -105,7 +105,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     pub(super) fn complete_brokered(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
         let Some(brokers) = &mut self.brokers else { return };
-        let limits = &self.context.config().limits;
+        let limits = &self.context.config.limits;
         let outcome = outcome.map(|()| self.text.as_slice());
         brokers.text.clear();
         if brokers.calls.complete(call.number, outcome, limits, &mut brokers.text) {
@@ -118,7 +118,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Cancels all calls.
     pub(super) fn cancel_all_brokered(&mut self) {
         if self.brokers.take().is_some() {
-            self.context.cancel(BROKERS);
+            self.context.dispatcher.cancel(BROKERS);
         }
     }
 }

@@ -20,19 +20,19 @@ const TAKEN_PER_TURN: usize = 32;
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Starts to receive datagrams at `socket`.
     pub(crate) fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {
-        if self.context.config().tls.is_some() {
+        if self.context.config.tls.is_some() {
             let message = "UDP: calls in datagrams cannot be encrypted by TLS";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let mut server = match self.datagrams.take() {
             Some(server) => server,
             None => {
-                let config = (*self.context.config().datagrams).clone();
+                let config = (*self.context.config.datagrams).clone();
                 let server = DatagramServer::new(config, self.now());
                 Box::new(server.ok_or_else(|| io::Error::other("the system has no randomness"))?)
             }
         };
-        let xdp = match &self.context.config().datagrams.xdp {
+        let xdp = match &self.context.config.datagrams.xdp {
             Some(XdpConfig { interface, busy_poll, shared: None }) => {
                 Some(Xdp::attach(interface, &socket, *busy_poll)?)
             }
@@ -97,7 +97,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(super) fn complete_datagram(&mut self, call: CallId, outcome: Result<&[u8], &RpcError>) {
         let unix_time_s = self.unix_time_s();
         let Some(server) = &mut self.datagrams else { return };
-        let (limits, now) = (&self.context.config().limits, self.context.now());
+        let (limits, now) = (&self.context.config.limits, self.context.now);
         let reply = server.complete(call.number, outcome, limits, now, unix_time_s);
         if let Some((reply, path)) = reply {
             self.engine.send_to(call.connection, reply, path);
@@ -113,7 +113,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let sockets = self.datagrams.as_mut().map(|server| std::mem::take(&mut server.sockets));
         for socket in sockets.unwrap_or_default() {
             self.engine.close(socket);
-            self.context.cancel(socket);
+            self.context.dispatcher.cancel(socket);
         }
     }
 }

@@ -27,9 +27,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Handles an item of a stream, whose value is in `self.text`.
     #[inline(never)]
     pub(super) fn handle_item(&mut self, call: CallId, overflow: Overflow) {
-        self.context.end_child();
+        self.context.dispatcher.end_child();
         let Some(entry) = self.connections.find(call.connection) else { return };
-        let bytes_max = self.context.config().limits.stream_bytes_max;
+        let bytes_max = self.context.config.limits.stream_bytes_max;
         let is_full =
             entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
         match overflow {
@@ -68,7 +68,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.engine.limit_unsent(id, bytes_max);
         }
         if self.send_queue.hold(entry) {
-            self.send_queue.send_held(&mut self.engine, entry, self.context.now());
+            self.send_queue.send_held(&mut self.engine, entry, self.context.now);
         }
     }
 
@@ -77,8 +77,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let is_full =
             entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
         if is_full && entry.items.get_or_insert_default().pause(call.number) {
-            self.context.natives_mut().set_slow(call.connection, true);
-            self.context.handler().pause_stream(call);
+            self.context.dispatcher.natives.set_slow(call.connection, true);
+            self.context.dispatcher.handler.pause_stream(call);
         }
     }
 
@@ -106,7 +106,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 ItemSource::Messages(_) => self.write_framed(id, item),
             }
         }
-        let bytes_max = self.context.config().limits.stream_bytes_max;
+        let bytes_max = self.context.config.limits.stream_bytes_max;
         let Some(entry) = self.connections.find(id) else { return };
         let Some(queues) = &mut entry.items else { return };
         let is_full =
@@ -120,9 +120,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         if paused.is_empty() {
             return;
         }
-        self.context.natives_mut().set_slow(id, false);
+        self.context.dispatcher.natives.set_slow(id, false);
         for number in paused {
-            self.context.handler().resume_stream(CallId { connection: id, number });
+            self.context.dispatcher.handler.resume_stream(CallId { connection: id, number });
         }
     }
 

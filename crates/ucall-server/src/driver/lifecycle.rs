@@ -65,7 +65,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let has_more = adopted.len() == max;
         adopted.into_iter().for_each(|id| self.accept(id));
         match has_more && !self.is_over_connections_max() {
-            true => admission.yield_again(self.context.now(), max),
+            true => admission.yield_again(self.context.now, max),
             false => self.listeners.resume_shared(&mut self.engine),
         }
     }
@@ -73,7 +73,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Adds a connection that the engine has accepted.
     #[inline(never)]
     pub(crate) fn accept(&mut self, id: Id) {
-        let network = match self.context.config().peer_connections_max {
+        let network = match self.context.config.peer_connections_max {
             None => None,
             Some(max) => {
                 let network = PeerNetwork::of(self.engine.peer(id).ok());
@@ -88,7 +88,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.connections.uncount_network(network);
             return self.engine.close(id);
         };
-        self.connections.insert(id, connection, self.context.now());
+        self.connections.insert(id, connection, self.context.now);
         self.connections.set_counted(id, network);
         self.stats.accepted += 1;
         self.stats.connections = self.connections.len() as u64;
@@ -103,7 +103,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             let line = format!(
                 "{network} has {max} connections (max_connections_per_peer): closes further ones"
             );
-            self.context.handler().warn(&line);
+            self.context.dispatcher.handler.warn(&line);
         }
     }
 
@@ -137,7 +137,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.context.begin_sweep(self.unix_time_s());
         self.send_queue.release_unused();
         self.listeners.allow_log();
-        let now = self.context.now();
+        let now = self.context.now;
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.expire(now);
         }
@@ -191,7 +191,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let has_evicted = self.evict_next(idle_before);
         if self.listeners.should_log_failure(!has_evicted) {
             let line = format!("cannot accept a connection: {error}; will retry");
-            self.context.handler().warn(&line);
+            self.context.dispatcher.handler.warn(&line);
         }
         if has_evicted {
             self.listeners.resume(&mut self.engine);
@@ -255,7 +255,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.stats.connections = self.connections.len() as u64;
         // With items the client may be known as slow.
         if entry.proto.has_deferred() || entry.items.is_some() {
-            self.context.cancel(id);
+            self.context.dispatcher.cancel(id);
         }
         drop(entry);
         self.detach(id);

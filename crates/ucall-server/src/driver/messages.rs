@@ -86,7 +86,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             return self.write_framed(connection, message.framed(framing));
         }
         let waiting = waiting.get_or_insert_with(|| message.reserved(self.context.budget()));
-        let (framed, limits) = (waiting.framed(framing), &self.context.config().limits);
+        let (framed, limits) = (waiting.framed(framing), &self.context.config.limits);
         let queues = entry.items.get_or_insert_default();
         match queues.push_message(number, overflow, framed, limits) {
             Ok(dropped) => {
@@ -104,7 +104,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let is_long = hold_framed(&mut self.send_queue, entry, framed);
         entry.outgoing.add_item_bytes(entry.outgoing.queued().len() - before);
         if is_long {
-            self.send_queue.send_held(&mut self.engine, entry, self.context.now());
+            self.send_queue.send_held(&mut self.engine, entry, self.context.now);
         }
     }
 
@@ -136,7 +136,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline]
     pub(super) fn detach(&mut self, connection: Id) {
         if self.publisher.remove(connection) {
-            self.context.handler().connection_closed(connection);
+            self.context.dispatcher.handler.connection_closed(connection);
         }
     }
 }

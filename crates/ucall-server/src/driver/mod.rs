@@ -24,9 +24,10 @@ use ucall_proto::{Connection, Environment, LoadState, NextAction, RpcError};
 use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
 use crate::caller::CallId;
 use crate::connections::Connections;
+use crate::context::WorkerContext;
 use crate::counters::Stats;
 use crate::datagrams::DatagramServer;
-use crate::dispatch::{Dispatch, WorkerContext};
+use crate::dispatch::Dispatch;
 use crate::handler::{Handler, Polled};
 use crate::listeners::Listeners;
 use crate::maintenance::{Due, Sweep, inspect};
@@ -107,7 +108,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     #[inline]
     pub(crate) fn now(&self) -> Instant {
-        self.context.now()
+        self.context.now
     }
 
     pub(crate) fn connections(&mut self) -> &mut Connections {
@@ -148,8 +149,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         deadline: Option<Instant>,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        let engine = &mut self.engine;
-        self.context.handler().while_waiting(|| engine.wait(deadline, completions))
+        let (handler, engine) = (&mut self.context.dispatcher.handler, &mut self.engine);
+        handler.while_waiting(|| engine.wait(deadline, completions))
     }
 
     /// Begins a turn, whose wait has ended just now.
@@ -167,7 +168,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(always)]
     pub(crate) fn end_turn(&mut self) -> &Stats {
         self.stats.turns += 1;
-        self.stats.calls = self.context.calls();
+        self.stats.calls = self.context.dispatcher.calls;
         self.stats.bytes_sent = self.send_queue.bytes_sent();
         self.stats.system_calls = self.engine.system_calls();
         &self.stats
@@ -185,7 +186,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             // The engine reports unreceived bytes again.
             return;
         }
-        if self.context.wants_peers() && entry.caller.peer.is_none() {
+        if self.context.dispatcher.wants_peers() && entry.caller.peer.is_none() {
             entry.caller.peer = self.engine.peer(id).ok();
         }
         let bytes = match self.engine.receive(arrival) {
@@ -210,7 +211,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.context.step(entry, out, |connection, environment| {
             connection.receive(bytes, environment);
         });
-        match self.send_queue.flush_reply(&mut self.engine, entry, self.context.now()) {
+        match self.send_queue.flush_reply(&mut self.engine, entry, self.context.now) {
             Flushed::Done => {}
             Flushed::BatchIsFull => self.send_batch(),
             Flushed::NotYet => self.flush_and_apply(id),
@@ -276,7 +277,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     fn send_next(&mut self, id: Id) {
         let Some(entry) = self.connections.find(id) else { return self.native_sent(id) };
-        self.send_queue.send_next(&mut self.engine, entry, self.context.now());
+        self.send_queue.send_next(&mut self.engine, entry, self.context.now);
         // Items that wait precede the end of the connection.
         let next_action = entry.proto.next_action();
         self.resume_items(id);
@@ -291,7 +292,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(crate) fn send_failed(&mut self, id: Id, payload: Payload, result: io::Result<()>) {
         self.send_queue.sent(None, payload);
         if let Err(error) = result {
-            self.context.natives_mut().send_failed(id, error);
+            self.context.dispatcher.natives.send_failed(id, error);
         }
         self.close(id);
     }
@@ -312,13 +313,13 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Sends the batch. Inlined at the end of a turn, where most replies leave.
     #[inline(always)]
     pub(crate) fn send_replies(&mut self) {
-        self.send_queue.send_batch(&mut self.engine, &mut self.connections, self.context.now());
+        self.send_queue.send_batch(&mut self.engine, &mut self.connections, self.context.now);
     }
 
     /// Sends the handler's replies to deferred calls.
     #[inline(always)]
     pub(crate) fn poll_replies(&mut self) {
-        while let Some((call, polled)) = self.context.poll_reply(&mut self.text) {
+        while let Some((call, polled)) = self.context.dispatcher.poll_reply(&mut self.text) {
             self.handle_polled(call, polled);
         }
     }
@@ -337,7 +338,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     #[inline(never)]
     fn complete(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
-        self.context.end_child();
+        self.context.dispatcher.end_child();
         if Self::is_brokers(call.connection) {
             return self.complete_brokered(call, outcome);
         }
@@ -407,9 +408,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 connection.handle_progress(environment);
             });
         }
-        let limits = &self.context.config().limits;
+        let limits = &self.context.config.limits;
         let protocol = entry.proto.protocol();
-        match inspect(entry, &mut self.engine, limits, self.context.now()) {
+        match inspect(entry, &mut self.engine, limits, self.context.now) {
             Due::Nothing => return sweep.count_protocol(protocol),
             Due::Close => self.close(id),
             Due::Expiry => {
@@ -438,7 +439,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 return self.send_queue.clear_output();
             };
             let (next_action, is_paused) = (entry.proto.next_action(), entry.is_paused());
-            let flushed = self.send_queue.flush(&mut self.engine, entry, self.context.now());
+            let flushed = self.send_queue.flush(&mut self.engine, entry, self.context.now);
             if flushed == Flushed::BatchIsFull {
                 self.send_batch();
             }

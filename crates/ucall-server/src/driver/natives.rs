@@ -18,7 +18,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     pub(super) fn receive_native(&mut self, arrival: Arrival) {
         let id = arrival.socket;
-        let natives = self.context.natives_mut();
+        let natives = &mut self.context.dispatcher.natives;
         if natives.owns(id) && !natives.received(id, self.engine.receive(arrival)) {
             self.engine.close(id);
         }
@@ -26,11 +26,11 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Handles the end of a send on a socket that is no connection.
     pub(super) fn native_sent(&mut self, id: Id) {
-        self.context.natives_mut().sent(id);
+        self.context.dispatcher.natives.sent(id);
     }
 
     /// Handles the readiness of a socket that connects.
     pub(crate) fn native_ready(&mut self, watch: Id) {
-        self.context.natives_mut().ready(watch, &mut self.engine);
+        self.context.dispatcher.natives.ready(watch, &mut self.engine);
     }
 }

@@ -43,7 +43,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Receives datagrams for `socket` at an interface.
     pub(super) fn listen_xdp(&mut self, xdp: Xdp, socket: Id) -> io::Result<()> {
         let drops_due = self.now();
-        let busy_poll = self.context.config().datagrams.xdp.as_ref().is_some_and(|it| it.busy_poll);
+        let busy_poll = self.context.config.datagrams.xdp.as_ref().is_some_and(|it| it.busy_poll);
         let mut xdp = Box::new(XdpServer {
             xdp,
             watches: Vec::new(),
@@ -69,7 +69,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             };
             let mode = server.xdp.mode();
             let why = program.why_generic().map(|why| format!(" ({why})")).unwrap_or_default();
-            self.context.handler().warn(&format!("xdp: {name}: {queues} in {mode}{why}"));
+            self.context.dispatcher.handler.warn(&format!("xdp: {name}: {queues} in {mode}{why}"));
         }
         for queue in server.xdp.queues.iter().skip(server.watches.len()) {
             server.watches.push(self.engine.watch(queue.as_fd(), READABLE)?);
@@ -87,7 +87,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         let Some(mut server) = self.xdp.take_if(|server| server.xdp.has_busy()) else { return };
         let bound = server.xdp.bind_more().and_then(|_| self.watch_xdp(&mut server));
         if let Err(error) = bound {
-            self.context.handler().warn(&error.to_string());
+            self.context.dispatcher.handler.warn(&error.to_string());
         }
         self.xdp = Some(server);
     }
@@ -157,7 +157,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         }
         queue.flush();
         self.engine.flush_datagrams(socket);
-        xdp.count_drops(self.context.now());
+        xdp.count_drops(self.context.now);
         server.counts.dropped = xdp.drops + self.socket_drops(socket);
         self.publisher.set_datagrams(server.counts);
         self.datagrams = Some(server);

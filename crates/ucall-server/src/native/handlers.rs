@@ -156,11 +156,6 @@ impl NativeHandlers {
         self.calls.outcomes().set_mailbox(mailbox);
     }
 
-    /// The clock of the worker.
-    pub(crate) fn clock(&self) -> &EngineClock {
-        &self.clock
-    }
-
     /// Makes the handlers of new modules.
     pub(crate) fn update(&mut self, table: &NativeTable) {
         for Module { module, .. } in table.modules.iter().skip(self.handlers.len()) {
