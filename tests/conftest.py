@@ -13,6 +13,7 @@ from products import (
     pytest_make_collect_report,
     pytest_runtest_makereport,
 )
+from scheduling import pytest_xdist_make_scheduler
 from selection import pytest_collection_modifyitems
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "pytest_ignore_collect",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "pytest_xdist_make_scheduler",
 ]
 
 

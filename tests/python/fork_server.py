@@ -88,6 +88,8 @@ def become(request: Request) -> types.ModuleType:
     sys.orig_argv[:] = request["command"]
     sys.argv[:] = request["arguments"]
     sys.path[0] = "" if request["source"] is not None else request["folder"]
+    if request["environment"].get("PYTHONUNBUFFERED") == "":
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - until the process ends
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     return main
 

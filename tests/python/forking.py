@@ -71,8 +71,8 @@ def server() -> _Server:
 class Python(subprocess.Popen[Any]):
     """`subprocess.Popen` of ``[sys.executable, "-c", SOURCE, …]`` or ``[…, "-m", MODULE, …]``.
 
-    Its output has no buffer, as with `-u`. Options other than pipes, text, a folder, the
-    environment and a new session have no effect.
+    Its output has no buffer, as with `-u`, unless PYTHONUNBUFFERED is empty. Options other than
+    pipes, text, a folder, the environment and a new session have no effect.
     """
 
     def _execute_child(self, *given: Any) -> None:

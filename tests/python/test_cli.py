@@ -451,7 +451,7 @@ WRITES = (
 @pytest.fixture(params=WRITES, ids=" ".join)
 def writer(server: ucall.Server, request: pytest.FixtureRequest) -> list[str]:
     """A command that writes to its standard output, which Python may buffer until it ends."""
-    words = [ucall_command(), *request.param]
+    words = [*forking.UCALL, *request.param]
     if "stub" in words:
         return [*words[:-1], f"{words[-1]}:{server.port}"]
     return [*words, "--port", str(server.port)]
@@ -465,9 +465,7 @@ def environment(request: pytest.FixtureRequest) -> dict[str, str]:
 def test_an_output_that_nobody_reads(writer: list[str], environment: dict[str, str]) -> None:
     reader, output = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        writer, stdout=output, stderr=subprocess.PIPE, env=environment, timeout=60
-    )
+    done = forking.run(writer, stdout=output, env=environment)
     os.close(output)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -475,9 +473,7 @@ def test_an_output_that_nobody_reads(writer: list[str], environment: dict[str, s
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full device is Linux's")
 def test_an_output_that_cannot_be_written(writer: list[str], environment: dict[str, str]) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            writer, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60
-        )
+        done = forking.run(writer, stdout=full, env=environment)
     complaint = b": standard output: No space left on device\n"
     assert done.returncode == 2 and done.stderr.endswith(complaint)
     assert done.stderr.startswith(b"ucall") and done.stderr.count(b"\n") == 1

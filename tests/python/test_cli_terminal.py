@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import forking
 import numpy
 import pexpect
 import pytest
@@ -47,11 +51,17 @@ def run(port: int, tmp_path: Path) -> Run:
 
 def in_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
     """The exit status, and all output."""
-    child = pexpect.spawn(COMMAND, arguments, cwd=str(folder), encoding="utf-8", timeout=60)
-    shown = child.read()
-    child.close()
-    assert child.signalstatus is None
-    return child.exitstatus, shown.replace("\r\n", "\n")
+    ours, theirs = pty.openpty()
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        process = forking.Python([*forking.UCALL, *arguments], cwd=folder, **streams)
+        os.close(theirs)
+        shown = b""
+        # On Linux its end is an error.
+        with suppress(OSError):
+            while data := terminal.read(4096):
+                shown += data
+        return process.wait(60), shown.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,8 @@ def _answer(server: ucall.Server, pieces: list[bytes]) -> bytes:
         return wire.rest()
 
 
+# The tests of ucall-proto cut each case in each framing.
+@pytest.mark.one_of("engine", "framing")
 @pytest.mark.parametrize("framing", ["http", "chunked", "tcp"])
 @pytest.mark.parametrize("case", CASES, ids=[str(number) for number in range(len(CASES))])
 def test_a_request_split_anywhere_gets_the_same_bytes(

@@ -112,12 +112,12 @@ def settled(source: Source) -> int:
 
 @pytest.mark.slow
 def test_a_slow_caller_pauses_the_upstream(server: ucall.Server, source: Source) -> None:
-    size, count = 10_000, 20_000
+    size, count = 10_000, 6_000
     with Wire(server.port, buffer_bytes=4096) as slow, Wire(server.port) as other:
         slow.send(stream_request("up.stream", count, size))
         assert slow.message()["params"]["value"] == "x" * size
         assert eventually(lambda: source.produced == settled(source) > 1)
-        # Of 200 MB, what the buffers of the kernel hold.
+        # Of 60 MB, what the buffers of the kernel hold.
         assert source.produced < count // 2
         assert other.result("up.one") == 1
         assert other.result("up.stream", [2]) == [0, 1]

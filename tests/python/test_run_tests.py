@@ -71,8 +71,7 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("processes", [[], ["--numprocesses=2", "--dist=loadgroup"]])
-def test_what_passes_alone_is_flaky(suite: Path, processes: list[str]) -> None:
+def test_what_passes_alone_is_flaky(suite: Path) -> None:
     test = """
 def test_twice(): assert not fails("twice", 2)
 @pytest.mark.xdist_group("group")
@@ -80,6 +79,7 @@ def test_twice(): assert not fails("twice", 2)
 def test_once(value): assert not fails(value, 1)
 """
     (suite / "test_it.py").write_text(FAILS + test)
+    processes = ["--numprocesses=2", "--dist=loadgroup"]
     code, output = _run(suite, "pytest", *processes, "test_it.py")
     assert code == 0, output
     once = {f"test_it.py::test_once[{value}]": 1 for value in ("a b", "@c")}

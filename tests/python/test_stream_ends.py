@@ -324,7 +324,7 @@ def test_an_async_generator_that_never_waits_lets_others_run(serve: Serve) -> No
         collecting.send(request("never_waits", [10**9]))
         call = json.loads(request("never_waits", [10**9])) | {"_meta": {"progressToken": 1}}
         streaming.send(json.dumps(call).encode())
-        for expected in range(10_000):
+        for expected in range(1_000):
             assert streaming.message()["params"]["value"] == expected
         with Wire(server.port) as wire:
             assert wire.result("add", [1, 2]) == 3
