@@ -175,31 +175,35 @@ impl<H: Handler> WorkerContext<H> {
         begun.inspect_err(warn).ok()
     }
 
-    /// Runs a step of a connection. Inlined, as a call is one step; it is too long for `#[inline]`.
+    /// Runs a step of a connection, which appends its output to `out`. Inlined, as a call is one
+    /// step; it is too long for `#[inline]`.
     #[inline(always)]
-    pub(crate) fn step(
+    pub(crate) fn step<T>(
         &mut self,
         entry: &mut Entry,
-        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
-    ) {
+        out: &mut Vec<u8>,
+        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>) -> T,
+    ) -> T {
         let Entry { proto, caller, outgoing, .. } = entry;
-        self.run(caller, outgoing.reply_bytes(), |environment| step(proto, environment));
+        self.run(caller, out, outgoing.reply_bytes(), |environment| step(proto, environment))
     }
 
-    /// Runs calls that have come without a connection.
+    /// Runs calls that have come without a connection, whose reply is appended to `out`.
     #[inline(never)]
     pub(crate) fn with_datagram<T>(
         &mut self,
         caller: &Caller,
+        out: &mut Vec<u8>,
         run: impl FnOnce(&mut Environment<'_, Dispatch<'_, H>>) -> T,
     ) -> T {
-        self.run(&mut caller.clone(), 0, run)
+        self.run(&mut caller.clone(), out, 0, run)
     }
 
     #[inline(always)]
     fn run<T>(
         &mut self,
         caller: &mut Caller,
+        out: &mut Vec<u8>,
         queued_bytes: usize,
         run: impl FnOnce(&mut Environment<'_, Dispatch<'_, H>>) -> T,
     ) -> T {
@@ -210,6 +214,7 @@ impl<H: Handler> WorkerContext<H> {
             replies: &mut self.replies,
             service: &mut Dispatch { dispatcher: &mut self.dispatcher, caller },
             scratch: &mut self.scratch,
+            out,
             queued_bytes,
             drain: self.availability.drain,
             load: self.availability.load,
