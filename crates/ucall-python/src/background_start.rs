@@ -23,14 +23,14 @@ impl Interpreter {
             let (permit, metrics) = (self.calls.permit(), self.metrics.clone());
             let record = BackgroundRecord::new(&job.name, permit, metrics);
             let (procedure, turn_began) = (procedure.clone(), self.turn_began);
-            self.ready_streams.push_job(DueJob { job, procedure, turn_began, record });
+            self.streams.push_job(DueJob { job, procedure, turn_began, record });
         }
     }
 
     /// Starts a job, in a later turn than that of its call's result.
     pub(crate) fn start_job(&mut self, py: Python<'_>, due: DueJob) {
         if due.turn_began == self.turn_began {
-            return self.ready_streams.push_job(due);
+            return self.streams.push_job(due);
         }
         let DueJob { job, procedure, record, .. } = due;
         let (kind, name) = (EntryKind::Background(record), job.name.clone());

@@ -21,7 +21,7 @@ use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
 use crate::job_input::{Contents, JobInput};
 use crate::outcomes::{DeferredOutcome, DoneCallback};
-use crate::pool::{GeneratorStart, Job, Pool, Work};
+use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
 
 /// A call that is about to start.
@@ -207,7 +207,7 @@ impl Interpreter {
         let token = self.insert_call(start, state, RetainedParams::Input(input.clone()));
         let work = match procedure.mode {
             CallMode::ThreadGenerator => {
-                let run = self.insert_stream(procedure, &[token], false, false);
+                let run = self.streams.insert(&mut self.calls, procedure, &[token], false, false);
                 Work::Stream { start: GeneratorStart::Call(input), run }
             }
             _ => Work::Call(input),
@@ -217,12 +217,8 @@ impl Interpreter {
     }
 
     pub(crate) fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
-        let (token, limits, server) = (job.token, &self.call_limits, self.server);
-        let pool = self.pool.get_or_insert_with(|| {
-            let (outcomes, report) = (self.outcomes.clone(), self.report.clone());
-            Pool::new(server, limits.threads_max, outcomes, report, limits.reply_bytes_max)
-        });
-        pool.submit(py, job, self.calls.count()).map_err(|error| {
+        let token = job.token;
+        self.pool.submit(py, job, self.calls.count()).map_err(|error| {
             self.calls.remove(token);
             Failure::Raised(error)
         })
@@ -383,8 +379,8 @@ impl Interpreter {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let DeferredOutcome::Items = outcome {
-                self.take_items(token);
-                match self.taken_items.next(text) {
+                self.streams.take_items(&mut self.calls, token, self.turn_began);
+                match self.streams.next_item(text) {
                     Some(item) => return Some(item),
                     None => continue,
                 }
@@ -492,7 +488,7 @@ impl Interpreter {
             cancel_future(py, &future);
         }
         if let Some(stream) = stream {
-            self.close_stream_call(py, stream);
+            self.streams.close_call(py, stream);
         }
         match error {
             // In front of an outcome that may have come after the deadline.

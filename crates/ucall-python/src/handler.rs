@@ -34,16 +34,11 @@ use crate::pool::Pool;
 use crate::procedure::{CallMode, Procedure};
 use crate::report::Report;
 use crate::session::Sessions;
-use crate::streams::{ReadyStreams, TakenItems};
-
-/// Streams are busy if a turn has taken items this shortly before.
-const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
+use crate::streams::{StreamContext, StreamIo};
 
 /// The interpreter as one worker uses it, on a thread that is detached when a turn begins.
 pub(crate) struct Interpreter {
     pub(crate) attachment: Attachment,
-    /// The server's number.
-    pub(crate) server: u64,
     pub(crate) report: Arc<Report>,
     pub(crate) call_limits: CallLimits,
     pub(crate) calls: Calls,
@@ -51,16 +46,11 @@ pub(crate) struct Interpreter {
     pub(crate) last_call: Option<Token>,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
-    /// Generators whose next step is due.
-    pub(crate) ready_streams: ReadyStreams,
-    /// Items that the worker polls.
-    pub(crate) taken_items: TakenItems,
-    /// The turn that has taken items last.
-    pub(crate) last_items: Instant,
+    pub(crate) streams: StreamIo,
     /// Starts async functions, once there is an event loop.
     pub(crate) tasks: Option<Tasks>,
-    /// Threads for blocking functions, once one was called.
-    pub(crate) pool: Option<Pool>,
+    /// Threads for blocking functions.
+    pub(crate) pool: Pool,
     /// Set when the worker is made.
     pub(crate) sessions: Option<Arc<Sessions>>,
     pub(crate) callbacks: Callbacks,
@@ -111,20 +101,29 @@ impl Interpreter {
         let now = Instant::now();
         let clock = if metrics.is_some() { Clock::PRECISE } else { Clock::COARSE };
         let calls = Calls::new(call_limits.running_max, "max_running_calls");
+        let outcomes = Arc::new(Outcomes::new(calls.outcomes().clone()));
+        let report = Arc::new(Report::import(py, debug)?);
+        let (threads_max, reply_bytes_max) = (call_limits.threads_max, call_limits.reply_bytes_max);
+        let pool =
+            Pool::new(server, threads_max, outcomes.clone(), report.clone(), reply_bytes_max);
+        let streams = StreamContext {
+            outcomes: outcomes.clone(),
+            report: report.clone(),
+            budget: calls.budget().clone(),
+            reply_bytes_max,
+            is_local: true,
+        };
         Ok(Self {
             attachment: Attachment::new(py),
-            server,
-            report: Arc::new(Report::import(py, debug)?),
+            report,
             call_limits,
-            outcomes: Arc::new(Outcomes::new(calls.outcomes().clone())),
+            outcomes,
             calls,
             last_call: None,
             batches: Batches::new(sizes, metrics.clone()),
-            ready_streams: ReadyStreams::default(),
-            taken_items: TakenItems::default(),
-            last_items: now,
+            streams: StreamIo::new(streams, now),
             tasks: None,
-            pool: None,
+            pool,
             sessions: None,
             callbacks: Callbacks::default(),
             keys: auth.as_ref().and_then(|auth| Keys::table_of(auth.bind(py))),
@@ -154,7 +153,7 @@ impl Interpreter {
     /// Whether the last turn has taken items of streams.
     #[inline]
     pub(crate) fn sends_items(&self) -> bool {
-        self.turn_began.saturating_duration_since(self.last_items) < ITEMS_INTERVAL
+        self.streams.sends_items(self.turn_began)
     }
 
     /// Copies the variables for one call.
@@ -204,7 +203,7 @@ impl Interpreter {
     /// Whether [`Interpreter::next_deadline`] may have one: a test without a call, twice a turn.
     #[inline]
     fn may_have_deadline(&self) -> bool {
-        !self.ready_streams.is_empty()
+        self.streams.is_due()
             || self.calls.next_deadline().is_some()
             || !self.batches.is_empty()
             || self.callbacks.deadline().is_some()
@@ -212,7 +211,7 @@ impl Interpreter {
 
     #[inline(never)]
     fn next_deadline(&self) -> Option<Instant> {
-        if !self.ready_streams.is_empty() {
+        if self.streams.is_due() {
             return Some(self.turn_began);
         }
         let callbacks = self.callbacks.deadline();
@@ -222,7 +221,7 @@ impl Interpreter {
 
     #[inline(never)]
     fn next_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
-        if let Some(item) = self.taken_items.next(text) {
+        if let Some(item) = self.streams.next_item(text) {
             return Some(item);
         }
         if !self.calls.has_outcomes() {
@@ -497,12 +496,12 @@ impl Handler for Interpreter {
 
     fn pause_stream(&mut self, call: CallId) {
         self.attach();
-        self.set_stream_paused(call, true);
+        self.streams.set_paused(&mut self.calls, call, true);
     }
 
     fn resume_stream(&mut self, call: CallId) {
         self.attach();
-        self.set_stream_paused(call, false);
+        self.streams.set_paused(&mut self.calls, call, false);
     }
 
     fn turn_began(&mut self, now: Instant) {
@@ -537,9 +536,9 @@ impl Handler for Interpreter {
 
     #[inline(always)]
     fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
-        match self.taken_items.is_empty() && !self.calls.has_outcomes() {
-            true => None,
-            false => self.next_reply(text),
+        match self.streams.has_items() || self.calls.has_outcomes() {
+            true => self.next_reply(text),
+            false => None,
         }
     }
 

@@ -30,7 +30,7 @@ impl Interpreter {
     /// the background.
     #[inline(never)]
     pub(crate) fn step_streams(&mut self, py: Python<'_>) {
-        for ready in std::mem::take(&mut self.ready_streams.others) {
+        for ready in self.streams.take_others() {
             match ready {
                 Ready::Future(future) => {
                     if let Err(error) = set_done(future.bind(py)) {
@@ -41,7 +41,7 @@ impl Interpreter {
             }
         }
         let until = Instant::now() + SLICE;
-        while let Some((run, generator)) = self.ready_streams.generators.pop_front() {
+        while let Some((run, generator)) = self.streams.next_generator() {
             self.step_stream(py, run, generator, until);
             if Instant::now() >= until {
                 break;
@@ -60,10 +60,10 @@ impl Interpreter {
         let stopped = self.in_function(steps);
         self.warn_if_slow(py, &run.procedure);
         match stopped {
-            Ok(Stop::Progress(Progress::Continue)) => self.ready_streams.push(run, generator),
+            Ok(Stop::Progress(Progress::Continue)) => self.streams.push(run, generator),
             Ok(Stop::Progress(Progress::Wait)) => {
                 if let Some(waiter) = run.park(Waiter::Generator(generator)) {
-                    self.ready_streams.push_waiter(run, waiter);
+                    self.streams.push_waiter(run, waiter);
                 }
             }
             Ok(Stop::Progress(Progress::End)) => {

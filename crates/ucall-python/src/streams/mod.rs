@@ -10,6 +10,8 @@
 //! | as a task | `sink.rs` and `python/ucall/_server/streams.py` | by a future |
 //! | in a thread of the pool | `threaded.rs` | by a condition variable |
 //!
+//! [`StreamIo`] is the worker's side of all its streams.
+//!
 //! All steps of a generator and its `close()` run in the variables (`contextvars`) of its call.
 
 mod call;
@@ -17,6 +19,7 @@ mod context;
 mod end;
 mod generator;
 mod inline;
+mod io;
 mod ready;
 mod run;
 mod sink;
@@ -28,8 +31,7 @@ pub(crate) use call::ItemTarget;
 pub(crate) use context::StreamContext;
 pub(crate) use end::EndType;
 pub(crate) use generator::Generator;
-pub(crate) use ready::ReadyStreams;
+pub(crate) use io::StreamIo;
 pub(crate) use run::{StreamPosition, StreamRun};
 pub(crate) use sink::ItemSink;
-pub(crate) use taken::TakenItems;
 pub(crate) use threaded::iterate;

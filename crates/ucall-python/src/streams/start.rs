@@ -5,15 +5,14 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::{Call, CallOutcome};
-use ucall_server::{CallId, Token};
+use ucall_server::Token;
 
-use super::run::Leftover;
-use super::{Generator, ItemSink, ItemTarget, StreamContext, StreamPosition, StreamRun};
+use super::{Generator, ItemSink, ItemTarget, StreamRun};
 use crate::arguments::{self, Failure};
 use crate::asyncio::tasks;
 use crate::batch::{self, Batch};
 use crate::calls::{CallItems, Entry, EntryKind};
-use crate::deferred::{CallStart, cancel_future};
+use crate::deferred::CallStart;
 use crate::ffi::variables::run_in;
 use crate::handler::Interpreter;
 use crate::outcomes::DeferredOutcome;
@@ -77,8 +76,8 @@ impl Interpreter {
         })?;
         let retained = self.retained_params(call);
         let token = self.insert_call(start, state, retained);
-        let run = self.insert_stream(procedure, &[token], false, true);
-        self.ready_streams.push(run, generator);
+        let run = self.streams.insert(&mut self.calls, procedure, &[token], false, true);
+        self.streams.push(run, generator);
         Ok(())
     }
 
@@ -94,38 +93,10 @@ impl Interpreter {
             run_in(&variables, || arguments::call(py, procedure, call.params, context, scratch))?;
         let retained = self.retained_params(call);
         let token = self.insert_call(start, state, retained);
-        let run = self.insert_stream(procedure, &[token], false, true);
+        let run = self.streams.insert(&mut self.calls, procedure, &[token], false, true);
         let started = self.start_stream_task(py, run, &generator, &variables);
         self.warn_if_slow(py, procedure);
         started.inspect_err(|_| drop(self.calls.remove(token)))
-    }
-
-    /// Makes the run of a generator that answers the calls `tokens`.
-    pub(crate) fn insert_stream(
-        &mut self,
-        procedure: &Arc<Procedure>,
-        tokens: &[Token],
-        is_batch: bool,
-        is_local: bool,
-    ) -> Arc<StreamRun> {
-        let context = StreamContext {
-            outcomes: self.outcomes.clone(),
-            report: self.report.clone(),
-            budget: self.calls.budget().clone(),
-            reply_bytes_max: self.call_limits.reply_bytes_max,
-            is_local,
-        };
-        let calls = tokens.iter().map(|&token| {
-            let call = self.calls.find(token).and_then(Entry::call);
-            (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
-        });
-        let run = Arc::new(StreamRun::new(procedure.clone(), context, is_batch, calls));
-        for (position, &token) in tokens.iter().enumerate() {
-            if let Some(call) = self.calls.find(token).and_then(Entry::call) {
-                call.items.stream = Some(StreamPosition { run: run.clone(), position });
-            }
-        }
-        run
     }
 
     /// Starts the task of an async generator.
@@ -170,7 +141,7 @@ impl Interpreter {
     ) {
         let Batch { procedure, rules, items, .. } = batch;
         let is_local = rules.mode != BatchMode::Thread;
-        let run = self.insert_stream(&procedure, &items, true, is_local);
+        let run = self.streams.insert(&mut self.calls, &procedure, &items, true, is_local);
         if let Err(failure) = self.start_batch_stream(py, &run, rules.mode, columns) {
             self.end_stream(py, &run, Err(failure));
         }
@@ -188,7 +159,7 @@ impl Interpreter {
             BatchMode::Inline => {
                 let call = || Ok(batch::run(py, procedure, &columns)?);
                 let generator = Generator::new(&self.own_variables(py)?, call)?;
-                self.ready_streams.push(run.clone(), generator);
+                self.streams.push(run.clone(), generator);
             }
             BatchMode::Task => {
                 let variables = self.own_variables(py)?;
@@ -220,44 +191,6 @@ impl Interpreter {
             }
             // The thread has answered its calls.
             _ => self.finish_stream(run),
-        }
-    }
-
-    /// Takes the items of a call that wait, unless it has ended.
-    pub(crate) fn take_items(&mut self, token: Token) {
-        let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
-        let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
-            return;
-        };
-        let StreamPosition { run, position } = stream;
-        self.last_items = self.turn_began;
-        let waiter = self.taken_items.take(&run, position, caller);
-        if let Some(waiter) = waiter {
-            self.ready_streams.push_waiter(run, waiter);
-        }
-    }
-
-    /// Pauses or resumes the stream of a call.
-    pub(crate) fn set_stream_paused(&mut self, call: CallId, is_paused: bool) {
-        let token = self.calls.token_of(call);
-        let call = token.and_then(|token| self.calls.find(token)).and_then(Entry::call);
-        let Some(StreamPosition { run, position }) = call.and_then(|it| it.items.stream.clone())
-        else {
-            return;
-        };
-        if let Some(waiter) = run.set_paused(position, is_paused) {
-            self.ready_streams.push_waiter(run, waiter);
-        }
-    }
-
-    /// Ends a call of a stream without a reply.
-    pub(crate) fn close_stream_call(&mut self, py: Python<'_>, stream: StreamPosition) {
-        let StreamPosition { run, position } = stream;
-        match run.close_call(position) {
-            Leftover { task: Some(task), .. } => cancel_future(py, &task),
-            // The generator goes on for other calls, or is closed by its next step.
-            Leftover { waiter: Some(waiter), .. } => self.ready_streams.push_waiter(run, waiter),
-            Leftover { .. } => {}
         }
     }
 }

@@ -1,0 +1,147 @@
+//! What a worker keeps of its streams: those that go on at the end of its turn, and the items that
+//! it passes on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use ucall_server::{CallId, Polled, Token};
+
+use super::ready::{Ready, ReadyStreams};
+use super::run::{Leftover, Waiter};
+use super::taken::TakenItems;
+use super::{Generator, ItemTarget, StreamContext, StreamPosition, StreamRun};
+use crate::background::DueJob;
+use crate::calls::{Calls, Entry};
+use crate::deferred::cancel_future;
+use crate::procedure::Procedure;
+
+/// Streams are busy if a turn has taken items this shortly before.
+const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The streams of one worker, between its turns and in them.
+pub(crate) struct StreamIo {
+    /// For generators on the worker's thread.
+    context: StreamContext,
+    ready: ReadyStreams,
+    /// Items that the worker polls.
+    taken: TakenItems,
+    /// The turn that has taken items last.
+    last_items: Instant,
+}
+
+impl StreamIo {
+    pub(crate) fn new(context: StreamContext, now: Instant) -> Self {
+        let (ready, taken) = (ReadyStreams::default(), TakenItems::default());
+        Self { context, ready, taken, last_items: now }
+    }
+
+    /// Whether something goes on at the end of the turn.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whether [`StreamIo::next_item`] may have one.
+    #[inline]
+    pub(crate) fn has_items(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
+    /// Appends the next item to `text`.
+    pub(crate) fn next_item(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
+        self.taken.next(text)
+    }
+
+    /// Whether a turn shortly before this one has taken items.
+    #[inline]
+    pub(crate) fn sends_items(&self, turn_began: Instant) -> bool {
+        turn_began.saturating_duration_since(self.last_items) < ITEMS_INTERVAL
+    }
+
+    /// Makes the run of a generator that answers the calls `tokens`.
+    pub(crate) fn insert(
+        &self,
+        calls: &mut Calls,
+        procedure: &Arc<Procedure>,
+        tokens: &[Token],
+        is_batch: bool,
+        is_local: bool,
+    ) -> Arc<StreamRun> {
+        let context = StreamContext { is_local, ..self.context.clone() };
+        let targets = tokens.iter().map(|&token| {
+            let call = calls.find(token).and_then(Entry::call);
+            (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
+        });
+        let run = Arc::new(StreamRun::new(procedure.clone(), context, is_batch, targets));
+        for (position, &token) in tokens.iter().enumerate() {
+            if let Some(call) = calls.find(token).and_then(Entry::call) {
+                call.items.stream = Some(StreamPosition { run: run.clone(), position });
+            }
+        }
+        run
+    }
+
+    /// Has a generator take its next step at the end of the turn.
+    pub(crate) fn push(&mut self, run: Arc<StreamRun>, generator: Generator) {
+        self.ready.push(run, generator);
+    }
+
+    /// Has what waited for room go on at the end of the turn.
+    pub(super) fn push_waiter(&mut self, run: Arc<StreamRun>, waiter: Waiter) {
+        self.ready.push_waiter(run, waiter);
+    }
+
+    /// Has a function in the background start at the end of a turn.
+    pub(crate) fn push_job(&mut self, job: DueJob) {
+        self.ready.push_job(job);
+    }
+
+    /// The work of this turn's end that is no step of a generator.
+    pub(super) fn take_others(&mut self) -> Vec<Ready> {
+        std::mem::take(&mut self.ready.others)
+    }
+
+    /// The generator whose turn it is.
+    pub(super) fn next_generator(&mut self) -> Option<(Arc<StreamRun>, Generator)> {
+        self.ready.generators.pop_front()
+    }
+
+    /// Takes the items of a call that wait, unless it has ended.
+    pub(crate) fn take_items(&mut self, calls: &mut Calls, token: Token, turn_began: Instant) {
+        let Some(call) = calls.find(token).and_then(Entry::call) else { return };
+        let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
+            return;
+        };
+        let StreamPosition { run, position } = stream;
+        self.last_items = turn_began;
+        let waiter = self.taken.take(&run, position, caller);
+        if let Some(waiter) = waiter {
+            self.push_waiter(run, waiter);
+        }
+    }
+
+    /// Pauses or resumes the stream of a call.
+    pub(crate) fn set_paused(&mut self, calls: &mut Calls, call: CallId, is_paused: bool) {
+        let token = calls.token_of(call);
+        let call = token.and_then(|token| calls.find(token)).and_then(Entry::call);
+        let Some(StreamPosition { run, position }) = call.and_then(|it| it.items.stream.clone())
+        else {
+            return;
+        };
+        if let Some(waiter) = run.set_paused(position, is_paused) {
+            self.push_waiter(run, waiter);
+        }
+    }
+
+    /// Ends a call of a stream without a reply.
+    pub(crate) fn close_call(&mut self, py: Python<'_>, stream: StreamPosition) {
+        let StreamPosition { run, position } = stream;
+        match run.close_call(position) {
+            Leftover { task: Some(task), .. } => cancel_future(py, &task),
+            // The generator goes on for other calls, or is closed by its next step.
+            Leftover { waiter: Some(waiter), .. } => self.push_waiter(run, waiter),
+            Leftover { .. } => {}
+        }
+    }
+}
