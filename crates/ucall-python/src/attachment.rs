@@ -1,55 +1,125 @@
-//! How a worker's thread attaches to the interpreter: when a turn first needs Python.
+//! How a worker's thread attaches to the interpreter, and how a busy one lets other threads run.
 //!
-//! A wait detaches the thread, and its end does not attach it again: that costs time, and another
-//! thread may hold the interpreter's lock for milliseconds. So a turn that only answers native
-//! procedures neither waits for the lock nor takes it.
+//! It attaches when a turn first needs Python. A wait detaches it, and its end does not attach it
+//! again: that costs time, and another thread may hold the interpreter's lock for milliseconds.
+//! So a turn that only answers native procedures neither waits for the lock nor takes it.
 //!
 //! pyo3 counts the thread as attached through the whole run. So a [`Py`] must not be dropped while
 //! it is detached: the handler attaches before each use, and what the worker owns of Python, it
 //! owns in a [`DropAttached`].
 
-use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::ptr;
+use std::time::{Duration, Instant};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::clock::Moment;
+use crate::timing::Timing;
+
+/// A worker that never waits releases the interpreter's lock for other threads after this time.
+const HOLD_MAX: Duration = Duration::from_millis(1);
+/// One of this many waits for the interpreter's lock is measured, and counts for all of them. To
+/// read the clock after each wait would cost half as much as all other metrics.
+const WAITS_PER_SAMPLE: u32 = 8;
+
 /// Whether the thread of a worker is attached. It is, unless its worker is in a turn.
 pub(crate) struct Attachment {
-    /// The thread's state while it is detached; else null.
-    detached: Cell<*mut ffi::PyThreadState>,
+    state: State,
+    /// Waits for the interpreter's lock so far, if calls are measured.
+    lock_waits: u32,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    /// With the thread's state, by which it attaches again.
+    Detached(*mut ffi::PyThreadState),
+    Attached {
+        since: Moment,
+        /// The beginning of the first turn since then that was attached from its start.
+        first_turn: Option<Instant>,
+    },
 }
 
 impl Attachment {
     /// Of a thread that is attached.
-    pub(crate) fn new(_: Python<'_>) -> Self {
-        Self { detached: Cell::new(ptr::null_mut()) }
+    pub(crate) fn new(_: Python<'_>, timing: &Timing) -> Self {
+        let state = State::Attached { since: timing.last_return(), first_turn: None };
+        Self { state, lock_waits: 0 }
     }
 
     #[inline(always)]
     pub(crate) fn is_attached(&self) -> bool {
-        self.detached.get().is_null()
-    }
-
-    /// Detaches the thread, unless it is detached.
-    pub(crate) fn detach(&self) {
-        if self.is_attached() {
-            // SAFETY: the thread is attached.
-            self.detached.set(unsafe { ffi::PyEval_SaveThread() });
-        }
+        matches!(self.state, State::Attached { .. })
     }
 
     /// Attaches the thread, unless it is attached.
-    pub(crate) fn attach(&self) {
-        if self.is_attached() {
-            return;
+    #[inline(always)]
+    pub(crate) fn attach(&mut self, timing: &mut Timing) -> Python<'static> {
+        if let State::Detached(thread) = self.state {
+            self.attach_again(thread, timing);
         }
+        // SAFETY: it may be called at any time.
+        debug_assert_eq!(unsafe { ffi::PyGILState_Check() }, 1, "detached by other code");
+        // SAFETY: it is attached. The token is not kept beyond the work that it is for, after which
+        // a wait may detach the thread.
+        unsafe { Python::assume_attached() }
+    }
+
+    #[inline(never)]
+    fn attach_again(&mut self, thread: *mut ffi::PyThreadState, timing: &mut Timing) {
+        let wait_began = self.sampled_moment(timing);
         // SAFETY: `detach` has saved this thread's state, and nothing has attached it since.
-        unsafe { ffi::PyEval_RestoreThread(self.detached.replace(ptr::null_mut())) };
+        unsafe { ffi::PyEval_RestoreThread(thread) };
         // Drops the objects that other threads have dropped while they were detached.
         Python::attach(|_| {});
+        // The wait for the lock was no function's.
+        let since = timing.restart();
+        self.state = State::Attached { since, first_turn: None };
+        if let Some(began) = wait_began {
+            timing.record_lock_wait(since.nanos_since(began), WAITS_PER_SAMPLE);
+        }
+    }
+
+    /// When this wait for the interpreter's lock begins, if it is sampled.
+    fn sampled_moment(&mut self, timing: &Timing) -> Option<Moment> {
+        timing.metrics()?;
+        self.lock_waits = self.lock_waits.wrapping_add(1);
+        self.lock_waits.is_multiple_of(WAITS_PER_SAMPLE).then(|| timing.moment())
+    }
+
+    /// Detaches the thread, unless it is detached.
+    pub(crate) fn detach(&mut self) {
+        if self.is_attached() {
+            // SAFETY: the thread is attached.
+            self.state = State::Detached(unsafe { ffi::PyEval_SaveThread() });
+        }
+    }
+
+    /// Begins a turn.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, now: Instant, timing: &mut Timing) {
+        if self.is_attached() {
+            self.begin_attached_turn(now, timing);
+        }
+    }
+
+    /// Begins a turn whose wait kept the interpreter's lock. A busy worker has only such turns, so
+    /// they let other threads run from time to time.
+    ///
+    /// A turn that attaches the thread reads no precise clock, because most workers detach it in
+    /// their next wait. So the time begins with the first turn after it, unless that one took long
+    /// by the coarse clock.
+    #[inline(never)]
+    fn begin_attached_turn(&mut self, now: Instant, timing: &mut Timing) {
+        let State::Attached { since, first_turn } = &mut self.state else { return };
+        let since_attached = Duration::from_nanos(timing.restart().nanos_since(*since));
+        let since_first_turn = now - *first_turn.get_or_insert(now);
+        if since_first_turn.max(since_attached) >= HOLD_MAX {
+            self.detach();
+            std::thread::yield_now();
+        }
     }
 }
 

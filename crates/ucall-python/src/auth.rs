@@ -14,69 +14,90 @@ use crate::attachment::DropAttached;
 use crate::context::Context;
 use crate::ffi;
 use crate::ffi::variables::run_in;
-use crate::handler::Interpreter;
-use crate::keys::is_unauthorized;
+use crate::functions::Functions;
+use crate::keys::{KeyTable, Keys, is_unauthorized};
+use crate::worker_report::WorkerReport;
 
-impl Interpreter {
+/// How a worker identifies the callers of its functions.
+pub(crate) enum Authentication {
+    /// Nothing is asked.
+    None,
+    /// By keys, without Python.
+    Keys(Arc<KeyTable>),
+    /// By the program's function.
+    Function {
+        function: Py<PyAny>,
+        /// Whether the log says that it has returned a falsy value for a user.
+        has_warned: bool,
+    },
+}
+
+impl Authentication {
+    pub(crate) fn new(py: Python<'_>, auth: Option<Py<PyAny>>) -> Self {
+        let Some(function) = auth else { return Self::None };
+        match Keys::table_of(function.bind(py)) {
+            Some(keys) => Self::Keys(keys),
+            None => Self::Function { function, has_warned: false },
+        }
+    }
+
     /// Calls the program's function. `None`, `False`, `NotImplemented` and `PermissionError` reject
     /// the request. Any other exception, and an awaitable or iterator, reject it too and go to the
     /// log.
     #[cold]
-    pub(crate) fn authenticate(
+    pub(crate) fn call_function(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         head: Option<&Head<'_>>,
         session: Option<&Arc<TlsSession>>,
         caller: &Caller,
     ) -> Result<CallerIdentity, AuthenticationError> {
-        let Some(auth) = &self.auth else { return Err(AuthenticationError::Failed) };
-        let channel = self.channel(py, caller.connection, head.is_some(), None);
+        let Self::Function { function, has_warned } = self else {
+            return Err(AuthenticationError::Failed);
+        };
+        let Functions { contexts, report, .. } = functions;
+        let channel = contexts.channel(py, caller.connection, head.is_some(), None);
         let request_context = Context::of_request(py, head, session, caller, channel);
-        let request_context = Bound::new(py, request_context)
+        let user = Bound::new(py, request_context)
             .and_then(|context| {
-                run_in(&self.own_variables(py)?, || ffi::call(auth.bind(py), [context.as_any()]))
+                let variables = contexts.own_variables(py)?;
+                run_in(&variables, || ffi::call(function.bind(py), [context.as_any()]))
             })
             .map(Bound::unbind)
             .and_then(|user| reject_awaitable(py, user));
-        match request_context {
+        match user {
             Ok(user) if is_unauthorized(py, &user) => Err(AuthenticationError::Unauthorized),
             Ok(user) => {
-                self.warn_of_falsy_user(py, &user);
+                if !*has_warned && !user.is_truthy(py).unwrap_or(true) {
+                    *has_warned = true;
+                    warn_of_falsy_user(py, report, &user);
+                }
                 Ok(Arc::new(DropAttached::new(user)))
             }
             Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
                 Err(AuthenticationError::Unauthorized)
             }
             Err(error) => {
-                let logged = self.report.auth_failed(py, &error);
-                self.note_interrupt(logged);
+                report.log(|report| report.auth_failed(py, &error));
                 Err(AuthenticationError::Failed)
             }
         }
     }
+}
 
-    /// Logs, once, that the function has accepted a caller by a falsy value, such as 0 or "": it
-    /// may have meant to reject the request.
-    fn warn_of_falsy_user(&mut self, py: Python<'_>, user: &Py<PyAny>) {
-        if self.has_warned_of_falsy_user || user.is_truthy(py).unwrap_or(true) {
-            return;
-        }
-        self.has_warned_of_falsy_user = true;
-        let class = user.bind(py).get_type();
-        let name = class.name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-        let line = format!(
+/// Logs that the function has accepted a caller by a falsy value, such as 0 or "": it may have
+/// meant to reject the request.
+fn warn_of_falsy_user(py: Python<'_>, report: &mut WorkerReport, user: &Py<PyAny>) {
+    let class = user.bind(py).get_type();
+    let name = class.name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    report.warning(
+        py,
+        &format!(
             "auth has accepted a caller by a falsy value of type {name}: \
              only None and False reject a request"
-        );
-        let logged = self.report.warning(py, &line);
-        self.note_interrupt(logged);
-    }
-
-    /// What the program's function returned for the current request.
-    pub(crate) fn user(&self) -> Option<&Py<PyAny>> {
-        let user = self.identity.as_ref()?.downcast_ref::<DropAttached<Py<PyAny>>>()?;
-        Some(user)
-    }
+        ),
+    );
 }
 
 /// Rejects an awaitable or an iterator: the function's code has not run, so it has verified

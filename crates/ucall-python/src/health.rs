@@ -9,58 +9,52 @@ use ucall_server::{Caller, DrainReport, RunPermit};
 
 use crate::arguments::Failure;
 use crate::calls::RetainedParams;
-use crate::deferred::CallStart;
-use crate::handler::Interpreter;
+use crate::deferral::{CallStart, Deferral};
+use crate::functions::Functions;
 use crate::procedure::Procedure;
 
-impl Interpreter {
-    /// Answers `/readyz`. The function returns the response as bytes, or a
-    /// `concurrent.futures.Future` of them.
-    pub(crate) fn check_ready(
-        &mut self,
-        py: Python<'_>,
-        procedure: &Arc<Procedure>,
-        call: &Call<'_>,
-        caller: &Caller,
-        reply: &mut Reply<'_>,
-    ) -> CallOutcome {
-        let checked = procedure.callable.bind(py).call0();
-        let answered = checked.map_err(Failure::Raised).and_then(|response| {
-            if let Ok(response) = response.cast::<PyBytes>() {
-                reply.response().extend_from_slice(response.as_bytes());
-                return Ok(CallOutcome::Done);
-            }
-            let permit = RunPermit::uncounted();
-            let start =
-                CallStart { procedure, call, caller, deadline: None, permit, request: None };
-            let retained = RetainedParams::Params { _reserved: Default::default() };
-            let token = self.insert_call(start, None, retained);
-            self.watch_future(&response, token, false)?;
-            Ok(CallOutcome::Deferred)
-        });
-        answered.unwrap_or_else(|failure| {
-            reply.error(&self.fail(py, procedure, failure, reply.len_max()));
-            CallOutcome::Done
-        })
-    }
+/// Answers `/readyz`. The function returns the response as bytes, or a
+/// `concurrent.futures.Future` of them.
+pub(crate) fn check_ready(
+    py: Python<'_>,
+    deferral: &mut Deferral,
+    functions: &mut Functions,
+    procedure: &Arc<Procedure>,
+    call: &Call<'_>,
+    caller: &Caller,
+    reply: &mut Reply<'_>,
+) -> CallOutcome {
+    let checked = procedure.callable.bind(py).call0();
+    let answered = checked.map_err(Failure::Raised).and_then(|response| {
+        if let Ok(response) = response.cast::<PyBytes>() {
+            reply.response().extend_from_slice(response.as_bytes());
+            return Ok(CallOutcome::Done);
+        }
+        let permit = RunPermit::uncounted();
+        let start = CallStart { procedure, call, caller, deadline: None, permit, request: None };
+        let retained = RetainedParams::Params { _reserved: Default::default() };
+        let token = deferral.insert_call(&functions.timing, start, None, retained);
+        deferral.watch_future(&response, token, false)?;
+        Ok(CallOutcome::Deferred)
+    });
+    answered.unwrap_or_else(|failure| {
+        reply.error(&functions.report.fail(py, procedure, failure, reply.len_max()));
+        CallOutcome::Done
+    })
+}
 
-    /// Logs a step of a drain.
-    pub(crate) fn report_drain(&mut self, py: Python<'_>, report: DrainReport) {
-        let calls = self.calls.limit().running();
-        let line = match report {
-            DrainReport::Delayed(delay) => {
-                format!("not ready any more: draining in {} s", delay.as_secs_f64())
-            }
-            DrainReport::Began { connections } => {
-                format!("draining: {connections} connections, {calls} running calls")
-            }
-            DrainReport::Ended { abandoned: 0 } => "drained".to_owned(),
-            DrainReport::Ended { abandoned } => {
-                format!("drained: {abandoned} calls were cancelled after drain_timeout_s")
-            }
-        };
-        let logged = self.report.info(py, &line);
-        self.note_interrupt(logged);
-        self.callbacks.drain_begins(py);
+/// The line of the log for a step of a drain, while `calls` run.
+pub(crate) fn drain_line(report: DrainReport, calls: usize) -> String {
+    match report {
+        DrainReport::Delayed(delay) => {
+            format!("not ready any more: draining in {} s", delay.as_secs_f64())
+        }
+        DrainReport::Began { connections } => {
+            format!("draining: {connections} connections, {calls} running calls")
+        }
+        DrainReport::Ended { abandoned: 0 } => "drained".to_owned(),
+        DrainReport::Ended { abandoned } => {
+            format!("drained: {abandoned} calls were cancelled after drain_timeout_s")
+        }
     }
 }

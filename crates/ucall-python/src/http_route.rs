@@ -10,13 +10,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use ucall_proto::http1::{Head, Methods};
-use ucall_proto::{Call, CallOutcome, Reply, Reservation};
+use ucall_proto::{Call, MemoryBudget, Reservation};
 use ucall_server::Caller;
 
-use crate::arguments::Failure;
 use crate::context::Context;
 use crate::convert::Convert;
-use crate::handler::{Interpreter, answer};
+use crate::functions::Functions;
 use crate::procedure::{Param, Procedure, Signature};
 
 /// One HTTP request, as the function of a route gets it.
@@ -40,46 +39,26 @@ impl Signature {
     }
 }
 
-impl Interpreter {
-    /// Begins to answer a request of a route.
-    pub(crate) fn respond(
-        &mut self,
+impl HttpRequest {
+    /// The request of a route, whose body is reserved from `budget`.
+    pub(crate) fn object(
         py: Python<'_>,
-        procedure: &Arc<Procedure>,
-        call: &Call<'_>,
-        body: &[u8],
-        caller: &Caller,
-        reply: &mut Reply<'_>,
-    ) -> CallOutcome {
-        match self.http_request(py, procedure, call, body, caller) {
-            Ok(request) => {
-                answer(self.begin(py, procedure, call, caller, Some(request), reply), reply)
-            }
-            Err(error) => {
-                let failure = Failure::Raised(error);
-                reply.error(&self.fail(py, procedure, failure, reply.len_max()));
-                CallOutcome::Done
-            }
-        }
-    }
-
-    fn http_request(
-        &self,
-        py: Python<'_>,
+        functions: &Functions,
+        budget: &MemoryBudget,
         procedure: &Procedure,
         call: &Call<'_>,
         body: &[u8],
         caller: &Caller,
     ) -> PyResult<Py<PyAny>> {
         // A public route is not authenticated, so the user is that of an earlier request.
-        let user = self.user().filter(|_| !procedure.is_public_route());
-        let deadline = self.deadline_of(procedure, call);
-        let request = HttpRequest {
+        let user = functions.contexts.user().filter(|_| !procedure.is_public_route());
+        let deadline = functions.timing.deadline_of(procedure, call);
+        let request = Self {
             context: Context::new(py, call, caller, user, deadline, Arc::default(), None),
             method: call.head.and_then(|head| head.method().name()).unwrap_or_default(),
             query: call.head.map(query).unwrap_or_default(),
             body: PyBytes::new(py, body).unbind(),
-            _reserved: self.calls.budget().reserve_large(body.len()),
+            _reserved: budget.reserve_large(body.len()),
         };
         Ok(Bound::new(py, request)?.into_any().unbind())
     }

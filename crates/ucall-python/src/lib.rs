@@ -16,7 +16,6 @@ mod asyncio;
 mod attachment;
 mod auth;
 mod background;
-mod background_start;
 mod batch;
 mod batch_results;
 mod bind;
@@ -28,19 +27,19 @@ mod client;
 mod client_tls;
 mod clock;
 mod context;
+mod contexts;
 mod convert;
-mod deferred;
+mod deferral;
 mod engine;
 mod errors;
 mod features;
 mod ffi;
+mod functions;
 mod handler;
 mod health;
 mod http_route;
-mod interpreter_lock;
 mod interpreter_shutdown;
 mod invalid_params;
-
 mod job_input;
 mod keys;
 mod listen_address;
@@ -53,7 +52,6 @@ mod pool;
 mod procedure;
 #[cfg(feature = "queue")]
 mod queue;
-mod recording;
 #[cfg(feature = "relay")]
 mod relay;
 mod report;
@@ -62,16 +60,17 @@ mod server_state;
 mod server_stats;
 mod server_worker;
 mod session;
-mod session_end;
 mod shared_counters;
 mod signals;
 #[cfg(feature = "store")]
 mod store;
 mod streams;
 mod thread_bound;
+mod timing;
 mod tls;
 mod udp;
 mod worker_peers;
+mod worker_report;
 mod xdp;
 
 use pyo3::exceptions::PyImportError;

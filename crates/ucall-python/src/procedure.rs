@@ -6,8 +6,10 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use ucall_proto::Reply;
 use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 
+use crate::arguments::Failure;
 use crate::convert::{self, ConversionFault, Convert};
 
 /// A registered function.
@@ -158,6 +160,20 @@ impl Procedure {
         result: &Bound<'_, PyAny>,
     ) -> Result<(), ConversionFault> {
         convert::write_with(text, len_max, result, self.encode.bind(result.py()))
+    }
+
+    /// Writes a result into the reply, unless the call is a notification.
+    #[inline]
+    pub(crate) fn write_reply(
+        &self,
+        result: &Bound<'_, PyAny>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Failure> {
+        if reply.is_notification() {
+            return Ok(());
+        }
+        let len_max = reply.len_max();
+        self.write(reply.result(), len_max, result).map_err(Failure::Result)
     }
 
     /// Whether the function answers the requests of a route without authentication.

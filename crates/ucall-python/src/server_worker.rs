@@ -46,10 +46,10 @@ impl Server {
         let unix_time = EngineClock::SYSTEM.unix_time();
         metrics.as_ref().inspect(|metrics| metrics.count_worker(unix_time));
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
-        let (call_limits, sizes) = (self.call_limits.clone(), self.batch_sizes.clone());
+        let (limits, sizes) = (&self.call_limits, self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
         let mut interpreter =
-            Interpreter::new(py, self.number, self.debug, auth, call_limits, sizes, metrics)?;
+            Interpreter::new(py, self.number, self.debug, auth, limits, sizes, metrics)?;
         interpreter.callbacks = self.state().callbacks.clone_ref(py);
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());

@@ -16,7 +16,6 @@ use pyo3::prelude::*;
 use ucall_engine::Listener;
 
 use super::runner::{Bounds, RunEnd, TurnOutcome, WorkerRunner};
-use super::tasks::Tasks;
 use crate::engine;
 use crate::thread_bound::ThreadBound;
 
@@ -76,7 +75,7 @@ impl LoopDriver {
     fn listen(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|run| {
             let Some(sockets) = run.sockets.take() else { return Ok(()) };
-            run.runner.worker.handler_mut().take_variables(py)?;
+            run.runner.worker.handler_mut().functions.contexts.take_variables(py)?;
             run.runner.worker.listen(sockets.listener)?;
             if let Some(datagrams) = sockets.datagrams {
                 let listening = run.runner.worker.listen_datagrams(datagrams);
@@ -96,7 +95,7 @@ impl LoopDriver {
     #[getter]
     fn event_loop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.with(|run| {
-            let tasks = run.runner.worker.handler_mut().tasks.as_ref();
+            let tasks = run.runner.worker.handler_mut().deferral.known_tasks();
             Ok(tasks.map(|tasks| tasks.event_loop(py).clone().unbind()))
         })
     }
@@ -116,8 +115,9 @@ impl LoopDriver {
     /// Runs without an event loop, until the run is over or a call needs a loop.
     fn run(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|run| {
-            let needs_loop =
-                |runner: &mut WorkerRunner, _: &_| runner.worker.handler_mut().tasks.is_some();
+            let needs_loop = |runner: &mut WorkerRunner, _: &_| {
+                runner.worker.handler_mut().deferral.known_tasks().is_some()
+            };
             run.turn_until(py, None, needs_loop).map(drop)
         })
     }
@@ -130,11 +130,7 @@ impl LoopDriver {
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             run.runner.worker.watch_loop(descriptor)?;
             run.stop_loop = Some(event_loop.getattr("stop")?.unbind());
-            let interpreter = run.runner.worker.handler_mut();
-            if interpreter.tasks.is_none() {
-                interpreter.tasks = Some(Tasks::on_own_loop(event_loop)?);
-            }
-            Ok(())
+            run.runner.worker.handler_mut().deferral.use_own_loop(event_loop)
         })
     }
 
@@ -142,9 +138,7 @@ impl LoopDriver {
     /// is due. `wake` is called on the loop's thread for turns that no descriptor reports.
     fn attach_embedded(&self, event_loop: &Bound<'_, PyAny>, wake: Py<PyAny>) -> PyResult<RawFd> {
         self.with(|run| {
-            let interpreter = run.runner.worker.handler_mut();
-            interpreter.tasks = Some(Tasks::on_program_loop(event_loop)?);
-            interpreter.outcomes.set_waker(Some(wake));
+            run.runner.worker.handler_mut().deferral.use_program_loop(event_loop, wake)?;
             Ok(run.runner.worker.descriptor())
         })
     }
@@ -154,9 +148,7 @@ impl LoopDriver {
         self.with(|run| {
             run.runner.worker.unwatch_loop();
             run.stop_loop = None;
-            let interpreter = run.runner.worker.handler_mut();
-            interpreter.tasks = None;
-            interpreter.outcomes.set_waker(None);
+            run.runner.worker.handler_mut().deferral.leave_loop();
             Ok(())
         })
     }
@@ -219,8 +211,9 @@ impl Run {
         let timeout = timeout.map(|it| Duration::try_from_secs_f64(it).unwrap_or(Duration::MAX));
         if timeout == Some(Duration::ZERO) {
             let interpreter = self.runner.worker.handler_mut();
-            let slice = if interpreter.sends_items() { STREAM_SLICE } else { SLICE };
-            if interpreter.turn_began.elapsed() < slice {
+            let turn_began = interpreter.functions.timing.turn_began();
+            let sends_items = interpreter.deferral.streams.sends_items(turn_began);
+            if turn_began.elapsed() < if sends_items { STREAM_SLICE } else { SLICE } {
                 return Ok(false);
             }
         }

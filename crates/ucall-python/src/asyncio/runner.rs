@@ -78,7 +78,7 @@ impl WorkerRunner {
         &mut self,
         py: Python<'py>,
     ) -> PyResult<Option<SignalHandlers<'py>>> {
-        let is_in_function = self.worker.handler_mut().is_in_function();
+        let is_in_function = self.worker.handler_mut().functions.report.is_in_function();
         SignalHandlers::install(py, &self.wakeup_pipe, &self.worker.mailbox(), is_in_function)
     }
 
@@ -94,12 +94,12 @@ impl WorkerRunner {
             return Ok(TurnOutcome { ended: Some(RunEnd::Bounded), ready: false, is_idle: true });
         }
         let is_unbounded = deadline.is_none() && bounds.turns_left.is_none();
-        let turn = match is_unbounded && self.worker.handler_mut().tasks.is_none() {
+        let has_tasks = self.worker.handler_mut().deferral.known_tasks().is_some();
+        let turn = match is_unbounded && !has_tasks {
             true => self.worker.turns()?,
             false => self.worker.turn(deadline)?,
         };
-        let interpreter = self.worker.handler_mut();
-        let interrupted = interpreter.take_interrupt();
+        let interrupted = self.worker.handler_mut().functions.report.take_interrupt();
         if interrupted || turn.signalled && self.handle_signals()? {
             self.worker.mailbox().send(Message::drain(Drain::Refusing));
         }

@@ -11,8 +11,9 @@ use super::ready::Ready;
 use super::run::{Progress, StreamRun, Waiter};
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
+use crate::deferral::Deferral;
 use crate::ffi::{self, Step};
-use crate::handler::Interpreter;
+use crate::functions::Functions;
 
 /// The time for the generators of a turn, after which calls are served.
 const SLICE: Duration = Duration::from_micros(200);
@@ -25,11 +26,11 @@ enum Stop<'py> {
     Returned(Bound<'py, PyAny>),
 }
 
-impl Interpreter {
+impl Deferral {
     /// Takes the next steps of generators, lets tasks of async ones go on, and starts functions in
     /// the background.
     #[inline(never)]
-    pub(crate) fn step_streams(&mut self, py: Python<'_>) {
+    pub(crate) fn step_streams(&mut self, py: Python<'_>, functions: &mut Functions) {
         for ready in self.streams.take_others() {
             match ready {
                 Ready::Future(future) => {
@@ -37,12 +38,12 @@ impl Interpreter {
                         error.write_unraisable(py, None);
                     }
                 }
-                Ready::Job(job) => self.start_job(py, job),
+                Ready::Job(job) => self.start_job(py, functions, job),
             }
         }
         let until = Instant::now() + SLICE;
         while let Some((run, generator)) = self.streams.next_generator() {
-            self.step_stream(py, run, generator, until);
+            self.step_stream(py, functions, run, generator, until);
             if Instant::now() >= until {
                 break;
             }
@@ -52,13 +53,15 @@ impl Interpreter {
     fn step_stream(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         run: Arc<StreamRun>,
         generator: Generator,
         until: Instant,
     ) {
-        let steps = || generator.within(py, |iterator| take_steps(&run, iterator, until));
-        let stopped = self.in_function(steps);
-        self.warn_if_slow(py, &run.procedure);
+        functions.report.set_in_function(true);
+        let stopped = generator.within(py, |iterator| take_steps(&run, iterator, until));
+        functions.report.set_in_function(false);
+        functions.warn_if_slow(py, &run.procedure);
         match stopped {
             Ok(Stop::Progress(Progress::Continue)) => self.streams.push(run, generator),
             Ok(Stop::Progress(Progress::Wait)) => {
@@ -67,21 +70,14 @@ impl Interpreter {
                 }
             }
             Ok(Stop::Progress(Progress::End)) => {
-                self.close_generator(py, &generator);
+                close_generator(py, functions, &generator);
                 self.finish_stream(&run);
             }
-            Ok(Stop::Returned(value)) => self.end_stream(py, &run, Ok(value)),
+            Ok(Stop::Returned(value)) => self.end_stream(py, functions, &run, Ok(value)),
             Err(failure) => {
-                self.close_generator(py, &generator);
-                self.end_stream(py, &run, Err(failure));
+                close_generator(py, functions, &generator);
+                self.end_stream(py, functions, &run, Err(failure));
             }
-        }
-    }
-
-    fn close_generator(&mut self, py: Python<'_>, generator: &Generator) {
-        if let Err(error) = generator.close(py) {
-            let logged = self.report.abandoned(py, &error);
-            self.note_interrupt(logged);
         }
     }
 
@@ -89,11 +85,11 @@ impl Interpreter {
     pub(super) fn end_stream(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         run: &Arc<StreamRun>,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) {
-        let logged = run.end(py, result);
-        self.note_interrupt(logged);
+        functions.report.note(run.end(py, result));
         self.finish_stream(run);
     }
 
@@ -101,6 +97,12 @@ impl Interpreter {
         if run.is_batch() {
             self.batches.finished(&run.procedure);
         }
+    }
+}
+
+fn close_generator(py: Python<'_>, functions: &mut Functions, generator: &Generator) {
+    if let Err(error) = generator.close(py) {
+        functions.report.log(|report| report.abandoned(py, &error));
     }
 }
 

@@ -13,7 +13,7 @@ use super::taken::TakenItems;
 use super::{Generator, ItemTarget, StreamContext, StreamPosition, StreamRun};
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
-use crate::deferred::cancel_future;
+use crate::deferral::cancel_future;
 use crate::procedure::Procedure;
 
 /// Streams are busy if a turn has taken items this shortly before.
@@ -27,13 +27,13 @@ pub(crate) struct StreamIo {
     /// Items that the worker polls.
     taken: TakenItems,
     /// The turn that has taken items last.
-    last_items: Instant,
+    last_items: Option<Instant>,
 }
 
 impl StreamIo {
-    pub(crate) fn new(context: StreamContext, now: Instant) -> Self {
+    pub(crate) fn new(context: StreamContext) -> Self {
         let (ready, taken) = (ReadyStreams::default(), TakenItems::default());
-        Self { context, ready, taken, last_items: now }
+        Self { context, ready, taken, last_items: None }
     }
 
     /// Whether something goes on at the end of the turn.
@@ -56,7 +56,8 @@ impl StreamIo {
     /// Whether a turn shortly before this one has taken items.
     #[inline]
     pub(crate) fn sends_items(&self, turn_began: Instant) -> bool {
-        turn_began.saturating_duration_since(self.last_items) < ITEMS_INTERVAL
+        let is_recent = |last| turn_began.saturating_duration_since(last) < ITEMS_INTERVAL;
+        self.last_items.is_some_and(is_recent)
     }
 
     /// Makes the run of a generator that answers the calls `tokens`.
@@ -114,7 +115,7 @@ impl StreamIo {
             return;
         };
         let StreamPosition { run, position } = stream;
-        self.last_items = turn_began;
+        self.last_items = Some(turn_began);
         let waiter = self.taken.take(&run, position, caller);
         if let Some(waiter) = waiter {
             self.push_waiter(run, waiter);

@@ -5,19 +5,18 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::{Call, CallOutcome};
-use ucall_server::Token;
 
 use super::{Generator, ItemSink, ItemTarget, StreamRun};
-use crate::arguments::{self, Failure};
+use crate::arguments::Failure;
 use crate::asyncio::tasks;
 use crate::batch::{self, Batch};
-use crate::calls::{CallItems, Entry, EntryKind};
-use crate::deferred::CallStart;
+use crate::calls::{CallItems, EntryKind};
+use crate::deferral::{CallStart, Deferral};
 use crate::ffi::variables::run_in;
-use crate::handler::Interpreter;
+use crate::functions::Functions;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{GeneratorStart, Job, Work};
-use crate::procedure::{BatchMode, CallMode, Procedure};
+use crate::procedure::{BatchMode, CallMode};
 
 impl ItemTarget {
     /// Where the items of a call go.
@@ -50,32 +49,37 @@ impl CallItems {
     }
 }
 
-impl Interpreter {
+impl Deferral {
     /// Begins a call of a generator function.
     pub(crate) fn begin_stream(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         start: CallStart<'_, '_>,
     ) -> Result<CallOutcome, Failure> {
         let procedure = start.procedure;
         let outcome = CallItems::of(&start).outcome();
         match procedure.mode {
-            CallMode::AsyncGenerator => self.begin_async_generator(py, start)?,
-            CallMode::ThreadGenerator => self.begin_in_thread(py, start).map(drop)?,
-            _ => self.begin_generator(py, start)?,
+            CallMode::AsyncGenerator => self.begin_async_generator(py, functions, start)?,
+            CallMode::ThreadGenerator => self.begin_in_thread(py, functions, start).map(drop)?,
+            _ => self.begin_generator(py, functions, start)?,
         }
         Ok(outcome)
     }
 
-    fn begin_generator(&mut self, py: Python<'_>, start: CallStart<'_, '_>) -> Result<(), Failure> {
+    fn begin_generator(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        start: CallStart<'_, '_>,
+    ) -> Result<(), Failure> {
         let CallStart { procedure, call, .. } = start;
-        let (context, state) = self.context(py, &start)?;
-        let (variables, scratch) = (self.own_variables(py)?, &mut self.scratch);
-        let generator = Generator::new(&variables, || {
-            arguments::call(py, procedure, call.params, context, scratch)
-        })?;
+        let (context, state) = start.context(py, &functions.contexts)?;
+        let variables = functions.contexts.own_variables(py)?;
+        let generator =
+            Generator::new(&variables, || functions.call(py, procedure, call, context))?;
         let retained = self.retained_params(call);
-        let token = self.insert_call(start, state, retained);
+        let token = self.insert_call(&functions.timing, start, state, retained);
         let run = self.streams.insert(&mut self.calls, procedure, &[token], false, true);
         self.streams.push(run, generator);
         Ok(())
@@ -84,18 +88,18 @@ impl Interpreter {
     fn begin_async_generator(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         start: CallStart<'_, '_>,
     ) -> Result<(), Failure> {
         let CallStart { procedure, call, .. } = start;
-        let (context, state) = self.context(py, &start)?;
-        let (variables, scratch) = (self.own_variables(py)?, &mut self.scratch);
-        let generator =
-            run_in(&variables, || arguments::call(py, procedure, call.params, context, scratch))?;
+        let (context, state) = start.context(py, &functions.contexts)?;
+        let variables = functions.contexts.own_variables(py)?;
+        let generator = functions.call_within(&variables, procedure, call, context)?;
         let retained = self.retained_params(call);
-        let token = self.insert_call(start, state, retained);
+        let token = self.insert_call(&functions.timing, start, state, retained);
         let run = self.streams.insert(&mut self.calls, procedure, &[token], false, true);
-        let started = self.start_stream_task(py, run, &generator, &variables);
-        self.warn_if_slow(py, procedure);
+        let started = self.start_stream_task(py, functions, run, &generator, &variables);
+        functions.warn_if_slow(py, procedure);
         started.inspect_err(|_| drop(self.calls.remove(token)))
     }
 
@@ -103,11 +107,13 @@ impl Interpreter {
     fn start_stream_task(
         &mut self,
         py: Python<'_>,
+        functions: &Functions,
         run: Arc<StreamRun>,
         generator: &Bound<'_, PyAny>,
         variables: &Bound<'_, PyAny>,
     ) -> Result<(), Failure> {
-        let token = self.insert_stream_entry(&run);
+        let kind = EntryKind::Stream(run.clone());
+        let token = self.insert_entry(&functions.timing, &run.procedure, kind);
         let started = self.stream_task(py, &run, generator, variables);
         let task = started.inspect_err(|_| drop(self.calls.remove(token)))?;
         run.set_task(task.clone().unbind());
@@ -127,29 +133,26 @@ impl Interpreter {
         tasks.start(&coroutine, variables)
     }
 
-    fn insert_stream_entry(&mut self, run: &Arc<StreamRun>) -> Token {
-        let (procedure, kind) = (run.procedure.clone(), EntryKind::Stream(run.clone()));
-        self.calls.insert(None, None, self.turn_began, Entry { procedure, kind })
-    }
-
     /// Starts the generator of a batch.
     pub(crate) fn run_batch_stream(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         batch: Batch,
         columns: Vec<Py<PyList>>,
     ) {
         let Batch { procedure, rules, items, .. } = batch;
         let is_local = rules.mode != BatchMode::Thread;
         let run = self.streams.insert(&mut self.calls, &procedure, &items, true, is_local);
-        if let Err(failure) = self.start_batch_stream(py, &run, rules.mode, columns) {
-            self.end_stream(py, &run, Err(failure));
+        if let Err(failure) = self.start_batch_stream(py, functions, &run, rules.mode, columns) {
+            self.end_stream(py, functions, &run, Err(failure));
         }
     }
 
     fn start_batch_stream(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         run: &Arc<StreamRun>,
         mode: BatchMode,
         columns: Vec<Py<PyList>>,
@@ -158,17 +161,18 @@ impl Interpreter {
         match mode {
             BatchMode::Inline => {
                 let call = || Ok(batch::run(py, procedure, &columns)?);
-                let generator = Generator::new(&self.own_variables(py)?, call)?;
+                let generator = Generator::new(&functions.contexts.own_variables(py)?, call)?;
                 self.streams.push(run.clone(), generator);
             }
             BatchMode::Task => {
-                let variables = self.own_variables(py)?;
+                let variables = functions.contexts.own_variables(py)?;
                 let generator = run_in(&variables, || batch::run(py, procedure, &columns))?;
-                self.start_stream_task(py, run.clone(), &generator, &variables)?;
-                self.warn_if_slow(py, procedure);
+                self.start_stream_task(py, functions, run.clone(), &generator, &variables)?;
+                functions.warn_if_slow(py, procedure);
             }
             BatchMode::Thread => {
-                let token = self.insert_stream_entry(run);
+                let kind = EntryKind::Stream(run.clone());
+                let token = self.insert_entry(&functions.timing, procedure, kind);
                 let start = GeneratorStart::Batch(columns);
                 let work = Work::Stream { start, run: run.clone() };
                 self.submit(py, Job { token, procedure: procedure.clone(), work })?;
@@ -181,13 +185,14 @@ impl Interpreter {
     pub(crate) fn finish_stream_entry(
         &mut self,
         py: Python<'_>,
+        functions: &mut Functions,
         run: &Arc<StreamRun>,
         outcome: DeferredOutcome,
     ) {
         match outcome {
             DeferredOutcome::Future(task) => {
                 let result = tasks::result_of(task.bind(py)).map_err(Failure::Raised);
-                self.end_stream(py, run, result);
+                self.end_stream(py, functions, run, result);
             }
             // The thread has answered its calls.
             _ => self.finish_stream(run),

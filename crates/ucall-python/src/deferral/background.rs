@@ -5,37 +5,43 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use ucall_server::Token;
 
+use super::Deferral;
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
 use crate::background::{BackgroundJob, BackgroundRecord, CallState, DueJob, JobKind};
 use crate::calls::{Entry, EntryKind};
 use crate::errors;
 use crate::ffi::variables::run_in;
-use crate::handler::Interpreter;
+use crate::functions::Functions;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{Job, Work};
 use crate::procedure::Procedure;
+use crate::timing::Timing;
 
-impl Interpreter {
+impl Deferral {
     /// Has the jobs of a call run, which has its result now.
-    pub(crate) fn add_background(&mut self, procedure: &Arc<Procedure>, state: &CallState) {
+    pub(super) fn add_background(
+        &mut self,
+        timing: &Timing,
+        procedure: &Arc<Procedure>,
+        state: &CallState,
+    ) {
         for job in state.take_jobs() {
-            let (permit, metrics) = (self.calls.permit(), self.metrics.clone());
+            let (permit, metrics) = (self.calls.permit(), timing.metrics().cloned());
             let record = BackgroundRecord::new(&job.name, permit, metrics);
-            let (procedure, turn_began) = (procedure.clone(), self.turn_began);
+            let (procedure, turn_began) = (procedure.clone(), timing.turn_began());
             self.streams.push_job(DueJob { job, procedure, turn_began, record });
         }
     }
 
     /// Starts a job, in a later turn than that of its call's result.
-    pub(crate) fn start_job(&mut self, py: Python<'_>, due: DueJob) {
-        if due.turn_began == self.turn_began {
+    pub(crate) fn start_job(&mut self, py: Python<'_>, functions: &mut Functions, due: DueJob) {
+        if due.turn_began == functions.timing.turn_began() {
             return self.streams.push_job(due);
         }
         let DueJob { job, procedure, record, .. } = due;
         let (kind, name) = (EntryKind::Background(record), job.name.clone());
-        let entry = Entry { procedure: procedure.clone(), kind };
-        let token = self.calls.insert(None, None, self.turn_began, entry);
+        let token = self.insert_entry(&functions.timing, &procedure, kind);
         let started = match job.kind {
             JobKind::Plain => {
                 self.submit(py, Job { token, procedure, work: Work::Background(job) })
@@ -44,7 +50,7 @@ impl Interpreter {
         };
         if let Err(Failure::Raised(error)) = started {
             self.calls.remove(token);
-            self.log_failed_job(py, &name, &error);
+            functions.report.log(|report| report.background_failed(py, &name, &error));
         }
     }
 
@@ -68,9 +74,9 @@ impl Interpreter {
     }
 
     /// Logs the failure of a job that has ended.
-    pub(crate) fn end_job(
-        &mut self,
+    pub(super) fn end_job(
         py: Python<'_>,
+        functions: &mut Functions,
         record: &BackgroundRecord,
         outcome: DeferredOutcome,
     ) {
@@ -79,12 +85,7 @@ impl Interpreter {
         if let Err(error) = tasks::result_of(task.bind(py))
             && !errors::is_cancelled(py, &error)
         {
-            self.log_failed_job(py, &record.name, &error);
+            functions.report.log(|report| report.background_failed(py, &record.name, &error));
         }
-    }
-
-    fn log_failed_job(&mut self, py: Python<'_>, name: &str, error: &PyErr) {
-        let logged = self.report.background_failed(py, name, error);
-        self.note_interrupt(logged);
     }
 }

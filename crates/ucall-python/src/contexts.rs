@@ -1,0 +1,101 @@
+//! What the contexts of calls are made of: variables, the caller's identity and its session.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use ucall_engine::Id;
+use ucall_proto::{Call, CallerIdentity};
+use ucall_server::{Caller, Deadline};
+
+use crate::attachment::DropAttached;
+use crate::background::CallState;
+use crate::context::Context;
+use crate::ffi::variables::{self, run_in};
+use crate::procedure::Procedure;
+use crate::session::{Channel, Sessions};
+use crate::worker_report::WorkerReport;
+
+/// Makes the contexts of a worker's calls.
+pub(crate) struct Contexts {
+    /// The `contextvars.Context` that each call copies. Plain functions without a context run in
+    /// the thread's own variables.
+    variables: Py<PyAny>,
+    /// Set when the worker is made.
+    sessions: Option<Arc<Sessions>>,
+    /// The user that `auth` returned for the current request.
+    identity: Option<CallerIdentity>,
+}
+
+impl Contexts {
+    pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
+        let variables = variables::copy_current(py)?.unbind();
+        Ok(Self { variables, sessions: None, identity: None })
+    }
+
+    /// Makes the current variables of this thread the ones that calls start with.
+    pub(crate) fn take_variables(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.variables = variables::copy_current(py)?.unbind();
+        Ok(())
+    }
+
+    /// Copies the variables for one call.
+    pub(crate) fn own_variables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        variables::copy(self.variables.bind(py))
+    }
+
+    pub(crate) fn set_sessions(&mut self, sessions: Sessions) {
+        self.sessions = Some(Arc::new(sessions));
+    }
+
+    pub(crate) fn set_identity(&mut self, identity: &CallerIdentity) {
+        self.identity = Some(identity.clone());
+    }
+
+    /// What the program's function returned for the current request.
+    pub(crate) fn user(&self) -> Option<&Py<PyAny>> {
+        let user = self.identity.as_ref()?.downcast_ref::<DropAttached<Py<PyAny>>>()?;
+        Some(user)
+    }
+
+    /// The context of a call, and what it shares with the call's record.
+    pub(crate) fn of_call<'py>(
+        &self,
+        py: Python<'py>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        caller: &Caller,
+        deadline: Option<Deadline>,
+    ) -> PyResult<(Bound<'py, PyAny>, Arc<CallState>)> {
+        let (user, state) = (self.user(), Arc::new(CallState::new()));
+        let is_http = call.head.is_some();
+        let channel = self.channel(py, caller.connection, is_http, Some(&procedure.encode));
+        let context = Context::new(py, call, caller, user, deadline, state.clone(), channel);
+        Ok((Bound::new(py, context)?.into_any(), state))
+    }
+
+    /// The connection of a call; without `encode` of a request before its call.
+    pub(crate) fn channel(
+        &self,
+        py: Python<'_>,
+        connection: Id,
+        is_http: bool,
+        encode: Option<&Py<PyAny>>,
+    ) -> Option<Channel> {
+        let sessions = self.sessions.clone()?;
+        Some(Channel::new(py, sessions, connection, is_http, encode))
+    }
+
+    /// Calls what the session of a closed connection has registered.
+    #[cold]
+    pub(crate) fn end_session(&self, py: Python<'_>, connection: Id, report: &mut WorkerReport) {
+        let Some(sessions) = &self.sessions else { return };
+        for callback in sessions.remove(connection) {
+            let called = self
+                .own_variables(py)
+                .and_then(|variables| run_in(&variables, || callback.call0(py)));
+            if let Err(error) = called {
+                report.log(|report| report.on_close_failed(py, &error));
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Deferred calls: those in tasks, threads, processes, batches and generators.
+//!
+//! `start.rs` begins calls, `batches.rs` batches of them, and `background.rs` the functions that
+//! run after a reply. `outcomes.rs` answers the callers. `streams/` does both for generators.
+
+mod background;
+mod batches;
+mod outcomes;
+mod start;
+
+pub(crate) use start::CallStart;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use ucall_engine::Id;
+use ucall_proto::{Call, RpcError};
+use ucall_server::{LoggedCall, Reservation, Token};
+
+use crate::arguments::Failure;
+use crate::asyncio::tasks::Tasks;
+use crate::background::CallState;
+use crate::batch::Batches;
+use crate::calls::{CallItems, Calls, Deferred, Entry, EntryKind, RetainedParams};
+use crate::errors;
+use crate::functions::Functions;
+use crate::options::CallLimits;
+use crate::outcomes::{DeferredOutcome, DoneCallback, Outcomes};
+use crate::pool::{Job, Pool};
+use crate::procedure::Procedure;
+use crate::report::Report;
+use crate::streams::{StreamContext, StreamIo};
+use crate::timing::Timing;
+
+/// The deferred calls of one worker, and what runs them.
+pub(crate) struct Deferral {
+    pub(crate) calls: Calls,
+    /// The call that was deferred last.
+    last_call: Option<Token>,
+    outcomes: Arc<Outcomes>,
+    pub(crate) batches: Batches,
+    pub(crate) streams: StreamIo,
+    /// Starts async functions, once there is an event loop.
+    tasks: Option<Tasks>,
+    /// Threads for blocking functions.
+    pool: Pool,
+    pub(crate) reply_bytes_max: usize,
+}
+
+impl Deferral {
+    /// Of a worker of the server with that number.
+    pub(crate) fn new(
+        server: u64,
+        limits: &CallLimits,
+        report: &Arc<Report>,
+        batches: Batches,
+    ) -> Self {
+        let calls = Calls::new(limits.running_max, "max_running_calls");
+        let outcomes = Arc::new(Outcomes::new(calls.outcomes().clone()));
+        let reply_bytes_max = limits.reply_bytes_max;
+        let pool = Pool::new(
+            server,
+            limits.threads_max,
+            outcomes.clone(),
+            report.clone(),
+            reply_bytes_max,
+        );
+        let streams = StreamContext {
+            outcomes: outcomes.clone(),
+            report: report.clone(),
+            budget: calls.budget().clone(),
+            reply_bytes_max,
+            is_local: true,
+        };
+        Self {
+            calls,
+            last_call: None,
+            outcomes,
+            batches,
+            streams: StreamIo::new(streams),
+            tasks: None,
+            pool,
+            reply_bytes_max,
+        }
+    }
+
+    /// Creates tasks. The first async function of a running server creates the event loop, in which
+    /// its worker continues.
+    pub(crate) fn tasks(&mut self, py: Python<'_>) -> PyResult<&Tasks> {
+        match &mut self.tasks {
+            Some(tasks) => Ok(tasks),
+            none => Ok(none.insert(Tasks::on_new_loop(py)?)),
+        }
+    }
+
+    /// What starts tasks, once there is an event loop.
+    pub(crate) fn known_tasks(&self) -> Option<&Tasks> {
+        self.tasks.as_ref()
+    }
+
+    /// Runs async functions on a loop of the server's own, unless they have one.
+    pub(crate) fn use_own_loop(&mut self, event_loop: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.tasks.is_none() {
+            self.tasks = Some(Tasks::on_own_loop(event_loop)?);
+        }
+        Ok(())
+    }
+
+    /// Runs async functions on a program's loop, which `wake` makes take a turn of the worker.
+    pub(crate) fn use_program_loop(
+        &mut self,
+        event_loop: &Bound<'_, PyAny>,
+        wake: Py<PyAny>,
+    ) -> PyResult<()> {
+        self.tasks = Some(Tasks::on_program_loop(event_loop)?);
+        self.outcomes.set_waker(Some(wake));
+        Ok(())
+    }
+
+    /// Has no event loop from now on.
+    pub(crate) fn leave_loop(&mut self) {
+        self.tasks = None;
+        self.outcomes.set_waker(None);
+    }
+
+    /// Whether [`Deferral::deadline`] may have one: a test without a call, twice a turn.
+    #[inline]
+    pub(crate) fn may_have_deadline(&self) -> bool {
+        self.streams.is_due() || self.calls.next_deadline().is_some() || !self.batches.is_empty()
+    }
+
+    /// When deadlines, batches or generators are due.
+    pub(crate) fn deadline(&self, turn_began: Instant) -> Option<Instant> {
+        if self.streams.is_due() {
+            return Some(turn_began);
+        }
+        [self.calls.next_deadline(), self.batches.deadline()].into_iter().flatten().min()
+    }
+
+    /// Answers calls whose deadline has passed, and runs batches that are due.
+    #[cold]
+    pub(crate) fn handle_deadlines(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        now: Instant,
+    ) {
+        while let Some((token, deadline)) = self.calls.pop_expired(now) {
+            self.abandon(py, token, Some(deadline.error()));
+        }
+        while let Some(batch) = self.batches.next(now, &mut self.calls) {
+            if !batch.items.is_empty() {
+                self.run_batch(py, functions, batch);
+            }
+        }
+    }
+
+    /// Keeps the line of the access log of the call that was deferred last.
+    pub(crate) fn set_logged(&mut self, logged: LoggedCall) {
+        if let Some(call) = self.last_call.and_then(|token| self.call(token)) {
+            call.logged = Some(logged);
+        }
+    }
+
+    /// The call of `token`, unless it has ended.
+    fn call(&mut self, token: Token) -> Option<&mut Deferred> {
+        self.calls.find(token).and_then(Entry::call)
+    }
+
+    pub(crate) fn insert_call(
+        &mut self,
+        timing: &Timing,
+        start: CallStart<'_, '_>,
+        state: Option<Arc<CallState>>,
+        retained: RetainedParams,
+    ) -> Token {
+        let items = CallItems::of(&start);
+        let CallStart { procedure, deadline, permit, .. } = start;
+        let caller = items.caller;
+        let running = timing.running_call(procedure.series);
+        let call = Deferred {
+            future: None,
+            state,
+            retained,
+            items,
+            running,
+            logged: None,
+            _permit: permit,
+        };
+        let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
+        let token = self.calls.insert(caller, deadline, timing.turn_began(), entry);
+        self.last_call = Some(token);
+        token
+    }
+
+    /// Inserts what runs for other calls, or for none.
+    pub(crate) fn insert_entry(
+        &mut self,
+        timing: &Timing,
+        procedure: &Arc<Procedure>,
+        kind: EntryKind,
+    ) -> Token {
+        let entry = Entry { procedure: procedure.clone(), kind };
+        self.calls.insert(None, None, timing.turn_began(), entry)
+    }
+
+    fn reserve(&self, call: &Call<'_>) -> Reservation {
+        self.calls.budget().reserve_large(call.params.map_or(0, <[u8]>::len))
+    }
+
+    /// The params of a call that runs.
+    pub(crate) fn retained_params(&self, call: &Call<'_>) -> RetainedParams {
+        RetainedParams::Params { _reserved: self.reserve(call) }
+    }
+
+    /// Has a task or a future report its outcome when it is done.
+    pub(crate) fn watch_future(
+        &mut self,
+        future: &Bound<'_, PyAny>,
+        token: Token,
+        is_local: bool,
+    ) -> Result<(), Failure> {
+        let done = DoneCallback::new(token, self.outcomes.clone(), is_local);
+        let followed = Bound::new(future.py(), done).and_then(|done| {
+            future.call_method1(pyo3::intern!(future.py(), "add_done_callback"), (done,))
+        });
+        if let Err(error) = followed {
+            self.calls.remove(token);
+            return Err(Failure::Raised(error));
+        }
+        if let Some(call) = self.call(token) {
+            call.future = Some(future.clone().unbind());
+        }
+        Ok(())
+    }
+
+    /// Has a thread run a job.
+    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
+        let token = job.token;
+        self.pool.submit(py, job, self.calls.count()).map_err(|error| {
+            self.calls.remove(token);
+            Failure::Raised(error)
+        })
+    }
+
+    /// Cancels a call and its task or future. Its caller gets `error`, if there is one.
+    pub(crate) fn abandon(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
+        let Some(call) = self.call(token) else { return };
+        call.cancel();
+        let stream = call.items.stream.take();
+        if let Some(future) = call.future.take() {
+            cancel_future(py, &future);
+        }
+        if let Some(stream) = stream {
+            self.streams.close_call(py, stream);
+        }
+        match error {
+            // In front of an outcome that may have come after the deadline.
+            Some(error) => {
+                let outcome = DeferredOutcome::Text(Err(error));
+                self.calls.push_front(std::iter::once((token, outcome)));
+            }
+            None => self.remove_cancelled(token),
+        }
+    }
+
+    fn remove_cancelled(&mut self, token: Token) {
+        let Some(mut entry) = self.calls.remove(token) else { return };
+        if let Some(running) = entry.call().and_then(|call| call.running.take()) {
+            running.record(Some(RpcError::REQUEST_CANCELLED), Instant::now());
+        }
+    }
+
+    /// Cancels the calls of a connection that has closed.
+    pub(crate) fn cancel_connection(&mut self, py: Python<'_>, connection: Id) {
+        for token in self.calls.of_connection(connection) {
+            self.abandon(py, token, None);
+        }
+    }
+
+    /// Answers all calls with an error, and cancels them.
+    pub(crate) fn abandon_all(&mut self, py: Python<'_>) {
+        for token in self.calls.all() {
+            if let Some(Entry { kind: EntryKind::Background(record), .. }) = self.calls.find(token)
+                && let Some(task) = &record.task
+            {
+                cancel_future(py, task);
+            }
+            self.abandon(py, token, Some(errors::aborted("the server stops")));
+        }
+    }
+}
+
+/// Cancels a task or a future.
+pub(crate) fn cancel_future(py: Python<'_>, future: &Py<PyAny>) {
+    if let Err(error) = future.call_method0(py, pyo3::intern!(py, "cancel")) {
+        error.write_unraisable(py, None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Answers the callers of deferred calls.
+
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use ucall_proto::RpcError;
+use ucall_server::{CallId, Polled};
+
+use super::Deferral;
+use crate::arguments::Failure;
+use crate::asyncio::tasks;
+use crate::batch_results;
+use crate::calls::{Entry, EntryKind};
+use crate::errors;
+use crate::functions::Functions;
+use crate::outcomes::DeferredOutcome;
+use crate::procedure::Procedure;
+
+impl Deferral {
+    /// The next reply to a call that waits for one. The outcomes of other calls are dropped, and
+    /// their exceptions logged.
+    pub(crate) fn next_outcome(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        text: &mut Vec<u8>,
+    ) -> Option<(CallId, Polled)> {
+        loop {
+            let (token, outcome) = self.calls.next_outcome()?;
+            if let DeferredOutcome::Items = outcome {
+                let turn_began = functions.timing.turn_began();
+                self.streams.take_items(&mut self.calls, token, turn_began);
+                match self.streams.next_item(text) {
+                    Some(item) => return Some(item),
+                    None => continue,
+                }
+            }
+            let now = Instant::now();
+            let finished = self.calls.finish(token, now);
+            let Some((caller, Entry { procedure, kind })) = finished else {
+                log_abandoned(py, functions, outcome);
+                continue;
+            };
+            let replied = match kind {
+                EntryKind::Call(call) => {
+                    let replied = self.reply(py, functions, &procedure, outcome, text);
+                    if let Some(state) = &call.state {
+                        self.end_state(&functions.timing, &procedure, state, replied.is_ok());
+                    }
+                    let error = replied.as_ref().err().map(|error| error.code);
+                    if let Some(running) = call.running {
+                        running.record(error, now);
+                    }
+                    if let Some(logged) = call.logged {
+                        logged.end(error, if caller.is_some() { text.len() } else { 0 });
+                    }
+                    replied
+                }
+                EntryKind::Run(items) => {
+                    self.finish_run(py, functions, &procedure, items, outcome);
+                    continue;
+                }
+                EntryKind::Stream(run) => {
+                    self.finish_stream_entry(py, functions, &run, outcome);
+                    continue;
+                }
+                EntryKind::Background(record) => {
+                    Self::end_job(py, functions, &record, outcome);
+                    continue;
+                }
+            };
+            match caller {
+                Some(id) => return Some((id, replied.into())),
+                None => text.clear(),
+            }
+        }
+    }
+
+    fn reply(
+        &self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        procedure: &Procedure,
+        outcome: DeferredOutcome,
+        text: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        let result = match outcome {
+            DeferredOutcome::Text(written) => {
+                *text = written?;
+                return Ok(());
+            }
+            DeferredOutcome::Future(future) => {
+                tasks::result_of(future.bind(py)).map_err(Failure::Raised)
+            }
+            DeferredOutcome::BatchResult(item) => batch_results::item_result(item.into_bound(py)),
+            // `next_outcome` takes items before.
+            DeferredOutcome::Items => return Ok(()),
+        };
+        let len_max = self.reply_bytes_max;
+        let written =
+            result.and_then(|it| procedure.write_item(text, len_max, &it).map_err(Failure::Result));
+        written.map_err(|failure| functions.report.fail(py, procedure, failure, len_max))
+    }
+}
+
+/// Logs the exception of a task whose call has ended before it.
+fn log_abandoned(py: Python<'_>, functions: &mut Functions, outcome: DeferredOutcome) {
+    let DeferredOutcome::Future(future) = outcome else { return };
+    if let Err(error) = tasks::result_of(future.bind(py))
+        && !errors::is_cancelled(py, &error)
+    {
+        functions.report.log(|report| report.abandoned(py, &error));
+    }
+}

@@ -1,0 +1,241 @@
+//! Begins calls that may end after their turn: in tasks, futures, threads and batches.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use ucall_proto::{Call, CallOutcome, Reply, RpcError};
+use ucall_server::{Caller, Deadline, RunPermit, WaitsFor};
+
+use super::Deferral;
+use crate::arguments::Failure;
+use crate::asyncio::tasks;
+use crate::background::CallState;
+use crate::calls::{BatchArguments, CallItems, RetainedParams};
+use crate::context::Context;
+use crate::contexts::Contexts;
+use crate::functions::Functions;
+use crate::job_input::{Contents, JobInput};
+use crate::pool::{GeneratorStart, Job, Work};
+use crate::procedure::{BatchRules, CallMode, Procedure};
+use crate::timing::Timing;
+
+/// A call that is about to start.
+pub(crate) struct CallStart<'a, 'call> {
+    pub(crate) procedure: &'a Arc<Procedure>,
+    pub(crate) call: &'a Call<'call>,
+    pub(crate) caller: &'a Caller,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) permit: RunPermit,
+    /// The request of a route.
+    pub(crate) request: Option<Py<PyAny>>,
+}
+
+impl CallStart<'_, '_> {
+    /// The context of the call, if its function takes one, and what it shares.
+    #[expect(clippy::type_complexity, reason = "named, it would explain no more")]
+    pub(crate) fn context<'py>(
+        &self,
+        py: Python<'py>,
+        contexts: &Contexts,
+    ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<CallState>>), Failure> {
+        let &Self { procedure, call, caller, deadline, .. } = self;
+        if let Some(request) = &self.request {
+            return Ok((Some(request.bind(py).clone()), None));
+        }
+        if !procedure.takes_context() {
+            return Ok((None, None));
+        }
+        let (context, state) = contexts.of_call(py, procedure, call, caller, deadline)?;
+        Ok((Some(context), Some(state)))
+    }
+}
+
+impl Deferral {
+    /// Admits a call that may end after its turn, or the request of a route.
+    ///
+    /// # Errors
+    /// The reply to a call that does not begin.
+    pub(crate) fn admit<'a, 'call>(
+        &mut self,
+        timing: &Timing,
+        procedure: &'a Arc<Procedure>,
+        call: &'a Call<'call>,
+        caller: &'a Caller,
+        request: Option<Py<PyAny>>,
+    ) -> Result<CallStart<'a, 'call>, RpcError> {
+        let deadline = timing.deadline_of(procedure, call);
+        if let Some(deadline) = deadline
+            && deadline.has_passed(Instant::now())
+        {
+            return Err(deadline.error());
+        }
+        if procedure.stream.only && !call.takes_items() {
+            return Err(RpcError::items_required());
+        }
+        let permit = self.calls.admit(caller.own_connection())?;
+        Ok(CallStart { procedure, call, caller, deadline, permit, request })
+    }
+
+    /// Begins an admitted call.
+    pub(crate) fn begin(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        start: CallStart<'_, '_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<CallOutcome, Failure> {
+        match start.procedure.mode {
+            CallMode::Task => self.begin_task(py, functions, start, reply),
+            CallMode::Future => self.begin_future(py, functions, start),
+            CallMode::Batch(rules) => self.begin_in_batch(py, functions, start, rules),
+            CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, functions, start),
+            CallMode::Generator | CallMode::AsyncGenerator | CallMode::ThreadGenerator => {
+                self.begin_stream(py, functions, start)
+            }
+        }
+    }
+
+    /// Starts a task for a coroutine. One that never waits is done at once, and its result is
+    /// written straight into the reply, unless notifications have to precede it.
+    fn begin_task(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        start: CallStart<'_, '_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<CallOutcome, Failure> {
+        let procedure = start.procedure;
+        let (context, state) = start.context(py, &functions.contexts)?;
+        let started = self.start_task(py, functions, &start, context.clone());
+        functions.warn_if_slow(py, procedure);
+        let task = started?;
+        let has_notified = context.is_some_and(|context| {
+            context.cast_exact::<Context>().is_ok_and(|context| context.get().has_notified())
+        });
+        if !has_notified && tasks::is_done(&task).map_err(Failure::Raised)? {
+            let result = tasks::result_of(&task).map_err(Failure::Raised);
+            let written = result.and_then(|result| procedure.write_reply(&result, reply));
+            if let Some(state) = state {
+                self.end_state(&functions.timing, procedure, &state, written.is_ok());
+            }
+            return written.map(|()| CallOutcome::Done);
+        }
+        let retained = self.retained_params(start.call);
+        let token = self.insert_call(&functions.timing, start, state, retained);
+        self.watch_future(&task, token, true)?;
+        Ok(CallOutcome::Deferred)
+    }
+
+    fn start_task<'py>(
+        &mut self,
+        py: Python<'py>,
+        functions: &mut Functions,
+        start: &CallStart<'_, '_>,
+        context: Option<Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let variables = functions.contexts.own_variables(py)?;
+        let coroutine = functions.call_within(&variables, start.procedure, start.call, context)?;
+        Ok(self.tasks(py)?.start(&coroutine, &variables)?)
+    }
+
+    /// Calls a function that returns a future.
+    fn begin_future(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        start: CallStart<'_, '_>,
+    ) -> Result<CallOutcome, Failure> {
+        let CallStart { procedure, call, .. } = start;
+        let (context, state) = start.context(py, &functions.contexts)?;
+        let future = functions.call(py, procedure, call, context)?;
+        let retained = self.retained_params(call);
+        let token = self.insert_call(&functions.timing, start, state, retained);
+        self.watch_future(&future, token, false)?;
+        Ok(CallOutcome::Deferred)
+    }
+
+    pub(crate) fn begin_in_thread(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        start: CallStart<'_, '_>,
+    ) -> Result<CallOutcome, Failure> {
+        let CallStart { procedure, call, .. } = start;
+        let (context, state) = start.context(py, &functions.contexts)?;
+        let input = Arc::new(JobInput::new(Contents {
+            params: call.params.map(<[u8]>::to_vec),
+            context: context.map(Bound::unbind),
+            waiting: functions.timing.waiting_call(WaitsFor::Thread),
+            _reserved: self.reserve(call),
+        }));
+        let retained = RetainedParams::Input(input.clone());
+        let token = self.insert_call(&functions.timing, start, state, retained);
+        let work = match procedure.mode {
+            CallMode::ThreadGenerator => {
+                let run = self.streams.insert(&mut self.calls, procedure, &[token], false, false);
+                Work::Stream { start: GeneratorStart::Call(input), run }
+            }
+            _ => Work::Call(input),
+        };
+        self.submit(py, Job { token, procedure: procedure.clone(), work })?;
+        Ok(CallOutcome::Deferred)
+    }
+
+    fn begin_in_batch(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        start: CallStart<'_, '_>,
+        rules: BatchRules,
+    ) -> Result<CallOutcome, Failure> {
+        let CallStart { procedure, call, .. } = start;
+        let (context, state) = start.context(py, &functions.contexts)?;
+        let arguments = functions.arguments(py, procedure, call, context)?;
+        let waiting = functions.timing.waiting_call(WaitsFor::Batch);
+        let arguments = Some(BatchArguments { arguments, _waiting: waiting });
+        let retained = RetainedParams::Arguments { arguments, _reserved: self.reserve(call) };
+        let outcome = match rules.yields {
+            true => CallItems::of(&start).outcome(),
+            false => CallOutcome::Deferred,
+        };
+        let token = self.insert_call(&functions.timing, start, state, retained);
+        let turn_began = functions.timing.turn_began();
+        self.batches.push(procedure, rules, token, turn_began, &self.calls);
+        Ok(outcome)
+    }
+
+    /// Calls a plain function that takes its context, with variables of its own.
+    #[cold]
+    pub(crate) fn run_with_context(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Failure> {
+        let deadline = functions.timing.deadline_of(procedure, call);
+        let (context, state) = functions.contexts.of_call(py, procedure, call, caller, deadline)?;
+        let variables = functions.contexts.own_variables(py)?;
+        let result = functions.call_within(&variables, procedure, call, Some(context));
+        let written = result.and_then(|result| procedure.write_reply(&result, reply));
+        self.end_state(&functions.timing, procedure, &state, written.is_ok());
+        written
+    }
+
+    /// The call has its result, or has failed.
+    pub(super) fn end_state(
+        &mut self,
+        timing: &Timing,
+        procedure: &Arc<Procedure>,
+        state: &CallState,
+        has_result: bool,
+    ) {
+        match has_result {
+            true => self.add_background(timing, procedure, state),
+            false => state.drop_jobs(),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How a worker calls functions on its thread: their arguments, variables, time and errors.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use ucall_proto::{Call, CallOutcome, Reply};
+use ucall_server::{CallMetrics, Deadline};
+
+use crate::arguments::{self, Failure};
+use crate::contexts::Contexts;
+use crate::ffi::variables::run_in;
+use crate::procedure::{CallMode, Procedure};
+use crate::report::Report;
+use crate::timing::Timing;
+use crate::worker_report::WorkerReport;
+
+/// What the calls of functions on a worker's thread share.
+pub(crate) struct Functions {
+    pub(crate) timing: Timing,
+    pub(crate) report: WorkerReport,
+    pub(crate) contexts: Contexts,
+    /// Scratch memory for strings while their escapes are decoded.
+    scratch: Vec<u8>,
+    /// A function that holds up all other calls this long is logged.
+    slow_nanos: u64,
+}
+
+impl Functions {
+    pub(crate) fn new(
+        py: Python<'_>,
+        report: Arc<Report>,
+        metrics: Option<Arc<CallMetrics>>,
+        slow: Duration,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            timing: Timing::new(metrics),
+            report: WorkerReport::new(report),
+            contexts: Contexts::new(py)?,
+            scratch: Vec::new(),
+            slow_nanos: u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Calls a function in the variables of this thread.
+    #[inline(always)]
+    pub(crate) fn call<'py>(
+        &mut self,
+        py: Python<'py>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        context: Option<Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        arguments::call(py, procedure, call.params, context, &mut self.scratch)
+    }
+
+    /// Calls a function in `variables`.
+    pub(crate) fn call_within<'py>(
+        &mut self,
+        variables: &Bound<'py, PyAny>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        context: Option<Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        run_in(variables, || self.call(variables.py(), procedure, call, context))
+    }
+
+    /// Returns the arguments that a function would be called with, all by position.
+    pub(crate) fn arguments<'py>(
+        &mut self,
+        py: Python<'py>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        context: Option<Bound<'py, PyAny>>,
+    ) -> Result<Vec<Py<PyAny>>, Failure> {
+        arguments::take(py, procedure, call.params, context, &mut self.scratch)
+    }
+
+    /// Calls a plain function and writes its result into the reply.
+    #[inline]
+    pub(crate) fn run(
+        &mut self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Failure> {
+        let result = self.call(py, procedure, call, None)?;
+        procedure.write_reply(&result, reply)
+    }
+
+    /// Ends a call of a plain function: writes its error, if it has one, and records the call.
+    #[inline]
+    pub(crate) fn end_call(
+        &mut self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        ran: Result<(), Failure>,
+        reply: &mut Reply<'_>,
+    ) {
+        let mut code = None;
+        if let Err(failure) = ran {
+            let error = self.report.fail(py, procedure, failure, reply.len_max());
+            reply.error(&error);
+            code = Some(error.code);
+        }
+        let nanos = self.warn_if_slow(py, procedure);
+        if let Some(series) = procedure.series {
+            self.timing.record(series, Duration::from_nanos(nanos), code);
+        }
+    }
+
+    /// Replies to a call whose deadline passed before it began.
+    #[cold]
+    pub(crate) fn expire(
+        &self,
+        procedure: &Procedure,
+        deadline: Deadline,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let error = deadline.error();
+        if let Some(series) = procedure.series {
+            self.timing.record_since_receipt(series, Some(error.code));
+        }
+        reply.error(&error);
+        CallOutcome::Done
+    }
+
+    /// Logs a function that held up all other calls, once. Called after Python code has run.
+    /// Returns how many nanoseconds it ran.
+    #[inline]
+    pub(crate) fn warn_if_slow(&mut self, py: Python<'_>, procedure: &Procedure) -> u64 {
+        let nanos = self.timing.function_returned();
+        if nanos >= self.slow_nanos {
+            self.warn_slow(py, procedure, Duration::from_nanos(nanos));
+        }
+        nanos
+    }
+
+    #[cold]
+    fn warn_slow(&mut self, py: Python<'_>, procedure: &Procedure, elapsed: Duration) {
+        if procedure.is_logged_as_slow() {
+            return;
+        }
+        let name = &procedure.name;
+        let advice = match procedure.mode {
+            CallMode::Task | CallMode::AsyncGenerator => {
+                "await what it waits for, or run it by asyncio.to_thread"
+            }
+            _ => "serve it by @server(threads=True), or processes=N if it computes",
+        };
+        let elapsed = elapsed.as_millis();
+        let line = format!("{name} held up all other calls for {elapsed} ms: {advice}");
+        self.report.warning(py, &line);
+    }
+}
