@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 pub(crate) enum EntryKind {
     Call(Deferred),
     /// A batch of these calls.
-    Run(Vec<Token>),
+    Batch(Vec<Token>),
     /// The task or thread of a generator.
     Stream(Arc<StreamRun>),
     /// A function that runs after the reply to its call.
@@ -75,7 +75,7 @@ impl Entry {
     pub(crate) fn call(&mut self) -> Option<&mut Deferred> {
         match &mut self.kind {
             EntryKind::Call(call) => Some(call),
-            EntryKind::Run(_) | EntryKind::Stream(_) | EntryKind::Background(_) => None,
+            EntryKind::Batch(_) | EntryKind::Stream(_) | EntryKind::Background(_) => None,
         }
     }
 }

@@ -29,12 +29,13 @@ const EMBEDDED_TURNS_MAX: usize = 16;
 /// Drives a worker, on the thread that made it.
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct LoopDriver {
-    run: ThreadBound<Run>,
+    run: ThreadBound<BoundedRun>,
     /// Set when the server's own loop gets a callback or a timer during its wait.
     is_wait_over: AtomicBool,
 }
 
-struct Run {
+/// A run of a worker, and what bounds it.
+struct BoundedRun {
     runner: WorkerRunner,
     bounds: Bounds,
     /// Bound, and not yet served.
@@ -53,7 +54,7 @@ pub(crate) struct Sockets {
 
 impl LoopDriver {
     pub(crate) fn new(runner: WorkerRunner, bounds: Bounds, sockets: Option<Sockets>) -> Self {
-        let run = Run { runner, bounds, sockets, ended: None, stop_loop: None };
+        let run = BoundedRun { runner, bounds, sockets, ended: None, stop_loop: None };
         Self { run: ThreadBound::new(run), is_wait_over: AtomicBool::new(false) }
     }
 
@@ -62,7 +63,7 @@ impl LoopDriver {
         self.run.take().map(|run| (run.runner, run.ended))
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Run) -> PyResult<T>) -> PyResult<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut BoundedRun) -> PyResult<T>) -> PyResult<T> {
         let in_use =
             || PyRuntimeError::new_err("the server is in a turn, or belongs to another thread");
         self.run.with(work).ok_or_else(in_use)?
@@ -172,7 +173,7 @@ impl LoopDriver {
     }
 }
 
-impl Run {
+impl BoundedRun {
     /// Takes turns until the run is over, or `is_done` after a turn. `is_done` must not use Python.
     fn turn_until(
         &mut self,

@@ -41,7 +41,7 @@ impl Deferral {
             BatchMode::Task => self.run_batch_in_task(py, functions, batch, &columns),
             BatchMode::Thread => {
                 let procedure = batch.procedure.clone();
-                let kind = EntryKind::Run(batch.items.clone());
+                let kind = EntryKind::Batch(batch.items.clone());
                 let token = self.insert_entry(&functions.timing, &procedure, kind);
                 let work = Work::Batch { columns, items: batch.items.clone() };
                 let job = Job { token, procedure, work };
@@ -65,7 +65,7 @@ impl Deferral {
             Ok(task) => task,
             Err(error) => return self.finish_batch(py, functions, &procedure, items, Err(error)),
         };
-        let kind = EntryKind::Run(items.clone());
+        let kind = EntryKind::Batch(items.clone());
         let token = self.insert_entry(&functions.timing, &procedure, kind);
         if let Err(Failure::Raised(error)) = self.watch_future(&task, token, true) {
             self.finish_batch(py, functions, &procedure, items, Err(error));
@@ -99,7 +99,7 @@ impl Deferral {
         self.calls.push_front(outcomes.into_iter());
     }
 
-    pub(super) fn finish_run(
+    pub(super) fn finish_batch_entry(
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,

@@ -56,8 +56,8 @@ impl Deferral {
                     }
                     replied
                 }
-                EntryKind::Run(items) => {
-                    self.finish_run(py, functions, &procedure, items, outcome);
+                EntryKind::Batch(items) => {
+                    self.finish_batch_entry(py, functions, &procedure, items, outcome);
                     continue;
                 }
                 EntryKind::Stream(run) => {
