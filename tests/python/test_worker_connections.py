@@ -87,7 +87,7 @@ class Load:
                 failure = raised
             self.calls.append(Call(began, time.monotonic(), failure))
             # The system needs some time for the ports of closed connections.
-            time.sleep(0.002)
+            time.sleep(0.01)
 
     def lost(self, *deaths: tuple[float, float], stopped_at: float) -> list[Call]:
         """The failures, but for calls that ran while a worker died, and those that were refused

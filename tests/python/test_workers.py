@@ -162,7 +162,7 @@ class Load:
         with Wire(self.port) as wire:
             while not self._done.is_set():
                 number = self.served[client]
-                method, params = [("sum", [number, 1]), ("pause", [0.001])][number % 2]
+                method, params = [("sum", [number, 1]), ("pause", [0.005])][number % 2]
                 wire.send(http(request(method, params)))
                 status, head, body = wire.reply()
                 if status != 200:

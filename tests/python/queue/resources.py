@@ -28,8 +28,9 @@ def shared_maps(kind: str = "") -> int:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT_S
+    pause_s, end = 0.005, time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < end
         gc.collect()
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.1)
