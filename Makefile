@@ -165,15 +165,24 @@ test-python: setup test-programs .bench/tls_client ## Run the Python tests again
 	@$(@D)/bin/pip install --quiet --requirement $<
 	@touch $@
 
+# What the pages are made of, or an archive without git, where they are always made anew. They link to
+# any file, so a file that comes or goes counts as well.
+DOCS_SOURCES = $(or $(wildcard $(shell git ls-files '*.md' bench docs examples include 2>/dev/null)),FORCE)
+.bench/docs/files: .bench/docs/stamp FORCE
+	@git ls-files >$@.now 2>/dev/null || true
+	@cmp --silent $@.now $@ || cp $@.now $@
+
 # Sphinx has an environment of its own, and reads the docstrings of the package in $(VENV).
 .PHONY: docs
 test: docs
-docs: setup .bench/docs/stamp ## Build the documentation in .site/, and check its links and anchors
+docs: .site/stamp ## Build the documentation in .site/, and check its links and anchors
+.site/stamp: $(DOCS_SOURCES) tools/c-reference.py .bench/docs/files $(STAMPS)/package-test-release
 	@$(PY) tools/c-reference.py
 	@$(PY) -m bench report --pages
 	@UCALL_PACKAGES="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" \
 		.bench/docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --jobs auto \
 		-c docs/site -d .site/doctrees . .site/html
+	@touch $@
 	@echo "docs: .site/html/index.html"
 
 # Once for all targets: two of pip at a time would break the environment.
