@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import forking
 import pytest
 
 import ucall
@@ -83,9 +84,9 @@ def serving(
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A server in a process of its own, and its port."""
     (folder / "script.py").write_text(SCRIPT)
-    command = [sys.executable, str(folder / "script.py"), json.dumps(options)]
+    command = [sys.executable, "-m", "script", json.dumps(options)]
     output = subprocess.PIPE if output is None else output
-    process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE)
+    process = forking.Python(command, cwd=folder, stdout=output, stderr=subprocess.PIPE)
     with process:
         assert process.stderr is not None
         try:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from applications import PID
 from brokers import NatsServer, instances, registered, request
@@ -36,7 +37,7 @@ def is_first() -> bool:
 def start_app(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     (folder / "app.py").write_text(APP)
     command = [sys.executable, "-m", "ucall", "app:server", *arguments]
-    return subprocess.Popen(
+    return forking.Python(
         command, cwd=folder, env=os.environ | environment, stderr=subprocess.PIPE, text=True
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from brokers import NatsServer, connected, instances, registered
 
@@ -227,7 +227,7 @@ def test_every_worker_publishes_to_all_workers_of_all_servers_once(
     (tmp_path / "app.py").write_text(APP)
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "2", "--group", "models"]
     command += ["--broker", broker.url]
-    processes = [subprocess.Popen(command, cwd=tmp_path) for _ in range(2)]
+    processes = [forking.Python(command, cwd=tmp_path) for _ in range(2)]
     try:
         assert registered(broker, 2)
         addresses = [it["metadata"]["address"] for it in instances(broker)]

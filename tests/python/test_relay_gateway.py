@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
+import forking
 import pytest
 from certificates import Authority, Files, authority, files
 from scripted import Peer, Scripted, answering, http_reply, result, scripted
@@ -34,7 +35,7 @@ class Gateway:
     def __init__(self, folder: Path, config: str, *arguments: str) -> None:
         self.config = folder / "config.toml"
         self.config.write_text(config)
-        self.process = subprocess.Popen(
+        self.process = forking.Python(
             [sys.executable, "-m", "ucall", "relay", str(self.config), *arguments],
             stderr=subprocess.PIPE,
             text=True,

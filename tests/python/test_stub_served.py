@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import forking
 import numpy
 import PIL.Image
 import pytest
@@ -32,9 +33,7 @@ COMMAND = str(Path(sys.executable).with_name("ucall"))
 
 
 def ucall_command(*arguments: str, folder: Path = TESTS) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    return forking.run([*forking.UCALL, *arguments], cwd=folder, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
