@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import ucall
 from ucall import _core
+from ucall._client import inbox as inboxes
 from ucall._client.aio_connection import SharedConnection
 from ucall._client.blocking import run
 from ucall._client.deadline import Deadline
@@ -101,3 +103,24 @@ def test_a_connection_that_the_system_gives_up_has_failed(
     ends[1].send(b"x")
     run(link.wait(Inbox(), Deadline(60)))
     assert "the connection failed" in str(link.error)
+
+
+def test_the_bytes_that_wait_are_counted_by_one_thread_at_a_time() -> None:
+    inbox: Any = Inbox()
+    others_may_count: list[bool] = []
+
+    class Item:
+        def __len__(self) -> int:
+            def count() -> None:
+                others_may_count.append(inboxes._lock.acquire(blocking=False))
+
+            thread = threading.Thread(target=count)
+            thread.start()
+            thread.join()
+            return 100
+
+    inbox.put_item(Item(), 1000)
+    inbox.put_latest(Item(), 50)
+    inbox.take_item()
+    assert inbox.waiting_bytes == 0 and not inbox.items
+    assert others_may_count == [False] * 4

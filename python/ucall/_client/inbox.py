@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
+from ucall import _forks
 from ucall._client.sockets import not_sent
 from ucall._core import Notification, Reply
 from ucall.errors import ConnectionError
@@ -20,6 +22,15 @@ WAITING_BYTES_MAX = 1_048_576
 #: Receiving stops at half of the limit, and one receive of asyncio may bring 256 KiB more.
 _WAITING_BYTES_LEAST = 524_288
 _NOTIFICATIONS_MAX = 1024
+#: Guards the items and their bytes: a thread reads them while others receive, on two connections if
+#: the server of one drains. `__del__` of a stream may take it again.
+_lock = threading.RLock()
+
+
+@_forks.in_child
+def _replace_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
 
 
 def check_waiting_bytes(bytes_max: int) -> None:
@@ -96,32 +107,35 @@ class Inbox:
 
     def take_item(self) -> Notification:
         """Removes the next item, of one or more."""
-        item = self.items.popleft()
-        self.waiting_bytes -= len(item)
-        return item
+        with _lock:
+            item = self.items.popleft()
+            self.waiting_bytes -= len(item)
+            return item
 
     def put_item(self, item: Notification, bytes_max: int) -> None:
         """Adds an item, unless the call has ended. Too many bytes of items beyond the first end it
         with an error."""
-        if self.reply is not None or self.error is not None:
-            return
-        if self.items and self.waiting_bytes - len(self.items[0]) + len(item) > bytes_max:
-            self.fail(
-                ConnectionError(
-                    "more items than max_waiting_bytes arrived before the program read them"
-                    f" ({bytes_max} bytes)"
+        with _lock:
+            if self.reply is not None or self.error is not None:
+                return
+            if self.items and self.waiting_bytes - len(self.items[0]) + len(item) > bytes_max:
+                self.fail(
+                    ConnectionError(
+                        "more items than max_waiting_bytes arrived before the program read them"
+                        f" ({bytes_max} bytes)"
+                    )
                 )
-            )
-            return
-        self._append(item)
+                return
+            self._append(item)
 
     def put_latest(self, notification: Notification, bytes_max: int) -> None:
         """Adds a notification, and drops the oldest ones beyond the limits."""
-        self._append(notification)
-        while len(self.items) > _NOTIFICATIONS_MAX or (
-            self.waiting_bytes > bytes_max and len(self.items) > 1
-        ):
-            self.waiting_bytes -= len(self.items.popleft())
+        with _lock:
+            self._append(notification)
+            while len(self.items) > _NOTIFICATIONS_MAX or (
+                self.waiting_bytes > bytes_max and len(self.items) > 1
+            ):
+                self.waiting_bytes -= len(self.items.popleft())
 
     def put_reply(self, reply: Reply) -> None:
         """Sets the reply, unless the call has ended. A second one is dropped."""
