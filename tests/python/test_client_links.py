@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import ucall
+from harness import started
 from ucall import _core
 from ucall._client import inbox as inboxes
 from ucall._client.aio_connection import SharedConnection
@@ -56,16 +57,82 @@ def test_a_request_of_which_nothing_was_sent_is_not_counted(
     assert link.error is None and link._requests_sent == 0
 
 
-def test_a_ping_while_a_request_is_sent_ends_nothing(
+def test_a_cancel_and_a_pong_wait_for_no_other_thread(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """The one that sends sends them afterwards."""
+    link: Any = link_of(ends[0])
+    pings = [b"first", b"second"]
+    link._reader = SimpleNamespace(feed=lambda _: [], take_ping=pings.pop, is_upgraded=True)
+    waits: list[dict[str, object]] = []
+    free, link._sending = link._sending, SimpleNamespace(acquire=lambda **how: waits.append(how))
+    cancel = request()
+    link.cancel([cancel])
+    for _ in range(2):
+        ends[1].send(b"a Ping")
+        link._receive(Deadline(5))
+    assert waits == [{"blocking": False}] * 3
+    link._sending = free
+    link.send(request(), Deadline(5), Inbox())
+    *lines, pong = ends[1].recv(1000).split(b"\n")
+    assert lines == [cancel.data.tobytes().strip()] * 2
+    assert len(pong) == 2 + 4 + len(b"first"), "that of the last Ping alone"
+    assert (link._requests_sent, link._queued) == (2, {})
+
+
+def test_a_cancel_waits_for_no_room(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link: Any = link_of(ends[0])
-    link._reader = SimpleNamespace(feed=lambda _: [], take_ping=lambda: b"x", is_upgraded=True)
-    # Another thread holds it longer than a control frame may take.
-    link._sending = SimpleNamespace(acquire=lambda timeout: False)
-    ends[1].send(b"\x89\x01x")
+    """It is sent once the server sends something."""
+    link, limits = link_of(ends[0]), list[float | None]()
+    monkeypatch.setattr(Link, "_wait_for", lambda *given: bool(limits.append(given[-1])))
+    link.cancel([request()])
+    assert limits == [0]
+    monkeypatch.undo()
+    ends[1].send(b"\n")
     link._receive(Deadline(5))
-    assert link.error is None
+    assert ends[1].recv(1000) == request().data
+
+
+def test_closing_sends_the_cancels_that_wait_for_another_thread(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    link = link_of(ends[0])
+    with link._sending:
+        link.cancel([request()])
+        closing = started(link.close)
+    closing.result(60)
+    assert ends[1].recv(1000) == request().data
+
+
+def test_a_call_waits_in_its_time_for_the_reason_of_a_failed_send(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[Any] = []
+
+    async def wait(_: Link, __: Inbox, deadline: Deadline) -> None:
+        limits.append(deadline.left())
+
+    monkeypatch.setattr(Link, "wait", wait)
+    link = link_of(ends[0])
+    for seconds in (1.0, None):
+        link._closed_by_server(BrokenPipeError(), Deadline(seconds))
+    assert limits[0] <= 1 < limits[1] <= 5
+
+
+def test_a_call_waits_in_its_time_for_what_another_thread_sends_under_tls(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    link: Any = link_of(ends[0])
+    link._is_secure = True
+    limits: list[float] = []
+    link._socket_lock = SimpleNamespace(acquire=lambda timeout: limits.append(timeout))
+    ends[1].send(b"x")
+    link._receive(Deadline(1))
+    assert 0 < limits[0] <= 1
+    with link._sending:
+        link.poll()
+    assert len(limits) == 1
 
 
 def test_no_call_begins_on_a_connection_that_has_failed(

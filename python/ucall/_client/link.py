@@ -12,6 +12,7 @@ import copy
 import select
 import socket
 import threading
+from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Link"]
 
 _PIECE_BYTES = 64 * 1024
-#: The time to send a Pong, a Close frame or a cancel; then the connection closes.
+#: The time to send a Close frame, or what is queued; then the connection closes.
 _CONTROL_S = 5.0
 #: A WebSocket that no thread reads is polled as often: servers close clients that answer no Ping.
 _POLL_S = 10.0
@@ -82,6 +83,9 @@ class Link:
         #: descriptor may be that of another connection at once.
         self._waiting = 0
         self._requests_sent = 0
+        #: Cancels and, by `None`, the latest Pong. No thread waits for others or for the server to
+        #: send them: the one that sends does so, or a later one.
+        self._queued: OrderedDict[_core.Request | None, memoryview] = OrderedDict()
         # Frames are sent one after the other. Operations of the socket exclude each other, since a
         # TLS object serves one thread at a time, but no thread waits within them for the peer.
         # The second may be taken again by `__del__` of a stream, which any statement may run.
@@ -140,17 +144,13 @@ class Link:
             ucall.ConnectionError: The connection failed.
             TimeoutError: The request was not sent in time.
         """
-        data = request.data
-        data = data if self._upgrade is None else memoryview(text_frame(data))
-        self._send(data, deadline, inbox)
+        self._send(self._frame(request), deadline, inbox)
 
     def cancel(self, requests: list[_core.Request]) -> None:
-        """Sends notifications that cancel calls, while the connection is open."""
-        deadline = Deadline(_CONTROL_S)
+        """Sends notifications that cancel calls, as soon as the connection has room for them."""
         for request in requests:
-            if self.error is None:
-                with suppress(OSError):
-                    self.send(request, deadline, Inbox())
+            self._queued[request] = self._frame(request)
+        self._send_queued()
 
     async def wait(self, inbox: Inbox, deadline: Deadline) -> None:
         """Receives until an inbox has a message, or the connection has ended.
@@ -202,6 +202,8 @@ class Link:
         too many items wait."""
         if not self._is_secure and _core.peek(self._socket.fileno()) == "quiet":
             return
+        if self._is_secure and self._sending.locked():  # It may have the socket for long.
+            return
         with self._state:
             if self.error is not None or not self._turn.take_at_once():
                 return
@@ -221,9 +223,15 @@ class Link:
 
     def close(self) -> None:
         """Closes the connection. The calls in progress fail."""
-        if self.error is None and self._upgrade is not None:
+        if self.error is None:
             with suppress(OSError):
-                self._send_control(control_frame("close", NORMAL_CLOSE))
+                if self._upgrade is not None:
+                    self._queued.clear()
+                    frame = control_frame("close", NORMAL_CLOSE)
+                    self._send(memoryview(frame), Deadline(_CONTROL_S))
+                elif self._queued and self._sending.acquire(timeout=_CONTROL_S):
+                    self._sending.release()  # Another thread has sent meanwhile.
+                    self._send_queued()
         self.fail(client_closed_error())
 
     def fail(self, error: Exception) -> None:
@@ -260,7 +268,7 @@ class Link:
         if not self._is_readable(deadline.left()):
             deadline.left()
             return
-        data = self._receive_at_once()
+        data = self._receive_at_once(deadline)
         if data is None:
             return
         if self._observer:
@@ -275,21 +283,26 @@ class Link:
             for message in messages:
                 self._router.deliver(message)
         if (ping := self._reader.take_ping()) is not None:
-            # While a long request is sent, that shows that the client lives.
-            with suppress(_NothingSentError):
-                self._send_control(control_frame("pong", ping))
+            self._queued[None] = memoryview(control_frame("pong", ping))
+        if self._queued:
+            self._send_queued()
 
-    def _receive_at_once(self) -> bytes | None:
+    def _receive_at_once(self, deadline: Deadline) -> bytes | None:
         """What the socket has received; ``None`` for nothing, such as a part of a TLS record."""
-        with self._socket_lock:
+        # Under TLS another thread may send for long.
+        seconds = deadline.left() if self._is_secure else None
+        if not self._socket_lock.acquire(timeout=seconds or -1):
+            return None
+        try:
             if self._is_secure:
                 self._socket.setblocking(False)
-            try:
-                return self._socket.recv(_PIECE_BYTES)
-            except OSError as error:
-                if _would_block(error):
-                    return None
-                raise
+            return self._socket.recv(_PIECE_BYTES)
+        except OSError as error:
+            if _would_block(error):
+                return None
+            raise
+        finally:
+            self._socket_lock.release()
 
     def _is_readable(self, seconds: float | None) -> bool:
         if not isinstance(self._socket, socket.socket) and self._socket.has_unread():
@@ -322,14 +335,54 @@ class Link:
             if closes:
                 self._close_socket()
 
-    def _send_control(self, frame: bytes) -> None:
-        self._send(memoryview(frame), Deadline(_CONTROL_S))
+    def _frame(self, request: _core.Request) -> memoryview:
+        data = request.data
+        return data if self._upgrade is None else memoryview(text_frame(data))
+
+    def _send_queued(self) -> None:
+        """Sends what is queued, unless another thread sends, which does so then, or the socket has
+        no room."""
+        with suppress(OSError):
+            while self._queued and self._sending.acquire(blocking=False):
+                try:
+                    if not self._queued:  # Another thread has sent it meanwhile.
+                        continue
+                    if not self._wait_for(select.POLLOUT, 0):
+                        return
+                    request, data = self._queued.popitem(last=False)
+                    self._send_alone(data, Deadline(_CONTROL_S), Inbox() if request else None)
+                finally:
+                    self._sending.release()
 
     def _send(self, data: memoryview, deadline: Deadline, inbox: Inbox | None = None) -> None:
         """Sends a request, whose inbox gets its number, or a control frame, without an inbox. If it
         was sent in part, the connection closes."""
         if deadline.is_over() or not self._sending.acquire(timeout=deadline.left() or -1):
             raise _NothingSentError
+        try:
+            failed = self._send_alone(data, deadline, inbox)
+        finally:
+            self._sending.release()
+            if self._queued:
+                self._send_queued()
+        # The thread that receives sees why a control frame has failed.
+        if failed is not None and inbox is not None:
+            reason = self._closed_by_server(failed, deadline)
+            if inbox.reply is None:
+                raise reason
+
+    def _closed_by_server(self, error: OSError, deadline: Deadline) -> Exception:
+        """The server's reason, which may have arrived before a send has failed by ``error``."""
+        with suppress(builtins.TimeoutError):
+            run(self.wait(Inbox(), deadline.at_most(_CONTROL_S)))
+        self.fail(_connection_error(error))
+        assert self.error is not None
+        return self.error
+
+    def _send_alone(
+        self, data: memoryview, deadline: Deadline, inbox: Inbox | None
+    ) -> OSError | None:
+        """Sends a frame while no other thread does; returns why the server may not have read it."""
         try:
             if inbox is not None:
                 self._requests_sent += 1
@@ -342,27 +395,11 @@ class Link:
                 self._requests_sent -= 1
             raise
         except (BrokenPipeError, ConnectionResetError) as error:
-            failed = error
+            return error
         except BaseException as error:  # Such as that of a signal handler.
             self.fail(_connection_error(error))
             raise
-        else:
-            return
-        finally:
-            self._sending.release()
-        # The thread that receives sees why a control frame has failed.
-        if inbox is not None:
-            reason = self._closed_by_server(failed)
-            if inbox.reply is None:
-                raise reason
-
-    def _closed_by_server(self, error: OSError) -> Exception:
-        """The server's reason, which may have arrived before a send has failed by ``error``."""
-        with suppress(builtins.TimeoutError):
-            run(self.wait(Inbox(), Deadline(_CONTROL_S)))
-        self.fail(_connection_error(error))
-        assert self.error is not None
-        return self.error
+        return None
 
     def _send_all(self, data: memoryview, deadline: Deadline) -> None:
         sent, must_wait = 0, self._is_secure
