@@ -305,7 +305,7 @@ class SharedConnection(AsyncConnection):
     def forget(self, ids: Collection[object]) -> None:
         """Drops later messages to these ids."""
         self._router.remove(ids)
-        if self._router.is_draining:
+        if self._router.drain.has_begun:
             self.close_if_drained()
 
     def fail_calls(self) -> list[object]:
@@ -327,7 +327,7 @@ class SharedConnection(AsyncConnection):
     @property
     def is_draining(self) -> bool:
         """Whether the server has asked to send no more requests."""
-        return self._router.is_draining
+        return self._router.drain.has_begun
 
     @property
     def is_unused(self) -> bool:
@@ -336,7 +336,7 @@ class SharedConnection(AsyncConnection):
 
     def close_if_drained(self) -> None:
         """Closes the connection if the server drains, and no more messages are expected."""
-        if self._router.is_draining and self._router.is_unused:
+        if self._router.drain.has_begun and self._router.is_unused:
             self.close()
 
     def close(self) -> None:

@@ -166,12 +166,8 @@ class Router:
         self._subscriptions = subscriptions
         self._waiting_bytes_max = waiting_bytes_max
         self._inboxes: dict[object, Inbox] = {}
-        self._drain = DrainNotice()
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the server has asked to send no more requests on this connection."""
-        return self._drain.has_begun
+        #: What the server has said of its drain.
+        self.drain = DrainNotice()
 
     @property
     def ids(self) -> list[object]:
@@ -216,7 +212,7 @@ class Router:
             return
         token = message.token
         if token is None:
-            if self._drain.take(message):
+            if self.drain.take(message):
                 return
             for subscription in list(self._subscriptions):
                 subscription.put_latest(message, self._waiting_bytes_max)
@@ -226,7 +222,7 @@ class Router:
     def fail(self, error: Exception) -> None:
         """Ends all calls with an error."""
         for inbox in set(self._inboxes.values()):
-            inbox.fail(self._drain.marked(error, inbox.number))
+            inbox.fail(self.drain.marked(error, inbox.number))
         for subscription in list(self._subscriptions):
             subscription._wake()
 

@@ -172,7 +172,7 @@ class Link:
         """Drops later messages to these ids."""
         with self._state:
             self._router.remove(ids)
-        if self._router.is_draining:
+        if self._router.drain.has_begun:
             self.close_if_drained()
 
     def make_wakeable(self) -> None:
@@ -190,11 +190,11 @@ class Link:
     @property
     def is_draining(self) -> bool:
         """Whether the server has asked to send no more requests."""
-        return self._router.is_draining
+        return self._router.drain.has_begun
 
     def close_if_drained(self) -> None:
         """Closes the connection if the server drains, and no more messages are expected."""
-        if self._router.is_draining and self._router.is_unused:
+        if self._router.drain.has_begun and self._router.is_unused:
             self.close()
 
     def poll(self) -> None:
