@@ -27,10 +27,11 @@ include_patterns = [
     "README.md",
     "SECURITY.md",
     "bench/README.md",
+    "crates/*/README.md",
     "examples/*/README.md",
 ]
 # Folders that Sphinx must not search.
-exclude_patterns = [".*", "target", "dist", "crates", "fuzz", "explorer", "python", "tests"]
+exclude_patterns = [".*", "target", "dist", "fuzz", "explorer", "python", "tests"]
 
 html_theme = "furo"
 html_title = "ucall"
