@@ -71,9 +71,9 @@ impl Outgoing {
         self.unsent_max
     }
 
-    /// Items of streams that wait for the end of the send in flight.
-    pub(crate) fn queued_item_bytes(&self) -> usize {
-        self.queued_items
+    /// Whether at least `bytes_max` of items of streams wait for the end of the send in flight.
+    pub(crate) fn is_full_of_items(&self, bytes_max: usize) -> bool {
+        self.is_sending() && self.queued_items >= bytes_max
     }
 
     /// Whether a send is in flight.

@@ -17,7 +17,7 @@ use crate::contexts::Contexts;
 use crate::functions::Functions;
 use crate::job_input::{Contents, JobInput};
 use crate::pool::{GeneratorStart, Job, Work};
-use crate::procedure::{BatchRules, CallMode, Procedure};
+use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
 use crate::timing::Timing;
 
 /// A call that is about to start.
@@ -173,7 +173,13 @@ impl Deferral {
         let token = self.insert_call(&functions.timing, start, state, retained);
         let work = match procedure.mode {
             CallMode::ThreadGenerator => {
-                let run = self.streams.insert(&mut self.calls, procedure, &[token], false, false);
+                let run = self.streams.insert(
+                    &mut self.calls,
+                    procedure,
+                    &[token],
+                    false,
+                    BatchMode::Thread,
+                );
                 Work::Stream { start: GeneratorStart::Call(input), run }
             }
             _ => Work::Call(input),

@@ -1,16 +1,14 @@
 //! One call of a generator: where its items go, and how many wait.
 
-use pyo3::prelude::*;
 use ucall_server::{MemoryBudget, Reservation, Token};
 
 use super::context::StreamContext;
 use crate::convert::ConversionFault;
-use crate::procedure::Procedure;
 
 /// Items of a call that wait for the worker before its generator waits, too.
 const WAITING_ITEMS_MAX: usize = 128;
 /// The bytes of these items.
-const WAITING_BYTES_MAX: usize = 16 << 10;
+pub(super) const WAITING_BYTES_MAX: usize = 16 << 10;
 
 /// Where the items of a call go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +24,6 @@ pub(crate) enum ItemTarget {
 /// One call of a generator.
 pub(super) struct StreamCall {
     pub(super) token: Token,
-    pub(super) target: ItemTarget,
     /// The list of all items, if the target is one.
     pub(super) list: ItemList,
     pub(super) has_ended: bool,
@@ -34,8 +31,6 @@ pub(super) struct StreamCall {
     pub(super) is_paused: bool,
     /// Items that the worker has not taken.
     pub(super) waiting: Items,
-    /// Memory for the text of the next item.
-    pub(super) cached_text: Vec<u8>,
 }
 
 /// The JSON texts of several items.
@@ -48,12 +43,11 @@ pub(crate) struct Items {
 
 impl Items {
     /// Appends an item, and leaves memory for the next one in `text`; `true` for the first item.
-    pub(super) fn push(&mut self, text: &mut Vec<u8>) -> bool {
+    fn push(&mut self, text: &mut Vec<u8>) -> bool {
         match self.ends.is_empty() {
             true => std::mem::swap(&mut self.text, text),
             false => self.text.extend_from_slice(text),
         }
-        text.clear();
         self.ends.push(self.text.len());
         self.ends.len() == 1
     }
@@ -77,15 +71,28 @@ impl Items {
 }
 
 impl StreamCall {
-    pub(super) fn new(token: Token, target: ItemTarget) -> Self {
+    pub(super) fn new(token: Token) -> Self {
         Self {
             token,
-            target,
             list: ItemList::default(),
             has_ended: false,
             is_paused: false,
             waiting: Items::default(),
-            cached_text: Vec::new(),
+        }
+    }
+
+    /// Adds the text of an item, and leaves memory for the next one. Returns the token if this is
+    /// the first item that waits.
+    pub(super) fn add(
+        &mut self,
+        target: ItemTarget,
+        text: &mut Vec<u8>,
+        context: &StreamContext,
+    ) -> Result<Option<Token>, ConversionFault> {
+        match target {
+            ItemTarget::Caller => Ok(self.waiting.push(text).then_some(self.token)),
+            ItemTarget::List => self.list.push(text, context).map(|()| None),
+            ItemTarget::Nowhere => Ok(None),
         }
     }
 
@@ -103,25 +110,23 @@ pub(super) struct ItemList {
 }
 
 impl ItemList {
-    pub(super) fn push(
-        &mut self,
-        procedure: &Procedure,
-        context: &StreamContext,
-        item: &Bound<'_, PyAny>,
-    ) -> Result<(), ConversionFault> {
-        self.text.push(if self.items == 0 { b'[' } else { b',' });
-        // The bracket at the end needs a byte, too.
+    pub(super) fn len(&self) -> usize {
+        self.items
+    }
+
+    fn push(&mut self, item: &[u8], context: &StreamContext) -> Result<(), ConversionFault> {
+        // The brackets or commas around the item, and the bracket at the end.
         let len_max = context.reply_bytes_max.saturating_sub(1);
-        let written = procedure.write(&mut self.text, len_max, item);
-        written.map_err(|fault| fault.at_index(self.items))?;
+        if self.text.len() + 1 + item.len() > len_max {
+            return Err(ConversionFault::TooLarge);
+        }
+        self.text.push(if self.items == 0 { b'[' } else { b',' });
+        self.text.extend_from_slice(item);
         self.items += 1;
         if self.text.capacity() > MemoryBudget::UNRESERVED_BYTES {
             self.reserved.resize(self.text.capacity(), &context.budget);
         }
-        match self.text.len() > len_max {
-            true => Err(ConversionFault::TooLarge),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {

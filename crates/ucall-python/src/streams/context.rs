@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ucall_server::MemoryBudget;
 
 use crate::outcomes::Outcomes;
+use crate::procedure::BatchMode;
 use crate::report::Report;
 
 /// What the streams of one worker share.
@@ -14,6 +15,6 @@ pub(crate) struct StreamContext {
     pub(crate) report: Arc<Report>,
     pub(crate) budget: MemoryBudget,
     pub(crate) reply_bytes_max: usize,
-    /// Whether the generator runs on the worker's own thread.
-    pub(crate) is_local: bool,
+    /// Where the generator runs.
+    pub(crate) mode: BatchMode,
 }

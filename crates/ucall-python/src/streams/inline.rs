@@ -59,7 +59,8 @@ impl Deferral {
         until: Instant,
     ) {
         functions.report.set_in_function(true);
-        let stopped = generator.within(py, |iterator| take_steps(&run, iterator, until));
+        let text = &mut self.streams.text;
+        let stopped = generator.within(py, |iterator| take_steps(&run, iterator, text, until));
         functions.report.set_in_function(false);
         functions.warn_if_slow(py, &run.procedure);
         match stopped {
@@ -117,20 +118,21 @@ fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
 fn take_steps<'py>(
     run: &StreamRun,
     iterator: &Bound<'py, PyAny>,
+    text: &mut Vec<u8>,
     until: Instant,
 ) -> Result<Stop<'py>, Failure> {
-    if run.progress() == Progress::End {
-        return Ok(Stop::Progress(Progress::End));
-    }
+    let mut progress = run.progress();
     for _ in 0..STEPS_MAX {
-        match ffi::step(iterator)? {
-            Step::Item(item) => run.put(iterator.py(), &item)?,
-            Step::Returned(value) => return Ok(Stop::Returned(value)),
+        if progress != Progress::Continue {
+            break;
         }
-        let progress = run.progress();
-        if progress != Progress::Continue || Instant::now() >= until {
-            return Ok(Stop::Progress(progress));
+        progress = match ffi::step(iterator)? {
+            Step::Item(item) => run.put(&item, text)?,
+            Step::Returned(value) => return Ok(Stop::Returned(value)),
+        };
+        if Instant::now() >= until {
+            break;
         }
     }
-    Ok(Stop::Progress(Progress::Continue))
+    Ok(Stop::Progress(progress))
 }

@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use ucall_server::{CallId, Polled, Token};
 
 use super::ready::{Ready, ReadyStreams};
-use super::run::{Leftover, Waiter};
+use super::run::Waiter;
 use super::taken::TakenItems;
 use super::{Generator, ItemTarget, StreamContext, StreamPosition, StreamRun};
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
 use crate::deferral::cancel_future;
-use crate::procedure::Procedure;
+use crate::procedure::{BatchMode, Procedure};
 
 /// Streams are busy if a turn has taken items this shortly before.
 const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
@@ -28,12 +28,14 @@ pub(crate) struct StreamIo {
     taken: TakenItems,
     /// The turn that has taken items last.
     last_items: Option<Instant>,
+    /// Memory for an item.
+    pub(super) text: Vec<u8>,
 }
 
 impl StreamIo {
     pub(crate) fn new(context: StreamContext) -> Self {
         let (ready, taken) = (ReadyStreams::default(), TakenItems::default());
-        Self { context, ready, taken, last_items: None }
+        Self { context, ready, taken, last_items: None, text: Vec::new() }
     }
 
     /// Whether something goes on at the end of the turn.
@@ -67,9 +69,9 @@ impl StreamIo {
         procedure: &Arc<Procedure>,
         tokens: &[Token],
         is_batch: bool,
-        is_local: bool,
+        mode: BatchMode,
     ) -> Arc<StreamRun> {
-        let context = StreamContext { is_local, ..self.context.clone() };
+        let context = StreamContext { mode, ..self.context.clone() };
         let targets = tokens.iter().map(|&token| {
             let call = calls.find(token).and_then(Entry::call);
             (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
@@ -138,11 +140,12 @@ impl StreamIo {
     /// Ends a call of a stream without a reply.
     pub(crate) fn close_call(&mut self, py: Python<'_>, stream: StreamPosition) {
         let StreamPosition { run, position } = stream;
-        match run.close_call(position) {
-            Leftover { task: Some(task), .. } => cancel_future(py, &task),
+        let Some(closed) = run.close_call(position) else { return };
+        match (closed.task, closed.waiter) {
+            (Some(task), _) => cancel_future(py, &task),
             // The generator goes on for other calls, or is closed by its next step.
-            Leftover { waiter: Some(waiter), .. } => self.push_waiter(run, waiter),
-            Leftover { .. } => {}
+            (None, Some(waiter)) => self.push_waiter(run, waiter),
+            (None, None) => {}
         }
     }
 }

@@ -1,16 +1,16 @@
 //! What a generator that runs shares with its worker: its calls, and how many of their items wait.
 //!
-//! The lock is never held while Python code runs or an object is dropped, because a thread that
-//! waits for the interpreter's lock would hold up the worker.
+//! An item takes the lock once, after it is written: that adds it and says what the generator does
+//! next. The lock is never held while Python code runs or an object is dropped, because a thread
+//! that waits for the interpreter's lock would hold up the worker.
 
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use ucall_server::Token;
 
-use super::call::{ItemList, ItemTarget, Items, StreamCall};
+use super::call::{ItemList, ItemTarget, Items, StreamCall, WAITING_BYTES_MAX};
 use super::context::StreamContext;
 use super::end::EndType;
 use super::generator::Generator;
@@ -20,7 +20,7 @@ use crate::clock::{Clock, Moment};
 use crate::errors;
 use crate::log::Interrupted;
 use crate::outcomes::DeferredOutcome;
-use crate::procedure::Procedure;
+use crate::procedure::{BatchMode, Procedure};
 
 /// A task that goes on this long without a wait lets others run.
 const TASK_SLICE_NANOS: u64 = 5_000_000;
@@ -31,6 +31,8 @@ pub(crate) struct StreamRun {
     context: StreamContext,
     /// Whether what it yields are lists with an entry for each call.
     is_batch: bool,
+    /// Where the items of each call go.
+    targets: Vec<ItemTarget>,
     state: Mutex<RunState>,
     /// Notified when there may be room, or no call is open.
     changed: Condvar,
@@ -74,10 +76,14 @@ pub(crate) enum Progress {
     End,
 }
 
-/// What is left of a run whose calls have all ended.
-#[derive(Default)]
-pub(crate) struct Leftover {
+/// A call that has just ended.
+pub(crate) struct ClosedCall {
+    token: Token,
+    target: ItemTarget,
+    list: ItemList,
+    /// Goes on, for other calls or to its end.
     pub(crate) waiter: Option<Waiter>,
+    /// Is to be cancelled, as no call is open.
     pub(crate) task: Option<Py<PyAny>>,
 }
 
@@ -88,10 +94,12 @@ impl StreamRun {
         is_batch: bool,
         calls: impl Iterator<Item = (Token, ItemTarget)>,
     ) -> Self {
-        let calls: Vec<_> = calls.map(|(token, target)| StreamCall::new(token, target)).collect();
+        let (calls, targets): (Vec<_>, _) =
+            calls.map(|(token, target)| (StreamCall::new(token), target)).unzip();
         let (open, waited_at) = (calls.len(), Clock::COARSE.now());
         let state = RunState { calls, open, full: 0, waiter: None, task: None, waited_at };
-        Self { procedure, context, is_batch, state: Mutex::new(state), changed: Condvar::new() }
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Self { procedure, context, is_batch, targets, state, changed }
     }
 
     pub(crate) fn is_batch(&self) -> bool {
@@ -99,117 +107,122 @@ impl StreamRun {
     }
 
     /// Takes what the generator has yielded: an item, or a list with an entry for each call.
+    /// Returns what the generator does next. `text` is memory for an item.
     #[inline]
-    pub(crate) fn put(&self, py: Python<'_>, yielded: &Bound<'_, PyAny>) -> Result<(), Failure> {
-        match self.is_batch {
-            true => self.put_entries(py, yielded),
-            false => self.put_item(py, 0, yielded),
-        }
+    pub(crate) fn put(
+        &self,
+        yielded: &Bound<'_, PyAny>,
+        text: &mut Vec<u8>,
+    ) -> Result<Progress, Failure> {
+        let progress = match self.is_batch {
+            true => self.put_entries(yielded, text),
+            false => self.put_item(0, yielded, text),
+        };
+        text.clear();
+        text.shrink_to(WAITING_BYTES_MAX);
+        progress
     }
 
-    fn put_entries(&self, py: Python<'_>, yielded: &Bound<'_, PyAny>) -> Result<(), Failure> {
-        let count = self.state().calls.len();
-        for (position, entry) in batch_results::as_list(yielded, count)?.iter().enumerate() {
+    fn put_entries(
+        &self,
+        yielded: &Bound<'_, PyAny>,
+        text: &mut Vec<u8>,
+    ) -> Result<Progress, Failure> {
+        let py = yielded.py();
+        let entries = batch_results::as_list(yielded, self.targets.len())?;
+        let mut progress = None;
+        for position in self.open_calls() {
+            let entry = entries.get_item(position).map_err(Failure::Raised)?;
             let ended = if entry.is_instance_of::<EndType>() {
                 Ok(py.None().into_bound(py))
-            } else if entry.is_instance_of::<PyBaseException>() {
-                Err(Failure::Raised(PyErr::from_value(entry)))
             } else {
-                match self.put_item(py, position, &entry) {
-                    Ok(()) => continue,
+                let item = batch_results::item_result(entry);
+                match item.and_then(|item| self.put_item(position, &item, text)) {
+                    Ok(next) => {
+                        progress = Some(next);
+                        continue;
+                    }
                     Err(failure) => Err(failure),
                 }
             };
-            // An entry is no interrupt of this thread.
-            let _ = self.end_call(py, position, ended);
+            progress = None;
+            if let Some(call) = self.close_call(position) {
+                // An entry is no interrupt of this thread.
+                let _ = self.answer(py, call, ended);
+            }
         }
-        Ok(())
+        Ok(progress.unwrap_or_else(|| self.progress()))
     }
 
-    /// Writes an item as JSON, unless its call has ended.
+    /// Writes an item as JSON, and adds it to those that wait for the worker, which takes all of
+    /// them at once, or to the list of all.
     #[inline]
     fn put_item(
         &self,
-        py: Python<'_>,
         position: usize,
         item: &Bound<'_, PyAny>,
+        text: &mut Vec<u8>,
+    ) -> Result<Progress, Failure> {
+        let target = self.target(position);
+        text.clear();
+        self.write_item(target, position, item, text)?;
+        let (added, progress) = {
+            let mut state = self.state();
+            let added = state.change_open(position, |call| call.add(target, text, &self.context));
+            (added, state.progress(&self.context))
+        };
+        if let Some(first) = added.unwrap_or(Ok(None)).map_err(Failure::Result)? {
+            self.report_outcome(item.py(), first, DeferredOutcome::Items);
+        }
+        Ok(progress)
+    }
+
+    #[inline]
+    fn write_item(
+        &self,
+        target: ItemTarget,
+        position: usize,
+        item: &Bound<'_, PyAny>,
+        text: &mut Vec<u8>,
     ) -> Result<(), Failure> {
-        let target = self.with_call(position, |call| call.target);
+        let len_max = self.context.reply_bytes_max;
         match target {
-            Some(ItemTarget::Caller) => self.send_item(py, position, item),
-            Some(ItemTarget::List) => {
-                let list = self.with_call(position, |call| mem::take(&mut call.list));
-                let mut list = list.unwrap_or_default();
-                list.push(&self.procedure, &self.context, item).map_err(Failure::Result)?;
-                self.with_call(position, |call| call.list = list);
-                Ok(())
+            ItemTarget::Caller => {
+                self.procedure.write_item(text, len_max, item).map_err(Failure::Item)
             }
-            Some(ItemTarget::Nowhere) | None => Ok(()),
+            ItemTarget::List => self.procedure.write(text, len_max, item).map_err(|fault| {
+                let index = self.state().change_open(position, |call| call.list.len());
+                Failure::Result(fault.at_index(index.unwrap_or(0)))
+            }),
+            ItemTarget::Nowhere => Ok(()),
         }
     }
 
-    /// Hands an item to the worker, which takes all that wait at once.
-    #[inline]
-    fn send_item(
-        &self,
-        py: Python<'_>,
-        position: usize,
-        item: &Bound<'_, PyAny>,
-    ) -> Result<(), Failure> {
-        let text = self.with_call(position, |call| mem::take(&mut call.cached_text));
-        let (mut text, len_max) = (text.unwrap_or_default(), self.context.reply_bytes_max);
-        self.procedure.write_item(&mut text, len_max, item).map_err(Failure::Item)?;
-        let first = self.with_call(position, |call| {
-            let is_first = call.waiting.push(&mut text);
-            call.cached_text = text;
-            is_first.then_some(call.token)
-        });
-        if let Some(token) = first.flatten() {
-            self.report_outcome(py, token, DeferredOutcome::Items);
-        }
-        Ok(())
+    fn target(&self, position: usize) -> ItemTarget {
+        self.targets.get(position).copied().unwrap_or(ItemTarget::Nowhere)
     }
 
     /// What the generator does next.
     #[inline]
     pub(crate) fn progress(&self) -> Progress {
-        let state = self.state();
-        if state.open == 0 {
-            return Progress::End;
-        }
-        match state.is_full() {
-            true => Progress::Wait,
-            false => Progress::Continue,
-        }
-    }
-
-    /// The same for a task, which lets others run now and then.
-    #[inline]
-    pub(super) fn task_progress(&self) -> Progress {
-        let progress = self.progress();
-        let (now, mut state) = (Clock::COARSE.now(), self.state());
-        if progress == Progress::Continue && now.nanos_since(state.waited_at) < TASK_SLICE_NANOS {
-            return progress;
-        }
-        state.waited_at = now;
-        if progress == Progress::End { progress } else { Progress::Wait }
+        self.state().progress(&self.context)
     }
 
     /// Keeps what waits for room. Gives it back if there is room, or no call is open.
     pub(crate) fn park(&self, waiter: Waiter) -> Option<Waiter> {
         let mut state = self.state();
-        match state.open > 0 && state.is_full() {
+        match state.open > 0 && state.full > 0 {
             true => state.waiter.replace(waiter),
             false => Some(waiter),
         }
     }
 
-    /// Waits for room, or until no call is open. The thread must be detached.
-    pub(super) fn wait_for_room(&self) {
-        let mut state = self.state();
-        while state.open > 0 && state.is_full() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Waits for room, or until no call is open. Returns what the generator does then. The thread
+    /// must be detached.
+    pub(super) fn wait_for_room(&self) -> Progress {
+        let waits = |state: &mut RunState| state.progress(&self.context) == Progress::Wait;
+        let state = self.changed.wait_while(self.state(), waits);
+        state.unwrap_or_else(PoisonError::into_inner).progress(&self.context)
     }
 
     /// Sets the task that runs the generator.
@@ -228,35 +241,31 @@ impl StreamRun {
     /// Pauses or resumes a call whose caller reads slowly. Returns what waited for that.
     pub(crate) fn set_paused(&self, position: usize, is_paused: bool) -> Option<Waiter> {
         let mut state = self.state();
-        state.change(position, |call| call.is_paused = is_paused)?;
+        state.change_open(position, |call| call.is_paused = is_paused)?;
         self.wake(&mut state)
     }
 
     fn wake(&self, state: &mut RunState) -> Option<Waiter> {
-        if state.is_full() {
+        if state.full > 0 {
             return None;
         }
-        if !self.context.is_local {
+        if self.context.mode == BatchMode::Thread {
             self.changed.notify_all();
         }
         state.waiter.take()
     }
 
-    /// Ends a call without a reply. Returns what goes on or has to end because of that.
-    pub(crate) fn close_call(&self, position: usize) -> Leftover {
+    /// Ends a call, without a reply; `None` if it has ended.
+    pub(crate) fn close_call(&self, position: usize) -> Option<ClosedCall> {
         let mut state = self.state();
-        if state.calls.get(position).is_none_or(|call| call.has_ended) {
-            return Leftover::default();
-        }
-        let list = state.change(position, |call| {
+        let (token, list) = state.change_open(position, |call| {
             call.has_ended = true;
-            mem::take(&mut call.list)
-        });
+            (call.token, mem::take(&mut call.list))
+        })?;
         state.open -= 1;
         let task = if state.open == 0 { state.task.take() } else { None };
-        let waiter = self.wake(&mut state);
-        drop((state, list));
-        Leftover { waiter, task }
+        let (target, waiter) = (self.target(position), self.wake(&mut state));
+        Some(ClosedCall { token, target, list, waiter, task })
     }
 
     /// Ends the run: answers the calls that are open.
@@ -265,58 +274,53 @@ impl StreamRun {
         py: Python<'_>,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> Result<(), Interrupted> {
-        let open: Vec<usize> = {
-            let state = self.state();
-            let calls = state.calls.iter().enumerate();
-            calls.filter(|(_, call)| !call.has_ended).map(|(position, _)| position).collect()
-        };
-        match (result, &open[..]) {
-            (result, [position]) => self.end_call(py, *position, result),
-            (Ok(value), _) => {
-                open.into_iter().try_for_each(|it| self.end_call(py, it, Ok(value.clone())))
+        let open = self.open_calls().into_iter().filter_map(|position| self.close_call(position));
+        let open: Vec<_> = open.collect();
+        match result {
+            Ok(value) => {
+                let answer = |call| self.answer(py, call, Ok(value.clone()));
+                open.into_iter().map(answer).fold(Ok(()), Result::and)
             }
-            (Err(Failure::Raised(error)), []) if errors::is_cancelled(py, &error) => Ok(()),
-            (Err(Failure::Raised(error)), []) => self.context.report.abandoned(py, &error),
-            (Err(_), []) => Ok(()),
-            (Err(failure), _) => self.fail_calls(py, open, failure),
+            Err(Failure::Raised(error)) if open.is_empty() => {
+                match errors::is_cancelled(py, &error) {
+                    true => Ok(()),
+                    false => self.context.report.abandoned(py, &error),
+                }
+            }
+            Err(_) if open.is_empty() => Ok(()),
+            Err(failure) => self.fail(py, open.into_iter().map(|call| call.token), failure),
         }
     }
 
     /// Answers calls with one error, which is logged once.
-    fn fail_calls(
+    fn fail(
         &self,
         py: Python<'_>,
-        positions: Vec<usize>,
+        calls: impl IntoIterator<Item = Token>,
         failure: Failure,
     ) -> Result<(), Interrupted> {
         let (report, len_max) = (&self.context.report, self.context.reply_bytes_max);
         let (error, logged) = report.fail(py, &self.procedure, failure, len_max);
-        for position in positions {
-            if let Some(token) = self.with_call(position, |call| call.token) {
-                drop(self.close_call(position));
-                self.report_outcome(py, token, DeferredOutcome::Text(Err(error.clone())));
-            }
+        for call in calls {
+            self.report_outcome(py, call, DeferredOutcome::Text(Err(error.clone())));
         }
         logged
     }
 
-    fn end_call(
+    /// Answers a call with what its generator has returned.
+    fn answer(
         &self,
         py: Python<'_>,
-        position: usize,
+        call: ClosedCall,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> Result<(), Interrupted> {
-        let open =
-            self.with_call(position, |call| (call.token, call.target, mem::take(&mut call.list)));
-        let Some((token, target, list)) = open else { return Ok(()) };
-        let text = result.and_then(|value| self.reply_text(target, list, &value));
-        match text {
+        let ClosedCall { token, target, list, .. } = call;
+        match result.and_then(|value| self.reply_text(target, list, &value)) {
             Ok(text) => {
-                drop(self.close_call(position));
                 self.report_outcome(py, token, DeferredOutcome::Text(Ok(text)));
                 Ok(())
             }
-            Err(failure) => self.fail_calls(py, vec![position], failure),
+            Err(failure) => self.fail(py, [token], failure),
         }
     }
 
@@ -339,19 +343,18 @@ impl StreamRun {
         Ok(text)
     }
 
-    /// Calls `work` with a call, unless it has ended.
-    #[inline]
-    fn with_call<T>(&self, position: usize, work: impl FnOnce(&mut StreamCall) -> T) -> Option<T> {
-        let mut state = self.state();
-        state.calls.get(position).filter(|call| !call.has_ended)?;
-        state.change(position, work)
+    /// The positions of the calls that have not ended.
+    fn open_calls(&self) -> Vec<usize> {
+        let state = self.state();
+        let calls = state.calls.iter().enumerate();
+        calls.filter(|(_, call)| !call.has_ended).map(|(position, _)| position).collect()
     }
 
     #[inline]
     fn report_outcome(&self, py: Python<'_>, token: Token, outcome: DeferredOutcome) {
-        match self.context.is_local {
-            true => self.context.outcomes.push(py, token, outcome),
-            false => self.context.outcomes.send(token, outcome),
+        match self.context.mode {
+            BatchMode::Thread => self.context.outcomes.send(token, outcome),
+            BatchMode::Inline | BatchMode::Task => self.context.outcomes.push(py, token, outcome),
         }
     }
 
@@ -362,10 +365,35 @@ impl StreamRun {
 }
 
 impl RunState {
-    /// Whether any caller's items wait.
     #[inline]
-    fn is_full(&self) -> bool {
-        self.full > 0
+    fn progress(&mut self, context: &StreamContext) -> Progress {
+        match (self.open, self.full) {
+            (0, _) => Progress::End,
+            (_, 0) if context.mode == BatchMode::Task && self.has_used_slice() => Progress::Wait,
+            (_, 0) => Progress::Continue,
+            _ => Progress::Wait,
+        }
+    }
+
+    /// Whether a task has gone on for long without a wait; `true` once.
+    fn has_used_slice(&mut self) -> bool {
+        let now = Clock::COARSE.now();
+        let is_used = now.nanos_since(self.waited_at) >= TASK_SLICE_NANOS;
+        if is_used {
+            self.waited_at = now;
+        }
+        is_used
+    }
+
+    /// Changes a call, unless it has ended.
+    #[inline]
+    fn change_open<T>(
+        &mut self,
+        position: usize,
+        work: impl FnOnce(&mut StreamCall) -> T,
+    ) -> Option<T> {
+        self.calls.get(position).filter(|call| !call.has_ended)?;
+        self.change(position, work)
     }
 
     /// Changes a call. All changes go through here, which counts those that are full: a scan of all

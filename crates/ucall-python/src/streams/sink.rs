@@ -10,15 +10,17 @@ use crate::arguments::Failure;
 use crate::errors::Unwritable;
 
 /// Takes the items of one async generator.
-#[pyclass(frozen, module = "ucall._core")]
+#[pyclass(module = "ucall._core")]
 pub(crate) struct ItemSink {
     run: Arc<StreamRun>,
     event_loop: Py<PyAny>,
+    /// Memory for an item.
+    text: Vec<u8>,
 }
 
 impl ItemSink {
     pub(super) fn new(run: Arc<StreamRun>, event_loop: Py<PyAny>) -> Self {
-        Self { run, event_loop }
+        Self { run, event_loop, text: Vec::new() }
     }
 }
 
@@ -27,9 +29,9 @@ impl ItemSink {
     /// Takes an item; of a batch, a list with an entry for each call. `True` if the task has to
     /// await `room` before the next one.
     #[pyo3(signature = (item, /))]
-    fn put(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.run.put(py, item).map_err(to_exception)?;
-        Ok(self.run.task_progress() != Progress::Continue)
+    fn put(&mut self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let progress = self.run.put(item, &mut self.text).map_err(to_exception)?;
+        Ok(progress != Progress::Continue)
     }
 
     /// Returns an awaitable that is done when the task may go on.
@@ -38,16 +40,14 @@ impl ItemSink {
     ///     asyncio.CancelledError: No call is left to answer.
     fn room<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let asyncio = py.import(intern!(py, "asyncio"))?;
-        match self.run.progress() {
-            Progress::End => {
-                Err(PyErr::from_value(asyncio.getattr(intern!(py, "CancelledError"))?.call0()?))
-            }
-            Progress::Wait => {
-                let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
-                self.run.park(Waiter::Future(future.clone().unbind()));
-                Ok(future)
-            }
-            Progress::Continue => asyncio.call_method1(intern!(py, "sleep"), (0,)),
+        if self.run.progress() == Progress::End {
+            let cancelled = asyncio.getattr(intern!(py, "CancelledError"))?.call0()?;
+            return Err(PyErr::from_value(cancelled));
+        }
+        let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
+        match self.run.park(Waiter::Future(future.clone().unbind())) {
+            None => Ok(future),
+            Some(_) => asyncio.call_method1(intern!(py, "sleep"), (0,)),
         }
     }
 }

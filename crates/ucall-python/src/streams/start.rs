@@ -80,7 +80,8 @@ impl Deferral {
             Generator::new(&variables, || functions.call(py, procedure, call, context))?;
         let retained = self.retained_params(call);
         let token = self.insert_call(&functions.timing, start, state, retained);
-        let run = self.streams.insert(&mut self.calls, procedure, &[token], false, true);
+        let run =
+            self.streams.insert(&mut self.calls, procedure, &[token], false, BatchMode::Inline);
         self.streams.push(run, generator);
         Ok(())
     }
@@ -97,7 +98,7 @@ impl Deferral {
         let generator = functions.call_within(&variables, procedure, call, context)?;
         let retained = self.retained_params(call);
         let token = self.insert_call(&functions.timing, start, state, retained);
-        let run = self.streams.insert(&mut self.calls, procedure, &[token], false, true);
+        let run = self.streams.insert(&mut self.calls, procedure, &[token], false, BatchMode::Task);
         let started = self.start_stream_task(py, functions, run, &generator, &variables);
         functions.warn_if_slow(py, procedure);
         started.inspect_err(|_| drop(self.calls.remove(token)))
@@ -142,8 +143,7 @@ impl Deferral {
         columns: Vec<Py<PyList>>,
     ) {
         let Batch { procedure, rules, items, .. } = batch;
-        let is_local = rules.mode != BatchMode::Thread;
-        let run = self.streams.insert(&mut self.calls, &procedure, &items, true, is_local);
+        let run = self.streams.insert(&mut self.calls, &procedure, &items, true, rules.mode);
         if let Err(failure) = self.start_batch_stream(py, functions, &run, rules.mode, columns) {
             self.end_stream(py, functions, &run, Err(failure));
         }

@@ -30,15 +30,15 @@ fn take_steps<'py>(
     iterator: &Bound<'py, PyAny>,
 ) -> Result<Option<Bound<'py, PyAny>>, Failure> {
     let py = iterator.py();
+    let (mut progress, mut text) = (run.progress(), Vec::new());
     loop {
-        match run.progress() {
-            Progress::Continue => {}
+        progress = match progress {
+            Progress::Continue => match run_untracked(py, || ffi::step(iterator))? {
+                Step::Item(item) => run.put(&item, &mut text)?,
+                Step::Returned(value) => return Ok(Some(value)),
+            },
             Progress::Wait => run_untracked(py, || py.detach(|| run.wait_for_room())),
             Progress::End => return Ok(None),
-        }
-        match run_untracked(py, || ffi::step(iterator))? {
-            Step::Item(item) => run.put(py, &item)?,
-            Step::Returned(value) => return Ok(Some(value)),
-        }
+        };
     }
 }

@@ -19,9 +19,12 @@ use ucall_proto::CallNumber;
 
 use super::ConnectionDriver;
 use crate::caller::CallId;
+use crate::connections::Entry;
+use crate::context::WorkerContext;
 use crate::handler::Handler;
 use crate::item_queues::{ItemQueues, ItemSource};
 use crate::overflow::Overflow;
+use crate::send_queue::SendQueue;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Handles an item of a stream, whose value is in `self.text`.
@@ -30,8 +33,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.context.dispatcher.end_child();
         let Some(entry) = self.connections.find(call.connection) else { return };
         let bytes_max = self.context.config.limits.stream_bytes_max;
-        let is_full =
-            entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
+        let is_full = entry.outgoing.is_full_of_items(bytes_max);
         match overflow {
             Overflow::DropOldest if entry.outgoing.is_sending() => {
                 let item = Bytes::copy_from_slice(&self.text);
@@ -43,43 +45,24 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             Overflow::Close if is_full => return self.close(call.connection),
             _ => {}
         }
-        let text = std::mem::take(&mut self.text);
-        self.write_item(call.connection, call.number, &text);
-        self.text = text;
-        if overflow == Overflow::Pause {
-            self.pause_if_full(call, bytes_max);
+        let (engine, context, send_queue) =
+            (&mut self.engine, &mut self.context, &mut self.send_queue);
+        write_item(engine, context, send_queue, entry, call.number, &self.text);
+        if overflow == Overflow::Pause
+            && entry.outgoing.is_full_of_items(bytes_max)
+            && entry.items.get_or_insert_default().pause(call.number)
+        {
+            context.dispatcher.natives.set_slow(call.connection, true);
+            context.dispatcher.handler.pause_stream(call);
         }
     }
 
-    fn write_item(&mut self, id: Id, number: CallNumber, value: &[u8]) {
-        let before = self.send_queue.output().len();
-        self.step(id, |connection, environment| {
-            connection.write_item(number, value, environment);
-        });
-        let written = self.send_queue.output().len() - before;
-        let Some(entry) = self.connections.find(id) else {
-            return self.send_queue.clear_output();
-        };
-        if written == 0 {
-            return;
-        }
-        entry.outgoing.add_item_bytes(written);
-        if let Some(bytes_max) = entry.outgoing.new_unsent_max(written) {
-            self.engine.limit_unsent(id, bytes_max);
-        }
-        if self.send_queue.hold(entry) {
-            self.send_queue.send_held(&mut self.engine, entry, self.context.now);
-        }
-    }
-
-    fn pause_if_full(&mut self, call: CallId, bytes_max: usize) {
-        let Some(entry) = self.connections.find(call.connection) else { return };
-        let is_full =
-            entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
-        if is_full && entry.items.get_or_insert_default().pause(call.number) {
-            self.context.dispatcher.natives.set_slow(call.connection, true);
-            self.context.dispatcher.handler.pause_stream(call);
-        }
+    /// Writes an item that has waited.
+    fn write_queued_item(&mut self, id: Id, number: CallNumber, value: &[u8]) {
+        let Some(entry) = self.connections.find(id) else { return };
+        let (engine, context, send_queue) =
+            (&mut self.engine, &mut self.context, &mut self.send_queue);
+        write_item(engine, context, send_queue, entry, number, value);
     }
 
     /// Writes what a call has sent and still waits, before its reply: notifications, and the items
@@ -93,7 +76,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.write_before_reply(call.connection, notification);
         }
         for item in items {
-            self.write_item(call.connection, call.number, &item);
+            self.write_queued_item(call.connection, call.number, &item);
         }
     }
 
@@ -102,15 +85,14 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(super) fn resume_items(&mut self, id: Id) {
         while let Some((source, item)) = self.next_item(id) {
             match source {
-                ItemSource::Call(number) => self.write_item(id, number, &item),
+                ItemSource::Call(number) => self.write_queued_item(id, number, &item),
                 ItemSource::Messages(_) => self.write_framed(id, item),
             }
         }
         let bytes_max = self.context.config.limits.stream_bytes_max;
         let Some(entry) = self.connections.find(id) else { return };
         let Some(queues) = &mut entry.items else { return };
-        let is_full =
-            entry.outgoing.is_sending() && entry.outgoing.queued_item_bytes() >= bytes_max;
+        let is_full = entry.outgoing.is_full_of_items(bytes_max);
         let paused = if is_full { Vec::new() } else { queues.take_paused() };
         if queues.has_items() {
             self.send_queue.request_poll();
@@ -133,5 +115,32 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             .items
             .as_deref_mut()
             .and_then(|queues: &mut ItemQueues| queues.pop(self.context.budget()))
+    }
+}
+
+/// Appends an item to the output of its connection.
+fn write_item<E: Engine, H: Handler>(
+    engine: &mut E,
+    context: &mut WorkerContext<H>,
+    send_queue: &mut SendQueue,
+    entry: &mut Entry,
+    number: CallNumber,
+    value: &[u8],
+) {
+    let out = send_queue.output();
+    let before = out.len();
+    context.step(entry, out, |connection, environment| {
+        connection.write_item(number, value, environment);
+    });
+    let written = out.len() - before;
+    if written == 0 {
+        return;
+    }
+    entry.outgoing.add_item_bytes(written);
+    if let Some(bytes_max) = entry.outgoing.new_unsent_max(written) {
+        engine.limit_unsent(entry.id(), bytes_max);
+    }
+    if send_queue.hold(entry) {
+        send_queue.send_held(engine, entry, context.now);
     }
 }
