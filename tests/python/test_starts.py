@@ -203,14 +203,20 @@ def test_asyncio_run_in_a_plain_function_names_threads(
     def other() -> None:
         raise RuntimeError("no event loop is to blame")
 
+    def run_for_all(calls: list[int]) -> list[int]:
+        return [run() for _ in calls]
+
     server = serve(later, other, run)
     server.add(run, name="in_a_thread", threads=True)
+    server.batch(run_for_all)
     with Wire(server.port) as wire:
         assert wire.result("in_a_thread") == 1
         assert wire.error("run")["code"] == wire.error("other")["code"] == -32603
+        assert wire.error("run_for_all", [1])["code"] == -32603
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0].startswith("run raised: a plain function runs on the thread")
     assert "threads=True" in lines[0] and lines[1] == "other raised"
+    assert lines[2].startswith("run_for_all raised: a plain function runs on the thread")
     # Without async functions there is no loop.
     alone = serve(run)
     with Wire(alone.port) as wire:

@@ -10,7 +10,7 @@ use ucall_server::{CallMetrics, Deadline};
 use crate::arguments::{self, Failure};
 use crate::contexts::Contexts;
 use crate::ffi::variables::run_in;
-use crate::procedure::{CallMode, Procedure};
+use crate::procedure::{Executor, Procedure};
 use crate::report::Report;
 use crate::timing::Timing;
 use crate::worker_report::WorkerReport;
@@ -143,10 +143,8 @@ impl Functions {
             return;
         }
         let name = &procedure.name;
-        let advice = match procedure.mode {
-            CallMode::Task | CallMode::AsyncGenerator => {
-                "await what it waits for, or run it by asyncio.to_thread"
-            }
+        let advice = match procedure.mode.executor() {
+            Some(Executor::Task) => "await what it waits for, or run it by asyncio.to_thread",
             _ => "serve it by @server(threads=True), or processes=N if it computes",
         };
         let elapsed = elapsed.as_millis();

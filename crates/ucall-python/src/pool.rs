@@ -17,7 +17,7 @@ use crate::background::BackgroundJob;
 use crate::batch;
 use crate::batch_results;
 use crate::errors;
-use crate::ffi::variables::{copy_current, in_own_variables};
+use crate::ffi::variables::{copy_current, in_own_variables, run_in};
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
 use crate::outcomes::{DeferredOutcome, Outcomes};
@@ -237,13 +237,14 @@ impl Shared {
                 drop(waiting);
                 let context = context.map(|it| it.into_bound(py));
                 let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
-                Generator::new(&variables, || run_untracked(py, call))
+                run_in(&variables, || run_untracked(py, call))
             }
             GeneratorStart::Batch(columns) => {
                 let call = || Ok(batch::run(py, procedure, &columns)?);
-                Generator::new(&variables, || run_untracked(py, call))
+                run_in(&variables, || run_untracked(py, call))
             }
         };
+        let generator = generator.and_then(|generator| Generator::new(&generator, &variables));
         let result = generator.and_then(|generator| streams::iterate(py, run, &generator));
         // Ctrl-C interrupts the main thread only.
         let _ = run.end(py, result);

@@ -50,12 +50,19 @@ pub(crate) enum CallMode {
     Future,
     /// Many calls at once: the function takes lists and returns one.
     Batch(BatchRules),
-    /// A generator on the worker's thread, step by step.
-    Generator,
-    /// An async generator, in a task.
-    AsyncGenerator,
-    /// A generator in a thread of the pool.
-    ThreadGenerator,
+    /// A generator.
+    Generator(Executor),
+}
+
+/// Where the code of a function runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Executor {
+    /// On the worker's thread; of a generator, some steps a turn.
+    Inline,
+    /// In a task of the worker's event loop.
+    Task,
+    /// In a thread of the pool.
+    Thread,
 }
 
 /// How the callers of a generator get its items.
@@ -88,17 +95,9 @@ pub(crate) struct BatchRules {
     pub(crate) wait_max: Duration,
     /// The number of batches that run at once.
     pub(crate) running_max: usize,
-    pub(crate) mode: BatchMode,
+    pub(crate) executor: Executor,
     /// Whether the function is a generator of lists.
     pub(crate) yields: bool,
-}
-
-/// Where a batch runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BatchMode {
-    Inline,
-    Task,
-    Thread,
 }
 
 impl CallMode {
@@ -108,31 +107,38 @@ impl CallMode {
         name: &str,
         batch: Option<(usize, f64, usize)>,
     ) -> PyResult<Self> {
-        let unknown = || PyValueError::new_err(format!("unknown call mode {name:?}"));
-        let Some((size_max, wait_max_ms, running_max)) = batch else {
-            return match name {
-                "inline" => Ok(Self::Inline),
-                "task" => Ok(Self::Task),
-                "thread" => Ok(Self::Thread),
-                "future" => Ok(Self::Future),
-                "generator" => Ok(Self::Generator),
-                "async_generator" => Ok(Self::AsyncGenerator),
-                "thread_generator" => Ok(Self::ThreadGenerator),
-                _ => Err(unknown()),
-            };
+        let (executor, yields) = match name {
+            "inline" => (Executor::Inline, false),
+            "task" => (Executor::Task, false),
+            "thread" => (Executor::Thread, false),
+            "generator" => (Executor::Inline, true),
+            "async_generator" => (Executor::Task, true),
+            "thread_generator" => (Executor::Thread, true),
+            "future" if batch.is_none() => return Ok(Self::Future),
+            _ => return Err(PyValueError::new_err(format!("unknown call mode {name:?}"))),
         };
-        let (mode, yields) = match name {
-            "inline" => (BatchMode::Inline, false),
-            "task" => (BatchMode::Task, false),
-            "thread" => (BatchMode::Thread, false),
-            "generator" => (BatchMode::Inline, true),
-            "async_generator" => (BatchMode::Task, true),
-            "thread_generator" => (BatchMode::Thread, true),
-            _ => return Err(unknown()),
+        let Some((size_max, wait_max_ms, running_max)) = batch else {
+            return Ok(match executor {
+                _ if yields => Self::Generator(executor),
+                Executor::Inline => Self::Inline,
+                Executor::Task => Self::Task,
+                Executor::Thread => Self::Thread,
+            });
         };
         let wait_max = Duration::try_from_secs_f64(wait_max_ms / 1e3)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, mode, yields }))
+        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, executor, yields }))
+    }
+
+    /// Where the function runs; `None` if elsewhere.
+    pub(crate) fn executor(self) -> Option<Executor> {
+        match self {
+            Self::Inline => Some(Executor::Inline),
+            Self::Task => Some(Executor::Task),
+            Self::Thread => Some(Executor::Thread),
+            Self::Future => None,
+            Self::Batch(BatchRules { executor, .. }) | Self::Generator(executor) => Some(executor),
+        }
     }
 }
 
@@ -140,7 +146,7 @@ impl Procedure {
     /// Whether the function is a generator.
     pub(crate) fn is_stream(&self) -> bool {
         match self.mode {
-            CallMode::Generator | CallMode::AsyncGenerator | CallMode::ThreadGenerator => true,
+            CallMode::Generator(_) => true,
             CallMode::Batch(rules) => rules.yields,
             _ => false,
         }

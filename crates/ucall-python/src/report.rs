@@ -8,7 +8,7 @@ use crate::arguments::Failure;
 use crate::convert::ConversionFault;
 use crate::errors::{self, Errors, Unwritable};
 use crate::log::{Interrupted, Log};
-use crate::procedure::{CallMode, Procedure};
+use crate::procedure::{CallMode, Executor, Procedure};
 
 /// Builds errors and logs failures, from any thread.
 pub(crate) struct Report {
@@ -162,7 +162,7 @@ impl Report {
 
 /// Whether a plain function has the thread of the event loop, if the server has one.
 fn runs_on_the_loop(mode: CallMode) -> bool {
-    matches!(mode, CallMode::Inline | CallMode::Generator)
+    mode.executor() == Some(Executor::Inline)
 }
 
 /// Whether asyncio rejected a second event loop on a thread, as `asyncio.run` does.

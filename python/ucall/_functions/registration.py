@@ -148,7 +148,19 @@ def _traced(registration: Registration, spans: Spans | None) -> Registration:
     return registration if spans is None else spans.wrap(registration)
 
 
-#: The core's modes of functions that return and of generators: async, in a thread, neither.
+#: The core's modes of functions that return and of generators: async, in a thread, neither. Each
+#: has calls of its own and batches of calls:
+#:
+#: | mode             | a call                      | a batch                                     |
+#: | inline           | a switch would cost more    | one array expression for all                |
+#: | task             | awaits                      | awaits one request to a model's server      |
+#: | thread           | blocks                      | a model that computes without the lock      |
+#: | generator        | computes each item          | the next item of all, by one expression     |
+#: | async_generator  | awaits each item            | awaits the next token of all                |
+#: | thread_generator | blocks for each item        | a model that computes the next token of all |
+#:
+#: Processes run calls that return: items would need a way back to the server's process, and what a
+#: batch is for computes without the interpreter's lock.
 _MODES = {
     False: ("task", "thread", "inline"),
     True: ("async_generator", "thread_generator", "generator"),

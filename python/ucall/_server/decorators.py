@@ -117,7 +117,7 @@ class Decorators:
             name, threads, timeout_ms, stream, overflow, idempotent: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
-            parallel: Concurrent batches, if the function is async or runs in threads.
+            parallel: Concurrent batches, if the function is async, a generator or runs in threads.
 
         Raises:
             TypeError, ValueError: See `add`. TypeError also for a parameter of another type.

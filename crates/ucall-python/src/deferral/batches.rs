@@ -17,7 +17,7 @@ use crate::ffi::variables::run_in;
 use crate::functions::Functions;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{Job, Work};
-use crate::procedure::{BatchMode, Procedure};
+use crate::procedure::{Executor, Procedure};
 
 impl Deferral {
     pub(super) fn run_batch(&mut self, py: Python<'_>, functions: &mut Functions, batch: Batch) {
@@ -30,16 +30,16 @@ impl Deferral {
         if batch.rules.yields {
             return self.run_batch_stream(py, functions, batch, columns);
         }
-        match batch.rules.mode {
-            BatchMode::Inline => {
+        match batch.rules.executor {
+            Executor::Inline => {
                 let result = functions.contexts.own_variables(py).and_then(|variables| {
                     run_in(&variables, || batch::run(py, &batch.procedure, &columns))
                 });
                 functions.warn_if_slow(py, &batch.procedure);
                 self.finish_batch(py, functions, &batch.procedure, batch.items, result);
             }
-            BatchMode::Task => self.run_batch_in_task(py, functions, batch, &columns),
-            BatchMode::Thread => {
+            Executor::Task => self.run_batch_in_task(py, functions, batch, &columns),
+            Executor::Thread => {
                 let procedure = batch.procedure.clone();
                 let kind = EntryKind::Batch(batch.items.clone());
                 let token = self.insert_entry(&functions.timing, &procedure, kind);

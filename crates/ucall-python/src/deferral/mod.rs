@@ -28,7 +28,7 @@ use crate::functions::Functions;
 use crate::options::CallLimits;
 use crate::outcomes::{DeferredOutcome, DoneCallback, Outcomes};
 use crate::pool::{Job, Pool};
-use crate::procedure::{BatchMode, Procedure};
+use crate::procedure::Procedure;
 use crate::report::Report;
 use crate::streams::{StreamContext, StreamIo};
 use crate::timing::Timing;
@@ -71,7 +71,6 @@ impl Deferral {
             report: report.clone(),
             budget: calls.budget().clone(),
             reply_bytes_max,
-            mode: BatchMode::Inline,
         };
         Self {
             calls,

@@ -17,7 +17,7 @@ use crate::contexts::Contexts;
 use crate::functions::Functions;
 use crate::job_input::{Contents, JobInput};
 use crate::pool::{GeneratorStart, Job, Work};
-use crate::procedure::{BatchMode, BatchRules, CallMode, Procedure};
+use crate::procedure::{BatchRules, CallMode, Procedure};
 use crate::timing::Timing;
 
 /// A call that is about to start.
@@ -90,9 +90,7 @@ impl Deferral {
             CallMode::Future => self.begin_future(py, functions, start),
             CallMode::Batch(rules) => self.begin_in_batch(py, functions, start, rules),
             CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, functions, start),
-            CallMode::Generator | CallMode::AsyncGenerator | CallMode::ThreadGenerator => {
-                self.begin_stream(py, functions, start)
-            }
+            CallMode::Generator(executor) => self.begin_stream(py, functions, start, executor),
         }
     }
 
@@ -172,14 +170,8 @@ impl Deferral {
         let retained = RetainedParams::Input(input.clone());
         let token = self.insert_call(&functions.timing, start, state, retained);
         let work = match procedure.mode {
-            CallMode::ThreadGenerator => {
-                let run = self.streams.insert(
-                    &mut self.calls,
-                    procedure,
-                    &[token],
-                    false,
-                    BatchMode::Thread,
-                );
+            CallMode::Generator(_) => {
+                let run = self.streams.insert(&mut self.calls, procedure, &[token]);
                 Work::Stream { start: GeneratorStart::Call(input), run }
             }
             _ => Work::Call(input),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ucall_server::MemoryBudget;
 
 use crate::outcomes::Outcomes;
-use crate::procedure::BatchMode;
 use crate::report::Report;
 
 /// What the streams of one worker share.
@@ -15,6 +14,4 @@ pub(crate) struct StreamContext {
     pub(crate) report: Arc<Report>,
     pub(crate) budget: MemoryBudget,
     pub(crate) reply_bytes_max: usize,
-    /// Where the generator runs.
-    pub(crate) mode: BatchMode,
 }

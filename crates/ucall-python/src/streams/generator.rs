@@ -15,17 +15,16 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// Makes the generator of a call, by a function that returns it.
-    pub(crate) fn new<'py>(
-        variables: &Bound<'py, PyAny>,
-        call: impl FnOnce() -> Result<Bound<'py, PyAny>, Failure>,
+    /// The generator that a function has returned, and the variables in which it was called.
+    pub(crate) fn new(
+        iterator: &Bound<'_, PyAny>,
+        variables: &Bound<'_, PyAny>,
     ) -> Result<Self, Failure> {
-        let iterator = run_in(variables, call)?;
-        if !ffi::is_iterator(&iterator) {
-            let problem = format!("expected a generator, got {}", ffi::type_name(&iterator));
+        if !ffi::is_iterator(iterator) {
+            let problem = format!("expected a generator, got {}", ffi::type_name(iterator));
             return Err(Failure::Result(ConversionFault::value(problem)));
         }
-        Ok(Self { iterator: iterator.unbind(), variables: variables.clone().unbind() })
+        Ok(Self { iterator: iterator.clone().unbind(), variables: variables.clone().unbind() })
     }
 
     /// Calls `work` with the generator, in its variables.

@@ -14,14 +14,13 @@ use super::{Generator, ItemTarget, StreamContext, StreamPosition, StreamRun};
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
 use crate::deferral::cancel_future;
-use crate::procedure::{BatchMode, Procedure};
+use crate::procedure::Procedure;
 
 /// Streams are busy if a turn has taken items this shortly before.
 const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The streams of one worker, between its turns and in them.
 pub(crate) struct StreamIo {
-    /// For generators on the worker's thread.
     context: StreamContext,
     ready: ReadyStreams,
     /// Items that the worker polls.
@@ -68,15 +67,12 @@ impl StreamIo {
         calls: &mut Calls,
         procedure: &Arc<Procedure>,
         tokens: &[Token],
-        is_batch: bool,
-        mode: BatchMode,
     ) -> Arc<StreamRun> {
-        let context = StreamContext { mode, ..self.context.clone() };
         let targets = tokens.iter().map(|&token| {
             let call = calls.find(token).and_then(Entry::call);
             (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
         });
-        let run = Arc::new(StreamRun::new(procedure.clone(), context, is_batch, targets));
+        let run = Arc::new(StreamRun::new(procedure.clone(), self.context.clone(), targets));
         for (position, &token) in tokens.iter().enumerate() {
             if let Some(call) = calls.find(token).and_then(Entry::call) {
                 call.items.stream = Some(StreamPosition { run: run.clone(), position });

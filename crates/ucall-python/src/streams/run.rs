@@ -20,7 +20,7 @@ use crate::clock::{Clock, Moment};
 use crate::errors;
 use crate::log::Interrupted;
 use crate::outcomes::DeferredOutcome;
-use crate::procedure::{BatchMode, Procedure};
+use crate::procedure::{CallMode, Executor, Procedure};
 
 /// A task that goes on this long without a wait lets others run.
 const TASK_SLICE_NANOS: u64 = 5_000_000;
@@ -29,8 +29,7 @@ const TASK_SLICE_NANOS: u64 = 5_000_000;
 pub(crate) struct StreamRun {
     pub(crate) procedure: Arc<Procedure>,
     context: StreamContext,
-    /// Whether what it yields are lists with an entry for each call.
-    is_batch: bool,
+    executor: Executor,
     /// Where the items of each call go.
     targets: Vec<ItemTarget>,
     state: Mutex<RunState>,
@@ -91,19 +90,20 @@ impl StreamRun {
     pub(crate) fn new(
         procedure: Arc<Procedure>,
         context: StreamContext,
-        is_batch: bool,
         calls: impl Iterator<Item = (Token, ItemTarget)>,
     ) -> Self {
         let (calls, targets): (Vec<_>, _) =
             calls.map(|(token, target)| (StreamCall::new(token), target)).unzip();
         let (open, waited_at) = (calls.len(), Clock::COARSE.now());
         let state = RunState { calls, open, full: 0, waiter: None, task: None, waited_at };
+        let executor = procedure.mode.executor().unwrap_or(Executor::Inline);
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Self { procedure, context, is_batch, targets, state, changed }
+        Self { procedure, context, executor, targets, state, changed }
     }
 
+    /// Whether what the generator yields are lists with an entry for each call.
     pub(crate) fn is_batch(&self) -> bool {
-        self.is_batch
+        matches!(self.procedure.mode, CallMode::Batch(_))
     }
 
     /// Takes what the generator has yielded: an item, or a list with an entry for each call.
@@ -114,7 +114,7 @@ impl StreamRun {
         yielded: &Bound<'_, PyAny>,
         text: &mut Vec<u8>,
     ) -> Result<Progress, Failure> {
-        let progress = match self.is_batch {
+        let progress = match self.is_batch() {
             true => self.put_entries(yielded, text),
             false => self.put_item(0, yielded, text),
         };
@@ -169,7 +169,7 @@ impl StreamRun {
         let (added, progress) = {
             let mut state = self.state();
             let added = state.change_open(position, |call| call.add(target, text, &self.context));
-            (added, state.progress(&self.context))
+            (added, state.progress(self.executor))
         };
         if let Some(first) = added.unwrap_or(Ok(None)).map_err(Failure::Result)? {
             self.report_outcome(item.py(), first, DeferredOutcome::Items);
@@ -205,7 +205,7 @@ impl StreamRun {
     /// What the generator does next.
     #[inline]
     pub(crate) fn progress(&self) -> Progress {
-        self.state().progress(&self.context)
+        self.state().progress(self.executor)
     }
 
     /// Keeps what waits for room. Gives it back if there is room, or no call is open.
@@ -220,9 +220,9 @@ impl StreamRun {
     /// Waits for room, or until no call is open. Returns what the generator does then. The thread
     /// must be detached.
     pub(super) fn wait_for_room(&self) -> Progress {
-        let waits = |state: &mut RunState| state.progress(&self.context) == Progress::Wait;
+        let waits = |state: &mut RunState| state.progress(self.executor) == Progress::Wait;
         let state = self.changed.wait_while(self.state(), waits);
-        state.unwrap_or_else(PoisonError::into_inner).progress(&self.context)
+        state.unwrap_or_else(PoisonError::into_inner).progress(self.executor)
     }
 
     /// Sets the task that runs the generator.
@@ -249,7 +249,7 @@ impl StreamRun {
         if state.full > 0 {
             return None;
         }
-        if self.context.mode == BatchMode::Thread {
+        if self.executor == Executor::Thread {
             self.changed.notify_all();
         }
         state.waiter.take()
@@ -352,9 +352,9 @@ impl StreamRun {
 
     #[inline]
     fn report_outcome(&self, py: Python<'_>, token: Token, outcome: DeferredOutcome) {
-        match self.context.mode {
-            BatchMode::Thread => self.context.outcomes.send(token, outcome),
-            BatchMode::Inline | BatchMode::Task => self.context.outcomes.push(py, token, outcome),
+        match self.executor {
+            Executor::Thread => self.context.outcomes.send(token, outcome),
+            Executor::Inline | Executor::Task => self.context.outcomes.push(py, token, outcome),
         }
     }
 
@@ -366,10 +366,10 @@ impl StreamRun {
 
 impl RunState {
     #[inline]
-    fn progress(&mut self, context: &StreamContext) -> Progress {
+    fn progress(&mut self, executor: Executor) -> Progress {
         match (self.open, self.full) {
             (0, _) => Progress::End,
-            (_, 0) if context.mode == BatchMode::Task && self.has_used_slice() => Progress::Wait,
+            (_, 0) if executor == Executor::Task && self.has_used_slice() => Progress::Wait,
             (_, 0) => Progress::Continue,
             _ => Progress::Wait,
         }

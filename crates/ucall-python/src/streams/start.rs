@@ -16,7 +16,7 @@ use crate::ffi::variables::run_in;
 use crate::functions::Functions;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{GeneratorStart, Job, Work};
-use crate::procedure::{BatchMode, CallMode};
+use crate::procedure::Executor;
 
 impl ItemTarget {
     /// Where the items of a call go.
@@ -56,52 +56,42 @@ impl Deferral {
         py: Python<'_>,
         functions: &mut Functions,
         start: CallStart<'_, '_>,
+        executor: Executor,
     ) -> Result<CallOutcome, Failure> {
-        let procedure = start.procedure;
         let outcome = CallItems::of(&start).outcome();
-        match procedure.mode {
-            CallMode::AsyncGenerator => self.begin_async_generator(py, functions, start)?,
-            CallMode::ThreadGenerator => self.begin_in_thread(py, functions, start).map(drop)?,
-            _ => self.begin_generator(py, functions, start)?,
+        if executor == Executor::Thread {
+            return self.begin_in_thread(py, functions, start).map(|_| outcome);
         }
-        Ok(outcome)
-    }
-
-    fn begin_generator(
-        &mut self,
-        py: Python<'_>,
-        functions: &mut Functions,
-        start: CallStart<'_, '_>,
-    ) -> Result<(), Failure> {
-        let CallStart { procedure, call, .. } = start;
-        let (context, state) = start.context(py, &functions.contexts)?;
-        let variables = functions.contexts.own_variables(py)?;
-        let generator =
-            Generator::new(&variables, || functions.call(py, procedure, call, context))?;
-        let retained = self.retained_params(call);
-        let token = self.insert_call(&functions.timing, start, state, retained);
-        let run =
-            self.streams.insert(&mut self.calls, procedure, &[token], false, BatchMode::Inline);
-        self.streams.push(run, generator);
-        Ok(())
-    }
-
-    fn begin_async_generator(
-        &mut self,
-        py: Python<'_>,
-        functions: &mut Functions,
-        start: CallStart<'_, '_>,
-    ) -> Result<(), Failure> {
         let CallStart { procedure, call, .. } = start;
         let (context, state) = start.context(py, &functions.contexts)?;
         let variables = functions.contexts.own_variables(py)?;
         let generator = functions.call_within(&variables, procedure, call, context)?;
         let retained = self.retained_params(call);
         let token = self.insert_call(&functions.timing, start, state, retained);
-        let run = self.streams.insert(&mut self.calls, procedure, &[token], false, BatchMode::Task);
-        let started = self.start_stream_task(py, functions, run, &generator, &variables);
-        functions.warn_if_slow(py, procedure);
-        started.inspect_err(|_| drop(self.calls.remove(token)))
+        let run = self.streams.insert(&mut self.calls, procedure, &[token]);
+        let started = self.start_generator(py, functions, &run, &generator, &variables);
+        started.inspect_err(|_| drop(self.calls.remove(token)))?;
+        Ok(outcome)
+    }
+
+    /// Starts a generator on this thread, which has just been made.
+    fn start_generator(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        run: &Arc<StreamRun>,
+        generator: &Bound<'_, PyAny>,
+        variables: &Bound<'_, PyAny>,
+    ) -> Result<(), Failure> {
+        let started = match run.procedure.mode.executor() {
+            Some(Executor::Task) => {
+                self.start_stream_task(py, functions, run.clone(), generator, variables)
+            }
+            _ => Generator::new(generator, variables)
+                .map(|generator| self.streams.push(run.clone(), generator)),
+        };
+        functions.warn_if_slow(py, &run.procedure);
+        started
     }
 
     /// Starts the task of an async generator.
@@ -143,8 +133,9 @@ impl Deferral {
         columns: Vec<Py<PyList>>,
     ) {
         let Batch { procedure, rules, items, .. } = batch;
-        let run = self.streams.insert(&mut self.calls, &procedure, &items, true, rules.mode);
-        if let Err(failure) = self.start_batch_stream(py, functions, &run, rules.mode, columns) {
+        let run = self.streams.insert(&mut self.calls, &procedure, &items);
+        let started = self.start_batch_stream(py, functions, &run, rules.executor, columns);
+        if let Err(failure) = started {
             self.end_stream(py, functions, &run, Err(failure));
         }
     }
@@ -154,31 +145,20 @@ impl Deferral {
         py: Python<'_>,
         functions: &mut Functions,
         run: &Arc<StreamRun>,
-        mode: BatchMode,
+        executor: Executor,
         columns: Vec<Py<PyList>>,
     ) -> Result<(), Failure> {
         let procedure = &run.procedure;
-        match mode {
-            BatchMode::Inline => {
-                let call = || Ok(batch::run(py, procedure, &columns)?);
-                let generator = Generator::new(&functions.contexts.own_variables(py)?, call)?;
-                self.streams.push(run.clone(), generator);
-            }
-            BatchMode::Task => {
-                let variables = functions.contexts.own_variables(py)?;
-                let generator = run_in(&variables, || batch::run(py, procedure, &columns))?;
-                self.start_stream_task(py, functions, run.clone(), &generator, &variables)?;
-                functions.warn_if_slow(py, procedure);
-            }
-            BatchMode::Thread => {
-                let kind = EntryKind::Stream(run.clone());
-                let token = self.insert_entry(&functions.timing, procedure, kind);
-                let start = GeneratorStart::Batch(columns);
-                let work = Work::Stream { start, run: run.clone() };
-                self.submit(py, Job { token, procedure: procedure.clone(), work })?;
-            }
+        if executor == Executor::Thread {
+            let kind = EntryKind::Stream(run.clone());
+            let token = self.insert_entry(&functions.timing, procedure, kind);
+            let start = GeneratorStart::Batch(columns);
+            let work = Work::Stream { start, run: run.clone() };
+            return self.submit(py, Job { token, procedure: procedure.clone(), work });
         }
-        Ok(())
+        let variables = functions.contexts.own_variables(py)?;
+        let generator = run_in(&variables, || batch::run(py, procedure, &columns))?;
+        self.start_generator(py, functions, run, &generator, &variables)
     }
 
     /// Ends a stream whose task or thread has reported its end.
