@@ -165,6 +165,13 @@ impl Tasks {
     }
 }
 
+/// Cancels a task or a future.
+pub(crate) fn cancel(py: Python<'_>, future: &Py<PyAny>) {
+    if let Err(error) = future.call_method0(py, intern!(py, "cancel")) {
+        error.write_unraisable(py, None);
+    }
+}
+
 /// Whether a task or a future is done.
 #[inline]
 pub(crate) fn is_done(future: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -19,7 +19,7 @@ use ucall_proto::{Call, RpcError};
 use ucall_server::{LoggedCall, Reservation, Token};
 
 use crate::arguments::Failure;
-use crate::asyncio::tasks::Tasks;
+use crate::asyncio::tasks::{self, Tasks};
 use crate::background::CallState;
 use crate::batch::Batches;
 use crate::calls::{CallItems, Calls, Deferred, Entry, EntryKind, RetainedParams};
@@ -249,7 +249,7 @@ impl Deferral {
         call.cancel();
         let stream = call.items.stream.take();
         if let Some(future) = call.future.take() {
-            cancel_future(py, &future);
+            tasks::cancel(py, &future);
         }
         if let Some(stream) = stream {
             self.streams.close_call(py, stream);
@@ -284,16 +284,9 @@ impl Deferral {
             if let Some(Entry { kind: EntryKind::Background(record), .. }) = self.calls.find(token)
                 && let Some(task) = &record.task
             {
-                cancel_future(py, task);
+                tasks::cancel(py, task);
             }
             self.abandon(py, token, Some(errors::aborted("the server stops")));
         }
-    }
-}
-
-/// Cancels a task or a future.
-pub(crate) fn cancel_future(py: Python<'_>, future: &Py<PyAny>) {
-    if let Err(error) = future.call_method0(py, pyo3::intern!(py, "cancel")) {
-        error.write_unraisable(py, None);
     }
 }

@@ -11,9 +11,9 @@ use super::ready::{Ready, ReadyStreams};
 use super::run::Waiter;
 use super::taken::TakenItems;
 use super::{Generator, ItemTarget, StreamContext, StreamPosition, StreamRun};
+use crate::asyncio::tasks;
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
-use crate::deferral::cancel_future;
 use crate::procedure::Procedure;
 
 /// Streams are busy if a turn has taken items this shortly before.
@@ -138,7 +138,7 @@ impl StreamIo {
         let StreamPosition { run, position } = stream;
         let Some(closed) = run.close_call(position) else { return };
         match (closed.task, closed.waiter) {
-            (Some(task), _) => cancel_future(py, &task),
+            (Some(task), _) => tasks::cancel(py, &task),
             // The generator goes on for other calls, or is closed by its next step.
             (None, Some(waiter)) => self.push_waiter(run, waiter),
             (None, None) => {}
