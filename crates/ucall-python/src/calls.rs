@@ -10,7 +10,7 @@ use crate::job_input::JobInput;
 use crate::metrics::WaitingCall;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
-use crate::streams::{ItemTarget, StreamPosition, StreamRun};
+use crate::streams::{ItemTarget, Stream, StreamPosition};
 
 /// The deferred calls and the running batches of one worker.
 pub(crate) type Calls = DeferredCalls<Entry, DeferredOutcome>;
@@ -26,7 +26,7 @@ pub(crate) enum EntryKind {
     /// A batch of these calls.
     Batch(Vec<Token>),
     /// The task or thread of a generator.
-    Stream(Arc<StreamRun>),
+    Stream(Arc<Stream>),
     /// A function that runs after the reply to its call.
     Background(BackgroundRecord),
 }

@@ -23,7 +23,7 @@ use crate::job_input::{Contents, JobInput};
 use crate::outcomes::{DeferredOutcome, Outcomes};
 use crate::procedure::Procedure;
 use crate::report::Report;
-use crate::streams::{self, Generator, StreamRun};
+use crate::streams::{self, Generator, Stream};
 
 /// Cancelled jobs in the queue before they are removed together.
 const CANCELLED_JOBS_MAX: usize = 64;
@@ -75,7 +75,7 @@ pub(crate) enum Work {
     /// A batch: an argument for each parameter, and its calls.
     Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
     /// A generator, of a call or of a batch.
-    Stream { start: GeneratorStart, run: Arc<StreamRun> },
+    Stream { start: GeneratorStart, stream: Arc<Stream> },
     /// A function that runs after the reply to its call.
     Background(BackgroundJob),
 }
@@ -188,11 +188,11 @@ impl Shared {
                     self.outcomes.send(job.token, DeferredOutcome::Text(outcome));
                 }
             }
-            Work::Stream { start, run } => {
-                if let Err(failure) = self.stream(py, start, &run, scratch) {
-                    let _ = run.end(py, Err(failure));
+            Work::Stream { start, stream } => {
+                if let Err(failure) = self.stream(py, start, &stream, scratch) {
+                    let _ = stream.end(py, Err(failure));
                 }
-                if run.is_batch() {
+                if stream.is_batch() {
                     self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
                 }
             }
@@ -224,10 +224,10 @@ impl Shared {
         &self,
         py: Python<'_>,
         start: GeneratorStart,
-        run: &StreamRun,
+        stream: &Stream,
         scratch: &mut Vec<u8>,
     ) -> Result<(), Failure> {
-        let (procedure, variables) = (&run.procedure, copy_current(py)?);
+        let (procedure, variables) = (&stream.procedure, copy_current(py)?);
         let generator = match start {
             GeneratorStart::Call(input) => {
                 // The input of a cancelled call is gone.
@@ -245,9 +245,9 @@ impl Shared {
             }
         };
         let generator = generator.and_then(|generator| Generator::new(&generator, &variables));
-        let result = generator.and_then(|generator| streams::iterate(py, run, &generator));
+        let result = generator.and_then(|generator| streams::iterate(py, stream, &generator));
         // Ctrl-C interrupts the main thread only.
-        let _ = run.end(py, result);
+        let _ = stream.end(py, result);
         Ok(())
     }
 

@@ -60,8 +60,8 @@ impl Deferral {
                     self.finish_batch_entry(py, functions, &procedure, items, outcome);
                     continue;
                 }
-                EntryKind::Stream(run) => {
-                    self.finish_stream_entry(py, functions, &run, outcome);
+                EntryKind::Stream(stream) => {
+                    self.finish_stream_entry(py, functions, &stream, outcome);
                     continue;
                 }
                 EntryKind::Background(record) => {

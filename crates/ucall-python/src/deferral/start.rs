@@ -171,8 +171,8 @@ impl Deferral {
         let token = self.insert_call(&functions.timing, start, state, retained);
         let work = match procedure.mode {
             CallMode::Generator(_) => {
-                let run = self.streams.insert(&mut self.calls, procedure, &[token]);
-                Work::Stream { start: GeneratorStart::Call(input), run }
+                let stream = self.streams.insert(&mut self.calls, procedure, &[token]);
+                Work::Stream { start: GeneratorStart::Call(input), stream }
             }
             _ => Work::Call(input),
         };

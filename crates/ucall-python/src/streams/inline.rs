@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::Generator;
 use super::ready::Ready;
-use super::run::{Progress, StreamRun, Waiter};
+use super::stream::{Progress, Stream, Waiter};
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
 use crate::deferral::Deferral;
@@ -42,8 +42,8 @@ impl Deferral {
             }
         }
         let until = Instant::now() + SLICE;
-        while let Some((run, generator)) = self.streams.next_generator() {
-            self.step_stream(py, functions, run, generator, until);
+        while let Some((stream, generator)) = self.streams.next_generator() {
+            self.step_stream(py, functions, stream, generator, until);
             if Instant::now() >= until {
                 break;
             }
@@ -54,30 +54,30 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
-        run: Arc<StreamRun>,
+        stream: Arc<Stream>,
         generator: Generator,
         until: Instant,
     ) {
         functions.report.set_in_function(true);
         let text = &mut self.streams.text;
-        let stopped = generator.within(py, |iterator| take_steps(&run, iterator, text, until));
+        let stopped = generator.within(py, |iterator| take_steps(&stream, iterator, text, until));
         functions.report.set_in_function(false);
-        functions.warn_if_slow(py, &run.procedure);
+        functions.warn_if_slow(py, &stream.procedure);
         match stopped {
-            Ok(Stop::Progress(Progress::Continue)) => self.streams.push(run, generator),
+            Ok(Stop::Progress(Progress::Continue)) => self.streams.push(stream, generator),
             Ok(Stop::Progress(Progress::Wait)) => {
-                if let Some(waiter) = run.park(Waiter::Generator(generator)) {
-                    self.streams.push_waiter(run, waiter);
+                if let Some(waiter) = stream.set_waiter(Waiter::Generator(generator)) {
+                    self.streams.push_waiter(stream, waiter);
                 }
             }
             Ok(Stop::Progress(Progress::End)) => {
                 close_generator(py, functions, &generator);
-                self.finish_stream(&run);
+                self.finish_stream(&stream);
             }
-            Ok(Stop::Returned(value)) => self.end_stream(py, functions, &run, Ok(value)),
+            Ok(Stop::Returned(value)) => self.end_stream(py, functions, &stream, Ok(value)),
             Err(failure) => {
                 close_generator(py, functions, &generator);
-                self.end_stream(py, functions, &run, Err(failure));
+                self.end_stream(py, functions, &stream, Err(failure));
             }
         }
     }
@@ -87,16 +87,16 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
-        run: &Arc<StreamRun>,
+        stream: &Arc<Stream>,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) {
-        functions.report.note(run.end(py, result));
-        self.finish_stream(run);
+        functions.report.note(stream.end(py, result));
+        self.finish_stream(stream);
     }
 
-    pub(super) fn finish_stream(&mut self, run: &Arc<StreamRun>) {
-        if run.is_batch() {
-            self.batches.finished(&run.procedure);
+    pub(super) fn finish_stream(&mut self, stream: &Arc<Stream>) {
+        if stream.is_batch() {
+            self.batches.finished(&stream.procedure);
         }
     }
 }
@@ -116,18 +116,18 @@ fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
 }
 
 fn take_steps<'py>(
-    run: &StreamRun,
+    stream: &Stream,
     iterator: &Bound<'py, PyAny>,
     text: &mut Vec<u8>,
     until: Instant,
 ) -> Result<Stop<'py>, Failure> {
-    let mut progress = run.progress();
+    let mut progress = stream.progress();
     for _ in 0..STEPS_MAX {
         if progress != Progress::Continue {
             break;
         }
         progress = match ffi::step(iterator)? {
-            Step::Item(item) => run.put(&item, text)?,
+            Step::Item(item) => stream.put(&item, text)?,
             Step::Returned(value) => return Ok(Stop::Returned(value)),
         };
         if Instant::now() >= until {

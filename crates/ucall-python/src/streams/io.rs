@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ucall_server::{CallId, Polled, Token};
 
+use super::polled::PolledItems;
 use super::ready::{Ready, ReadyStreams};
-use super::run::Waiter;
-use super::taken::TakenItems;
-use super::{Generator, ItemTarget, StreamContext, StreamPosition, StreamRun};
+use super::stream::Waiter;
+use super::{Generator, ItemTarget, Stream, StreamContext, StreamPosition};
 use crate::asyncio::tasks;
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
@@ -24,7 +24,7 @@ pub(crate) struct StreamIo {
     context: StreamContext,
     ready: ReadyStreams,
     /// Items that the worker polls.
-    taken: TakenItems,
+    polled: PolledItems,
     /// The turn that has taken items last.
     last_items: Option<Instant>,
     /// Memory for an item.
@@ -33,8 +33,8 @@ pub(crate) struct StreamIo {
 
 impl StreamIo {
     pub(crate) fn new(context: StreamContext) -> Self {
-        let (ready, taken) = (ReadyStreams::default(), TakenItems::default());
-        Self { context, ready, taken, last_items: None, text: Vec::new() }
+        let (ready, polled) = (ReadyStreams::default(), PolledItems::default());
+        Self { context, ready, polled, last_items: None, text: Vec::new() }
     }
 
     /// Whether something goes on at the end of the turn.
@@ -46,12 +46,12 @@ impl StreamIo {
     /// Whether [`StreamIo::next_item`] may have one.
     #[inline]
     pub(crate) fn has_items(&self) -> bool {
-        !self.taken.is_empty()
+        !self.polled.is_empty()
     }
 
     /// Appends the next item to `text`.
     pub(crate) fn next_item(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
-        self.taken.next(text)
+        self.polled.next(text)
     }
 
     /// Whether a turn shortly before this one has taken items.
@@ -61,34 +61,34 @@ impl StreamIo {
         self.last_items.is_some_and(is_recent)
     }
 
-    /// Makes the run of a generator that answers the calls `tokens`.
+    /// Makes the stream of a generator that answers the calls `tokens`.
     pub(crate) fn insert(
         &self,
         calls: &mut Calls,
         procedure: &Arc<Procedure>,
         tokens: &[Token],
-    ) -> Arc<StreamRun> {
+    ) -> Arc<Stream> {
         let targets = tokens.iter().map(|&token| {
             let call = calls.find(token).and_then(Entry::call);
             (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
         });
-        let run = Arc::new(StreamRun::new(procedure.clone(), self.context.clone(), targets));
+        let stream = Arc::new(Stream::new(procedure.clone(), self.context.clone(), targets));
         for (position, &token) in tokens.iter().enumerate() {
             if let Some(call) = calls.find(token).and_then(Entry::call) {
-                call.items.stream = Some(StreamPosition { run: run.clone(), position });
+                call.items.stream = Some(StreamPosition { stream: stream.clone(), position });
             }
         }
-        run
+        stream
     }
 
     /// Has a generator take its next step at the end of the turn.
-    pub(crate) fn push(&mut self, run: Arc<StreamRun>, generator: Generator) {
-        self.ready.push(run, generator);
+    pub(crate) fn push(&mut self, stream: Arc<Stream>, generator: Generator) {
+        self.ready.push(stream, generator);
     }
 
     /// Has what waited for room go on at the end of the turn.
-    pub(super) fn push_waiter(&mut self, run: Arc<StreamRun>, waiter: Waiter) {
-        self.ready.push_waiter(run, waiter);
+    pub(super) fn push_waiter(&mut self, stream: Arc<Stream>, waiter: Waiter) {
+        self.ready.push_waiter(stream, waiter);
     }
 
     /// Has a function in the background start at the end of a turn.
@@ -102,7 +102,7 @@ impl StreamIo {
     }
 
     /// The generator whose turn it is.
-    pub(super) fn next_generator(&mut self) -> Option<(Arc<StreamRun>, Generator)> {
+    pub(super) fn next_generator(&mut self) -> Option<(Arc<Stream>, Generator)> {
         self.ready.generators.pop_front()
     }
 
@@ -112,11 +112,11 @@ impl StreamIo {
         let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
             return;
         };
-        let StreamPosition { run, position } = stream;
+        let StreamPosition { stream, position } = stream;
         self.last_items = Some(turn_began);
-        let waiter = self.taken.take(&run, position, caller);
+        let waiter = self.polled.take(&stream, position, caller);
         if let Some(waiter) = waiter {
-            self.push_waiter(run, waiter);
+            self.push_waiter(stream, waiter);
         }
     }
 
@@ -124,23 +124,23 @@ impl StreamIo {
     pub(crate) fn set_paused(&mut self, calls: &mut Calls, call: CallId, is_paused: bool) {
         let token = calls.token_of(call);
         let call = token.and_then(|token| calls.find(token)).and_then(Entry::call);
-        let Some(StreamPosition { run, position }) = call.and_then(|it| it.items.stream.clone())
+        let Some(StreamPosition { stream, position }) = call.and_then(|it| it.items.stream.clone())
         else {
             return;
         };
-        if let Some(waiter) = run.set_paused(position, is_paused) {
-            self.push_waiter(run, waiter);
+        if let Some(waiter) = stream.set_paused(position, is_paused) {
+            self.push_waiter(stream, waiter);
         }
     }
 
     /// Ends a call of a stream without a reply.
     pub(crate) fn close_call(&mut self, py: Python<'_>, stream: StreamPosition) {
-        let StreamPosition { run, position } = stream;
-        let Some(closed) = run.close_call(position) else { return };
+        let StreamPosition { stream, position } = stream;
+        let Some(closed) = stream.close_call(position) else { return };
         match (closed.task, closed.waiter) {
             (Some(task), _) => tasks::cancel(py, &task),
             // The generator goes on for other calls, or is closed by its next step.
-            (None, Some(waiter)) => self.push_waiter(run, waiter),
+            (None, Some(waiter)) => self.push_waiter(stream, waiter),
             (None, None) => {}
         }
     }

@@ -1,12 +1,12 @@
 //! Streams: generator functions, whose items reach their callers one by one.
 //!
-//! A [`StreamRun`] is what a running generator shares with its worker: the calls that it answers
+//! A [`Stream`] is what a running generator shares with its worker: the calls that it answers
 //! (several for a batch), and how many of their items wait. Items pass the queue of outcomes, so
 //! the reply comes after them. A caller that takes no items gets a list of all.
 //!
 //! | a generator runs | by | and waits for room |
 //! |---|---|---|
-//! | on the worker's thread | `inline.rs`, some items a turn | in its run |
+//! | on the worker's thread | `inline.rs`, some items a turn | in its stream |
 //! | as a task | `sink.rs` and `python/ucall/_server/streams.py` | by a future |
 //! | in a thread of the pool | `threaded.rs` | by a condition variable |
 //!
@@ -20,11 +20,11 @@ mod end;
 mod generator;
 mod inline;
 mod io;
+mod polled;
 mod ready;
-mod run;
 mod sink;
 mod start;
-mod taken;
+mod stream;
 mod threaded;
 
 pub(crate) use call::ItemTarget;
@@ -32,6 +32,6 @@ pub(crate) use context::StreamContext;
 pub(crate) use end::EndType;
 pub(crate) use generator::Generator;
 pub(crate) use io::StreamIo;
-pub(crate) use run::{StreamPosition, StreamRun};
 pub(crate) use sink::ItemSink;
+pub(crate) use stream::{Stream, StreamPosition};
 pub(crate) use threaded::iterate;

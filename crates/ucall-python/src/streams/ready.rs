@@ -6,13 +6,13 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::Generator;
-use super::run::{StreamRun, Waiter};
+use super::stream::{Stream, Waiter};
 use crate::background::DueJob;
 
 /// Generators whose next step is due.
 #[derive(Default)]
 pub(crate) struct ReadyStreams {
-    pub(super) generators: VecDeque<(Arc<StreamRun>, Generator)>,
+    pub(super) generators: VecDeque<(Arc<Stream>, Generator)>,
     /// Other work at the end of a turn.
     pub(super) others: Vec<Ready>,
 }
@@ -27,13 +27,13 @@ pub(super) enum Ready {
 }
 
 impl ReadyStreams {
-    pub(crate) fn push(&mut self, run: Arc<StreamRun>, generator: Generator) {
-        self.generators.push_back((run, generator));
+    pub(crate) fn push(&mut self, stream: Arc<Stream>, generator: Generator) {
+        self.generators.push_back((stream, generator));
     }
 
-    pub(super) fn push_waiter(&mut self, run: Arc<StreamRun>, waiter: Waiter) {
+    pub(super) fn push_waiter(&mut self, stream: Arc<Stream>, waiter: Waiter) {
         match waiter {
-            Waiter::Generator(generator) => self.push(run, generator),
+            Waiter::Generator(generator) => self.push(stream, generator),
             Waiter::Future(future) => self.others.push(Ready::Future(future)),
         }
     }

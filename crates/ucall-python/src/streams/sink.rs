@@ -5,22 +5,22 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::run::{Progress, StreamRun, Waiter};
+use super::stream::{Progress, Stream, Waiter};
 use crate::arguments::Failure;
 use crate::errors::Unwritable;
 
 /// Takes the items of one async generator.
 #[pyclass(module = "ucall._core")]
 pub(crate) struct ItemSink {
-    run: Arc<StreamRun>,
+    stream: Arc<Stream>,
     event_loop: Py<PyAny>,
     /// Memory for an item.
     text: Vec<u8>,
 }
 
 impl ItemSink {
-    pub(super) fn new(run: Arc<StreamRun>, event_loop: Py<PyAny>) -> Self {
-        Self { run, event_loop, text: Vec::new() }
+    pub(super) fn new(stream: Arc<Stream>, event_loop: Py<PyAny>) -> Self {
+        Self { stream, event_loop, text: Vec::new() }
     }
 }
 
@@ -30,7 +30,7 @@ impl ItemSink {
     /// await `room` before the next one.
     #[pyo3(signature = (item, /))]
     fn put(&mut self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let progress = self.run.put(item, &mut self.text).map_err(to_exception)?;
+        let progress = self.stream.put(item, &mut self.text).map_err(to_exception)?;
         Ok(progress != Progress::Continue)
     }
 
@@ -40,12 +40,12 @@ impl ItemSink {
     ///     asyncio.CancelledError: No call is left to answer.
     fn room<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let asyncio = py.import(intern!(py, "asyncio"))?;
-        if self.run.progress() == Progress::End {
+        if self.stream.progress() == Progress::End {
             let cancelled = asyncio.getattr(intern!(py, "CancelledError"))?.call0()?;
             return Err(PyErr::from_value(cancelled));
         }
         let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
-        match self.run.park(Waiter::Future(future.clone().unbind())) {
+        match self.stream.set_waiter(Waiter::Future(future.clone().unbind())) {
             None => Ok(future),
             Some(_) => asyncio.call_method1(intern!(py, "sleep"), (0,)),
         }

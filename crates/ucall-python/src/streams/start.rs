@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::{Call, CallOutcome};
 
-use super::{Generator, ItemSink, ItemTarget, StreamRun};
+use super::{Generator, ItemSink, ItemTarget, Stream};
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
 use crate::batch::{self, Batch};
@@ -68,8 +68,8 @@ impl Deferral {
         let generator = functions.call_within(&variables, procedure, call, context)?;
         let retained = self.retained_params(call);
         let token = self.insert_call(&functions.timing, start, state, retained);
-        let run = self.streams.insert(&mut self.calls, procedure, &[token]);
-        let started = self.start_generator(py, functions, &run, &generator, &variables);
+        let stream = self.streams.insert(&mut self.calls, procedure, &[token]);
+        let started = self.start_generator(py, functions, &stream, &generator, &variables);
         started.inspect_err(|_| drop(self.calls.remove(token)))?;
         Ok(outcome)
     }
@@ -79,18 +79,18 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
-        run: &Arc<StreamRun>,
+        stream: &Arc<Stream>,
         generator: &Bound<'_, PyAny>,
         variables: &Bound<'_, PyAny>,
     ) -> Result<(), Failure> {
-        let started = match run.procedure.mode.executor() {
+        let started = match stream.procedure.mode.executor() {
             Some(Executor::Task) => {
-                self.start_stream_task(py, functions, run.clone(), generator, variables)
+                self.start_stream_task(py, functions, stream.clone(), generator, variables)
             }
             _ => Generator::new(generator, variables)
-                .map(|generator| self.streams.push(run.clone(), generator)),
+                .map(|generator| self.streams.push(stream.clone(), generator)),
         };
-        functions.warn_if_slow(py, &run.procedure);
+        functions.warn_if_slow(py, &stream.procedure);
         started
     }
 
@@ -99,27 +99,27 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &Functions,
-        run: Arc<StreamRun>,
+        stream: Arc<Stream>,
         generator: &Bound<'_, PyAny>,
         variables: &Bound<'_, PyAny>,
     ) -> Result<(), Failure> {
-        let kind = EntryKind::Stream(run.clone());
-        let token = self.insert_entry(&functions.timing, &run.procedure, kind);
-        let started = self.stream_task(py, &run, generator, variables);
+        let kind = EntryKind::Stream(stream.clone());
+        let token = self.insert_entry(&functions.timing, &stream.procedure, kind);
+        let started = self.stream_task(py, &stream, generator, variables);
         let task = started.inspect_err(|_| drop(self.calls.remove(token)))?;
-        run.set_task(task.clone().unbind());
+        stream.set_task(task.clone().unbind());
         self.watch_future(&task, token, true)
     }
 
     fn stream_task<'py>(
         &mut self,
         py: Python<'py>,
-        run: &Arc<StreamRun>,
+        stream: &Arc<Stream>,
         generator: &Bound<'py, PyAny>,
         variables: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let tasks = self.tasks(py)?;
-        let sink = ItemSink::new(run.clone(), tasks.event_loop(py).clone().unbind());
+        let sink = ItemSink::new(stream.clone(), tasks.event_loop(py).clone().unbind());
         let coroutine = tasks.stream(generator, Bound::new(py, sink)?.as_any())?;
         tasks.start(&coroutine, variables)
     }
@@ -133,10 +133,10 @@ impl Deferral {
         columns: Vec<Py<PyList>>,
     ) {
         let Batch { procedure, rules, items, .. } = batch;
-        let run = self.streams.insert(&mut self.calls, &procedure, &items);
-        let started = self.start_batch_stream(py, functions, &run, rules.executor, columns);
+        let stream = self.streams.insert(&mut self.calls, &procedure, &items);
+        let started = self.start_batch_stream(py, functions, &stream, rules.executor, columns);
         if let Err(failure) = started {
-            self.end_stream(py, functions, &run, Err(failure));
+            self.end_stream(py, functions, &stream, Err(failure));
         }
     }
 
@@ -144,21 +144,21 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
-        run: &Arc<StreamRun>,
+        stream: &Arc<Stream>,
         executor: Executor,
         columns: Vec<Py<PyList>>,
     ) -> Result<(), Failure> {
-        let procedure = &run.procedure;
+        let procedure = &stream.procedure;
         if executor == Executor::Thread {
-            let kind = EntryKind::Stream(run.clone());
+            let kind = EntryKind::Stream(stream.clone());
             let token = self.insert_entry(&functions.timing, procedure, kind);
             let start = GeneratorStart::Batch(columns);
-            let work = Work::Stream { start, run: run.clone() };
+            let work = Work::Stream { start, stream: stream.clone() };
             return self.submit(py, Job { token, procedure: procedure.clone(), work });
         }
         let variables = functions.contexts.own_variables(py)?;
         let generator = run_in(&variables, || batch::run(py, procedure, &columns))?;
-        self.start_generator(py, functions, run, &generator, &variables)
+        self.start_generator(py, functions, stream, &generator, &variables)
     }
 
     /// Ends a stream whose task or thread has reported its end.
@@ -166,16 +166,16 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
-        run: &Arc<StreamRun>,
+        stream: &Arc<Stream>,
         outcome: DeferredOutcome,
     ) {
         match outcome {
             DeferredOutcome::Future(task) => {
                 let result = tasks::result_of(task.bind(py)).map_err(Failure::Raised);
-                self.end_stream(py, functions, run, result);
+                self.end_stream(py, functions, stream, result);
             }
             // The thread has answered its calls.
-            _ => self.finish_stream(run),
+            _ => self.finish_stream(stream),
         }
     }
 }

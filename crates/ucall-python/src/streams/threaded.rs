@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use super::Generator;
-use super::run::{Progress, StreamRun};
+use super::stream::{Progress, Stream};
 use crate::arguments::Failure;
 use crate::ffi::{self, Step};
 use crate::interpreter_shutdown::run_untracked;
@@ -11,10 +11,10 @@ use crate::interpreter_shutdown::run_untracked;
 /// Runs a generator until it returns, raises, or no call is open, and returns its value.
 pub(crate) fn iterate<'py>(
     py: Python<'py>,
-    run: &StreamRun,
+    stream: &Stream,
     generator: &Generator,
 ) -> Result<Bound<'py, PyAny>, Failure> {
-    let returned = generator.within(py, |iterator| take_steps(run, iterator));
+    let returned = generator.within(py, |iterator| take_steps(stream, iterator));
     if let Ok(Some(value)) = returned {
         return Ok(value);
     }
@@ -26,18 +26,18 @@ pub(crate) fn iterate<'py>(
 
 /// `None` if no call is open.
 fn take_steps<'py>(
-    run: &StreamRun,
+    stream: &Stream,
     iterator: &Bound<'py, PyAny>,
 ) -> Result<Option<Bound<'py, PyAny>>, Failure> {
     let py = iterator.py();
-    let (mut progress, mut text) = (run.progress(), Vec::new());
+    let (mut progress, mut text) = (stream.progress(), Vec::new());
     loop {
         progress = match progress {
             Progress::Continue => match run_untracked(py, || ffi::step(iterator))? {
-                Step::Item(item) => run.put(&item, &mut text)?,
+                Step::Item(item) => stream.put(&item, &mut text)?,
                 Step::Returned(value) => return Ok(Some(value)),
             },
-            Progress::Wait => run_untracked(py, || py.detach(|| run.wait_for_room())),
+            Progress::Wait => run_untracked(py, || py.detach(|| stream.wait_for_room())),
             Progress::End => return Ok(None),
         };
     }

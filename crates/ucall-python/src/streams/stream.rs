@@ -26,18 +26,18 @@ use crate::procedure::{CallMode, Executor, Procedure};
 const TASK_SLICE_NANOS: u64 = 5_000_000;
 
 /// A generator that runs, for one call or for the calls of a batch.
-pub(crate) struct StreamRun {
+pub(crate) struct Stream {
     pub(crate) procedure: Arc<Procedure>,
     context: StreamContext,
     executor: Executor,
     /// Where the items of each call go.
     targets: Vec<ItemTarget>,
-    state: Mutex<RunState>,
+    state: Mutex<StreamState>,
     /// Notified when there may be room, or no call is open.
     changed: Condvar,
 }
 
-struct RunState {
+struct StreamState {
     calls: Vec<StreamCall>,
     /// Calls that have not ended.
     open: usize,
@@ -58,10 +58,10 @@ pub(crate) enum Waiter {
     Future(Py<PyAny>),
 }
 
-/// The run of a call, and its position there.
+/// The stream of a call, and its position there.
 #[derive(Clone)]
 pub(crate) struct StreamPosition {
-    pub(crate) run: Arc<StreamRun>,
+    pub(crate) stream: Arc<Stream>,
     pub(crate) position: usize,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct ClosedCall {
     pub(crate) task: Option<Py<PyAny>>,
 }
 
-impl StreamRun {
+impl Stream {
     pub(crate) fn new(
         procedure: Arc<Procedure>,
         context: StreamContext,
@@ -95,7 +95,7 @@ impl StreamRun {
         let (calls, targets): (Vec<_>, _) =
             calls.map(|(token, target)| (StreamCall::new(token), target)).unzip();
         let (open, waited_at) = (calls.len(), Clock::COARSE.now());
-        let state = RunState { calls, open, full: 0, waiter: None, task: None, waited_at };
+        let state = StreamState { calls, open, full: 0, waiter: None, task: None, waited_at };
         let executor = procedure.mode.executor().unwrap_or(Executor::Inline);
         let (state, changed) = (Mutex::new(state), Condvar::new());
         Self { procedure, context, executor, targets, state, changed }
@@ -209,7 +209,7 @@ impl StreamRun {
     }
 
     /// Keeps what waits for room. Gives it back if there is room, or no call is open.
-    pub(crate) fn park(&self, waiter: Waiter) -> Option<Waiter> {
+    pub(crate) fn set_waiter(&self, waiter: Waiter) -> Option<Waiter> {
         let mut state = self.state();
         match state.open > 0 && state.full > 0 {
             true => state.waiter.replace(waiter),
@@ -220,7 +220,7 @@ impl StreamRun {
     /// Waits for room, or until no call is open. Returns what the generator does then. The thread
     /// must be detached.
     pub(super) fn wait_for_room(&self) -> Progress {
-        let waits = |state: &mut RunState| state.progress(self.executor) == Progress::Wait;
+        let waits = |state: &mut StreamState| state.progress(self.executor) == Progress::Wait;
         let state = self.changed.wait_while(self.state(), waits);
         state.unwrap_or_else(PoisonError::into_inner).progress(self.executor)
     }
@@ -230,10 +230,10 @@ impl StreamRun {
         self.state().task = Some(task);
     }
 
-    /// Moves the items that wait to `taken`, which is empty. Returns what waited for that.
-    pub(crate) fn take_items(&self, position: usize, taken: &mut Items) -> Option<Waiter> {
+    /// Moves the items that wait to `items`, which is empty. Returns what waited for that.
+    pub(crate) fn take_items(&self, position: usize, items: &mut Items) -> Option<Waiter> {
         let mut state = self.state();
-        state.change(position, |call| mem::swap(&mut call.waiting, taken))?;
+        state.change(position, |call| mem::swap(&mut call.waiting, items))?;
         state.waited_at = Clock::COARSE.now();
         self.wake(&mut state)
     }
@@ -245,7 +245,7 @@ impl StreamRun {
         self.wake(&mut state)
     }
 
-    fn wake(&self, state: &mut RunState) -> Option<Waiter> {
+    fn wake(&self, state: &mut StreamState) -> Option<Waiter> {
         if state.full > 0 {
             return None;
         }
@@ -268,7 +268,7 @@ impl StreamRun {
         Some(ClosedCall { token, target, list, waiter, task })
     }
 
-    /// Ends the run: answers the calls that are open.
+    /// Ends the stream: answers the calls that are open.
     pub(crate) fn end(
         &self,
         py: Python<'_>,
@@ -359,12 +359,12 @@ impl StreamRun {
     }
 
     #[inline]
-    fn state(&self) -> MutexGuard<'_, RunState> {
+    fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl RunState {
+impl StreamState {
     #[inline]
     fn progress(&mut self, executor: Executor) -> Progress {
         match (self.open, self.full) {

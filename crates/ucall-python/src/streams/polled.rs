@@ -1,29 +1,29 @@
-//! The items that the worker has taken of one call, and passes on one by one.
+//! The items of one call that the worker polls one by one.
 
 use ucall_server::{CallId, Overflow, Polled};
 
 use super::call::Items;
-use super::run::{StreamRun, Waiter};
+use super::stream::{Stream, Waiter};
 
 /// The items of one call after another.
 #[derive(Default)]
-pub(crate) struct TakenItems {
+pub(crate) struct PolledItems {
     items: Items,
     next: usize,
     caller: Option<CallId>,
     overflow: Overflow,
 }
 
-impl TakenItems {
+impl PolledItems {
     /// Takes the items of a call that wait. Returns what waited for that.
     pub(super) fn take(
         &mut self,
-        run: &StreamRun,
+        stream: &Stream,
         position: usize,
         caller: CallId,
     ) -> Option<Waiter> {
-        let waiter = run.take_items(position, &mut self.items);
-        (self.caller, self.overflow) = (Some(caller), run.procedure.stream.overflow);
+        let waiter = stream.take_items(position, &mut self.items);
+        (self.caller, self.overflow) = (Some(caller), stream.procedure.stream.overflow);
         waiter
     }
 
