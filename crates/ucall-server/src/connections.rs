@@ -148,8 +148,8 @@ impl Connections {
         self.entries.len()
     }
 
-    pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut Entry> {
-        self.entries.get_mut(slot)?.as_mut()
+    pub(crate) fn id_at(&self, slot: usize) -> Option<Id> {
+        self.entries.get(slot)?.as_ref().map(Entry::id)
     }
 
     #[inline]
@@ -301,7 +301,8 @@ mod tests {
     #[test]
     fn a_turn_reads_64_kib_of_a_connection() {
         let mut connections = connections(&[0], Instant::now());
-        let entry = connections.at_mut(0).expect("the first connection");
+        let id = connections.id_at(0).expect("the first connection");
+        let entry = connections.find(id).expect("it is open");
         for (turn, may_read) in [(1, true), (1, true), (1, false), (2, true)] {
             assert_eq!(entry.may_read(turn), may_read);
             entry.count_read(READ_PER_TURN_BYTES / 2);

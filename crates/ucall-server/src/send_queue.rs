@@ -143,14 +143,18 @@ impl SendQueue {
         self.hold_queued(entry, was_queued)
     }
 
-    /// The same for a part that is not copied.
-    pub(crate) fn hold_part(&mut self, entry: &mut Entry, part: Bytes) -> bool {
+    /// The same for a framed message, which is not copied without TLS.
+    pub(crate) fn hold_framed(&mut self, entry: &mut Entry, framed: Bytes) -> bool {
+        if entry.proto.is_tls() {
+            entry.proto.write_messages(&framed, self.output());
+            return self.hold(entry);
+        }
         let queued = entry.outgoing.queued_mut();
         let was_queued = !queued.is_empty();
         if !queued.has_memory() {
             *queued = self.output.cached.pop().unwrap_or_default();
         }
-        queued.push(part);
+        queued.push(framed);
         self.hold_queued(entry, was_queued)
     }
 
@@ -254,14 +258,19 @@ impl SendQueue {
     }
 
     /// Takes back the payload of a send that has ended; `true` if the connection has more output or
-    /// an action that waited for the send, or if the socket is no connection's.
+    /// an action that waited for the send.
     #[inline(always)]
-    pub(crate) fn sent(&mut self, entry: Option<&mut Entry>, payload: Payload) -> bool {
+    pub(crate) fn sent(&mut self, entry: &mut Entry, payload: Payload) -> bool {
         self.output.recycle(payload);
-        let Some(entry) = entry else { return true };
         entry.outgoing.end_send()
             || entry.proto.next_action() != NextAction::Receive
             || entry.items.is_some()
+    }
+
+    /// Takes back the payload of a socket that is no connection's.
+    #[cold]
+    pub(crate) fn recycle(&mut self, payload: Payload) {
+        self.output.recycle(payload);
     }
 
     /// Sends the output that was queued during a send.
@@ -499,9 +508,8 @@ mod tests {
         let payload = lab.poll().iter_mut().find_map(|completion| completion.sent());
         let (socket, payload) = payload.expect("the send ends");
         assert_eq!(socket, id);
-        let entry = lab.connections.find(id);
-        assert!(lab.queue.sent(entry, payload), "more is queued");
         let entry = lab.connections.find(id).expect("the connection is open");
+        assert!(lab.queue.sent(entry, payload), "more is queued");
         lab.queue.send_next(&mut lab.engine, entry, lab.now);
         assert_eq!((lab.queue.bytes_sent(), lab.budget.bytes()), (20_030, 0));
     }

@@ -94,10 +94,11 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Takes the outcome of a call that came in a datagram.
     #[cold]
     #[inline(never)]
-    pub(super) fn complete_datagram(&mut self, call: CallId, outcome: Result<&[u8], &RpcError>) {
+    pub(super) fn complete_datagram(&mut self, call: CallId, outcome: Result<(), &RpcError>) {
         let unix_time_s = self.unix_time_s();
         let Some(server) = &mut self.datagrams else { return };
         let (limits, now) = (&self.context.config.limits, self.context.now);
+        let outcome = outcome.map(|()| self.text.as_slice());
         let reply = server.complete(call.number, outcome, limits, now, unix_time_s);
         if let Some((reply, path)) = reply {
             self.engine.send_to(call.connection, reply, path);

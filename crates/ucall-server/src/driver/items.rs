@@ -14,133 +14,130 @@
 //! Native streams all pause with the first one of their connection: each would add an item.
 
 use bytes::Bytes;
-use ucall_engine::{Engine, Id};
+use ucall_engine::Engine;
 use ucall_proto::CallNumber;
 
 use super::ConnectionDriver;
+use super::active_connection::{ActiveConnection, Advanced};
 use crate::caller::CallId;
-use crate::connections::Entry;
-use crate::context::WorkerContext;
 use crate::handler::Handler;
-use crate::item_queues::{ItemQueues, ItemSource};
+use crate::item_queues::ItemSource;
 use crate::overflow::Overflow;
-use crate::send_queue::SendQueue;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Handles an item of a stream, whose value is in `self.text`.
     #[inline(never)]
     pub(super) fn handle_item(&mut self, call: CallId, overflow: Overflow) {
         self.context.dispatcher.end_child();
-        let Some(entry) = self.connections.find(call.connection) else { return };
-        let bytes_max = self.context.config.limits.stream_bytes_max;
-        let is_full = entry.outgoing.is_full_of_items(bytes_max);
-        match overflow {
-            Overflow::DropOldest if entry.outgoing.is_sending() => {
-                let item = Bytes::copy_from_slice(&self.text);
-                let queues = entry.items.get_or_insert_default();
-                queues.push_item(call.number, item, bytes_max, self.context.budget());
-                return self.send_queue.request_poll();
-            }
-            Overflow::DropNewest if is_full => return,
-            Overflow::Close if is_full => return self.close(call.connection),
-            _ => {}
+        let text = std::mem::take(&mut self.text);
+        if let Some(mut active) = self.find(call.connection) {
+            let advanced = active.handle_item(call.number, overflow, &text);
+            self.finish(call.connection, advanced);
         }
-        let (engine, context, send_queue) =
-            (&mut self.engine, &mut self.context, &mut self.send_queue);
-        write_item(engine, context, send_queue, entry, call.number, &self.text);
-        if overflow == Overflow::Pause
-            && entry.outgoing.is_full_of_items(bytes_max)
-            && entry.items.get_or_insert_default().pause(call.number)
-        {
-            context.dispatcher.natives.set_slow(call.connection, true);
-            context.dispatcher.handler.pause_stream(call);
+        self.text = text;
+    }
+}
+
+impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
+    fn handle_item(&mut self, number: CallNumber, overflow: Overflow, value: &[u8]) -> Advanced {
+        let bytes_max = self.context.config.limits.stream_bytes_max;
+        match overflow {
+            Overflow::DropOldest if self.entry.outgoing.is_sending() => {
+                let queues = self.entry.items.get_or_insert_default();
+                let item = Bytes::copy_from_slice(value);
+                queues.push_item(number, item, bytes_max, self.context.budget());
+                self.send_queue.request_poll();
+            }
+            Overflow::DropNewest if self.is_full_of_items() => {}
+            Overflow::Close if self.is_full_of_items() => return Advanced::Ends,
+            _ => {
+                self.write_item(number, value);
+                if overflow == Overflow::Pause && self.is_full_of_items() {
+                    self.pause_stream(number);
+                }
+            }
+        }
+        Advanced::Waits
+    }
+
+    /// Whether as many items wait for the end of a send as may.
+    fn is_full_of_items(&self) -> bool {
+        let bytes_max = self.context.config.limits.stream_bytes_max;
+        self.entry.outgoing.is_full_of_items(bytes_max)
+    }
+
+    fn write_item(&mut self, number: CallNumber, value: &[u8]) {
+        let before = self.send_queue.output().len();
+        self.step(|connection, environment| {
+            connection.write_item(number, value, environment);
+        });
+        let written = self.send_queue.output().len() - before;
+        if written == 0 {
+            return;
+        }
+        self.entry.outgoing.add_item_bytes(written);
+        if let Some(bytes_max) = self.entry.outgoing.new_unsent_max(written) {
+            self.engine.limit_unsent(self.entry.id(), bytes_max);
+        }
+        if self.send_queue.hold(self.entry) {
+            self.send_queue.send_held(self.engine, self.entry, self.context.now);
         }
     }
 
-    /// Writes an item that has waited.
-    fn write_queued_item(&mut self, id: Id, number: CallNumber, value: &[u8]) {
-        let Some(entry) = self.connections.find(id) else { return };
-        let (engine, context, send_queue) =
-            (&mut self.engine, &mut self.context, &mut self.send_queue);
-        write_item(engine, context, send_queue, entry, number, value);
+    #[cold]
+    fn pause_stream(&mut self, number: CallNumber) {
+        if self.entry.items.get_or_insert_default().pause(number) {
+            let connection = self.entry.id();
+            self.context.dispatcher.natives.set_slow(connection, true);
+            self.context.dispatcher.handler.pause_stream(CallId { connection, number });
+        }
     }
 
     /// Writes what a call has sent and still waits, before its reply: notifications, and the items
     /// of a stream.
-    pub(super) fn write_last_items(&mut self, call: CallId) {
-        let Some(entry) = self.connections.find(call.connection) else { return };
-        let Some(queues) = &mut entry.items else { return };
+    pub(super) fn write_last_items(&mut self, number: CallNumber) {
+        let Some(queues) = &mut self.entry.items else { return };
         let notifications = queues.take(ItemSource::NOTIFICATIONS, self.context.budget());
-        let items = queues.take(ItemSource::Call(call.number), self.context.budget());
+        let items = queues.take(ItemSource::Call(number), self.context.budget());
         for notification in notifications {
-            self.write_before_reply(call.connection, notification);
+            self.send_queue.hold_framed(self.entry, notification);
         }
         for item in items {
-            self.write_queued_item(call.connection, call.number, &item);
+            self.write_item(number, &item);
         }
     }
 
     /// A send has ended: sends items that wait, and resumes streams that have paused.
     #[inline(never)]
-    pub(super) fn resume_items(&mut self, id: Id) {
-        while let Some((source, item)) = self.next_item(id) {
+    pub(super) fn resume_items(&mut self) {
+        while let Some((source, item)) = self.next_item() {
             match source {
-                ItemSource::Call(number) => self.write_queued_item(id, number, &item),
-                ItemSource::Messages(_) => self.write_framed(id, item),
+                ItemSource::Call(number) => self.write_item(number, &item),
+                ItemSource::Messages(_) => self.write_framed(item),
             }
         }
-        let bytes_max = self.context.config.limits.stream_bytes_max;
-        let Some(entry) = self.connections.find(id) else { return };
-        let Some(queues) = &mut entry.items else { return };
-        let is_full = entry.outgoing.is_full_of_items(bytes_max);
+        let (connection, is_full) = (self.entry.id(), self.is_full_of_items());
+        let Some(queues) = &mut self.entry.items else { return };
         let paused = if is_full { Vec::new() } else { queues.take_paused() };
         if queues.has_items() {
             self.send_queue.request_poll();
         } else if queues.is_unused() {
-            entry.items = None;
+            self.entry.items = None;
         }
         if paused.is_empty() {
             return;
         }
-        self.context.dispatcher.natives.set_slow(id, false);
+        self.context.dispatcher.natives.set_slow(connection, false);
         for number in paused {
-            self.context.dispatcher.handler.resume_stream(CallId { connection: id, number });
+            self.context.dispatcher.handler.resume_stream(CallId { connection, number });
         }
     }
 
     /// The next waiting item, unless a send is in flight.
-    fn next_item(&mut self, id: Id) -> Option<(ItemSource, Bytes)> {
-        let entry = self.connections.find(id).filter(|entry| !entry.outgoing.is_sending())?;
-        entry
-            .items
-            .as_deref_mut()
-            .and_then(|queues: &mut ItemQueues| queues.pop(self.context.budget()))
-    }
-}
-
-/// Appends an item to the output of its connection.
-fn write_item<E: Engine, H: Handler>(
-    engine: &mut E,
-    context: &mut WorkerContext<H>,
-    send_queue: &mut SendQueue,
-    entry: &mut Entry,
-    number: CallNumber,
-    value: &[u8],
-) {
-    let out = send_queue.output();
-    let before = out.len();
-    context.step(entry, out, |connection, environment| {
-        connection.write_item(number, value, environment);
-    });
-    let written = out.len() - before;
-    if written == 0 {
-        return;
-    }
-    entry.outgoing.add_item_bytes(written);
-    if let Some(bytes_max) = entry.outgoing.new_unsent_max(written) {
-        engine.limit_unsent(entry.id(), bytes_max);
-    }
-    if send_queue.hold(entry) {
-        send_queue.send_held(engine, entry, context.now);
+    fn next_item(&mut self) -> Option<(ItemSource, Bytes)> {
+        match self.entry.outgoing.is_sending() {
+            true => None,
+            false => self.entry.items.as_deref_mut()?.pop(self.context.budget()),
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! | that has failed, or whose output is all sent | `close`, at once |
 //! | without a call, in a drain or at the end | `close_idle`, with the last frame or record |
 //! | that gives way to a new one, past the limit | `evict`, which calls `close_idle` |
-//! | whose request was refused | `discard_input`, until its peer closes or a deadline passes |
+//! | whose request was refused | `DiscardInput`, until its peer closes or a deadline passes |
 //!
 //! Past the limit on connections a quiet one makes room for a new one, as
 //! [`eviction`](crate::eviction) says. It is known after a turn has read all bytes that have
@@ -18,7 +18,6 @@ use ucall_engine::{Engine, Id, Listener};
 
 use super::ConnectionDriver;
 use crate::admission::{AdmissionQueues, YieldEnd};
-use crate::connections::Entry;
 use crate::drain::QUIET_TIME;
 use crate::handler::Handler;
 use crate::network::PeerNetwork;
@@ -222,15 +221,6 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         for id in self.connections.ids() {
             self.close_idle(id);
         }
-    }
-
-    /// Shuts down our side, and discards input until the peer shuts down its own.
-    #[inline(never)]
-    pub(super) fn discard_input(&mut self, id: Id) {
-        if self.connections.find(id).is_some_and(Entry::shut_down) {
-            self.engine.shutdown(id);
-        }
-        self.resume(id);
     }
 
     /// Closes a connection. If all its output is sent, the Close frame of a WebSocket and TLS's

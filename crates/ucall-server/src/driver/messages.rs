@@ -13,12 +13,11 @@ use ucall_engine::{Engine, Id};
 use ucall_proto::DRAIN;
 
 use super::ConnectionDriver;
-use crate::connections::Entry;
+use super::active_connection::ActiveConnection;
 use crate::handler::Handler;
 use crate::item_queues::Overflowed;
 use crate::overflow::Overflow;
 use crate::publisher::Push;
-use crate::send_queue::SendQueue;
 use crate::server_message::ServerMessage;
 use crate::topics::Subscription;
 
@@ -65,9 +64,10 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(crate) fn announce_drain(&mut self) {
         let message = ServerMessage::new("", DRAIN, None);
         for id in self.connections.ids() {
-            let framing = self.connections.find(id).and_then(|entry| entry.proto.message_framing());
-            if let Some(framing) = framing {
-                self.write_framed(id, message.framed(framing));
+            if let Some(mut active) = self.find(id)
+                && let Some(framing) = active.entry.proto.message_framing()
+            {
+                active.write_framed(message.framed(framing));
             }
         }
     }
@@ -80,13 +80,14 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         waiting: &mut Option<ServerMessage>,
     ) {
         let Subscription { connection, number, overflow } = receiver;
-        let Some(entry) = self.connections.find(connection) else { return };
-        let Some(framing) = entry.proto.message_framing() else { return };
-        if !entry.outgoing.is_sending() {
-            return self.write_framed(connection, message.framed(framing));
+        let Some(mut active) = self.find(connection) else { return };
+        let Some(framing) = active.entry.proto.message_framing() else { return };
+        if !active.entry.outgoing.is_sending() {
+            return active.write_framed(message.framed(framing));
         }
-        let waiting = waiting.get_or_insert_with(|| message.reserved(self.context.budget()));
-        let (framed, limits) = (waiting.framed(framing), &self.context.config.limits);
+        let ActiveConnection { entry, context, .. } = active;
+        let waiting = waiting.get_or_insert_with(|| message.reserved(context.budget()));
+        let (framed, limits) = (waiting.framed(framing), &context.config.limits);
         let queues = entry.items.get_or_insert_default();
         match queues.push_message(number, overflow, framed, limits) {
             Ok(dropped) => {
@@ -94,25 +95,6 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
                 self.count_dropped(dropped);
             }
             Err(Overflowed) => self.close(connection),
-        }
-    }
-
-    /// Appends a framed message to the output of its connection.
-    pub(super) fn write_framed(&mut self, id: Id, framed: Bytes) {
-        let Some(entry) = self.connections.find(id) else { return };
-        let before = entry.outgoing.queued().len();
-        let is_long = hold_framed(&mut self.send_queue, entry, framed);
-        entry.outgoing.add_item_bytes(entry.outgoing.queued().len() - before);
-        if is_long {
-            self.send_queue.send_held(&mut self.engine, entry, self.context.now);
-        }
-    }
-
-    /// Appends a framed message to the output of its connection, during a send. It counts as part
-    /// of a reply, so a client that reads none has its next requests wait.
-    pub(super) fn write_before_reply(&mut self, id: Id, framed: Bytes) {
-        if let Some(entry) = self.connections.find(id) {
-            hold_framed(&mut self.send_queue, entry, framed);
         }
     }
 
@@ -141,11 +123,14 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     }
 }
 
-/// Appends a framed message to the output of its connection; `true` if that is to be sent now.
-fn hold_framed(send_queue: &mut SendQueue, entry: &mut Entry, framed: Bytes) -> bool {
-    if entry.proto.is_tls() {
-        entry.proto.write_messages(&framed, send_queue.output());
-        return send_queue.hold(entry);
+impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
+    /// Appends a framed message to the output of the connection.
+    pub(super) fn write_framed(&mut self, framed: Bytes) {
+        let before = self.entry.outgoing.queued().len();
+        let is_long = self.send_queue.hold_framed(self.entry, framed);
+        self.entry.outgoing.add_item_bytes(self.entry.outgoing.queued().len() - before);
+        if is_long {
+            self.send_queue.send_held(self.engine, self.entry, self.context.now);
+        }
     }
-    send_queue.hold_part(entry, framed)
 }

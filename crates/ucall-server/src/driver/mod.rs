@@ -1,8 +1,9 @@
 //! Drives connections on an engine.
 //!
-//! The worker passes events in (`receive`, `sent`, `filled`, …). For each, the driver runs a step
-//! of the connection, sends the output of the step, and applies the [`NextAction`] that follows.
+//! The worker passes events in (`receive`, `sent`, `filled`, …). For each, the driver finds the
+//! connection once; the [`ActiveConnection`] then advances until it waits for its next event.
 
+mod active_connection;
 mod brokers;
 mod datagrams;
 mod items;
@@ -19,7 +20,7 @@ use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 use ucall_engine::{Arrival, Completion, Engine, Id};
-use ucall_proto::{Connection, Environment, LoadState, NextAction, RpcError};
+use ucall_proto::{LoadState, RpcError};
 
 use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
 use crate::caller::CallId;
@@ -27,7 +28,6 @@ use crate::connections::Connections;
 use crate::context::WorkerContext;
 use crate::counters::Stats;
 use crate::datagrams::DatagramServer;
-use crate::dispatch::Dispatch;
 use crate::handler::{Handler, Polled};
 use crate::listeners::Listeners;
 use crate::maintenance::{Due, Sweep, inspect};
@@ -36,6 +36,7 @@ use crate::publisher::{Publisher, Push};
 use crate::send_queue::{Flushed, SendQueue};
 use crate::topics::Subscription;
 
+use active_connection::{ActiveConnection, Advanced};
 use brokers::Brokers;
 use xdp::XdpServer;
 
@@ -201,20 +202,49 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         entry.count_read(bytes.len());
         if entry.proto.is_handshaking() {
             if admission.defer_handshake(id, bytes) {
-                return self.pause(id);
+                if entry.set_paused(true) {
+                    self.engine.pause(id);
+                }
+                return;
             }
             if !self.context.begin_handshake(&mut entry.proto) {
                 return self.close(id);
             }
         }
-        let out = self.send_queue.output();
-        self.context.step(entry, out, |connection, environment| {
+        self.context.step(entry, self.send_queue.output(), |connection, environment| {
             connection.receive(bytes, environment);
         });
         match self.send_queue.flush_reply(&mut self.engine, entry, self.context.now) {
             Flushed::Done => {}
             Flushed::BatchIsFull => self.send_batch(),
-            Flushed::NotYet => self.flush_and_apply(id),
+            Flushed::NotYet => {
+                let mut active = ActiveConnection {
+                    entry,
+                    engine: &mut self.engine,
+                    context: &mut self.context,
+                    send_queue: &mut self.send_queue,
+                    waiters: &mut self.waiters,
+                };
+                let advanced = active.advance();
+                self.finish(id, advanced);
+            }
+        }
+    }
+
+    /// The connection of that id, with the parts that advance it.
+    fn find(&mut self, id: Id) -> Option<ActiveConnection<'_, E, H>> {
+        let Self { engine, context, connections, send_queue, waiters, .. } = self;
+        let entry = connections.find(id)?;
+        Some(ActiveConnection { entry, engine, context, send_queue, waiters })
+    }
+
+    /// Does what is left after a connection has advanced.
+    #[inline]
+    fn finish(&mut self, id: Id, advanced: Advanced) {
+        match advanced {
+            Advanced::Waits => {}
+            Advanced::BatchIsFull => self.send_batch(),
+            Advanced::Ends => self.close(id),
         }
     }
 
@@ -236,61 +266,65 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// Takes a handshake step that had to wait for its turn.
     #[inline(never)]
     pub(crate) fn resume_handshake(&mut self, id: Id, mut input: HandshakeInput) {
-        let Some(entry) = self.connections.find(id) else { return };
-        if !self.context.begin_handshake(&mut entry.proto) {
+        let Some(mut active) = self.find(id) else { return };
+        if !active.context.begin_handshake(&mut active.entry.proto) {
             return self.close(id);
         }
-        self.step(id, |connection, environment| {
+        let advanced = active.handle(|connection, environment| {
             connection.receive(&mut input.bytes, environment);
             if input.has_ended {
                 connection.handle_eof(environment);
             }
         });
-        self.flush_and_apply(id);
+        self.finish(id, advanced);
     }
 
     /// Takes a target back from the engine.
     #[inline(never)]
     pub(crate) fn filled(&mut self, id: Id, target: Target, result: &io::Result<()>) {
         self.stats.bytes_received += target.filled() as u64;
-        self.step(id, |connection, environment| {
-            connection.return_target(target, environment);
-        });
-        match result {
-            Ok(()) => self.flush_and_apply(id),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.end(id);
-            }
-            Err(_) => self.close(id),
-        }
+        let Some(mut active) = self.find(id) else { return };
+        active.step(|connection, environment| connection.return_target(target, environment));
+        let advanced = match result {
+            Ok(()) => active.advance(),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => active.end(),
+            Err(_) => Advanced::Ends,
+        };
+        self.finish(id, advanced);
+    }
+
+    /// Handles the end of the peer's side of the stream.
+    fn end(&mut self, id: Id) {
+        let Some(mut active) = self.find(id) else { return };
+        let advanced = active.end();
+        self.finish(id, advanced);
     }
 
     /// Handles the end of a send: sends the output queued after it, and resumes a connection that
     /// waited for it.
     #[inline(always)]
     pub(crate) fn sent(&mut self, id: Id, payload: Payload) {
-        if self.send_queue.sent(self.connections.find(id), payload) {
-            self.send_next(id);
+        let Some(entry) = self.connections.find(id) else {
+            self.send_queue.recycle(payload);
+            return self.native_sent(id);
+        };
+        if self.send_queue.sent(entry, payload) {
+            let mut active = ActiveConnection {
+                entry,
+                engine: &mut self.engine,
+                context: &mut self.context,
+                send_queue: &mut self.send_queue,
+                waiters: &mut self.waiters,
+            };
+            let advanced = active.send_next();
+            self.finish(id, advanced);
         }
-    }
-
-    #[inline(never)]
-    fn send_next(&mut self, id: Id) {
-        let Some(entry) = self.connections.find(id) else { return self.native_sent(id) };
-        self.send_queue.send_next(&mut self.engine, entry, self.context.now);
-        // Items that wait precede the end of the connection.
-        let next_action = entry.proto.next_action();
-        self.resume_items(id);
-        if next_action != NextAction::Receive {
-            self.resume_requests(id);
-        }
-        self.context.update_load();
     }
 
     /// Handles a failed send.
     #[cold]
     pub(crate) fn send_failed(&mut self, id: Id, payload: Payload, result: io::Result<()>) {
-        self.send_queue.sent(None, payload);
+        self.send_queue.recycle(payload);
         if let Err(error) = result {
             self.context.dispatcher.natives.send_failed(id, error);
         }
@@ -343,18 +377,17 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             return self.complete_brokered(call, outcome);
         }
         if self.datagrams.as_ref().is_some_and(|server| server.serves(call.connection)) {
-            let text = mem::take(&mut self.text);
-            self.complete_datagram(call, outcome.map(|()| text.as_slice()));
-            self.text = text;
-            return;
+            return self.complete_datagram(call, outcome);
         }
-        self.write_last_items(call);
         let text = mem::take(&mut self.text);
-        let outcome = outcome.map(|()| text.as_slice());
-        self.step(call.connection, |connection, environment| {
-            connection.complete(call.number, outcome, environment);
-        });
-        self.flush_and_apply(call.connection);
+        if let Some(mut active) = self.find(call.connection) {
+            active.write_last_items(call.number);
+            let outcome = outcome.map(|()| text.as_slice());
+            let advanced = active.handle(|connection, environment| {
+                connection.complete(call.number, outcome, environment);
+            });
+            self.finish(call.connection, advanced);
+        }
         self.text = text;
     }
 
@@ -368,164 +401,32 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
             self.context.update_load();
             let Some(resume) = self.waiters.next(has_exempt, self.context.load()) else { return };
             let (Resume::WithinBudget(id) | Resume::OverBudget(id)) = resume;
-            let Some(entry) = self.connections.find(id) else { continue };
+            let Some(mut active) = self.find(id) else { continue };
             if let Resume::OverBudget(_) = resume {
-                entry.proto.allow_over_budget();
+                active.entry.proto.allow_over_budget();
             }
-            if entry.proto.is_waiting_for_memory() {
-                self.resume_requests(id);
+            if active.entry.proto.is_waiting_for_memory() {
+                let advanced = active.resume();
+                self.finish(id, advanced);
             }
         }
-    }
-
-    /// Handles the end of the peer's side of the stream.
-    fn end(&mut self, id: Id) {
-        let is_half_closed = self.connections.find(id).is_some_and(|it| it.proto.is_half_closed());
-        if is_half_closed && self.engine.has_peer_left(id) {
-            return self.close(id);
-        }
-        self.step(id, |connection, environment| connection.handle_eof(environment));
-        self.flush_and_apply(id);
-        if self.connections.find(id).is_some_and(|entry| entry.proto.is_half_closed()) {
-            self.engine.check(id);
-        }
-    }
-
-    /// Handles requests that had to wait.
-    fn resume_requests(&mut self, id: Id) {
-        self.step(id, |connection, environment| connection.resume(environment));
-        self.flush_and_apply(id);
     }
 
     /// Inspects the connection of `slot` for a sweep, and applies its deadlines.
     pub(crate) fn inspect(&mut self, slot: usize, sweep: &mut Sweep) {
-        let Some(entry) = self.connections.at_mut(slot) else { return };
-        let id = entry.id();
-        self.engine.check(id);
-        if entry.proto.is_filling() && entry.set_filled(self.engine.filled_bytes(id)) {
-            let out = self.send_queue.output();
-            self.context.step(entry, out, |connection, environment| {
-                connection.handle_progress(environment);
-            });
-        }
-        let limits = &self.context.config.limits;
-        let protocol = entry.proto.protocol();
-        match inspect(entry, &mut self.engine, limits, self.context.now) {
+        let Some(id) = self.connections.id_at(slot) else { return };
+        let Some(mut active) = self.find(id) else { return };
+        active.check_progress();
+        let protocol = active.entry.proto.protocol();
+        let ActiveConnection { entry, engine, context, .. } = &mut active;
+        let advanced = match inspect(entry, *engine, &context.config.limits, context.now) {
             Due::Nothing => return sweep.count_protocol(protocol),
-            Due::Close => self.close(id),
+            Due::Close => Advanced::Ends,
             Due::Expiry => {
-                self.step(id, |connection, environment| connection.handle_timeout(environment));
-                self.flush_and_apply(id);
+                active.handle(|connection, environment| connection.handle_timeout(environment))
             }
-        }
+        };
+        self.finish(id, advanced);
         sweep.count_ended();
-    }
-
-    /// Runs a step of a connection that writes to the output.
-    fn step(
-        &mut self,
-        id: Id,
-        step: impl FnOnce(&mut Connection, &mut Environment<'_, Dispatch<'_, H>>),
-    ) {
-        let Some(entry) = self.connections.find(id) else { return };
-        self.context.step(entry, self.send_queue.output(), step);
-    }
-
-    /// Sends the output of a step, then applies the connection's next action.
-    #[inline(never)]
-    fn flush_and_apply(&mut self, id: Id) {
-        loop {
-            let Some(entry) = self.connections.find(id) else {
-                return self.send_queue.clear_output();
-            };
-            let (next_action, is_paused) = (entry.proto.next_action(), entry.is_paused());
-            let flushed = self.send_queue.flush(&mut self.engine, entry, self.context.now);
-            if flushed == Flushed::BatchIsFull {
-                self.send_batch();
-            }
-            self.context.update_load();
-            if next_action == NextAction::Receive && !is_paused
-                || !self.apply_action(id, next_action)
-            {
-                return;
-            }
-        }
-    }
-
-    /// Applies an action after the output is sent or queued; `true` if it has written more output.
-    #[inline(never)]
-    fn apply_action(&mut self, id: Id, next_action: NextAction) -> bool {
-        let Some(entry) = self.connections.find(id) else { return false };
-        let waits_for_send =
-            matches!(next_action, NextAction::Pause | NextAction::DiscardInput | NextAction::Close);
-        if waits_for_send && entry.outgoing.is_sending() {
-            self.send_queue.request_poll();
-        }
-        let is_sent = entry.outgoing.bytes() == 0;
-        match next_action {
-            NextAction::Receive => self.resume(id),
-            NextAction::Fill => self.fill(id),
-            NextAction::Pause if is_sent => return self.proceed_or_pause(id),
-            NextAction::Pause => self.pause_or_resume(id),
-            NextAction::DiscardInput if is_sent => self.discard_input(id),
-            NextAction::Close if is_sent => self.close(id),
-            NextAction::DiscardInput | NextAction::Close => {}
-        }
-        false
-    }
-
-    /// Has the engine receive a large body straight into its target.
-    #[inline(never)]
-    fn fill(&mut self, id: Id) {
-        let mut target = None;
-        self.step(id, |connection, environment| target = connection.poll_target(environment));
-        match target {
-            Some(target) => {
-                if let Some(entry) = self.connections.find(id) {
-                    entry.set_filled(0);
-                }
-                self.resume(id);
-                self.engine.receive_into(id, target);
-            }
-            None if self.send_queue.output_is_empty() => self.resume(id),
-            None => self.flush_and_apply(id),
-        }
-    }
-
-    /// Resumes a connection that paused for output, after all of that is sent; `true` if it has
-    /// written more.
-    fn proceed_or_pause(&mut self, id: Id) -> bool {
-        self.step(id, |connection, environment| connection.resume(environment));
-        if self.send_queue.output_is_empty() {
-            self.pause_or_resume(id);
-            return false;
-        }
-        true
-    }
-
-    #[inline(never)]
-    fn pause_or_resume(&mut self, id: Id) {
-        let Some(entry) = self.connections.find(id) else { return };
-        if entry.proto.next_action() != NextAction::Pause {
-            return self.resume(id);
-        }
-        if entry.proto.is_waiting_for_memory() {
-            self.waiters.add(id, entry.proto.reserved_bytes());
-        }
-        self.pause(id);
-    }
-
-    #[inline(never)]
-    fn pause(&mut self, id: Id) {
-        if self.connections.find(id).is_some_and(|entry| entry.set_paused(true)) {
-            self.engine.pause(id);
-        }
-    }
-
-    #[inline]
-    fn resume(&mut self, id: Id) {
-        if self.connections.find(id).is_some_and(|entry| entry.set_paused(false)) {
-            self.engine.resume(id);
-        }
     }
 }
