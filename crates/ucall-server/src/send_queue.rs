@@ -125,29 +125,29 @@ impl SendQueue {
             && entry.proto.next_action() == NextAction::Receive
             && len <= MemoryBudget::UNRESERVED_BYTES
         {
-            return if was_queued { Flushed::Done } else { self.enqueue(entry.id()) };
+            return if was_queued { Flushed::Done } else { self.add_to_batch(entry.id()) };
         } else {
             self.send(engine, entry, now);
         }
         Flushed::Done
     }
 
-    /// Appends the output to that of its connection, and sends it with all others that this turn
-    /// holds; `true` if it is too long for that, and [`SendQueue::flush`] is due.
-    pub(crate) fn hold(&mut self, entry: &mut Entry) -> bool {
+    /// Appends the output to that of its connection, which goes out at the end of the turn; `true`
+    /// if it is too long for that, and [`SendQueue::send_queued`] is due.
+    pub(crate) fn enqueue(&mut self, entry: &mut Entry) -> bool {
         let was_queued = !entry.outgoing.queued().is_empty();
         match was_queued {
             true => self.output.append_to(entry.outgoing.queued_mut()),
             false => self.output.move_to(entry.outgoing.queued_mut()),
         }
-        self.hold_queued(entry, was_queued)
+        self.batch_queued(entry, was_queued)
     }
 
     /// The same for a framed message, which is not copied without TLS.
-    pub(crate) fn hold_framed(&mut self, entry: &mut Entry, framed: Bytes) -> bool {
+    pub(crate) fn enqueue_message(&mut self, entry: &mut Entry, framed: Bytes) -> bool {
         if entry.proto.is_tls() {
             entry.proto.write_messages(&framed, self.output());
-            return self.hold(entry);
+            return self.enqueue(entry);
         }
         let queued = entry.outgoing.queued_mut();
         let was_queued = !queued.is_empty();
@@ -155,10 +155,10 @@ impl SendQueue {
             *queued = self.output.cached.pop().unwrap_or_default();
         }
         queued.push(framed);
-        self.hold_queued(entry, was_queued)
+        self.batch_queued(entry, was_queued)
     }
 
-    fn hold_queued(&mut self, entry: &mut Entry, was_queued: bool) -> bool {
+    fn batch_queued(&mut self, entry: &mut Entry, was_queued: bool) -> bool {
         if entry.outgoing.is_sending() {
             self.needs_poll |= !was_queued;
             entry.outgoing.reserve(&self.budget);
@@ -168,8 +168,13 @@ impl SendQueue {
         entry.outgoing.queued().len() > MemoryBudget::UNRESERVED_BYTES
     }
 
-    /// Sends the output that [`SendQueue::hold`] has queued, unless a send is in flight.
-    pub(crate) fn send_held<E: Engine>(&mut self, engine: &mut E, entry: &mut Entry, now: Instant) {
+    /// Sends the queued output of a connection, unless a send is in flight.
+    pub(crate) fn send_queued<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        entry: &mut Entry,
+        now: Instant,
+    ) {
         self.send(engine, entry, now);
     }
 
@@ -191,7 +196,7 @@ impl SendQueue {
         }
         if E::SENDS_AT_ONCE {
             self.output.move_to(entry.outgoing.queued_mut());
-            return self.enqueue(entry.id());
+            return self.add_to_batch(entry.id());
         }
         self.bytes_sent += len as u64;
         match engine.send_last(entry.id(), self.output.take()) {
@@ -202,7 +207,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn enqueue(&mut self, id: Id) -> Flushed {
+    fn add_to_batch(&mut self, id: Id) -> Flushed {
         self.batch.push(id);
         if self.batch.len() >= BATCH_MAX { Flushed::BatchIsFull } else { Flushed::Done }
     }

@@ -79,8 +79,8 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
         if let Some(bytes_max) = self.entry.outgoing.new_unsent_max(written) {
             self.engine.limit_unsent(self.entry.id(), bytes_max);
         }
-        if self.send_queue.hold(self.entry) {
-            self.send_queue.send_held(self.engine, self.entry, self.context.now);
+        if self.send_queue.enqueue(self.entry) {
+            self.send_queue.send_queued(self.engine, self.entry, self.context.now);
         }
     }
 
@@ -100,7 +100,7 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
         let notifications = queues.take(ItemSource::NOTIFICATIONS, self.context.budget());
         let items = queues.take(ItemSource::Call(number), self.context.budget());
         for notification in notifications {
-            self.send_queue.hold_framed(self.entry, notification);
+            self.send_queue.enqueue_message(self.entry, notification);
         }
         for item in items {
             self.write_item(number, &item);

@@ -127,10 +127,10 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
     /// Appends a framed message to the output of the connection.
     pub(super) fn write_framed(&mut self, framed: Bytes) {
         let before = self.entry.outgoing.queued().len();
-        let is_long = self.send_queue.hold_framed(self.entry, framed);
+        let is_long = self.send_queue.enqueue_message(self.entry, framed);
         self.entry.outgoing.add_item_bytes(self.entry.outgoing.queued().len() - before);
         if is_long {
-            self.send_queue.send_held(self.engine, self.entry, self.context.now);
+            self.send_queue.send_queued(self.engine, self.entry, self.context.now);
         }
     }
 }
