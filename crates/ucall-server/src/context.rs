@@ -228,7 +228,7 @@ mod tests {
     use ucall_proto::{Call, CallOutcome, Reply, Reservation};
 
     use super::*;
-    use crate::dispatch::Rejection;
+    use crate::dispatch::RejectionReason;
 
     struct Silent;
 
@@ -249,10 +249,10 @@ mod tests {
         let (mut held, budget) = (Reservation::default(), context.budget().clone());
         for (bytes, drain, load, rejection) in [
             (100, Drain::No, LoadState::Normal, None),
-            (101, Drain::No, LoadState::Overloaded, Some(Rejection::Overload)),
-            (101, Drain::Serving, LoadState::Overloaded, Some(Rejection::Overload)),
-            (101, Drain::Refusing, LoadState::Overloaded, Some(Rejection::Drain)),
-            (0, Drain::Refusing, LoadState::Normal, Some(Rejection::Drain)),
+            (101, Drain::No, LoadState::Overloaded, Some(RejectionReason::Overload)),
+            (101, Drain::Serving, LoadState::Overloaded, Some(RejectionReason::Overload)),
+            (101, Drain::Refusing, LoadState::Overloaded, Some(RejectionReason::Drain)),
+            (0, Drain::Refusing, LoadState::Normal, Some(RejectionReason::Drain)),
         ] {
             held.resize(bytes, &budget);
             context.update_load();

@@ -24,11 +24,11 @@ use crate::health;
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess, RouteTarget};
-use diversion::{Diversion, rejection_error};
+use interceptor::{Interceptor, rejection_error};
 
-pub(crate) use diversion::Rejection;
+pub(crate) use interceptor::RejectionReason;
 
-mod diversion;
+mod interceptor;
 
 /// Why calls may be refused, and when.
 #[derive(Clone, Copy, Default, Debug)]
@@ -40,10 +40,10 @@ pub(crate) struct Availability {
 }
 
 impl Availability {
-    pub(crate) fn rejection(self) -> Option<Rejection> {
+    pub(crate) fn rejection(self) -> Option<RejectionReason> {
         match (self.drain, self.load) {
-            (Drain::Refusing, _) => Some(Rejection::Drain),
-            (_, LoadState::Overloaded) => Some(Rejection::Overload),
+            (Drain::Refusing, _) => Some(RejectionReason::Drain),
+            (_, LoadState::Overloaded) => Some(RejectionReason::Overload),
             _ => None,
         }
     }
@@ -55,7 +55,7 @@ pub(crate) struct Dispatcher<H: Handler> {
     pub(crate) natives: NativeHandlers,
     procedures: ProcedureCache<H::Procedure>,
     /// `None` while calls go straight to their procedures.
-    diversion: Option<Box<Diversion>>,
+    interceptor: Option<Box<Interceptor>>,
     /// Calls so far.
     pub(crate) calls: u64,
     /// The serving process. A child that a function has forked does not serve.
@@ -79,7 +79,7 @@ impl<H: Handler> Dispatcher<H> {
             handler,
             natives,
             procedures: ProcedureCache::new(procedures),
-            diversion: Diversion::of(config, Availability::default(), clock),
+            interceptor: Interceptor::of(config, Availability::default(), clock),
             calls: 0,
             process: OwningProcess::current(),
         };
@@ -94,7 +94,7 @@ impl<H: Handler> Dispatcher<H> {
         availability: Availability,
         clock: &EngineClock,
     ) {
-        self.diversion = Diversion::of(config, availability, clock);
+        self.interceptor = Interceptor::of(config, availability, clock);
     }
 
     /// Ends this process if it is a child that a function has forked.
@@ -175,8 +175,8 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     #[inline(always)]
     fn call(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         self.dispatcher.calls += 1;
-        if self.dispatcher.diversion.is_some()
-            && let Some(rejected) = self.begin_diverted(call, reply)
+        if self.dispatcher.interceptor.is_some()
+            && let Some(rejected) = self.begin_intercepted(call, reply)
         {
             return rejected;
         }
@@ -193,8 +193,8 @@ impl<H: Handler> Service for Dispatch<'_, H> {
             }
             None => self.call_native(call, reply),
         };
-        if self.dispatcher.diversion.is_some() {
-            self.end_diverted(outcome, reply);
+        if self.dispatcher.interceptor.is_some() {
+            self.end_intercepted(outcome, reply);
         }
         outcome
     }
@@ -304,7 +304,7 @@ impl<H: Handler> Dispatch<'_, H> {
         };
         if matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
             && let Some(logged) =
-                self.dispatcher.diversion.as_deref_mut().and_then(|it| it.logged.take())
+                self.dispatcher.interceptor.as_deref_mut().and_then(|it| it.logged.take())
         {
             self.dispatcher.natives.set_logged(logged);
         }

@@ -16,14 +16,14 @@ use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 
 /// Why calls are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Rejection {
+pub(crate) enum RejectionReason {
     Drain,
     Overload,
 }
 
 /// What calls go through besides their procedures. Without any, a call costs two comparisons.
-pub(super) struct Diversion {
-    pub(super) rejection: Option<Rejection>,
+pub(super) struct Interceptor {
+    pub(super) rejection: Option<RejectionReason>,
     is_draining: bool,
     clock: EngineClock,
     log: Option<Arc<AccessLog>>,
@@ -37,7 +37,7 @@ pub(super) struct Diversion {
     socket_peer: Option<Peer>,
 }
 
-impl Diversion {
+impl Interceptor {
     pub(super) fn of(
         config: &WorkerConfig,
         availability: Availability,
@@ -65,7 +65,12 @@ impl Diversion {
 
 impl<H: Handler> Dispatch<'_, H> {
     #[cold]
-    fn reject(&mut self, call: &Call<'_>, cause: Rejection, reply: &mut Reply<'_>) -> CallOutcome {
+    fn reject(
+        &mut self,
+        call: &Call<'_>,
+        cause: RejectionReason,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
         let error = rejection_error(cause);
         let procedure = find_escaped(&self.dispatcher.procedures, call.method);
         self.dispatcher.handler.call_rejected(procedure, &error);
@@ -77,8 +82,11 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Returns the peer, which has to be restored.
     pub(super) fn set_client(&mut self, head: Option<&Head<'_>>) -> Option<Peer> {
         let peer = self.caller.peer;
-        let proxies =
-            self.dispatcher.diversion.as_ref().and_then(|diversion| diversion.proxies.as_ref());
+        let proxies = self
+            .dispatcher
+            .interceptor
+            .as_ref()
+            .and_then(|interceptor| interceptor.proxies.as_ref());
         if let (Some(proxies), Some(head)) = (proxies, head)
             && peer.is_some_and(|peer| is_trusted(proxies, peer))
         {
@@ -95,38 +103,39 @@ impl<H: Handler> Dispatch<'_, H> {
 
     /// Sets the caller and begins the line of a call; its outcome if it is rejected.
     #[cold]
-    pub(super) fn begin_diverted(
+    pub(super) fn begin_intercepted(
         &mut self,
         call: &Call<'_>,
         reply: &mut Reply<'_>,
     ) -> Option<CallOutcome> {
         let socket_peer = self.set_client(call.head);
-        let diversion = self.dispatcher.diversion.as_deref_mut()?;
-        diversion.socket_peer = socket_peer;
+        let interceptor = self.dispatcher.interceptor.as_deref_mut()?;
+        interceptor.socket_peer = socket_peer;
         let transport = self.caller.transport(call.head);
-        diversion.logged = diversion.log.as_ref().and_then(|log| {
+        interceptor.logged = interceptor.log.as_ref().and_then(|log| {
             let user = || self.dispatcher.handler.identity_name();
-            log.begin(call, self.caller, transport, &diversion.clock, user)
+            log.begin(call, self.caller, transport, &interceptor.clock, user)
         });
-        let Some(rejection) = diversion.rejection else {
+        let Some(rejection) = interceptor.rejection else {
             self.begin_measured(call);
             return None;
         };
         let outcome = self.reject(call, rejection, reply);
-        self.end_diverted(outcome, reply);
+        self.end_intercepted(outcome, reply);
         Some(outcome)
     }
 
     /// Restores the caller and ends the line of a call, or passes it on with a call that goes on.
     #[cold]
-    pub(super) fn end_diverted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
-        let Some(diversion) = self.dispatcher.diversion.as_deref_mut() else { return };
-        self.caller.peer = diversion.socket_peer;
-        if let (Some(measured), Some(metrics)) = (diversion.measured.take(), &diversion.metrics) {
+    pub(super) fn end_intercepted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
+        let Some(interceptor) = self.dispatcher.interceptor.as_deref_mut() else { return };
+        self.caller.peer = interceptor.socket_peer;
+        if let (Some(measured), Some(metrics)) = (interceptor.measured.take(), &interceptor.metrics)
+        {
             let running = || RunningCall::new(metrics.clone(), measured.0, measured.1);
             match outcome {
                 CallOutcome::Done => {
-                    let duration = diversion.clock.now().saturating_duration_since(measured.1);
+                    let duration = interceptor.clock.now().saturating_duration_since(measured.1);
                     metrics.record(measured.0, duration, reply.error_code());
                 }
                 CallOutcome::Deferred | CallOutcome::Stream => {
@@ -135,7 +144,7 @@ impl<H: Handler> Dispatch<'_, H> {
                 CallOutcome::CancelRequest => {}
             }
         }
-        let Some(logged) = diversion.logged.take() else { return };
+        let Some(logged) = interceptor.logged.take() else { return };
         match outcome {
             CallOutcome::Done => logged.end(reply.error_code(), reply.result_bytes()),
             CallOutcome::Deferred | CallOutcome::Stream => {
@@ -148,25 +157,25 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Has the end of a call recorded, if it is one of the handler's. Native procedures record
     /// theirs.
     fn begin_measured(&mut self, call: &Call<'_>) {
-        let Some(diversion) = self.dispatcher.diversion.as_deref_mut() else { return };
-        if diversion.metrics.is_some() {
+        let Some(interceptor) = self.dispatcher.interceptor.as_deref_mut() else { return };
+        if interceptor.metrics.is_some() {
             let procedure = find_escaped(&self.dispatcher.procedures, call.method);
             let series = procedure.and_then(|procedure| self.dispatcher.handler.series(procedure));
-            diversion.measured = series.map(|series| (series, diversion.clock.now()));
+            interceptor.measured = series.map(|series| (series, interceptor.clock.now()));
         }
     }
 
-    pub(super) fn rejection(&self) -> Option<Rejection> {
-        self.dispatcher.diversion.as_ref().and_then(|diversion| diversion.rejection)
+    pub(super) fn rejection(&self) -> Option<RejectionReason> {
+        self.dispatcher.interceptor.as_ref().and_then(|interceptor| interceptor.rejection)
     }
 
     /// Why the server itself is not ready.
     pub(super) fn problem(&self) -> Option<&'static str> {
-        let is_draining = self.dispatcher.diversion.as_ref().is_some_and(|it| it.is_draining);
+        let is_draining = self.dispatcher.interceptor.as_ref().is_some_and(|it| it.is_draining);
         let is_full = self.dispatcher.run_limit().is_full();
         match self.rejection() {
             _ if is_draining => Some("draining"),
-            Some(Rejection::Overload) => Some("overloaded: max_held_bytes is exceeded"),
+            Some(RejectionReason::Overload) => Some("overloaded: max_held_bytes is exceeded"),
             _ if is_full => Some("overloaded: max_running_calls is reached"),
             _ => None,
         }
@@ -182,11 +191,11 @@ fn is_trusted(proxies: &TrustedProxies, peer: Peer) -> bool {
 }
 
 #[cold]
-pub(super) fn rejection_error(cause: Rejection) -> RpcError {
+pub(super) fn rejection_error(cause: RejectionReason) -> RpcError {
     match cause {
-        Rejection::Drain => {
+        RejectionReason::Drain => {
             RpcError::new(RpcError::DRAINING, "Draining").expected("the server is about to stop")
         }
-        Rejection::Overload => RpcError::overloaded(),
+        RejectionReason::Overload => RpcError::overloaded(),
     }
 }
