@@ -22,7 +22,7 @@ use crate::config::WorkerConfig;
 use crate::context::WorkerContext;
 use crate::counters::Counters;
 use crate::drain::{DrainState, DrainStep};
-use crate::driver::ConnectionDriver;
+use crate::events::ConnectionDriver;
 use crate::handler::{DrainReport, Handler, Turn};
 use crate::mailbox::{Mailbox, Message};
 use crate::maintenance::Sweep;
