@@ -151,7 +151,11 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
         let (handler, engine) = (&mut self.context.dispatcher.handler, &mut self.engine);
-        handler.while_waiting(|| engine.wait(deadline, completions))
+        // A closure is not inlined here, even if `while_waiting` only calls it.
+        match H::HAS_INTERPRETER_LOCK {
+            true => handler.while_waiting(|| engine.wait(deadline, completions)),
+            false => engine.wait(deadline, completions),
+        }
     }
 
     /// Begins a turn, whose wait has ended just now.

@@ -181,6 +181,8 @@ impl Handler for ScriptedHandler {
         self.calls.next_deadline()
     }
 
+    const HAS_INTERPRETER_LOCK: bool = true;
+
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let waited = wait();
         if let Some(event) = self.after_wait.take() {

@@ -117,8 +117,13 @@ fn a_passed_deadline_precedes_an_outcome_of_the_same_turn() {
     let limited = call("later", "[]", "1").replace("}", r#","_meta":{"timeout_ms":500}}"#);
     peer.write(limited.as_bytes());
     harness.turn();
-    harness.network.advance(Duration::from_millis(500));
-    harness.complete("1", Ok(b"true".to_vec()));
+    let (network, handler) = (harness.network.clone(), harness.worker.handler_mut());
+    let (outcomes, token) = (handler.calls.outcomes().clone(), handler.deferred[&b"1"[..]]);
+    handler.after_wait = Some(Box::new(move || {
+        network.advance(Duration::from_millis(500));
+        outcomes.send(token, Ok(b"true".to_vec()));
+    }));
+    harness.turn();
     assert!(text(&peer).contains(r#""id":1,"error":{"code":-32001,"#));
 }
 

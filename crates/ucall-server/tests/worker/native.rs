@@ -230,8 +230,11 @@ fn a_deadline_precedes_an_outcome_of_the_same_turn() {
     harness.turn();
     let due = harness.now() + Duration::from_millis(1);
     assert_eq!(harness.worker.deadline(), Some(due));
-    harness.network.advance(Duration::from_millis(1));
-    complete(&events, "1", Ok(b"1".to_vec()));
+    let (network, outcome_of) = (harness.network.clone(), events.clone());
+    harness.worker.handler_mut().after_wait = Some(Box::new(move || {
+        network.advance(Duration::from_millis(1));
+        complete(&outcome_of, "1", Ok(b"1".to_vec()));
+    }));
     harness.turn();
     assert!(text(&peer).contains(r#""id":1,"error":{"code":-32001,"#));
     assert_eq!((events.lock().unwrap().cancelled.len(), running(&harness)), (1, 0));
