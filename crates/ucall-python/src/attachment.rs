@@ -57,8 +57,8 @@ impl Attachment {
     /// Attaches the thread, unless it is attached.
     #[inline(always)]
     pub(crate) fn attach(&mut self, timing: &mut Timing) -> Python<'static> {
-        if let State::Detached(thread) = self.state {
-            self.attach_again(thread, timing);
+        if !self.is_attached() {
+            self.attach_again(timing);
         }
         // SAFETY: it may be called at any time.
         debug_assert_eq!(unsafe { ffi::PyGILState_Check() }, 1, "detached by other code");
@@ -68,25 +68,31 @@ impl Attachment {
     }
 
     #[inline(never)]
-    fn attach_again(&mut self, thread: *mut ffi::PyThreadState, timing: &mut Timing) {
-        let wait_began = self.sampled_moment(timing);
+    fn attach_again(&mut self, timing: &mut Timing) {
+        if timing.metrics().is_none() || !self.is_sampled() {
+            return self.restore(timing);
+        }
+        let wait_began = timing.moment();
+        self.restore(timing);
+        let nanos = timing.last_return().nanos_since(wait_began);
+        timing.record_lock_wait(nanos, WAITS_PER_SAMPLE);
+    }
+
+    /// Whether this wait for the interpreter's lock is measured.
+    fn is_sampled(&mut self) -> bool {
+        self.lock_waits = self.lock_waits.wrapping_add(1);
+        self.lock_waits.is_multiple_of(WAITS_PER_SAMPLE)
+    }
+
+    #[inline(never)]
+    fn restore(&mut self, timing: &mut Timing) {
+        let State::Detached(thread) = self.state else { return };
         // SAFETY: `detach` has saved this thread's state, and nothing has attached it since.
         unsafe { ffi::PyEval_RestoreThread(thread) };
         // Drops the objects that other threads have dropped while they were detached.
         Python::attach(|_| {});
         // The wait for the lock was no function's.
-        let since = timing.restart();
-        self.state = State::Attached { since, first_turn: None };
-        if let Some(began) = wait_began {
-            timing.record_lock_wait(since.nanos_since(began), WAITS_PER_SAMPLE);
-        }
-    }
-
-    /// When this wait for the interpreter's lock begins, if it is sampled.
-    fn sampled_moment(&mut self, timing: &Timing) -> Option<Moment> {
-        timing.metrics()?;
-        self.lock_waits = self.lock_waits.wrapping_add(1);
-        self.lock_waits.is_multiple_of(WAITS_PER_SAMPLE).then(|| timing.moment())
+        self.state = State::Attached { since: timing.restart(), first_turn: None };
     }
 
     /// Detaches the thread, unless it is detached.
