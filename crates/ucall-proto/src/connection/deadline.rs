@@ -1,9 +1,21 @@
 //! What a connection waits for, and until when.
+//!
+//! After each step it follows from the other parts of the state:
+//!
+//! | reading | the input is | waits for |
+//! |---|---|---|
+//! | `Open` | empty | a handshake or a request; replies, if calls run |
+//! | `Open` | of an incomplete request | the rest of its head or body |
+//! | `Paused` | of requests that wait | replies to be complete or sent |
+//! | `Discarding`, `Closed` | empty | replies, if calls run, else the end |
+//!
+//! Bytes have a destination other than the buffer only while a body is incomplete, and the input is
+//! searched for requests to cancel only in `Paused`.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::{Environment, PlainConnection, Protocol, Reading};
+use super::{Destination, Environment, PlainConnection, Protocol, Reading};
 use crate::Limits;
 
 /// For a Pong that has arrived, but is not read yet. At least one turn reads between two sweeps.
@@ -52,6 +64,22 @@ impl PlainConnection {
             (self.waiting_since, self.requests_at_wait) = (environment.now, self.requests);
         } else {
             self.enter_wait_state(environment);
+        }
+        debug_assert!(self.is_consistent(), "{:?}, {:?}", self.reading, self.wait_state);
+    }
+
+    /// Whether the parts of the state fit together, as they do after each step.
+    fn is_consistent(&self) -> bool {
+        match (self.reading, self.wait_state) {
+            (Reading::Open { .. }, WaitState::End) => false,
+            (Reading::Open { destination: Destination::Buffer, .. }, _)
+            | (Reading::Open { .. }, WaitState::Body { .. }) => self.search.is_none(),
+            (Reading::Paused { .. }, WaitState::Replies) => !self.input.is_empty(),
+            (Reading::Discarding { .. } | Reading::Closed { .. }, it) => {
+                let waits = matches!(it, WaitState::End | WaitState::Replies);
+                waits && self.search.is_none() && self.input.is_empty()
+            }
+            _ => false,
         }
     }
 
@@ -175,4 +203,78 @@ impl Protocol {
 /// The time limit for a body of `bytes`: the timeout, and one second for each KiB.
 pub(super) fn body_time(bytes: usize, limits: &Limits) -> Duration {
     limits.body_timeout + Duration::from_secs((bytes >> 10) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::exchange::{ExchangeReply, ReplyPart};
+    use super::super::http::Http;
+    use super::super::http_framing::HttpFraming;
+    use super::super::raw::Raw;
+    use super::super::reading::tests::state;
+    use super::super::websocket::WebSocket;
+    use super::*;
+
+    /// What a connection waits for in each state of reading: without calls, and while calls run.
+    /// `+` is with input, and `-` is not reached.
+    const TABLE: &str = "
+        connection  open                 paus             d0           shut
+        handshake   handshake/-          -/-              end/-        end/-
+        unknown     request/-            -/-              end/-        end/-
+        unknown+    head/-               -/-              -/-          -/-
+        raw         request/replies      -/-              end/replies  end/replies
+        raw+        body/body            replies/replies  -/-          -/-
+        http        request/replies      -/-              end/replies  end/replies
+        http+       head/head            replies/replies  -/-          -/-
+        websocket   request/request      -/-              end/replies  end/replies
+        websocket+  body/body            replies/replies  -/-          -/-
+    ";
+
+    fn connection(name: &str, reading: &str, has_calls: bool) -> PlainConnection {
+        let mut connection = PlainConnection::new(Instant::now(), &Limits::default());
+        connection.reading = state(reading);
+        connection.protocol = match name.trim_end_matches('+') {
+            "raw" => Protocol::Raw(Raw::default()),
+            "http" => Protocol::Http(Http::default()),
+            "websocket" => Protocol::WebSocket(WebSocket::default()),
+            _ => Protocol::Unknown,
+        };
+        if name == "handshake" {
+            connection.wait_state = WaitState::Handshake;
+        }
+        if name.ends_with('+') {
+            connection.input.push(b' ');
+        }
+        if has_calls {
+            let part = ReplyPart::Waiting { item: 0, id: b"1".to_vec(), token: None };
+            connection.exchanges.push(1, HttpFraming::default(), ExchangeReply::Single(part));
+        }
+        connection
+    }
+
+    #[test]
+    fn what_a_connection_waits_for_follows_from_its_state() {
+        let limits = Limits::default();
+        let mut lines = TABLE.trim().lines().map(str::split_whitespace);
+        let readings: Vec<&str> = lines.next().expect("a head").skip(1).collect();
+        for mut row in lines {
+            let name = row.next().expect("a connection");
+            for (reading, cell) in readings.iter().zip(row) {
+                let (without, with) = cell.split_once('/').expect("two states");
+                for (expected, has_calls) in [(without, false), (with, true)] {
+                    let mut connection = connection(name, reading, has_calls);
+                    connection.wait_state = connection.current_wait_state(&limits);
+                    let found = format!("{:?}", connection.wait_state).to_lowercase();
+                    let context = format!("{name} {reading} {has_calls}");
+                    if expected == "-" {
+                        continue;
+                    }
+                    assert!(found.starts_with(expected), "{context}: {found}");
+                    assert!(connection.is_consistent(), "{context}");
+                    connection.search = Some(Box::default());
+                    assert_eq!(connection.is_consistent(), *reading == "paus", "{context}");
+                }
+            }
+        }
+    }
 }

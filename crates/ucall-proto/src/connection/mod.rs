@@ -362,6 +362,9 @@ impl PlainConnection {
         while let Some(used) = self.process_once(environment)
             && self.search_cancellations(used, environment)
         {}
+        if !self.reading.is_paused() {
+            self.search = None;
+        }
         match self.reading {
             Reading::Paused { .. } if is_ended => self.reading.handle(ReadEvent::End),
             _ if is_ended => self.end_input(environment),
@@ -384,18 +387,12 @@ impl PlainConnection {
             used += self.process_frames(frames, environment);
         }
         if used == input.len() || !self.reading.takes_requests() {
-            self.search = None;
             environment.scratch.input.put(input);
             return None;
         }
         input.drain(..used);
         self.input = input;
-        // Where a search has come to counts from the start of the input, which moves from now on.
-        if !self.reading.is_paused() {
-            self.search = None;
-            return None;
-        }
-        Some(used)
+        self.reading.is_paused().then_some(used)
     }
 
     /// Stores the rest of the input. Without memory for it, replies that the client may retry.

@@ -173,7 +173,7 @@ impl Reading {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const EVENTS: [ReadEvent; 14] = [
@@ -215,7 +215,8 @@ mod tests {
         shut<   .     .  .     .     .          .    .          .      .    shut .   .  .     .
     ";
 
-    fn state(name: &str) -> Reading {
+    /// The state of this name in [`TABLE`].
+    pub(in super::super) fn state(name: &str) -> Reading {
         let (is_ended, is_filling) = (name.contains('|'), name.ends_with('<'));
         let is_exempt = name.ends_with('+');
         let open = |destination| Reading::Open { destination, is_exempt };
