@@ -29,7 +29,8 @@ pub struct Limits {
     /// Messages of topics that wait for the peer of one connection. Above it the topic with the
     /// most of them loses some, or the connection closes.
     pub waiting_messages_max: usize,
-    /// The same in bytes. One message more may wait, however long.
+    /// Bytes of messages of topics that wait for the peer of one connection. One message more may
+    /// wait, however long.
     pub waiting_message_bytes_max: usize,
     /// Payload of one frame of a WebSocket. A message has at most [`Limits::body_bytes_max`].
     pub frame_bytes_max: usize,

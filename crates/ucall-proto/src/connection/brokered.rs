@@ -50,8 +50,8 @@ impl BrokeredCalls {
         environment: &mut Environment<'_, S>,
     ) -> bool {
         match begin(call, environment) {
-            Ok(DocumentOutcome::Deferred(answer)) => {
-                self.exchanges.push(call.number, (), answer);
+            Ok(DocumentOutcome::Deferred(reply)) => {
+                self.exchanges.push(call.number, (), reply);
                 return true;
             }
             Ok(DocumentOutcome::Replied | DocumentOutcome::NoReply) => {}

@@ -145,8 +145,8 @@ impl DatagramCalls {
         match outcome {
             DocumentOutcome::Replied => DatagramOutcome::Replied,
             DocumentOutcome::NoReply => DatagramOutcome::NoReply,
-            DocumentOutcome::Deferred(answer) => {
-                self.exchanges.push(self.documents, (), answer);
+            DocumentOutcome::Deferred(reply) => {
+                self.exchanges.push(self.documents, (), reply);
                 DatagramOutcome::Deferred(self.documents)
             }
         }

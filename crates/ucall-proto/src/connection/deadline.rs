@@ -37,7 +37,7 @@ pub(super) enum WaitState {
 pub enum EvictionClass {
     /// A request that may follow.
     Idle,
-    /// The same, or a message of the server.
+    /// A request that may follow, or a message of the server.
     WebSocket,
     /// Messages of the server, to which the peer has subscribed.
     Subscriber,

@@ -17,14 +17,14 @@ pub(super) struct Exchange<F> {
     request: u64,
     /// The framing of its reply.
     framing: F,
-    answer: ExchangeReply,
+    reply: ExchangeReply,
     /// Whether items come before its reply.
     is_stream: bool,
     /// The first part that was deferred, and the item that it is for.
     first: (usize, u32),
 }
 
-/// What a document is answered with.
+/// The reply to a request.
 #[derive(Debug)]
 pub(super) enum ExchangeReply {
     /// These bytes, framed already.
@@ -200,13 +200,13 @@ impl ExchangeReply {
 }
 
 impl<F> Exchange<F> {
-    fn new(request: u64, framing: F, answer: ExchangeReply) -> Self {
-        let (first, is_stream) = (answer.first_deferred().unwrap_or_default(), answer.is_stream());
-        Self { request, framing, is_stream, first, answer }
+    fn new(request: u64, framing: F, reply: ExchangeReply) -> Self {
+        let (first, is_stream) = (reply.first_deferred().unwrap_or_default(), reply.is_stream());
+        Self { request, framing, is_stream, first, reply }
     }
 
     fn is_whole(&self) -> bool {
-        self.answer.is_whole()
+        self.reply.is_whole()
     }
 
     fn part_index(&self, item: u32) -> Option<usize> {
@@ -217,7 +217,7 @@ impl<F> Exchange<F> {
     /// The ids of the calls that wait, with their numbers.
     fn waiting_ids(&self) -> impl Iterator<Item = (&Vec<u8>, CallNumber)> {
         let request = self.request;
-        self.answer.parts().iter().filter_map(move |part| match part {
+        self.reply.parts().iter().filter_map(move |part| match part {
             ReplyPart::Written(_) => None,
             ReplyPart::Waiting { item, id, .. } => Some((id, CallNumber { request, item: *item })),
         })
@@ -232,9 +232,9 @@ impl<F> Exchange<F> {
         bytes_max: usize,
     ) -> Option<(usize, Vec<u8>)> {
         let index = self.part_index(item)?;
-        let held_bytes = self.answer.held_bytes();
-        let limit = self.answer.part_limit(bytes_max);
-        let part = self.answer.parts_mut().get_mut(index)?;
+        let held_bytes = self.reply.held_bytes();
+        let limit = self.reply.part_limit(bytes_max);
+        let part = self.reply.parts_mut().get_mut(index)?;
         let ReplyPart::Waiting { id, .. } = part else { return None };
         let result_bytes = outcome.map_or(0, <[u8]>::len);
         let mut out = Vec::with_capacity(AROUND_RESULT_BYTES + id.len() + result_bytes);
@@ -242,11 +242,11 @@ impl<F> Exchange<F> {
         let id = mem::take(id);
         *part = ReplyPart::Written(out);
         let separated_len = part.separated_len();
-        if let ExchangeReply::Batch(batch) = &mut self.answer {
+        if let ExchangeReply::Batch(batch) = &mut self.reply {
             batch.bytes += separated_len;
             batch.waiting -= 1;
         }
-        Some((self.answer.held_bytes() - held_bytes, id))
+        Some((self.reply.held_bytes() - held_bytes, id))
     }
 }
 
@@ -309,11 +309,11 @@ impl<F> Exchanges<F> {
         self.cancelled || !self.waiting.is_empty()
     }
 
-    pub(super) fn push(&mut self, request: u64, framing: F, answer: ExchangeReply) {
-        self.held_bytes += answer.held_bytes();
-        self.streams += usize::from(answer.is_stream());
-        self.calls += answer.waiting_calls();
-        let exchange = Exchange::new(request, framing, answer);
+    pub(super) fn push(&mut self, request: u64, framing: F, reply: ExchangeReply) {
+        self.held_bytes += reply.held_bytes();
+        self.streams += usize::from(reply.is_stream());
+        self.calls += reply.waiting_calls();
+        let exchange = Exchange::new(request, framing, reply);
         if let Some(ids) = &mut self.ids {
             add_ids(ids, &exchange);
         }
@@ -328,9 +328,9 @@ impl<F> Exchanges<F> {
         bytes_max: usize,
     ) {
         if let Some(exchange) = self.find(number.request)
-            && let Some((held, id)) = exchange.complete(number.item, outcome, bytes_max)
+            && let Some((added, id)) = exchange.complete(number.item, outcome, bytes_max)
         {
-            self.held_bytes += held;
+            self.held_bytes += added;
             self.calls -= 1;
             self.remove_id(&id, number);
         }
@@ -350,7 +350,7 @@ impl<F> Exchanges<F> {
     pub(super) fn stream(&mut self, number: CallNumber) -> Option<(&mut F, &[u8])> {
         let exchange = self.find(number.request)?;
         let index = exchange.part_index(number.item)?;
-        match exchange.answer.parts().get(index)? {
+        match exchange.reply.parts().get(index)? {
             ReplyPart::Waiting { token: Some(token), .. } => Some((&mut exchange.framing, token)),
             _ => None,
         }
@@ -406,10 +406,10 @@ impl<F> Exchanges<F> {
     }
 
     fn take(&mut self, index: usize) -> Option<(F, ExchangeReply)> {
-        let Exchange { framing, answer, is_stream, .. } = self.waiting.remove(index)?;
+        let Exchange { framing, reply, is_stream, .. } = self.waiting.remove(index)?;
         self.streams -= usize::from(is_stream);
-        self.held_bytes -= answer.held_bytes();
-        Some((framing, answer))
+        self.held_bytes -= reply.held_bytes();
+        Some((framing, reply))
     }
 }
 
@@ -424,8 +424,8 @@ impl Exchanges<()> {
         out: &mut Vec<u8>,
     ) -> bool {
         self.complete(number, outcome, bytes_max);
-        let Some(((), answer)) = self.pop_whole(number.request) else { return false };
-        answer.write(out);
+        let Some(((), reply)) = self.pop_whole(number.request) else { return false };
+        reply.write(out);
         true
     }
 }

@@ -254,7 +254,7 @@ impl PlainConnection {
         let Some(EarlierOutput { out, requests }) = earlier else { return };
         let reply = mem::replace(environment.out, out);
         if !reply.is_empty() {
-            // What is refused has no number yet, and that of the last one is taken.
+            // A request that is refused has no number yet.
             let is_numbered = self.requests != requests;
             let request = if is_numbered { self.requests } else { self.next_request() };
             self.queue_reply(request, reply);
@@ -264,8 +264,8 @@ impl PlainConnection {
     /// Writes the replies that are complete, up to the first that is not. During a drain, and
     /// after the peer has shut down its side, the last one closes the connection.
     pub(super) fn flush_in_order<S>(&mut self, environment: &mut Environment<'_, S>) {
-        while let Some((mut framing, answer)) = self.exchanges.pop_first_whole() {
-            let is_framed = matches!(answer, ExchangeReply::Framed(_));
+        while let Some((mut framing, reply)) = self.exchanges.pop_first_whole() {
+            let is_framed = matches!(reply, ExchangeReply::Framed(_));
             if (environment.drain != Drain::No || self.reading.is_ended())
                 && !is_framed
                 && self.exchanges.is_empty()
@@ -275,13 +275,13 @@ impl PlainConnection {
                 self.discard_input();
             }
             if let Some(response) = framing.response.take() {
-                self.end_response(response, &framing, &answer, environment);
+                self.end_response(response, &framing, &reply, environment);
                 continue;
             }
             let Environment { replies, out, .. } = environment;
             match framing.items.take() {
-                Some(items) => items.write_reply(&framing, &answer, replies, out),
-                None => write_deferred_reply(&framing, &answer, replies, out),
+                Some(items) => items.write_reply(&framing, &reply, replies, out),
+                None => write_deferred_reply(&framing, &reply, replies, out),
             }
         }
     }
@@ -292,11 +292,11 @@ impl PlainConnection {
         &mut self,
         response: ResponseFraming,
         framing: &HttpFraming,
-        answer: &ExchangeReply,
+        reply: &ExchangeReply,
         environment: &mut Environment<'_, S>,
     ) {
         let mut text = Vec::new();
-        answer.write(&mut text);
+        reply.write(&mut text);
         if !response.end(&text, &framing.reply_headers(), environment.replies, environment.out) {
             self.cancel();
         }
@@ -361,11 +361,11 @@ impl PlainConnection {
                 replies.abort(out, pending);
                 replies.no_content(out, reply_headers);
             }
-            DocumentOutcome::Deferred(answer) => {
+            DocumentOutcome::Deferred(reply) => {
                 replies.abort(out, pending);
-                let items = answer.is_stream().then(|| HttpItems::new(head, *now));
+                let items = reply.is_stream().then(|| HttpItems::new(head, *now));
                 let framing = HttpFraming { items, ..HttpFraming::new(head, reply_headers) };
-                self.exchanges.push(request, framing, answer);
+                self.exchanges.push(request, framing, reply);
             }
         }
     }

@@ -104,10 +104,10 @@ impl PlainConnection {
         &mut self,
         head: &Head<'_>,
         total: usize,
-        nothing_came: bool,
+        is_head_only: bool,
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment) {
+        if let Some(step) = self.refuse_or_continue(head, is_head_only, environment) {
             return step;
         }
         let is_long = total > environment.limits.long_bytes_min && head.is_call();
@@ -127,13 +127,13 @@ impl PlainConnection {
     fn refuse_or_continue<S: Service>(
         &mut self,
         head: &Head<'_>,
-        nothing_came: bool,
+        is_head_only: bool,
         environment: &mut Environment<'_, S>,
     ) -> Option<Step> {
         if environment.scratch.is_full(environment.limits) {
             return Some(self.refuse_request(head, &HttpError::Overloaded, environment));
         }
-        if head.expect_continue() && nothing_came {
+        if head.expect_continue() && is_head_only {
             if !self.exchanges.is_empty() {
                 // The interim reply goes out after the replies to earlier requests.
                 self.reading.handle(ReadEvent::Wait);
@@ -154,8 +154,8 @@ impl PlainConnection {
         if !self.exchanges.is_empty() && self.must_follow(head) {
             return Step::Incomplete;
         }
-        let nothing_came = rest.len() == head.len();
-        if let Some(step) = self.refuse_or_continue(head, nothing_came, environment) {
+        let is_head_only = rest.len() == head.len();
+        if let Some(step) = self.refuse_or_continue(head, is_head_only, environment) {
             return step;
         }
         let allowed_origin = self.origin_of(head, environment);

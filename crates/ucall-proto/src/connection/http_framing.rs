@@ -120,14 +120,14 @@ impl HttpItems {
     pub(super) fn write_reply(
         mut self,
         framing: &HttpFraming,
-        answer: &ExchangeReply,
+        reply: &ExchangeReply,
         replies: &ReplyWriter,
         out: &mut Vec<u8>,
     ) {
         self.begin(framing, replies, out);
-        let mut reply = Vec::new();
-        answer.write(&mut reply);
-        self.write_chunk(reply.len(), |out| out.extend_from_slice(&reply), out);
+        let mut text = Vec::new();
+        reply.write(&mut text);
+        self.write_chunk(text.len(), |out| out.extend_from_slice(&text), out);
         out.extend_from_slice(b"0\r\n\r\n");
     }
 }
@@ -170,14 +170,14 @@ impl HttpFraming {
 /// Writes a reply that had to wait.
 pub(super) fn write_deferred_reply(
     framing: &HttpFraming,
-    answer: &ExchangeReply,
+    reply: &ExchangeReply,
     replies: &mut ReplyWriter,
     out: &mut Vec<u8>,
 ) {
-    if matches!(answer, ExchangeReply::Framed(_)) {
-        return answer.write(out);
+    if matches!(reply, ExchangeReply::Framed(_)) {
+        return reply.write(out);
     }
     let pending = replies.begin(out, &framing.reply_headers());
-    answer.write(out);
+    reply.write(out);
     replies.end(out, pending);
 }

@@ -64,11 +64,11 @@ impl PlainConnection {
         if matches!(self.protocol, Protocol::Http(_)) {
             return self.flush_in_order(environment);
         }
-        if let Some((_, answer)) = self.exchanges.pop_whole(number.request) {
+        if let Some((_, reply)) = self.exchanges.pop_whole(number.request) {
             if self.is_websocket() {
-                self.write_message(&answer, environment.out);
+                self.write_message(&reply, environment.out);
             } else {
-                answer.write(environment.out);
+                reply.write(environment.out);
                 environment.out.push(b'\n');
             }
         }

@@ -45,7 +45,7 @@ impl PlainConnection {
         environment.service.share(Some(&document));
         self.run_long_message(&document, &frame, environment);
         environment.service.share(None);
-        self.take_back(document, frame.message.len)
+        self.rest_of(document, frame.message.len)
     }
 
     fn process_long_raw<S: Service>(
@@ -61,7 +61,7 @@ impl PlainConnection {
         environment.service.share(Some(&document));
         self.run_long_raw(&document, &outline, environment);
         environment.service.share(None);
-        self.take_back(document, len)
+        self.rest_of(document, len)
     }
 
     fn process_long_http<S: Service>(
@@ -76,11 +76,11 @@ impl PlainConnection {
         environment.service.share(Some(&document));
         let used = self.run_long_http(&document, &outline, environment);
         environment.service.share(None);
-        self.take_back(document, used)
+        self.rest_of(document, used)
     }
 
     /// Returns the input after a document of which `used` bytes have run.
-    fn take_back(&mut self, document: Arc<Vec<u8>>, used: usize) -> (Vec<u8>, usize) {
+    fn rest_of(&mut self, document: Arc<Vec<u8>>, used: usize) -> (Vec<u8>, usize) {
         // It counts from the start of the input.
         self.search = None;
         match Arc::try_unwrap(document) {

@@ -420,7 +420,7 @@ impl PlainConnection {
         }
     }
 
-    /// The same for the requests after the first `used` bytes.
+    /// Runs the requests after the first `used` bytes; returns their length and `used` together.
     #[inline(never)]
     fn process_all<S: Service>(
         &mut self,

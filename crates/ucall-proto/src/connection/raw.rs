@@ -13,7 +13,7 @@ use crate::tls::starts_tls_record;
 #[derive(Debug, Default)]
 pub(super) struct Raw {
     partial: Option<Box<DocumentOutline>>,
-    /// Who the connection is with, if the service wants to know.
+    /// The caller, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
 }
 
@@ -112,8 +112,8 @@ impl PlainConnection {
         match ran {
             DocumentOutcome::Replied => environment.out.push(b'\n'),
             DocumentOutcome::NoReply => {}
-            DocumentOutcome::Deferred(answer) => {
-                self.exchanges.push(request, HttpFraming::default(), answer);
+            DocumentOutcome::Deferred(reply) => {
+                self.exchanges.push(request, HttpFraming::default(), reply);
             }
         }
         if !environment.scratch.cancel_requests.is_empty() {

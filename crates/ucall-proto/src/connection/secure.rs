@@ -70,7 +70,7 @@ impl Secured {
         Self { plain, tls }
     }
 
-    /// Takes bytes of the socket, decrypted if there is TLS, and appends the answer to the output.
+    /// Takes bytes of the socket, decrypted if there is TLS, and appends the replies to the output.
     #[inline]
     pub(super) fn receive<S: Service>(
         &mut self,

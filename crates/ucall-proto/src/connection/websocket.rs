@@ -375,9 +375,9 @@ impl PlainConnection {
         match ran {
             Ok(DocumentOutcome::Replied) => socket.writer.end(out, pending, Opcode::Text),
             Ok(DocumentOutcome::NoReply) => socket.writer.abort(out, pending),
-            Ok(DocumentOutcome::Deferred(answer)) => {
+            Ok(DocumentOutcome::Deferred(reply)) => {
                 socket.writer.abort(out, pending);
-                self.exchanges.push(request, HttpFraming::default(), answer);
+                self.exchanges.push(request, HttpFraming::default(), reply);
             }
             // Valid JSON is valid UTF-8, so only other text is validated by itself.
             Err(_) if kind == MessageKind::Text && validate_text(payload).is_err() => {
@@ -408,10 +408,10 @@ impl PlainConnection {
     }
 
     /// Writes a reply that had to wait.
-    pub(super) fn write_message(&mut self, answer: &ExchangeReply, out: &mut Vec<u8>) {
+    pub(super) fn write_message(&mut self, reply: &ExchangeReply, out: &mut Vec<u8>) {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
         let pending = socket.writer.begin(out);
-        answer.write(out);
+        reply.write(out);
         socket.writer.end(out, pending, Opcode::Text);
     }
 

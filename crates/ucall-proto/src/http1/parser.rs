@@ -42,7 +42,7 @@ impl Default for HeadLimits {
 /// Reads the head that `input` starts with in one go. See [`HeadParser::parse`].
 ///
 /// # Errors
-/// The same as [`HeadParser::parse`].
+/// Those of [`HeadParser::parse`].
 pub fn parse_head<'a>(input: &'a [u8], limits: &HeadLimits) -> Result<Option<Head<'a>>, HttpError> {
     HeadParser::default().parse(input, limits)
 }

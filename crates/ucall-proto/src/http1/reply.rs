@@ -160,7 +160,7 @@ impl ReplyWriter {
         pending
     }
 
-    /// The same with optional headers; returns where the digits start.
+    /// Appends the head of a 200 with optional headers; returns where its length starts.
     #[inline(never)]
     fn begin_with_headers(&self, out: &mut Vec<u8>, reply_headers: &ReplyHeaders<'_>) -> usize {
         out.extend_from_slice(&self.ok_head[..DATE_LINE_END]);

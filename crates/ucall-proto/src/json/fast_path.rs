@@ -35,7 +35,7 @@ pub(crate) fn string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((inside, rest.strip_prefix(b"\"")?))
 }
 
-/// The same for a string of at most a chunk.
+/// The inside of a plain string of at most a chunk, and what follows it; see [`string`].
 #[inline(always)]
 pub(super) fn short_string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (inside, rest) = text.split_at_checked(count_plain(text))?;

@@ -55,8 +55,8 @@ impl Member {
         self.key != 0 && self.key(text) == Some(name)
     }
 
-    /// The same for a name of `N` to `2 * N` bytes, without a call: it compares the first and the
-    /// last `N` bytes. `None` for keys with escapes.
+    /// Whether it is a member of a name of `N` to `2 * N` bytes, without a call: it compares the
+    /// first and the last `N` bytes. `None` for keys with escapes.
     #[inline(always)]
     pub fn is_named_short<const N: usize>(&self, name: &[u8], text: &[u8]) -> Option<bool> {
         if self.key_len as usize != name.len() {

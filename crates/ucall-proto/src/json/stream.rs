@@ -113,7 +113,7 @@ impl DocumentStream {
         self.scan_with(bytes, nesting_max, &mut NoEvents)
     }
 
-    /// The same, and reports keys and values to `events`.
+    /// Reads the next bytes as [`DocumentStream::scan`], and reports keys and values to `events`.
     pub(crate) fn scan_with(
         &mut self,
         bytes: &[u8],

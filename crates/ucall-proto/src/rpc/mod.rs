@@ -70,8 +70,9 @@ pub enum CallOutcome {
     Done,
     /// [`Connection::complete`](crate::Connection::complete) will take the outcome.
     Deferred,
-    /// The same, but [`Connection::write_item`](crate::Connection::write_item) takes items before.
-    /// Only for a call that [takes items](Call::takes_items).
+    /// [`Connection::complete`](crate::Connection::complete) will take the outcome, after
+    /// [`Connection::write_item`](crate::Connection::write_item) has taken items. Only for a call
+    /// that [takes items](Call::takes_items).
     Stream,
     /// It is a notification that asks to cancel the call with the id in its params.
     CancelRequest,

@@ -55,8 +55,8 @@ impl DocumentOutline {
         Ok(self.len)
     }
 
-    /// The same for a document that is all of `text`, with white space around it. An error is that
-    /// of [`DocumentOutline::content`].
+    /// Scans the new bytes of a document that is all of `text`, with white space around it. An
+    /// error is that of [`DocumentOutline::content`].
     pub(crate) fn scan_framed(&mut self, text: &[u8], limits: &Limits) {
         if self.error.is_some() {
             return;

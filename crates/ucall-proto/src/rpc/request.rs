@@ -27,7 +27,7 @@ pub(crate) struct Request<'a> {
 
 /// The fast path's requests begin with this, up to the method's name.
 const OPENING: &[u8; 27] = br#"{"jsonrpc":"2.0","method":""#;
-/// The same as Python's `json.dumps` writes it.
+/// [`OPENING`] as Python's `json.dumps` writes it.
 const SPACED_OPENING: &[u8; 30] = br#"{"jsonrpc": "2.0", "method": ""#;
 
 const NO_OBJECT: &str = "expected a request object, or an array of them";
@@ -77,7 +77,7 @@ impl<'a> Request<'a> {
         Some((request, rest))
     }
 
-    /// The same for members in any order.
+    /// The request that `text` starts with, and what follows it, with members in any order.
     #[inline(never)]
     pub(crate) fn in_any_order(
         text: &'a [u8],

@@ -52,7 +52,7 @@ impl FrameWriter {
         }
     }
 
-    /// The same with a head of any length.
+    /// Writes a head of any length, for which the payload may have to move.
     #[inline(never)]
     fn end_general(
         &mut self,

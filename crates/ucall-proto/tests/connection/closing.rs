@@ -112,8 +112,8 @@ fn a_request_after_a_deferred_one_counts_once() {
     let mut driver = Driver::new();
     driver.limits.exchanges_max = Some(3);
     driver.receive([post(&later(1)), post(&sum(2))].concat().as_bytes());
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert!(!driver.sent().contains("close"));
     driver.receive(post(&sum(3)).as_bytes());
     assert!(driver.sent().contains("Connection: close"));
@@ -134,8 +134,8 @@ fn no_deadline_applies_while_a_call_runs() {
     driver.receive(post(&later(1)).as_bytes());
     assert_eq!(driver.connection.deadline(&driver.limits), None);
     assert_eq!(driver.connection.evictable_since(), None);
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert_eq!(driver.connection.deadline(&driver.limits), Some(driver.now + 75 * SECOND));
 }
 

@@ -90,9 +90,9 @@ fn a_batch_of_a_hundred_thousand_deferred_calls_does_not_take_quadratic_time() {
     driver.limits.batch_calls_max = calls as usize;
     let requests: Vec<_> = (0..calls).map(later).collect();
     driver.receive(format!("[{}]", requests.join(",")).as_bytes());
-    for exchange in std::mem::take(&mut driver.service.deferred).into_iter().rev() {
+    for call in std::mem::take(&mut driver.service.deferred).into_iter().rev() {
         assert_eq!(driver.sent(), "");
-        driver.complete(exchange, Ok(b"1"));
+        driver.complete(call, Ok(b"1"));
     }
     let replies: Vec<_> = (0..calls).map(|id| later_reply(id, "1")).collect();
     assert_eq!(driver.sent(), format!("[{}]\n", replies.join(",")));
@@ -103,8 +103,8 @@ fn a_deferred_notification_is_not_waited_for() {
     let mut driver = Driver::new();
     driver.receive(post(r#"{"jsonrpc":"2.0","method":"later"}"#).as_bytes());
     assert!(driver.sent().starts_with("HTTP/1.1 204 "));
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert_eq!(driver.sent(), "");
 }
 
@@ -112,9 +112,9 @@ fn a_deferred_notification_is_not_waited_for() {
 fn a_late_or_second_reply_is_dropped() {
     let mut driver = Driver::new();
     driver.receive(later(1).as_bytes());
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
-    driver.complete(exchange, Ok(b"2"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
+    driver.complete(call, Ok(b"2"));
     assert_eq!(driver.sent(), later_reply(1, "1") + "\n");
 }
 
@@ -135,8 +135,8 @@ fn reading_pauses_at_the_pipeline_limit() {
         (5, NextAction::Pause)
     );
     for index in 1..6 {
-        let exchange = driver.service.deferred[index];
-        driver.complete(exchange, Ok(b"1"));
+        let call = driver.service.deferred[index];
+        driver.complete(call, Ok(b"1"));
     }
     assert_eq!(bodies(&driver.sent()).len(), 6);
     assert_eq!(driver.connection.next_action(), NextAction::Receive);
@@ -150,8 +150,8 @@ fn calls_go_on_after_a_half_close() {
     assert_eq!(driver.sent(), "HTTP/1.1 100 Continue\r\n\r\n", "a closed socket answers it");
     assert!(driver.connection.is_half_closed());
     assert_eq!(driver.connection.next_action(), NextAction::Receive);
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     let sent = driver.sent();
     assert!(sent.contains("\r\nConnection: close\r\n"), "{sent}");
     assert_eq!(bodies(&sent), [later_reply(1, "1")]);
@@ -161,8 +161,8 @@ fn calls_go_on_after_a_half_close() {
     driver.receive(later(1).as_bytes());
     driver.handle_eof();
     assert_eq!(driver.connection.next_action(), NextAction::Receive);
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert_eq!(
         (driver.sent(), driver.connection.next_action()),
         (later_reply(1, "1") + "\n", NextAction::Close)
@@ -177,8 +177,8 @@ fn all_pipelined_calls_go_on_after_a_half_close() {
     driver.handle_eof();
     assert_eq!(driver.sent(), "HTTP/1.1 100 Continue\r\n\r\n");
     for index in 0..2 {
-        let exchange = driver.service.deferred[index];
-        driver.complete(exchange, Ok(b"1"));
+        let call = driver.service.deferred[index];
+        driver.complete(call, Ok(b"1"));
     }
     let sent = driver.sent();
     assert_eq!(bodies(&sent).len(), 3, "{sent}");
@@ -192,8 +192,8 @@ fn a_half_close_cancels_the_calls_of_http_1_0() {
     driver.receive(post(&later(1)).replace("HTTP/1.1", "HTTP/1.0").as_bytes());
     driver.handle_eof();
     assert_eq!(driver.connection.next_action(), NextAction::Close);
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert_eq!(driver.sent(), "");
 }
 
@@ -202,8 +202,8 @@ fn a_refusal_waits_for_deferred_replies() {
     let mut driver = Driver::new();
     driver.receive((post(&later(1)) + "GARBAGE\n").as_bytes());
     assert_eq!(driver.sent(), "");
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     let sent = driver.sent();
     assert!(sent.starts_with("HTTP/1.1 200 ") && sent.contains("HTTP/1.1 400 "), "{sent}");
     assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
@@ -215,8 +215,8 @@ fn a_parse_error_keeps_deferred_replies() {
     let requests = [post(&later(1)), post("{"), post(&sum(3))].concat();
     driver.receive(requests.as_bytes());
     assert_eq!(driver.sent(), "");
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     let replies = bodies(&driver.sent());
     let [first, second, third] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!((first, third), (&later_reply(1, "1"), &sum_reply(3)));
@@ -230,8 +230,8 @@ fn a_100_continue_waits_for_deferred_replies() {
         "POST / HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
     driver.receive((post(&later(1)) + head).as_bytes());
     assert_eq!(driver.sent(), "");
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert!(driver.sent().ends_with("}HTTP/1.1 100 Continue\r\n\r\n"));
     driver.receive(b"{}");
     assert!(driver.sent().contains("-32600"));

@@ -148,8 +148,8 @@ fn a_partial_request_after_a_deferred_call_keeps_its_timeout() {
         assert_ne!(driver.connection.next_action(), NextAction::DiscardInput);
         driver.advance_time(Duration::from_secs(1));
         assert!(driver.held_bytes() < 500);
-        let exchange = driver.service.deferred[0];
-        driver.complete(exchange, Ok(b"3"));
+        let call = driver.service.deferred[0];
+        driver.complete(call, Ok(b"3"));
         let sent = driver.sent();
         assert!(sent.contains(refusal) && sent.contains("\"result\":3"), "{sent}");
         assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);

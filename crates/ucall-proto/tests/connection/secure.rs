@@ -41,12 +41,12 @@ impl TlsPair {
     /// One on which both ends have agreed.
     fn connected() -> Self {
         let mut pair = Self::with_limits(Limits::default());
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         assert!(pair.driver.connection.session().is_some());
         pair
     }
 
-    fn exchange(&mut self, piece_bytes: usize) {
+    fn deliver(&mut self, piece_bytes: usize) {
         loop {
             let sent = std::mem::take(&mut self.client.out);
             for piece in sent.chunks(piece_bytes) {
@@ -87,7 +87,7 @@ fn replies_equal_those_without_tls() {
         for piece_bytes in [1, 7, 1 << 20] {
             let mut pair = TlsPair::with_limits(Limits::default());
             pair.client.send(input.as_bytes());
-            pair.exchange(piece_bytes);
+            pair.deliver(piece_bytes);
             let next_action = pair.driver.connection.next_action();
             assert_eq!((pair.received(), next_action), expected, "{input} in {piece_bytes}");
             let has_ended = pair.client.tls.has_received_close_notify();
@@ -113,12 +113,12 @@ fn replies_sent_together_share_one_record() {
 fn deferred_replies_and_messages_are_encrypted_too() {
     let mut pair = TlsPair::connected();
     pair.client.send(later(7).as_bytes());
-    pair.exchange(1 << 20);
-    let exchange = pair.driver.service.deferred[0];
-    pair.driver.complete(exchange, Ok(b"8"));
+    pair.deliver(1 << 20);
+    let call = pair.driver.service.deferred[0];
+    pair.driver.complete(call, Ok(b"8"));
     let out = &mut pair.driver.out;
     pair.driver.connection.write_messages(b"{}\n", out);
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     assert_eq!(pair.received(), "{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":8}\n{}\n");
 }
 
@@ -130,7 +130,7 @@ fn a_large_body_is_received_whole() {
         "x".repeat(300_000)
     );
     pair.client.send(post(&body).as_bytes());
-    pair.exchange(10_000);
+    pair.deliver(10_000);
     assert!(pair.driver.poll_target().is_none());
     assert!(pair.received().contains(&"x".repeat(300_000)));
 }
@@ -142,10 +142,10 @@ fn a_large_reply_makes_the_connection_pause() {
     pair.client.send(large.repeat(3).as_bytes());
     pair.driver.receive(&std::mem::take(&mut pair.client.out));
     assert_eq!(pair.driver.connection.next_action(), NextAction::Pause);
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     assert_eq!(pair.received().len() / 700_000, 2);
     pair.driver.resume();
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     assert_eq!(pair.received().len() / 700_000, 1);
 }
 
@@ -162,7 +162,7 @@ fn close_notify_and_eof_both_end_the_stream() {
             pair.driver.handle_eof();
         }
         assert_eq!(pair.driver.connection.next_action(), NextAction::Close);
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         assert_eq!(pair.received(), sum_reply(1) + "\n");
         assert!(pair.client.tls.has_received_close_notify());
     }
@@ -190,7 +190,7 @@ fn an_idle_connection_is_closed_with_close_notify() {
     let mut pair = TlsPair::connected();
     pair.driver.advance_time(Limits::default().idle_timeout);
     assert_eq!(pair.driver.connection.next_action(), NextAction::Close);
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     assert!(pair.client.tls.has_received_close_notify());
 }
 
@@ -226,7 +226,7 @@ fn broken_records_end_the_connection_with_an_alert() {
     let mut pair = TlsPair::connected();
     pair.client.send(sum(1).as_bytes());
     *pair.client.out.last_mut().unwrap() ^= 1;
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     assert_eq!(pair.driver.connection.next_action(), NextAction::DiscardInput);
     assert!(pair.client.error.is_some());
     assert!(pair.received().is_empty());
@@ -255,7 +255,7 @@ fn the_own_origin_needs_the_https_scheme() {
         let request =
             post(&sum(1)).replacen("\r\n\r\n", &format!("\r\nOrigin: {origin}\r\n\r\n"), 1);
         pair.client.send(request.as_bytes());
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         let reply = pair.received();
         assert_eq!(reply.get(9..12), Some(status), "{reply}");
     }
@@ -291,11 +291,11 @@ fn a_websocket_is_answered_as_without_tls() {
         for piece in stream.chunks(piece_bytes) {
             pair.client.send(piece);
         }
-        pair.exchange(piece_bytes);
+        pair.deliver(piece_bytes);
         assert_eq!(pair.client.received, plain.out);
         assert_eq!(pair.driver.connection.next_action(), NextAction::Receive);
         pair.driver.connection.close_notify(&mut pair.driver.out);
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         assert!(pair.client.received.ends_with(b"the server closes the connection"));
         assert!(pair.client.tls.has_received_close_notify());
     }
@@ -307,16 +307,16 @@ fn calls_go_on_after_a_close_notify_and_not_after_a_cut() {
     for is_whole in [true, false] {
         let mut pair = TlsPair::connected();
         pair.client.send(post(&later(1)).as_bytes());
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         if is_whole {
             pair.client.tls.close(&mut pair.client.out);
-            pair.exchange(1 << 20);
+            pair.deliver(1 << 20);
             assert_eq!(pair.received(), "HTTP/1.1 100 Continue\r\n\r\n");
         }
         pair.driver.handle_eof();
-        let exchange = pair.driver.service.deferred[0];
-        pair.driver.complete(exchange, Ok(b"1"));
-        pair.exchange(1 << 20);
+        let call = pair.driver.service.deferred[0];
+        pair.driver.complete(call, Ok(b"1"));
+        pair.deliver(1 << 20);
         assert_eq!(pair.received().contains("\"result\":1"), is_whole);
     }
 }

@@ -207,8 +207,8 @@ fn a_peer_that_closes_gives_up_its_calls() {
     driver.receive(&[message(later(1)), close(1000)].concat());
     assert_eq!(driver.closed_with(), 1000);
     assert!(driver.connection.has_deferred());
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert!(driver.out.is_empty());
 }
 
@@ -229,12 +229,12 @@ fn replies_are_sent_as_they_finish() {
     driver.receive(&message(sum(5)));
     assert_eq!(driver.frames(), replies(&[&sum_reply(5)]));
     let [first, second, third] = driver.service.deferred[..] else { panic!("three calls") };
-    for (exchange, expected) in [
+    for (call, expected) in [
         (second, r#"{"jsonrpc":"2.0","id":2,"result":"x"}"#.to_owned()),
         (third, format!(r#"[{{"jsonrpc":"2.0","id":3,"result":"x"}},{}]"#, sum_reply(4))),
         (first, r#"{"jsonrpc":"2.0","id":1,"result":"x"}"#.to_owned()),
     ] {
-        driver.complete(exchange, Ok(b"\"x\""));
+        driver.complete(call, Ok(b"\"x\""));
         assert_eq!(driver.frames(), [(TEXT, expected)]);
     }
 }
@@ -253,8 +253,8 @@ fn requests_before_the_upgrade_are_answered_first() {
     let requests = post(&sum(1)) + &post(&later(2)) + &upgrade("");
     driver.receive(&[requests.as_bytes(), &message(sum(3))].concat());
     assert_eq!(bodies(&driver.sent()), [sum_reply(1)]);
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"2"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"2"));
     let out = std::mem::take(&mut driver.out);
     let at = out.windows(13).position(|window| window == b"HTTP/1.1 101 ").unwrap();
     assert!(out[..at].ends_with(br#""result":2}"#));
@@ -309,8 +309,8 @@ fn a_drain_ends_with_code_1001_after_the_replies() {
     driver.receive(&message(sum(3)));
     let last = r#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":3}}"#;
     assert_eq!(driver.frames(), replies(&[&sum_reply(3), last]));
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     let sent = driver.frames();
     let [(TEXT, reply), (CLOSE, close)] = &sent[..] else { panic!("{sent:?}") };
     assert!(reply.contains("\"id\":1") && close.starts_with("1001"), "{sent:?}");
@@ -396,8 +396,8 @@ fn a_peer_that_waits_for_a_reply_is_pinged_and_one_that_cannot_be_read_is_not() 
     assert_eq!(driver.connection.next_action(), NextAction::Receive);
     driver.advance_time(100 * MINUTE);
     assert!(driver.out.is_empty());
-    let exchange = driver.service.deferred[0];
-    driver.complete(exchange, Ok(b"1"));
+    let call = driver.service.deferred[0];
+    driver.complete(call, Ok(b"1"));
     assert_eq!(driver.frames().len(), 2, "the reply, and that to the message that waited");
 }
 

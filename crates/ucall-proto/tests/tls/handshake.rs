@@ -17,7 +17,7 @@ fn handshakes_complete_in_pieces_of_any_size() {
         let server = server(&[certificate.identity()]);
         let mut pair = EndpointPair::new(server, client(&authority), "localhost");
         assert!(pair.server.tls.session().is_none());
-        pair.exchange(piece_bytes);
+        pair.deliver(piece_bytes);
         for end in [&pair.server, &pair.client] {
             assert!(end.error.is_none() && !end.tls.is_handshaking(), "{:?}", end.error);
             let session = end.tls.session().unwrap();
@@ -48,7 +48,7 @@ fn clients_of_tls_1_2_are_served_and_resume() {
     let (server, client) = (server(&[certificate.identity()]), tls12_client(&authority));
     for (round, is_resumed) in [false, true].into_iter().enumerate() {
         let mut pair = EndpointPair::new(server.clone(), client.clone(), "localhost");
-        pair.exchange(7);
+        pair.deliver(7);
         let session = pair.server.tls.session().unwrap();
         assert_eq!(session.version, "TLSv1.2");
         assert_eq!(session.is_resumed, is_resumed, "round {round}");
@@ -64,7 +64,7 @@ fn sessions_are_resumed_by_any_server_with_the_same_secret() {
     for is_resumed in [false, true] {
         let server = server(&[certificate.identity()]);
         let mut pair = EndpointPair::new(server, client.clone(), "localhost");
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         assert_eq!(pair.server.tls.session().unwrap().is_resumed, is_resumed);
     }
 }
@@ -84,7 +84,7 @@ fn requested_client_certificates_are_sent_in_each_handshake() {
         let server = server_asking(&identities, client_auth, Some(&authority.pem()));
         for round in 0..3 {
             let mut pair = EndpointPair::new(server.clone(), client.clone(), "localhost");
-            pair.exchange(1 << 20);
+            pair.deliver(1 << 20);
             let session = pair.server.tls.session().unwrap();
             assert!(!session.is_resumed, "{client_auth:?} in round {round}");
             assert_eq!(session.peer_certificates.len(), shown);
@@ -100,7 +100,7 @@ fn a_certificate_is_chosen_by_name() {
     for (name, chosen) in [("a.example", 0), ("x.b.example", 1), ("b.example", 0)] {
         let trust = ClientSettings { trust: Trust::Anyone, identity: None, alpn: &[] };
         let mut pair = EndpointPair::new(config.clone(), trust.build().unwrap(), name);
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         let shown = pair.client.tls.session().unwrap().peer_certificates;
         let wanted = CertificateDer::from_pem_slice(signed[chosen].certificate.as_bytes());
         assert_eq!(shown, [wanted.unwrap()], "{name}");
@@ -125,7 +125,7 @@ fn required_client_certificates_are_enforced() {
         let server = server_asking(&identities, client_auth, Some(&authority.pem()));
         let client = client_as(&authority, shown.map(|pem| pem.identity()));
         let mut pair = EndpointPair::new(server, client, "localhost");
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         let certificates = pair.server.tls.session().map(|it| it.peer_certificates.len());
         assert_eq!(certificates, expected, "{client_auth:?}");
         assert_eq!(pair.server.error.is_none(), expected.is_some());
@@ -140,7 +140,7 @@ fn a_client_refuses_an_untrusted_server() {
     for (trusted, name) in [(&other, "localhost"), (&authority, "example.com")] {
         let server = server(&[certificate.identity()]);
         let mut pair = EndpointPair::new(server, client(trusted), name);
-        pair.exchange(1 << 20);
+        pair.deliver(1 << 20);
         assert!(pair.client.error.is_some() && pair.server.error.is_some());
     }
 }
@@ -152,7 +152,7 @@ fn no_common_application_protocol_is_refused() {
     let client = ClientSettings { trust: Trust::Anyone, identity: None, alpn: &[b"h2"] };
     let mut pair =
         EndpointPair::new(server(&[certificate.identity()]), client.build().unwrap(), "localhost");
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     let message = pair.client.error.unwrap().to_string();
     assert!(message.contains("NoApplicationProtocol"), "{message}");
 }

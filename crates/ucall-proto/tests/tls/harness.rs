@@ -132,7 +132,7 @@ impl EndpointPair {
     }
 
     /// Delivers bytes both ways, in pieces of limited size, until none are left.
-    pub(crate) fn exchange(&mut self, piece_bytes: usize) {
+    pub(crate) fn deliver(&mut self, piece_bytes: usize) {
         let Self { server, client } = self;
         while !(server.out.is_empty() && client.out.is_empty()) {
             transfer(client, server, piece_bytes);

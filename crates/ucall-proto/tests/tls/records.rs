@@ -6,7 +6,7 @@ use crate::harness::{Authority, Endpoint, EndpointPair, client, server};
 
 fn connected() -> EndpointPair {
     let mut pair = fresh();
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     pair
 }
 
@@ -23,7 +23,7 @@ fn data_arrives_in_pieces_of_any_size() {
     for (piece_bytes, sent) in [(1, &long[..20_000]), (1_000, &long[..]), (1 << 20, &long[..])] {
         pair.client.send(sent);
         pair.server.send(sent);
-        pair.exchange(piece_bytes);
+        pair.deliver(piece_bytes);
         assert_eq!(std::mem::take(&mut pair.server.received), sent);
         assert_eq!(std::mem::take(&mut pair.client.received), sent);
     }
@@ -47,7 +47,7 @@ fn data_sent_during_the_handshake_is_kept_until_its_end() {
     let mut pair = fresh();
     pair.client.send(b"early");
     pair.server.send(b"early too");
-    pair.exchange(3);
+    pair.deliver(3);
     assert_eq!(pair.server.received, b"early");
     assert_eq!(pair.client.received, b"early too");
 }
@@ -56,14 +56,14 @@ fn data_sent_during_the_handshake_is_kept_until_its_end() {
 fn either_end_may_close_and_the_other_continues() {
     let mut pair = connected();
     pair.client.tls.close(&mut pair.client.out);
-    pair.exchange(1);
+    pair.deliver(1);
     assert!(
         pair.server.tls.has_received_close_notify() && !pair.client.tls.has_received_close_notify()
     );
     assert!(matches!(pair.client.tls.send(b"x", &mut Vec::new()), Err(TlsError::Closed)));
     pair.server.send(b"still here");
     pair.server.tls.close(&mut pair.server.out);
-    pair.exchange(1);
+    pair.deliver(1);
     assert_eq!(pair.client.received, b"still here");
     assert!(pair.client.tls.has_received_close_notify());
 }
@@ -73,7 +73,7 @@ fn bytes_after_close_notify_are_not_kept() {
     let mut pair = connected();
     pair.client.tls.close(&mut pair.client.out);
     pair.client.out.extend_from_slice(b"no record at all");
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     for _ in 0..100 {
         pair.server.receive(&[0; 10_000]);
     }
@@ -85,7 +85,7 @@ fn a_modified_record_fails_on_both_ends() {
     let mut pair = connected();
     pair.client.send(b"a message");
     *pair.client.out.last_mut().unwrap() ^= 1;
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     assert!(pair.server.received.is_empty());
     assert!(matches!(pair.server.error, Some(TlsError::Peer(_))));
     let message = pair.client.error.unwrap().to_string();

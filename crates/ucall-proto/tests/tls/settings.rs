@@ -38,7 +38,7 @@ fn an_encrypted_key_is_opened_by_its_password() {
         |password| Identity { private_key: KEY_ENCRYPTED.as_bytes(), password, ..pem.identity() };
     let server = server(&[encrypted(Some(b"secret".as_slice()))]);
     let mut pair = EndpointPair::new(server, client(&authority), "localhost");
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     assert!(pair.client.tls.session().is_some());
     assert!(matches!(refusal(encrypted(None)), SettingsError::PasswordMissing));
     assert!(matches!(refusal(encrypted(Some(b"public"))), SettingsError::PasswordWrong));
@@ -91,7 +91,7 @@ fn self_signed(until_year: i32) -> Pem {
 /// The error of a client that connects to a server with this certificate.
 fn refusal_by(client: &ClientSettings<'_>, shown: &Pem, name: &str) -> Option<String> {
     let mut pair = EndpointPair::new(server(&[shown.identity()]), client.build().unwrap(), name);
-    pair.exchange(1 << 20);
+    pair.deliver(1 << 20);
     pair.client.error.map(|error| error.to_string())
 }
 
