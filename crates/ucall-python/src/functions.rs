@@ -86,7 +86,7 @@ impl Functions {
         reply: &mut Reply<'_>,
     ) -> Result<(), Failure> {
         let result = self.call(py, procedure, call, None)?;
-        procedure.write_reply(&result, reply)
+        procedure.write_reply(&result, reply).map_err(Failure::Result)
     }
 
     /// Ends a call of a plain function: writes its error, if it has one, and records the call.

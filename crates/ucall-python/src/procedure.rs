@@ -9,7 +9,6 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use ucall_proto::Reply;
 use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 
-use crate::arguments::Failure;
 use crate::convert::{self, ConversionFault, Convert};
 
 /// A registered function.
@@ -174,12 +173,12 @@ impl Procedure {
         &self,
         result: &Bound<'_, PyAny>,
         reply: &mut Reply<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConversionFault> {
         if reply.is_notification() {
             return Ok(());
         }
         let len_max = reply.len_max();
-        self.write(reply.result(), len_max, result).map_err(Failure::Result)
+        self.write(reply.result(), len_max, result)
     }
 
     /// Whether the function answers the requests of a route without authentication.

@@ -113,7 +113,8 @@ impl Deferral {
         });
         if !has_notified && tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised);
-            let written = result.and_then(|result| procedure.write_reply(&result, reply));
+            let written = result
+                .and_then(|result| procedure.write_reply(&result, reply).map_err(Failure::Result));
             if let Some(state) = state {
                 self.end_state(&functions.timing, procedure, &state, written.is_ok());
             }
@@ -218,7 +219,8 @@ impl Deferral {
         let (context, state) = functions.contexts.of_call(py, procedure, call, caller, deadline)?;
         let variables = functions.contexts.own_variables(py)?;
         let result = functions.call_within(&variables, procedure, call, Some(context));
-        let written = result.and_then(|result| procedure.write_reply(&result, reply));
+        let written = result
+            .and_then(|result| procedure.write_reply(&result, reply).map_err(Failure::Result));
         self.end_state(&functions.timing, procedure, &state, written.is_ok());
         written
     }
