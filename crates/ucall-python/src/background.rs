@@ -4,7 +4,7 @@
 //! They are due when the call has its result, and start in the next turn, whose wait has sent the
 //! reply. An async function runs as a task. A plain one runs in a thread of the pool, because no
 //! caller waits for it, and on the worker's thread it would delay those of other calls. Each counts
-//! as a running call, so a drain waits for it. `background_start.rs` starts and ends them.
+//! as a running call, so a drain waits for it. `deferral/background.rs` starts and ends them.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
