@@ -7,19 +7,20 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from both_clients import NewClient
 from certificates import Authority, Files, authority, files
-from scripted import Peer, answering, scripted
+from scripted import Peer, answering, http_reply, result, scripted
 from serving import Serve
 
 import ucall
-from harness import HOST, eventually, free_port
+from harness import HOST, eventually, free_port, in_asyncio, started
 from ucall import aio
+from ucall._client.resend import PROBE
 from ucall.schema import describe
 
 # The fixtures, for pytest.
@@ -94,6 +95,88 @@ def test_an_overloaded_server_is_left_alone_as_long_as_it_asks(
         with new_client(uris) as client:
             assert [client.count(number).json for number in range(50)] == list(range(1, 51))
         assert refuses.accepted == 1
+
+
+def test_of_two_servers_the_one_with_fewer_calls_gets_the_next(
+    serve_once: Serve, new_client: NewClient
+) -> None:
+    held, may_end = [0, 0], threading.Event()
+
+    def holding(number: int) -> ucall.Server:
+        async def hold() -> None:
+            held[number] += 1
+            while not may_end.is_set():
+                await asyncio.sleep(0.01)
+
+        return serve_once(hold)
+
+    uris = [f"{HOST}:{holding(number).port}" for number in range(2)]
+    with new_client(uris) as client:
+        calls = []
+        for count in range(1, 7):
+            calls.append(started(client.hold))
+            assert eventually(lambda count=count: sum(held) == count)
+        may_end.set()
+        assert all(it.result(60).error is None for it in calls)
+    assert held == [3, 3]
+
+
+class Late:
+    """Two servers that answer all calls but those of `slow`, and probes when they may."""
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+        self.may_reply = threading.Event()
+
+    def script(self, peer: Peer) -> None:
+        while True:
+            asked = json.loads(peer.http_request())
+            self.methods.append(asked["method"])
+            if asked["method"] == PROBE:
+                self.may_reply.wait(60)
+            if asked["method"] != "slow":
+                peer.send(http_reply(result(1, asked["id"])))
+
+    @contextmanager
+    def serving(self) -> Iterator[list[str]]:
+        """Their addresses."""
+        with scripted(self.script) as first, scripted(self.script) as second:
+            try:
+                yield [f"{HOST}:{first.port}", f"{HOST}:{second.port}"]
+            finally:
+                self.may_reply.set()
+
+    def are_probed(self) -> bool:
+        return eventually(lambda: PROBE in self.methods, timeout_s=20)
+
+
+def test_a_server_whose_call_was_late_is_probed_at_the_next_call(new_client: NewClient) -> None:
+    late = Late()
+    with late.serving() as uris, new_client(uris) as client:
+        assert client.fast().json == 1
+        with pytest.raises(ucall.TimeoutError):
+            client.with_options(timeout=0.1).slow()
+        assert PROBE not in late.methods
+        assert client.fast().json == 1
+        assert late.are_probed()
+        # The end of a program waits for no probe.
+        probing = [it for it in threading.enumerate() if it.name == "ucall-client-probe"]
+        assert all(it.daemon for it in probing)
+        late.may_reply.set()
+
+
+@in_asyncio
+async def test_the_end_of_a_client_in_asyncio_ends_its_probes() -> None:
+    late = Late()
+    with late.serving() as uris:
+        async with aio.Client(uris) as client:
+            with pytest.raises(ucall.TimeoutError):
+                await client.with_options(timeout=0.1).slow()
+            await client.fast()
+            assert await asyncio.to_thread(late.are_probed)
+            [probe] = [it for it in asyncio.all_tasks() if it.get_name() == "ucall-client-probe"]
+        await asyncio.wait([probe])
+        assert probe.cancelled()
 
 
 def test_without_another_server_the_caller_gets_the_refusal(new_client: NewClient) -> None:

@@ -27,6 +27,7 @@ from harness import eventually, in_asyncio
 from ucall import _core, aio
 from ucall._client.aio_udp_endpoint import Endpoint
 from ucall._client.datagrams import WINDOW, Cookie, RoundTrips, Window
+from ucall._client.sockets import Deadline
 
 BATCHES = """
 import asyncio, sys
@@ -91,6 +92,36 @@ async def test_datagrams_wait_in_asyncio_while_the_system_has_no_room() -> None:
     endpoint.send(datagrams[:999])
     endpoint.send(datagrams[999:])
     assert [await loop.sock_recv(other, 100) for _ in datagrams] == datagrams
+    endpoint.close()
+    other.close()
+
+
+@in_asyncio
+async def test_a_call_in_asyncio_reads_past_what_is_no_reply_and_frees_its_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, delays = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def recorded(delay_s: float, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        delays.append(delay_s)
+        return call_later(delay_s, *args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_later", recorded)
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for made in (one, other):
+        made.setblocking(False)
+    endpoint = Endpoint(loop, one, Window(RoundTrips(), Cookie()), 10_000)
+    request = b'{"jsonrpc":"2.0","method":"later","id":1}'
+    for _ in range(2):
+        call = asyncio.ensure_future(endpoint.run([(1, request)], Deadline(30)))
+        assert await loop.sock_recv(other, 100) == request
+        # Both are there before the loop looks.
+        for data in (b"no reply", _answer(request)):
+            other.send(data)
+        await call
+    # It would have been sent again within a second.
+    assert 0 < min(delays) < 1
     endpoint.close()
     other.close()
 
