@@ -270,3 +270,25 @@ def test_a_time_limit_of_the_system_ends_no_reconnecting(
         with new_client(wire.uri(server), timeout=None, reconnect=True) as client:
             assert next(client.subscribe())[0] == "news"
     assert failures == 0
+
+
+ADDRESS: Any = SimpleNamespace(name="server:1")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ECONNREFUSED, "Connection refused"), "Connection refused"),
+        (UnicodeError("label too long"), "label too long"),
+        (OSError(), "OSError"),
+    ],
+)
+def test_a_connection_that_fails_has_a_reason(error: Exception, reason: str) -> None:
+    made: Any = sockets.connect_error(ADDRESS, error, 1.0)
+    assert str(made) == f"cannot connect to server:1: {reason}"
+
+
+def test_a_connection_that_is_late_is_no_late_call() -> None:
+    """Otherwise its server would be taken for one that answers slowly."""
+    made: Any = sockets.connect_error(ADDRESS, TimeoutError(), 1.0)
+    assert isinstance(made, ucall.TimeoutError) and made._was_connecting
