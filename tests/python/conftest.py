@@ -53,13 +53,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         forking.server()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def frozen() -> None:
-    """Freezes what earlier modules have left, for the same reason."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(params=["posix", "uring"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine by name; io_uring only if the system allows it."""
