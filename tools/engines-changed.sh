@@ -15,7 +15,7 @@ FILES=(
     crates/ucall-python/src/asyncio
     crates/ucall-queue/src/driver
     crates/ucall-server/src/connections.rs
-    crates/ucall-server/src/driver
+    crates/ucall-server/src/events
     crates/ucall-server/src/listeners.rs
     crates/ucall-server/src/memory_waiters.rs
     crates/ucall-server/src/send_queue.rs
