@@ -18,7 +18,6 @@ from test_client_streams import Transport, item
 
 import ucall
 from ucall import _forks, aio
-from ucall._client import inbox
 from ucall._client.aio_connection import EventConnection
 from ucall._client.deadline import Deadline
 from ucall._client.hedge import Hedge
@@ -143,7 +142,7 @@ def test_a_child_that_closes_a_client_leaves_its_parent_the_shared_connection(
         assert client.call("peer").json == before
 
 
-@pytest.mark.parametrize("name", ["pool", "channel", "turn", "socket", "items", "servers"])
+@pytest.mark.parametrize("name", ["pool", "channel", "turn", "socket", "servers"])
 def test_a_child_waits_for_no_thread_of_its_parent(serve_once: Serve, name: str) -> None:
     server = serve_once(peer)
     scheme = "several" if name == "servers" else "tcp"
@@ -164,14 +163,11 @@ def test_a_child_waits_for_no_thread_of_its_parent(serve_once: Serve, name: str)
             "channel": channel._opening,
             "turn": link._state,
             "socket": link._socket_lock,
-            "items": inbox._lock,
         }
         stack.enter_context(held(locks[name]))
 
         def call_and_close() -> object:
             link.close()
-            received: Any = inbox.Inbox()
-            received.put_latest(b"an item", 1)
             return client.call("peer").json
 
         assert in_child(call_and_close)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 import ucall
 from harness import started
 from ucall import _core
-from ucall._client import inbox as inboxes
 from ucall._client.aio_connection import SharedConnection
 from ucall._client.blocking import run
 from ucall._client.deadline import Deadline
@@ -172,22 +170,30 @@ def test_a_connection_that_the_system_gives_up_has_failed(
     assert "the connection failed" in str(link.error)
 
 
-def test_the_bytes_that_wait_are_counted_by_one_thread_at_a_time() -> None:
+@pytest.mark.parametrize("put", [Inbox.put_item, Inbox.put_latest])
+def test_a_thread_takes_items_while_another_receives(put: Any) -> None:
+    """Neither waits for the other: a signal handler that interrupts it may close a stream."""
     inbox: Any = Inbox()
-    others_may_count: list[bool] = []
+
+    def take_and_put() -> None:
+        inbox.take_item()
+        inbox.put_latest(bytes(10), 1000)
 
     class Item:
         def __len__(self) -> int:
-            def count() -> None:
-                others_may_count.append(inboxes._lock.acquire(blocking=False))
-
-            thread = threading.Thread(target=count)
-            thread.start()
-            thread.join()
+            started(take_and_put).result(10)
             return 100
 
-    inbox.put_item(Item(), 1000)
-    inbox.put_latest(Item(), 50)
-    inbox.take_item()
-    assert inbox.waiting_bytes == 0 and not inbox.items
-    assert others_may_count == [False] * 4
+    put(inbox, bytes(100), 1000)
+    put(inbox, Item(), 1000)
+    assert inbox.waiting_bytes == 10 + 100
+    for _ in range(2):
+        inbox.take_item()
+    assert inbox.waiting_bytes == 0
+
+
+def test_the_latest_notification_is_kept_beyond_the_limit() -> None:
+    inbox: Any = Inbox()
+    for length in (100, 200):
+        inbox.put_latest(bytes(length), 50)
+        assert inbox.waiting_bytes == length

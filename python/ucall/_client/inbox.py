@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TypeAlias
 
-from ucall import _forks
 from ucall._client.sockets import not_sent
 from ucall._core import Notification, Reply
 from ucall.errors import ConnectionError
@@ -22,15 +21,6 @@ WAITING_BYTES_MAX = 1_048_576
 #: Receiving stops at half of the limit, and one receive of asyncio may bring 256 KiB more.
 _WAITING_BYTES_LEAST = 524_288
 _NOTIFICATIONS_MAX = 1024
-#: Guards the items and their bytes: a thread reads them while others receive, on two connections if
-#: the server of one drains. `__del__` of a stream may take it again.
-_lock = threading.RLock()
-
-
-@_forks.in_child
-def _replace_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
 
 
 def check_waiting_bytes(bytes_max: int) -> None:
@@ -72,15 +62,21 @@ class DrainNotice:
 class Inbox:
     """The messages to one call, or to one subscription, that the program has not read.
 
+    Threads take items while another one adds them. They hold no lock meanwhile: a signal handler,
+    or `__del__` of a stream, could wait for that of the connection then, whose thread wants this.
+
     Args:
         wake: Is called after each change.
     """
 
-    __slots__ = ("error", "items", "number", "reply", "waiting_bytes", "wake")
+    __slots__ = ("_received_bytes", "error", "items", "number", "reply", "wake")
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
-        self.items: deque[Notification] = deque()
-        self.waiting_bytes = 0
+        #: Each with the number of bytes that were received before it.
+        self.items: deque[tuple[Notification, int]] = deque()
+        #: What adds items writes it, for a subscription on two connections while a server drains:
+        #: what they miss counts again once those items are taken.
+        self._received_bytes = 0
         self.reply: Reply | None = None
         self.error: Exception | None = None
         self.wake = wake
@@ -107,35 +103,37 @@ class Inbox:
 
     def take_item(self) -> Notification:
         """Removes the next item, of one or more."""
-        with _lock:
-            item = self.items.popleft()
-            self.waiting_bytes -= len(item)
-            return item
+        return self.items.popleft()[0]
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of all items."""
+        first = self._first()
+        return self._received_bytes - first[1] if first else 0
 
     def put_item(self, item: Notification, bytes_max: int) -> None:
         """Adds an item, unless the call has ended. Too many bytes of items beyond the first end it
         with an error."""
-        with _lock:
-            if self.reply is not None or self.error is not None:
-                return
-            if self.items and self.waiting_bytes - len(self.items[0]) + len(item) > bytes_max:
-                self.fail(
-                    ConnectionError(
-                        "more items than max_waiting_bytes arrived before the program read them"
-                        f" ({bytes_max} bytes)"
-                    )
+        if self.reply is not None or self.error is not None:
+            return
+        first = self._first()
+        if first and self._received_bytes - first[1] - len(first[0]) + len(item) > bytes_max:
+            self.fail(
+                ConnectionError(
+                    "more items than max_waiting_bytes arrived before the program read them"
+                    f" ({bytes_max} bytes)"
                 )
-                return
-            self._append(item)
+            )
+            return
+        self._append(item)
 
     def put_latest(self, notification: Notification, bytes_max: int) -> None:
         """Adds a notification, and drops the oldest ones beyond the limits."""
-        with _lock:
-            self._append(notification)
-            while len(self.items) > _NOTIFICATIONS_MAX or (
-                self.waiting_bytes > bytes_max and len(self.items) > 1
-            ):
-                self.waiting_bytes -= len(self.items.popleft())
+        bytes_max -= len(notification)
+        with suppress(IndexError):  # None is left, or another thread has taken the last one.
+            while len(self.items) >= _NOTIFICATIONS_MAX or self.waiting_bytes > bytes_max:
+                self.items.popleft()
+        self._append(notification)
 
     def put_reply(self, reply: Reply) -> None:
         """Sets the reply, unless the call has ended. A second one is dropped."""
@@ -150,9 +148,15 @@ class Inbox:
             self._wake()
 
     def _append(self, item: Notification) -> None:
-        self.items.append(item)
-        self.waiting_bytes += len(item)
+        length, before = len(item), self._received_bytes
+        self._received_bytes = before + length
+        self.items.append((item, before))
         self._wake()
+
+    def _first(self) -> tuple[Notification, int] | None:
+        with suppress(IndexError):
+            return self.items[0]
+        return None
 
     def _wake(self) -> None:
         if self.wake is not None:
