@@ -9,6 +9,8 @@ import asyncio
 import json
 import logging
 import subprocess
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -264,6 +266,28 @@ def test_the_calls_of_a_batch_end_each_by_itself(serve: Serve) -> None:
     assert [replies[id]["error"]["code"] for id in (2, 4)] == [1, 1]
     assert "object cannot be written" in replies[3]["error"]["data"]
     assert [replies[id]["result"] for id in (1, 5)] == [None, None]
+
+
+def test_others_run_while_an_async_batch_goes_on(serve: Serve) -> None:
+    """Its generator awaits nothing, and each list has an entry for each of several calls."""
+    released, seen = threading.Event(), []
+
+    async def spin(number: list[int]) -> AsyncIterator[list[int]]:
+        end = time.monotonic() + 10
+        while not released.is_set() and time.monotonic() < end:
+            time.sleep(0.01)
+            yield [*number]
+        seen.append(released.is_set())
+
+    server = serve(released.set)
+    server.batch(spin)
+    with Wire(server.port) as wire, Wire(server.port) as other:
+        wire.send(request("spin", [1], 1) + request("spin", [2], 2))
+        other.send(request("set", [], 3))
+        assert other.message()["id"] == 3
+        replies = [wire.message() for _ in range(2)]
+    assert {reply["id"] for reply in replies} == {1, 2}
+    assert seen == [True]
 
 
 def short(a: list[int]) -> Iterator[list[int]]:

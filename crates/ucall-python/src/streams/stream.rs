@@ -208,9 +208,11 @@ impl Stream {
         self.state().progress(self.executor)
     }
 
-    /// Keeps what waits for room. Gives it back if there is room, or no call is open.
+    /// Keeps what waits for room. Gives it back if there is room, or no call is open: it waits only
+    /// until others have run.
     pub(crate) fn set_waiter(&self, waiter: Waiter) -> Option<Waiter> {
         let mut state = self.state();
+        state.waited_at = Clock::COARSE.now();
         match state.open > 0 && state.full > 0 {
             true => state.waiter.replace(waiter),
             false => Some(waiter),
@@ -366,7 +368,7 @@ impl Stream {
 
 impl StreamState {
     #[inline]
-    fn progress(&mut self, executor: Executor) -> Progress {
+    fn progress(&self, executor: Executor) -> Progress {
         match (self.open, self.full) {
             (0, _) => Progress::End,
             (_, 0) if executor == Executor::Task && self.has_used_slice() => Progress::Wait,
@@ -375,14 +377,9 @@ impl StreamState {
         }
     }
 
-    /// Whether a task has gone on for long without a wait; `true` once.
-    fn has_used_slice(&mut self) -> bool {
-        let now = Clock::COARSE.now();
-        let is_used = now.nanos_since(self.waited_at) >= TASK_SLICE_NANOS;
-        if is_used {
-            self.waited_at = now;
-        }
-        is_used
+    /// Whether a task has gone on for long since it has waited.
+    fn has_used_slice(&self) -> bool {
+        Clock::COARSE.now().nanos_since(self.waited_at) >= TASK_SLICE_NANOS
     }
 
     /// Changes a call, unless it has ended.
