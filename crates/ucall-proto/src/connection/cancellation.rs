@@ -17,8 +17,7 @@
 use memchr::memmem;
 
 use super::calls::note_cancel_request;
-use super::{Environment, NextAction, PlainConnection, Protocol, Step};
-use crate::Limits;
+use super::{Environment, PlainConnection, Protocol, Step};
 use crate::json::FirstMembers;
 use crate::json::stream::DocumentStream;
 use crate::rpc::{Content, RpcError, Service, scan_document};
@@ -56,6 +55,11 @@ pub(super) struct CancelSearch {
 }
 
 impl CancelSearch {
+    /// Whether more input helps.
+    pub(super) fn seeks_more(&self) -> bool {
+        self.seeks_more
+    }
+
     /// `used` bytes have left the start of the input.
     fn advance(&mut self, used: usize) {
         let Some(searched) = self.searched.checked_sub(used) else {
@@ -95,30 +99,6 @@ enum Found {
 }
 
 impl PlainConnection {
-    /// Whether as much waits already as one connection may make wait.
-    #[inline(always)]
-    pub(super) fn must_wait<S>(&self, environment: &Environment<'_, S>) -> bool {
-        (!self.exchanges.is_empty() && self.waits_for_calls(environment.limits))
-            || self.is_output_full(environment)
-    }
-
-    /// Whether requests wait until a call ends.
-    fn waits_for_calls(&self, limits: &Limits) -> bool {
-        self.exchanges.are_at_max(limits)
-    }
-
-    #[inline(always)]
-    fn is_output_full<S>(&self, environment: &Environment<'_, S>) -> bool {
-        environment.out.len() + environment.queued_bytes > environment.limits.output_bytes_max
-    }
-
-    /// What a connection wants whose requests wait.
-    #[cold]
-    pub(super) fn paused_action(&self) -> NextAction {
-        let seeks_more = self.search.as_ref().is_some_and(|search| search.seeks_more);
-        if seeks_more { NextAction::Receive } else { NextAction::Pause }
-    }
-
     /// Runs the requests to cancel a call among those that wait. Returns whether there were any:
     /// others may run now. `used` bytes have left the start of the input since the last search.
     #[cold]

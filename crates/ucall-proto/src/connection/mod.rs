@@ -36,6 +36,7 @@ mod public;
 mod raw;
 mod reading;
 mod secure;
+mod waiting;
 mod websocket;
 
 use std::mem;

@@ -164,6 +164,14 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.context.begin_turn(self.engine.clock().now());
     }
 
+    /// All calls of a turn have begun.
+    #[inline(always)]
+    pub(crate) fn end_calls(&mut self) {
+        if self.context.end_calls(&mut self.engine, self.connections.len()) {
+            self.send_queue.request_poll();
+        }
+    }
+
     /// The seconds since 1970.
     fn unix_time_s(&self) -> u64 {
         self.engine.clock().unix_time().as_secs()

@@ -6,14 +6,6 @@ use super::ConnectionDriver;
 use crate::handler::Handler;
 
 impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
-    /// All calls of a turn have begun.
-    #[inline(always)]
-    pub(crate) fn end_calls(&mut self) {
-        if self.context.end_calls(&mut self.engine, self.connections.len()) {
-            self.send_queue.request_poll();
-        }
-    }
-
     /// Receives bytes of a socket that is no connection.
     #[inline(never)]
     pub(super) fn receive_native(&mut self, arrival: Arrival) {
