@@ -152,7 +152,8 @@ impl HttpReplyReader {
         self.responses.held_bytes() + self.partial.capacity()
     }
 
-    /// Reads the next bytes, and passes the reply to `handle` once it is complete, with the id 0.
+    /// Reads the next bytes, and passes the reply to `handle` once it is complete, with the
+    /// number 0: a connection has one call at a time, whose id is always the same.
     ///
     /// # Errors
     /// Why the connection cannot be used any more.

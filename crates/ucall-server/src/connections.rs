@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     pub(crate) proto: Connection,
     pub(crate) caller: Caller,
     pub(crate) outgoing: Outgoing,
-    /// What waits for a slow peer; `None` if nothing does.
+    /// What waits for a slow peer, and the streams that are paused for it; `None` if nothing does.
     pub(crate) items: Option<Box<ItemQueues>>,
     /// Bytes that the connection's target had at the last sweep.
     filled: usize,

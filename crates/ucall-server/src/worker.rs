@@ -1,6 +1,6 @@
 //! A worker: one thread, one engine and its connections.
 //!
-//! A turn waits for completions, passes each to its connection, and sends all replies; the engine
+//! A turn waits for completions, passes each to its connection, and sends all replies; io_uring
 //! submits them with its next wait, or by [`AnyWorker::submit`]. After its calls are answered, a
 //! turn takes a few steps of the rest: new connections, hang-ups, handshakes, deadlines and a
 //! drain. A worker shares no state with other threads, so nothing is locked; they send messages
@@ -132,7 +132,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let idle = self.completions.is_empty();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, idle };
         self.handle_completions(&mut turn)?;
-        // Before replies are polled: a passed deadline precedes an outcome that came after it.
+        // Generators take their next steps, due batches run, native procedures send. Before replies are
+        // polled: a passed deadline precedes an outcome that came after it.
         self.driver.end_calls();
         self.has_messages = self.mailbox.has_messages();
         turn.stopped = self.has_messages && self.read_messages();

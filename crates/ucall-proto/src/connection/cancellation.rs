@@ -1,9 +1,10 @@
 //! Cancels calls whose callers ask for that, also while further requests wait.
 //!
-//! At [`Limits::connection_calls_max`] and [`Limits::pipeline_max`] requests wait in the input
-//! until a call ends. A stream may never end, so the input is searched for requests to cancel a
-//! call that runs; they go ahead of the others. A request to cancel one that waits itself stays
-//! behind it, until that one runs.
+//! At [`connection_calls_max`](crate::Limits::connection_calls_max) and
+//! [`pipeline_max`](crate::Limits::pipeline_max) requests wait in the input until a call ends. A
+//! stream may never end, so the input is searched for requests to cancel a call that runs; they go
+//! ahead of the others. A request to cancel one that waits itself stays behind it, until that one
+//! runs.
 //!
 //! | at a limit | then |
 //! |---|---|

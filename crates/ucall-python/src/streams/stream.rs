@@ -41,7 +41,7 @@ struct StreamState {
     calls: Vec<StreamCall>,
     /// Calls that have not ended.
     open: usize,
-    /// Calls whose items wait.
+    /// Calls that are paused, or whose items wait and are many.
     full: usize,
     /// Waits for room.
     waiter: Option<Waiter>,
@@ -69,7 +69,7 @@ pub(crate) struct StreamPosition {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     Continue,
-    /// Wait until the worker has taken the items.
+    /// Wait until the worker has taken the items, or the reader of one goes on.
     Wait,
     /// End, because no call is open.
     End,

@@ -4,7 +4,7 @@
 //!
 //! | overflow | the next items wait in | above `stream_bytes_max` |
 //! |---|---|---|
-//! | pause | the output | the handler pauses the stream, until the output is sent |
+//! | pause | the output | the handler pauses the stream, until that send has ended |
 //! | drop the oldest | [`ItemQueues`] | the oldest are dropped |
 //! | drop the newest | the output | the new one is dropped |
 //! | close | the output | the connection closes |
