@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,20 +40,41 @@ def link_of(end: socket.socket) -> Link:
     return Link(end, Router([], 1 << 20), 1000, None, None)
 
 
-def test_a_request_of_which_nothing_was_sent_is_not_counted(
-    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that drains says how many requests it has read."""
-    monkeypatch.setattr(Link, "_wait_for", lambda *_: False)
-    link = link_of(ends[0])
-    ends[0].setblocking(False)
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """How long links have waited for room. A socket has none."""
+    seconds: list[float | None] = []
+    monkeypatch.setattr(Link, "_wait_for", lambda *given: bool(seconds.append(given[-1])))
+    return seconds
+
+
+def fill(end: socket.socket) -> None:
+    end.setblocking(False)
     with pytest.raises(BlockingIOError):
         while True:
-            ends[0].send(bytes(65536))
+            end.send(bytes(65536))
+
+
+def read(end: socket.socket) -> bytes:
+    """All that has arrived."""
+    end.setblocking(False)
+    received = b""
+    with suppress(BlockingIOError):
+        while data := end.recv(1 << 20):
+            received += data
+    return received
+
+
+def test_a_request_of_which_nothing_was_sent_is_not_counted(
+    ends: tuple[socket.socket, socket.socket], waits: list[float | None]
+) -> None:
+    """A server that drains says how many requests it has read."""
+    link = link_of(ends[0])
+    fill(ends[0])
     with pytest.raises(ucall.TimeoutError) as caught:
         link.start(request(), [1], Deadline(5))
     assert not caught.value.may_have_run
-    assert link.error is None and link._requests_sent == 0
+    assert link.error is None and link._requests_sent == 0 and len(waits) == 1
 
 
 def test_a_cancel_and_a_pong_wait_for_no_other_thread(
@@ -69,7 +91,7 @@ def test_a_cancel_and_a_pong_wait_for_no_other_thread(
     for _ in range(2):
         ends[1].send(b"a Ping")
         link._receive(Deadline(5))
-    assert waits == [{"blocking": False}] * 3
+    assert waits == [{"timeout": 0}] * 3
     link._sending = free
     link.send(request(), Deadline(5), Inbox())
     *lines, pong = ends[1].recv(1000).split(b"\n")
@@ -78,29 +100,83 @@ def test_a_cancel_and_a_pong_wait_for_no_other_thread(
     assert (link._requests_sent, link._queued) == (2, {})
 
 
+@pytest.mark.parametrize("later", ["receive", "poll", "close"])
 def test_a_cancel_waits_for_no_room(
-    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    ends: tuple[socket.socket, socket.socket],
+    waits: list[float | None],
+    monkeypatch: pytest.MonkeyPatch,
+    later: str,
 ) -> None:
-    """It is sent once the server sends something."""
-    link, limits = link_of(ends[0]), list[float | None]()
-    monkeypatch.setattr(Link, "_wait_for", lambda *given: bool(limits.append(given[-1])))
+    """It is sent once the server sends something, or the client looks at or closes the link."""
+    link, cancel = link_of(ends[0]), request()
+    link.cancel([cancel])
+    assert waits == [] and read(ends[1]) == cancel.data
+    fill(ends[0])
+    link.cancel([cancel])
+    assert waits == [0] and link._requests_sent == 1
+    if later == "close":
+
+        def wait_for(_: Link, __: int, seconds: float) -> bool:
+            return seconds > 0 and read(ends[1]) != b""
+
+        monkeypatch.setattr(Link, "_wait_for", wait_for)
+        link.close()
+    else:
+        read(ends[1])
+        monkeypatch.undo()
+    if later == "receive":
+        ends[1].send(b"\n")
+        link._receive(Deadline(5))
+    elif later == "poll":
+        link.poll()
+    assert read(ends[1]) == cancel.data and link._requests_sent == 2
+
+
+def test_closing_waits_for_another_thread_to_send_the_cancels(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    link: Any = link_of(ends[0])
+    # Others have it whenever nobody waits for it.
+    link._sending = SimpleNamespace(acquire=lambda timeout: timeout > 0, release=lambda: None)
     link.cancel([request()])
-    assert limits == [0]
-    monkeypatch.undo()
-    ends[1].send(b"\n")
-    link._receive(Deadline(5))
-    assert ends[1].recv(1000) == request().data
+    assert read(ends[1]) == b""
+    link.close()
+    assert read(ends[1]) == request().data
 
 
-def test_closing_sends_the_cancels_that_wait_for_another_thread(
+def test_nothing_is_sent_on_the_connection_of_a_parent(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     link = link_of(ends[0])
-    with link._sending:
-        link.cancel([request()])
-        closing = started(link.close)
-    closing.result(60)
-    assert ends[1].recv(1000) == request().data
+    link.abandon()
+    link.cancel([request()])
+    assert read(ends[1]) == b""
+
+
+@pytest.mark.parametrize("looks", range(3))
+def test_a_request_has_not_run_if_its_time_ends_before_its_first_byte(
+    ends: tuple[socket.socket, socket.socket], looks: int
+) -> None:
+    """At whichever look at the clock."""
+
+    class Ending(Deadline):
+        seen = 0
+
+        def is_over(self) -> bool:
+            return False
+
+        def left(self) -> float:
+            self.seen += 1
+            if self.seen > looks:
+                raise TimeoutError
+            return 1
+
+    link = link_of(ends[0])
+    link._is_secure = True
+    with pytest.raises(ucall.TimeoutError) as caught:
+        link.start(request(), [1], Ending(1))
+    assert link.error is None and not caught.value.may_have_run
+    assert read(ends[1]) == b""
 
 
 def test_a_call_waits_in_its_time_for_the_reason_of_a_failed_send(
@@ -197,3 +273,17 @@ def test_the_latest_notification_is_kept_beyond_the_limit() -> None:
     for length in (100, 200):
         inbox.put_latest(bytes(length), 50)
         assert inbox.waiting_bytes == length
+
+
+def test_a_call_may_end_while_a_thread_counts_what_waits() -> None:
+    router = Router([], 1 << 20)
+
+    class Ended(Inbox):
+        @property
+        def waiting_bytes(self) -> int:
+            router.remove([1])
+            return 0
+
+    for id, inbox in enumerate((Ended(), Inbox()), start=1):
+        router.add([id], inbox)
+    assert not router.is_full

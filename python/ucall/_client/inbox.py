@@ -187,7 +187,7 @@ class Router:
     def is_full(self) -> bool:
         """Whether the items of a call take half of the limit: only a waiting call receives more."""
         bytes_max = self._waiting_bytes_max // 2
-        return any(inbox.waiting_bytes > bytes_max for inbox in self._inboxes.values())
+        return any(it.waiting_bytes > bytes_max for it in list(self._inboxes.values()))
 
     def add(self, ids: Collection[object], inbox: Inbox) -> None:
         """Adds a call, or the calls of a batch.

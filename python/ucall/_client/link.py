@@ -198,8 +198,9 @@ class Link:
             self.close()
 
     def poll(self) -> None:
-        """Handles what was received already, and answers a Ping, unless a thread receives anyway or
-        too many items wait."""
+        """Sends what is queued, and handles what was received already, such as a Ping, unless a
+        thread receives anyway or too many items wait."""
+        self._send_queued()
         if not self._is_secure and _core.peek(self._socket.fileno()) == "quiet":
             return
         if self._is_secure and self._sending.locked():  # It may have the socket for long.
@@ -229,9 +230,8 @@ class Link:
                     self._queued.clear()
                     frame = control_frame("close", NORMAL_CLOSE)
                     self._send(memoryview(frame), Deadline(_CONTROL_S))
-                elif self._queued and self._sending.acquire(timeout=_CONTROL_S):
-                    self._sending.release()  # Another thread has sent meanwhile.
-                    self._send_queued()
+                else:
+                    self._send_queued(Deadline(_CONTROL_S))
         self.fail(client_closed_error())
 
     def fail(self, error: Exception) -> None:
@@ -284,8 +284,7 @@ class Link:
                 self._router.deliver(message)
         if (ping := self._reader.take_ping()) is not None:
             self._queued[None] = memoryview(control_frame("pong", ping))
-        if self._queued:
-            self._send_queued()
+        self._send_queued()
 
     def _receive_at_once(self, deadline: Deadline) -> bytes | None:
         """What the socket has received; ``None`` for nothing, such as a part of a TLS record."""
@@ -339,32 +338,42 @@ class Link:
         data = request.data
         return data if self._upgrade is None else memoryview(text_frame(data))
 
-    def _send_queued(self) -> None:
-        """Sends what is queued, unless another thread sends, which does so then, or the socket has
-        no room."""
+    def _send_queued(self, deadline: Deadline | None = None) -> None:
+        """Sends what is queued. Without a deadline it does not wait for another thread that sends,
+        which does so then, or for room."""
         with suppress(OSError):
-            while self._queued and self._sending.acquire(blocking=False):
+            while self._queued and self.error is None:
+                seconds = (deadline.left() or -1) if deadline else 0
+                if not self._sending.acquire(timeout=seconds):
+                    return
                 try:
-                    if not self._queued:  # Another thread has sent it meanwhile.
-                        continue
-                    if not self._wait_for(select.POLLOUT, 0):
-                        return
-                    request, data = self._queued.popitem(last=False)
-                    self._send_alone(data, Deadline(_CONTROL_S), Inbox() if request else None)
+                    self._send_first(deadline)
                 finally:
                     self._sending.release()
+
+    def _send_first(self, deadline: Deadline | None) -> None:
+        """Sends the first frame of the queue, or raises `_NothingSentError` and keeps it."""
+        if not self._queued:  # Another thread has sent it meanwhile.
+            return
+        request, data = self._queued.popitem(last=False)
+        limit, inbox = deadline or Deadline(_CONTROL_S), Inbox() if request else None
+        try:
+            self._send_alone(data, limit, inbox, waits=deadline is not None)
+        except _NothingSentError:
+            self._queued.setdefault(request, data)  # There may be a newer Pong.
+            self._queued.move_to_end(request, last=False)
+            raise
 
     def _send(self, data: memoryview, deadline: Deadline, inbox: Inbox | None = None) -> None:
         """Sends a request, whose inbox gets its number, or a control frame, without an inbox. If it
         was sent in part, the connection closes."""
-        if deadline.is_over() or not self._sending.acquire(timeout=deadline.left() or -1):
+        if not self._sending.acquire(timeout=_left(deadline, 0) or -1):
             raise _NothingSentError
         try:
             failed = self._send_alone(data, deadline, inbox)
         finally:
             self._sending.release()
-            if self._queued:
-                self._send_queued()
+            self._send_queued()
         # The thread that receives sees why a control frame has failed.
         if failed is not None and inbox is not None:
             reason = self._closed_by_server(failed, deadline)
@@ -380,16 +389,17 @@ class Link:
         return self.error
 
     def _send_alone(
-        self, data: memoryview, deadline: Deadline, inbox: Inbox | None
+        self, data: memoryview, deadline: Deadline, inbox: Inbox | None, *, waits: bool = True
     ) -> OSError | None:
-        """Sends a frame while no other thread does; returns why the server may not have read it."""
+        """Sends a frame while no other thread does, if there is room, or once there is; returns why
+        the server may not have read it."""
         try:
             if inbox is not None:
                 self._requests_sent += 1
                 inbox.number = self._requests_sent
             if self._observer:
                 self._observer.sending(data)
-            self._send_all(data, deadline)
+            self._send_all(data, deadline, waits=waits)
         except _NothingSentError:
             if inbox is not None:  # The server counts what it has read.
                 self._requests_sent -= 1
@@ -401,14 +411,16 @@ class Link:
             raise
         return None
 
-    def _send_all(self, data: memoryview, deadline: Deadline) -> None:
+    def _send_all(self, data: memoryview, deadline: Deadline, *, waits: bool) -> None:
         sent, must_wait = 0, self._is_secure
         while sent < len(data):
-            if must_wait and not self._has_room(deadline):
-                raise builtins.TimeoutError if sent else _NothingSentError
+            if must_wait:
+                seconds = _left(deadline, sent) if waits or sent else 0
+                if not self._wait_for(select.POLLOUT, seconds):
+                    raise _late(sent)
             with self._socket_lock:
                 if self._is_secure:
-                    self._socket.settimeout(deadline.left())
+                    self._socket.settimeout(_left(deadline, sent))
                 try:
                     sent += self._socket.send(data[sent : sent + _PIECE_BYTES])
                 except BlockingIOError:
@@ -416,16 +428,21 @@ class Link:
             if self._observer:
                 self._observer.sent(sent, len(data))
 
-    def _has_room(self, deadline: Deadline) -> bool:
-        """Waits until the socket takes bytes; ``False`` if the deadline passed first."""
-        try:
-            return self._wait_for(select.POLLOUT, deadline.left())
-        except builtins.TimeoutError:
-            return False
-
 
 class _NothingSentError(builtins.TimeoutError):
     """The deadline passed before the first byte was sent, so the connection stays usable."""
+
+
+def _late(sent: int) -> builtins.TimeoutError:
+    return builtins.TimeoutError() if sent else _NothingSentError()
+
+
+def _left(deadline: Deadline, sent: int) -> float | None:
+    """Seconds until a deadline; raises `_late` if it has passed."""
+    try:
+        return deadline.left()
+    except builtins.TimeoutError:
+        raise _late(sent) from None
 
 
 def _would_block(error: OSError) -> bool:
