@@ -504,6 +504,12 @@ async def test_a_call_that_waits_for_others_until_its_time_is_over_has_not_run(
             with pytest.raises(ucall.TimeoutError) as caught:
                 await client.with_options(timeout=0.05).echo("late")
             assert not caught.value.may_have_run
+            if scheme == "udp":  # Notifications do not wait.
+                with pytest.raises(ucall.TimeoutError) as caught:
+                    async with client.with_options(timeout=0.05).batch() as batch:
+                        batch.notify("log", "sent")
+                        batch.echo("late")
+                assert caught.value.may_have_run
             for other in others:
                 other.cancel()
             await asyncio.gather(*others, return_exceptions=True)

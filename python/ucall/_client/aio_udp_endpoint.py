@@ -117,7 +117,7 @@ class Endpoint:
                     await exchange.done
             return [self._window.replies[id] for id in ids]
         except builtins.TimeoutError as error:
-            if self._window.holds(ids):
+            if not notifications and self._window.holds(ids):  # Those have no window.
                 not_sent(error)
             raise
         finally:
