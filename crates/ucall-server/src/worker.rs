@@ -132,8 +132,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
         let idle = self.completions.is_empty();
         let mut turn = Turn { stopped: false, signalled: false, ready: false, idle };
         self.handle_completions(&mut turn)?;
-        // Generators take their next steps, due batches run, native procedures send. Before replies are
-        // polled: a passed deadline precedes an outcome that came after it.
+        // Generators take their next steps, due batches run, native procedures send. Before replies
+        // are polled: a passed deadline precedes an outcome that came after it.
         self.driver.end_calls();
         self.has_messages = self.mailbox.has_messages();
         turn.stopped = self.has_messages && self.read_messages();

@@ -14,8 +14,8 @@
 //! `Filling`, the engine has the memory of the input, which the connection counts until
 //! `TargetReturned`, even if it discards the input or is closed in between.
 //!
-//! `Paused` is no [`NextAction::Pause`](super::NextAction) while a search for requests to cancel wants
-//! more input, and `Open` is one without memory. `waiting.rs` decides most `Wait`s.
+//! `Paused` is no [`NextAction::Pause`](super::NextAction) while a search for requests to cancel
+//! wants more input, and `Open` is one without memory. `waiting.rs` decides most `Wait`s.
 
 /// What a connection does with the bytes of its peer.
 #[repr(u8)]
