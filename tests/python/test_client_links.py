@@ -6,9 +6,12 @@ import asyncio
 import errno
 import os
 import socket
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from types import SimpleNamespace
+from functools import partial
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from ucall._client.blocking import run
 from ucall._client.deadline import Deadline
 from ucall._client.inbox import Inbox, Router
 from ucall._client.link import Link
+from ucall._client.turn import Turn
 from ucall.client import Client
 
 
@@ -287,3 +291,36 @@ def test_a_call_may_end_while_a_thread_counts_what_waits() -> None:
     for id, inbox in enumerate((Ended(), Inbox()), start=1):
         router.add([id], inbox)
     assert not router.is_full
+
+
+def test_a_turn_is_given_back_though_a_signal_handler_wakes_the_waiting() -> None:
+    """At whichever line of the notification."""
+    lines = 0
+
+    def interrupted(turn: Turn, at: int) -> Any:
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal lines
+            if frame.f_code is threading.Condition.notify.__code__ and event == "line":
+                lines += 1
+                if lines == at:
+                    turn.wake()
+            return trace
+
+        return trace
+
+    at = 0
+    while lines >= at:
+        lines, at = 0, at + 1
+        turn, looked = Turn(), threading.Event()
+        assert turn.take_at_once()
+        waiting = started(partial(turn.take, looked.set, Deadline(60)))
+        assert looked.wait(60)
+        before = sys.gettrace()
+        with turn.lock:  # So the thread waits for its changes.
+            sys.settrace(interrupted(turn, at))
+            try:
+                turn.give_back()
+            finally:
+                sys.settrace(before)
+        assert waiting.result(60)
+    assert at > 5

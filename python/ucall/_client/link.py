@@ -241,7 +241,7 @@ class Link:
                 return
             self.error = error
             self._router.fail(error)
-            self._state.notify_all()
+            self._turn.notify_all()
             is_unused = self._waiting == 0
         self.is_closed.set()
         # Ends the waits of other threads, which `close` would not.

@@ -46,7 +46,7 @@ class Turn:
         """Lets the next thread take it."""
         with self.lock:
             self._is_taken = False
-            self.lock.notify_all()
+            self.notify_all()
 
     def make_wakeable(self) -> None:
         """Lets `wake` end the wait of the thread that receives, if it begins to wait later."""
@@ -64,10 +64,16 @@ class Turn:
     def wake(self) -> None:
         """Lets all threads look again whether they have to wait."""
         with self.lock:
-            self.lock.notify_all()
+            self.notify_all()
             if self._is_taken and self._wakeup is not None:
                 with suppress(BlockingIOError):
                     self._wakeup[0].send(b"\0")
+
+    def notify_all(self) -> None:
+        """Ends the waits for the lock's changes. The thread has the lock."""
+        # A signal handler, or `__del__` of a stream, that interrupts it may end them first.
+        with suppress(IndexError):
+            self.lock.notify_all()
 
     def close(self) -> None:
         """Closes what wakes the thread that receives, when none does."""
