@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import forked_children  # noqa: F401 - before what registers functions for forks, too
 import programs
 import pytest
 import selection
@@ -13,7 +14,6 @@ from products import (
     pytest_make_collect_report,
     pytest_runtest_makereport,
 )
-from scheduling import pytest_xdist_make_scheduler
 from selection import pytest_collection_modifyitems
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "pytest_ignore_collect",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
-    "pytest_xdist_make_scheduler",
 ]
 
 
