@@ -33,6 +33,6 @@ pub use cookie::CookieKey;
 pub use keys::KeySet;
 pub use limits::Limits;
 pub use rpc::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Meta, Reply, Response,
-    ResponseBody, RpcError, Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta, Reply,
+    Response, ResponseBody, RpcError, Service,
 };

@@ -31,6 +31,8 @@ pub(crate) struct Context {
     headers: Option<Vec<u8>>,
     /// The text of the request's `_meta`.
     meta: Option<Vec<u8>>,
+    /// The text of the params of the request of MCP that makes the call, and its version.
+    mcp: Option<(Vec<u8>, &'static str)>,
     deadline: Option<Instant>,
     state: Arc<CallState>,
     session: Option<Arc<TlsSession>>,
@@ -54,6 +56,7 @@ impl Context {
             method: PyString::new(py, &String::from_utf8_lossy(&method)).unbind(),
             id: call.id.map(<[u8]>::to_vec),
             meta: call.meta.map(|Meta(text)| text.to_vec()),
+            mcp: call.mcp.map(|it| (it.params.unwrap_or(b"{}").to_vec(), it.version)),
             user: user.map(|user| user.clone_ref(py)),
             deadline: deadline.map(|deadline| deadline.at),
             state,
@@ -77,6 +80,7 @@ impl Context {
             user: None,
             headers: head.map(|head| head.header_block().to_vec()),
             meta: None,
+            mcp: None,
             deadline: None,
             state: Arc::default(),
             session: session.cloned(),
@@ -137,6 +141,16 @@ impl Context {
         let mut scratch = Vec::new();
         let read = Input::new(py, id, &mut scratch).read(&Convert::Any);
         Ok(read.unwrap_or_else(|_| py.None().into_bound(py)))
+    }
+
+    /// The params of the request of MCP that makes the call, and its version; None of any other
+    /// call.
+    #[getter]
+    fn _mcp<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, &'static str)>> {
+        let Some((params, version)) = &self.mcp else { return Ok(None) };
+        let mut scratch = Vec::new();
+        let read = Input::new(py, params, &mut scratch).read(&Convert::Any);
+        Ok(Some((read.unwrap_or_else(|_| PyDict::new(py).into_any()), version)))
     }
 
     /// Whether the call is a notification, which gets no reply.

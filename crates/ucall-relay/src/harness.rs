@@ -127,6 +127,7 @@ impl RelayHarness {
             number,
             head: None,
             session: None,
+            mcp: None,
         };
         let (calls, now, mut token) = (&mut self.calls, self.now, None);
         let deadline = Deadline::of(&request, Some(self.timeout), now);

@@ -13,7 +13,7 @@ use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
     AuthenticationError, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallerIdentity, Drain,
-    LoadState, Reply, RpcError, Service,
+    LoadState, McpRequest, Reply, RpcError, Service,
 };
 
 use crate::caller::{CallId, Caller, Transport};
@@ -21,6 +21,7 @@ use crate::config::WorkerConfig;
 use crate::deferred_calls::RunLimit;
 use crate::handler::{Handler, Polled};
 use crate::health;
+use crate::mcp::{Tool, ToolCalls};
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::routes::{Route, RouteAccess, RouteTarget};
@@ -58,6 +59,7 @@ pub(crate) struct Dispatcher<H: Handler> {
     interceptor: Option<Box<Interceptor>>,
     /// Calls so far.
     pub(crate) calls: u64,
+    pub(crate) tool_calls: ToolCalls,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
 }
@@ -81,6 +83,7 @@ impl<H: Handler> Dispatcher<H> {
             procedures: ProcedureCache::new(procedures),
             interceptor: Interceptor::of(config, Availability::default(), clock),
             calls: 0,
+            tool_calls: ToolCalls::default(),
             process: OwningProcess::current(),
         };
         dispatcher.natives.update(dispatcher.procedures.natives());
@@ -122,16 +125,47 @@ impl<H: Handler> Dispatcher<H> {
     /// The next reply to a deferred call, or item of a stream; see [`Handler::poll_reply`].
     #[inline(always)]
     pub(crate) fn poll_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
-        if let Some(polled) = self.handler.poll_reply(text) {
-            return Some(polled);
+        if let Some((call, polled)) = self.handler.poll_reply(text) {
+            return Some(self.wrap_tool(call, polled, text));
         }
-        if self.natives.are_used() { self.natives.poll_reply(text) } else { None }
+        if !self.natives.are_used() {
+            return None;
+        }
+        let (call, polled) = self.natives.poll_reply(text)?;
+        Some(self.wrap_tool(call, polled, text))
+    }
+
+    /// Makes the outcome of a tool's function that of the tool.
+    #[inline(always)]
+    fn wrap_tool(&mut self, call: CallId, polled: Polled, text: &mut Vec<u8>) -> (CallId, Polled) {
+        match self.tool_calls.is_empty() {
+            true => (call, polled),
+            false => (call, self.tool_calls.wrap(call, polled, text)),
+        }
+    }
+
+    /// The tool of this name.
+    pub(crate) fn tool(&self, name: &[u8]) -> Option<Arc<Tool>> {
+        self.procedures.mcp()?.tool(name)
+    }
+
+    /// The procedure of a method of MCP.
+    pub(crate) fn mcp_method(&self, method: &[u8]) -> Option<Arc<H::Procedure>> {
+        self.procedures.mcp()?.method(method)
+    }
+
+    /// Whether MCP answers a method.
+    pub(crate) fn has_mcp_method(&self, method: &[u8]) -> bool {
+        self.procedures.mcp().is_some_and(|table| table.has_method(method))
     }
 
     /// Cancels the deferred calls of a connection that has closed.
     pub(crate) fn cancel(&mut self, connection: Id) {
         self.handler.cancel(connection);
         self.natives.cancel_connection(connection);
+        if !self.tool_calls.is_empty() {
+            self.tool_calls.remove_connection(connection);
+        }
     }
 
     /// The limit on running deferred calls.
@@ -238,6 +272,19 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         self.route(head).is_some_and(|route| route.target.is_health_check())
     }
 
+    fn serves_mcp(&self, head: &Head<'_>) -> bool {
+        self.route(head).is_some_and(|route| matches!(*route.target, RouteTarget::Mcp))
+    }
+
+    fn call_mcp(
+        &mut self,
+        call: &Call<'_>,
+        request: &McpRequest<'_>,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.run_mcp(call, request, reply)
+    }
+
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let peer = self.set_client(call.head);
         let outcome = self.run_route(call, body, reply);
@@ -249,6 +296,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         let call = CallId { connection: self.caller.connection, number };
         self.dispatcher.handler.cancel_call(call);
         self.dispatcher.natives.cancel_call(call);
+        self.dispatcher.tool_calls.remove(call);
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {
@@ -285,14 +333,40 @@ impl<H: Handler> Dispatch<'_, H> {
                 *calls += 1;
                 answer(reply, &reader.response(call.head))
             }
+            // Its requests are documents, which do not come here.
+            (RouteTarget::Mcp, None) => CallOutcome::Done,
         };
         self.dispatcher.end_child();
         outcome
     }
 
-    /// Runs a call of a native procedure, if it is one.
+    /// Runs a procedure that is not in the table of functions.
+    pub(crate) fn run(
+        &mut self,
+        procedure: &H::Procedure,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.dispatcher.calls += 1;
+        if self.dispatcher.interceptor.is_some()
+            && let Some(rejected) = self.begin_intercepted(call, reply)
+        {
+            return rejected;
+        }
+        let outcome = self.dispatcher.handler.call(procedure, call, self.caller, reply);
+        self.dispatcher.end_child();
+        if self.dispatcher.interceptor.is_some() {
+            self.end_intercepted(outcome, reply);
+        }
+        outcome
+    }
+
+    /// Runs a call of a native procedure, or a request of MCP, if it is one.
     #[inline(never)]
     fn call_native(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        if let Some(outcome) = self.call_as_mcp(call, reply) {
+            return outcome;
+        }
         let Dispatcher { natives, procedures, .. } = &mut *self.dispatcher;
         let name = match call.method.is_escaped() {
             false => Cow::Borrowed(call.method.raw()),
@@ -329,7 +403,7 @@ fn answer(reply: &mut Reply<'_>, response: &[u8]) -> CallOutcome {
 }
 
 #[cold]
-fn method_not_found(name: Text<'_>) -> RpcError {
+pub(crate) fn method_not_found(name: Text<'_>) -> RpcError {
     const SHOWN_MAX: usize = 64;
     let name = name.unescaped();
     let name = String::from_utf8_lossy(&name);

@@ -27,6 +27,7 @@ mod item_queues;
 mod listeners;
 mod mailbox;
 mod maintenance;
+mod mcp;
 mod memory_waiters;
 mod metrics;
 mod native;
@@ -55,6 +56,7 @@ pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, Polled, Turn};
 pub use health::readiness;
 pub use mailbox::{Mailbox, Message};
+pub use mcp::{Tool, ToolForm};
 pub use metrics::{
     BUCKETS, CallMetrics, Circuit, Histogram, Measure, MetricsPage, MetricsReader, MetricsSnapshot,
     OTHER_CODE, OTHER_METHOD, RunningCall, SeriesIndex, ServerMetrics, UpstreamCounts,

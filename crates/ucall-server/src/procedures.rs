@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
 use ucall_proto::http1::Methods;
 
+use crate::mcp::{self, McpTable, Tool};
 use crate::metrics::MetricsReader;
 use crate::native::{NativeModule, NativeTable};
 use crate::routes::{RouteAccess, RouteTable, RouteTarget};
@@ -24,6 +25,8 @@ pub(crate) struct ProcedureTable<P> {
     /// Apart from the others, so that a call of those does not check which it is.
     natives: NativeTable,
     routes: RouteTable<P>,
+    /// `None` if the server has no MCP.
+    mcp: Option<McpTable<P>>,
 }
 
 impl<P> Default for ProcedureTable<P> {
@@ -33,6 +36,7 @@ impl<P> Default for ProcedureTable<P> {
             indices: HashMap::default(),
             natives: NativeTable::default(),
             routes: RouteTable::default(),
+            mcp: None,
         }
     }
 }
@@ -44,6 +48,7 @@ impl<P> Clone for ProcedureTable<P> {
             indices: self.indices.clone(),
             natives: self.natives.clone(),
             routes: self.routes.clone(),
+            mcp: self.mcp.clone(),
         }
     }
 }
@@ -160,6 +165,28 @@ impl<P> Procedures<P> {
         self.insert_target(metrics::PATH, get, access, RouteTarget::Metrics(reader));
     }
 
+    /// Has the worker answer a method of the Model Context Protocol: at `/mcp` over HTTP, and
+    /// beside the functions over raw TCP. The procedure gets two params: those of the request, and
+    /// its version.
+    pub fn insert_mcp_method(&self, name: &str, procedure: P) {
+        self.change_mcp(|table| table.insert_method(name, procedure));
+    }
+
+    /// Replaces the tools of the Model Context Protocol.
+    pub fn set_tools(&self, tools: Vec<Tool>) {
+        self.change_mcp(|table| table.set_tools(tools));
+    }
+
+    fn change_mcp(&self, change: impl FnOnce(&mut McpTable<P>)) {
+        self.change(|table| {
+            if table.mcp.is_none() {
+                let access = RouteAccess::Authenticated;
+                table.routes.insert(mcp::PATH, Methods::CALLS, access, RouteTarget::Mcp);
+            }
+            change(table.mcp.get_or_insert_default());
+        });
+    }
+
     fn insert_target(
         &self,
         path: &str,
@@ -244,6 +271,10 @@ impl<P> ProcedureCache<P> {
     /// The native procedures.
     pub(crate) fn natives(&self) -> &NativeTable {
         &self.table.natives
+    }
+
+    pub(crate) fn mcp(&self) -> Option<&McpTable<P>> {
+        self.table.mcp.as_ref()
     }
 
     pub(crate) fn routes(&self) -> &RouteTable<P> {

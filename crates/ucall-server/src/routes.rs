@@ -26,6 +26,8 @@ pub(crate) enum RouteTarget<P> {
     Ready(Option<P>),
     /// The server itself: `/metrics`.
     Metrics(MetricsReader),
+    /// The Model Context Protocol.
+    Mcp,
 }
 
 impl<P> RouteTarget<P> {

@@ -317,6 +317,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
             number: CallNumber { request: self.context.request, item },
             head: self.context.head,
             session: self.context.session,
+            mcp: None,
         };
         let mut reply = Reply::new(self.out, id, self.limit);
         let outcome = self.service.call(&call, &mut reply);
@@ -336,9 +337,9 @@ fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
     ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec) }
 }
 
-/// Notes the id that a `$/cancelRequest` names. Of equal keys the last one counts.
+/// Notes the id that a `$/cancelRequest` names, or a `notifications/cancelled` of MCP. Of equal keys the last one counts.
 #[cold]
 pub(super) fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
-    let members = params.and_then(|params| Reader::new(params).members([b"id"]));
-    ids.extend(members.and_then(|[id]| id).map(<[u8]>::to_vec));
+    let members = params.and_then(|params| Reader::new(params).members([b"id", b"requestId"]));
+    ids.extend(members.and_then(|[id, mcp_id]| id.or(mcp_id)).map(<[u8]>::to_vec));
 }

@@ -226,6 +226,9 @@ impl PlainConnection {
                 environment.replies.options(environment.out, methods, reply_headers);
             }
             _ if head.is_call() => self.run_rpc(head, body, reply_headers, environment),
+            Method::Post if environment.service.serves_mcp(head) => {
+                self.run_mcp(head, body, reply_headers, environment);
+            }
             _ => self.run_route(head, body, reply_headers, environment),
         }
         self.end_queued_reply(earlier, environment);

@@ -70,6 +70,7 @@ pub(super) fn respond<S: Service>(
         head: Some(head),
         session,
         meta: None,
+        mcp: None,
     };
     let mut response = Vec::new();
     let limit = ReplyLimit::after(&response, environment.limits.reply_bytes_max);

@@ -31,6 +31,7 @@ mod http_refusals;
 mod http_route;
 mod items;
 mod long;
+mod mcp;
 mod memory;
 mod public;
 mod raw;

@@ -15,6 +15,11 @@ impl<'a> Text<'a> {
         Self { raw, escaped }
     }
 
+    /// A text without escapes, and without quotes or backslashes.
+    pub const fn plain(raw: &'a [u8]) -> Self {
+        Self::new(raw, false)
+    }
+
     /// The text of a valid value, if it is a string.
     pub(crate) fn of_quoted(value: &'a [u8]) -> Option<Self> {
         let raw = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::AuthenticationError;
 use crate::Limits;
-use crate::json::{JsonError, write_i64, write_string};
+use crate::json::{JsonError, Reader, Text, ValueKind, write_i64, write_string};
 
 /// The error object of a reply (§5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +58,18 @@ impl RpcError {
         write_string(&mut data, what);
         self.data = Some(data);
         self
+    }
+
+    /// The error that an error object describes; its text is valid JSON.
+    pub fn of_object(text: &[u8]) -> Self {
+        let members = Reader::new(text).members([&b"code"[..], b"message", b"data"]);
+        let [code, message, data] = members.unwrap_or_default();
+        let number = code.filter(|code| Reader::new(code).kind() == ValueKind::Number);
+        let code = number.and_then(|code| Reader::new(code).number().as_i64());
+        let message = message.and_then(Text::of_quoted).map(|text| text.unescaped());
+        let message = String::from_utf8_lossy(&message.unwrap_or_default()).into_owned();
+        let error = Self::new(code.unwrap_or(Self::INTERNAL_ERROR), message);
+        Self { data: data.map(<[u8]>::to_vec), ..error }
     }
 
     /// Appends the object.

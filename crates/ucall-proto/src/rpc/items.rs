@@ -32,6 +32,9 @@ impl Call<'_> {
     /// How the caller takes items; `None` if it does not.
     pub(crate) fn item_format(&self) -> Option<ItemFormat> {
         self.id?;
+        if self.mcp.is_some() {
+            return None;
+        }
         match self.head {
             Some(_) if self.number.item > 0 => None,
             Some(head) => ItemFormat::accepted_by(head),

@@ -5,6 +5,7 @@
 mod document;
 mod error;
 mod items;
+pub(crate) mod mcp;
 mod meta;
 mod outline;
 mod reply;
@@ -15,6 +16,7 @@ mod route;
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
 pub(crate) use items::{ItemFormat, item_len, write_item};
+pub use mcp::McpRequest;
 pub use meta::Meta;
 pub(crate) use outline::DocumentOutline;
 pub use reply::Reply;
@@ -51,6 +53,8 @@ pub struct Call<'a> {
     pub head: Option<&'a Head<'a>>,
     /// What TLS has agreed on; `None` without TLS.
     pub session: Option<&'a Arc<TlsSession>>,
+    /// The request of MCP that makes the call, if one does.
+    pub mcp: Option<&'a McpRequest<'a>>,
 }
 
 /// The number of a call on its connection.
@@ -154,6 +158,23 @@ pub trait Service {
     /// first header is then `Transfer-Encoding: chunked`, unless it states the body's length.
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let _ = (call, body, reply);
+        CallOutcome::Done
+    }
+
+    /// Whether the requests of a path are those of the Model Context Protocol.
+    fn serves_mcp(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
+    /// Runs a request of the Model Context Protocol, as [`Service::call`] does.
+    fn call_mcp(
+        &mut self,
+        call: &Call<'_>,
+        request: &McpRequest<'_>,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        let _ = (call, request, reply);
         CallOutcome::Done
     }
 

@@ -2,7 +2,7 @@
 
 use super::RpcError;
 use super::route::{ROUTE_ID, write_error_response};
-use crate::json::extend_short;
+use crate::json::{Reader, extend_short};
 
 /// What precedes the id of a reply.
 const RESULT_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
@@ -80,6 +80,42 @@ impl<'a> Reply<'a> {
         self.out
     }
 
+    /// A reply to the same request in an output of its own, whose outcome [`Reply::outcome`] has.
+    pub fn apart<'b>(&self, out: &'b mut Vec<u8>) -> Reply<'b>
+    where
+        'a: 'b,
+    {
+        Reply::new(out, self.id, self.limit)
+    }
+
+    /// The text of the result, or the error.
+    ///
+    /// # Errors
+    /// That which was replied with, or one that says that nothing was.
+    pub fn outcome(&self) -> Result<&[u8], RpcError> {
+        let text = self.out.get(self.start..).unwrap_or_default();
+        match self.state {
+            ReplyState::Result => Ok(text
+                .get(self.out.len() - self.start - self.result_bytes()..)
+                .unwrap_or_default()),
+            ReplyState::Error(_) => {
+                let error = Reader::new(text).members([b"error"]).and_then(|[error]| error);
+                Err(error.map_or_else(no_reply, RpcError::of_object))
+            }
+            ReplyState::Empty | ReplyState::Response => Err(no_reply()),
+        }
+    }
+
+    /// Replaces an error whose code MCP does not allow; see [`RpcError::for_mcp`].
+    pub fn adapt_to_mcp(&mut self) {
+        if let ReplyState::Error(code) = self.state
+            && RpcError::is_foreign_to_mcp(code)
+            && let Err(error) = self.outcome()
+        {
+            self.error(&error.for_mcp());
+        }
+    }
+
     /// The length of the buffer above which the reply is too large. Writers of long results check
     /// it now and then.
     pub fn len_max(&self) -> usize {
@@ -147,8 +183,12 @@ impl<'a> Reply<'a> {
 
     #[cold]
     fn refuse_empty(&mut self) {
-        self.error(&RpcError::new(RpcError::INTERNAL_ERROR, "The handler did not reply"));
+        self.error(&no_reply());
     }
+}
+
+fn no_reply() -> RpcError {
+    RpcError::new(RpcError::INTERNAL_ERROR, "The handler did not reply")
 }
 
 fn too_large(bytes_max: usize) -> RpcError {

@@ -1,0 +1,64 @@
+//! The calls of tools that are deferred, whose results are wrapped when they end.
+
+use std::mem;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use ucall_engine::Id;
+
+use super::Tool;
+use super::result::{ToolOutcome, write_outcome};
+use crate::caller::CallId;
+use crate::handler::Polled;
+
+#[derive(Debug)]
+struct ToolCall {
+    tool: Arc<Tool>,
+    is_newest: bool,
+}
+
+/// The deferred calls of tools of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct ToolCalls {
+    calls: HashMap<CallId, ToolCall, FixedState>,
+    /// Memory for results, used again and again.
+    pub(super) scratch: Vec<u8>,
+}
+
+impl ToolCalls {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, call: CallId, tool: Arc<Tool>, is_newest: bool) {
+        self.calls.insert(call, ToolCall { tool, is_newest });
+    }
+
+    /// Forgets a call that gets its reply otherwise.
+    pub(crate) fn remove(&mut self, call: CallId) {
+        self.calls.remove(&call);
+    }
+
+    /// Forgets the calls of a connection that has closed.
+    pub(crate) fn remove_connection(&mut self, connection: Id) {
+        self.calls.retain(|call, _| call.connection != connection);
+    }
+
+    /// Wraps what has come of a call, if it is of a tool and has ended. `text` has its result.
+    pub(crate) fn wrap(&mut self, call: CallId, polled: Polled, text: &mut Vec<u8>) -> Polled {
+        let outcome = match polled {
+            Polled::Item(_) => return polled,
+            Polled::Result => Ok(&text[..]),
+            Polled::Error(ref error) => Err(error.clone()),
+        };
+        let Some(ToolCall { tool, is_newest }) = self.calls.remove(&call) else { return polled };
+        self.scratch.clear();
+        let outcome = write_outcome(&mut self.scratch, outcome, &tool, is_newest);
+        mem::swap(text, &mut self.scratch);
+        match outcome {
+            ToolOutcome::Result => Polled::Result,
+            ToolOutcome::Error(error) => Polled::Error(error.for_mcp()),
+        }
+    }
+}
