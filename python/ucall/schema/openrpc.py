@@ -10,8 +10,8 @@ from ucall.schema.types import Schema
 
 __all__ = ["VERSION", "Description", "Error", "Method", "Parameter", "Passing"]
 
-#: The version of the specification: the newest that its meta-schema knows.
-VERSION = "1.3.2"
+#: The version of the specification.
+VERSION = "1.4.1"
 
 Json = dict[str, Any]
 
