@@ -45,6 +45,7 @@ mod keys;
 mod listen_address;
 mod listening_socket;
 mod log;
+mod mcp;
 mod metrics;
 mod options;
 mod outcomes;

@@ -12,8 +12,8 @@ use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Listener, Sharing};
 use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_server::{
-    CallMetrics, CookieKey, Counters, Drain, Message, Procedures, RouteAccess, Tool, ToolForm,
-    WorkerConfig, XdpConfig,
+    CallMetrics, CookieKey, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
+    XdpConfig,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
@@ -34,10 +34,7 @@ use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
 use crate::udp::Udp;
 use crate::worker_peers::WorkerPeers;
-use crate::{http_route, options, pool, session};
-
-/// A tool as Python describes it: its name, its method, its form, and its params with headers.
-type DescribedTool = (String, String, String, Vec<(String, String)>);
+use crate::{http_route, mcp, options, pool, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -357,19 +354,7 @@ impl Server {
         encode: Py<PyAny>,
         mode: &str,
     ) -> PyResult<()> {
-        let procedure = Procedure {
-            name: name.clone(),
-            callable: function,
-            signature: Some(Signature::from_description(signature)?),
-            encode,
-            mode: CallMode::from_description(mode, None)?,
-            is_idempotent: false,
-            series: None,
-            stream: StreamRules::default(),
-            timeout: self.timeout,
-            is_logged_as_slow: AtomicBool::new(false),
-            route: None,
-        };
+        let procedure = mcp::method(&name, function, signature, encode, mode, self.timeout)?;
         if procedure.takes_context() {
             self.procedures.want_peers();
         }
@@ -379,13 +364,9 @@ impl Server {
 
     /// Replaces the tools of the Model Context Protocol: the name of each, the method that it
     /// calls, the form of its result, and its params that have headers.
-    fn set_tools(&self, tools: Vec<DescribedTool>) -> PyResult<()> {
-        let described = tools.into_iter().map(|(name, method, form, headers)| {
-            let headers = headers.into_iter();
-            let headers = headers.map(|(param, header)| (param, format!("Mcp-Param-{header}")));
-            Ok(Tool { name, method, form: tool_form(&form)?, headers: headers.collect() })
-        });
-        self.procedures.set_tools(described.collect::<PyResult<_>>()?);
+    fn set_tools(&self, tools: Vec<mcp::DescribedTool>) -> PyResult<()> {
+        let tools = tools.into_iter().map(mcp::tool).collect::<PyResult<_>>()?;
+        self.procedures.set_tools(tools);
         Ok(())
     }
 
@@ -612,19 +593,4 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(suspended_workers::resume(self.number));
     }
-}
-
-/// What becomes of a tool's result: `text`, `value`, `object`, `result`, or a kind and a media type.
-fn tool_form(form: &str) -> PyResult<ToolForm> {
-    let (kind, media) = form.split_once(' ').unwrap_or((form, ""));
-    Ok(match kind {
-        "text" => ToolForm::Text,
-        "value" => ToolForm::Value,
-        "object" => ToolForm::Object,
-        "result" => ToolForm::Whole,
-        "image" => ToolForm::Image(media.to_owned()),
-        "audio" => ToolForm::Audio(media.to_owned()),
-        "blob" => ToolForm::Blob(media.to_owned()),
-        _ => return Err(PyValueError::new_err(format!("there is no form {form:?}"))),
-    })
 }

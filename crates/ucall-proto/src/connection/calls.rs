@@ -179,8 +179,8 @@ struct DocumentRun<'a, S> {
     members: &'a [Member],
     limit: &'a ReplyLimit,
     service: &'a mut S,
-    /// The ids of calls to cancel.
-    cancel_requests: &'a mut Vec<Vec<u8>>,
+    /// The calls to cancel.
+    cancel_requests: &'a mut Vec<CancelRequest>,
     out: &'a mut Vec<u8>,
 }
 
@@ -324,7 +324,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         reply.end(outcome == CallOutcome::Done);
         // Over HTTP the end of the connection cancels its calls.
         if outcome == CallOutcome::CancelRequest && self.context.head.is_none() {
-            note_cancel_request(request.params, self.cancel_requests);
+            self.cancel_requests.extend(CancelRequest::read(request.params));
         }
         outcome
     }
@@ -337,9 +337,21 @@ fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
     ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec) }
 }
 
-/// Notes the id that a `$/cancelRequest` names, or a `notifications/cancelled` of MCP. Of equal keys the last one counts.
-#[cold]
-pub(super) fn note_cancel_request(params: Option<&[u8]>, ids: &mut Vec<Vec<u8>>) {
-    let members = params.and_then(|params| Reader::new(params).members([b"id", b"requestId"]));
-    ids.extend(members.and_then(|[id, mcp_id]| id.or(mcp_id)).map(<[u8]>::to_vec));
+/// A call that its caller asks to cancel.
+#[derive(Debug)]
+pub(super) struct CancelRequest {
+    /// The text of its id.
+    pub(super) id: Vec<u8>,
+    /// Whether the call is answered that it was cancelled. MCP leaves it without a reply.
+    pub(super) gets_reply: bool,
+}
+
+impl CancelRequest {
+    /// What the params of a `$/cancelRequest`, or of MCP's [`CANCELLED`](crate::CANCELLED), ask
+    /// for. Of equal keys the last one counts.
+    #[cold]
+    pub(super) fn read(params: Option<&[u8]>) -> Option<Self> {
+        let [id, mcp_id] = Reader::new(params?).members([&b"id"[..], b"requestId"])?;
+        Some(Self { id: id.or(mcp_id)?.to_vec(), gets_reply: id.is_some() })
+    }
 }

@@ -15,17 +15,23 @@
 //!
 //! The time is proportional to the input: only requests that have begun pay for a second search.
 
+use std::mem;
+
 use memchr::memmem;
 
-use super::calls::note_cancel_request;
+use super::calls::CancelRequest;
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::json::FirstMembers;
 use crate::json::stream::DocumentStream;
+use crate::rpc::mcp::CANCELLED;
 use crate::rpc::{Content, RpcError, Service, scan_document};
 use crate::websocket::{PeekedFrame, peek_frame};
 
 /// The notification that asks to cancel a call. The Language Server Protocol has this name.
 pub const CANCEL_REQUEST: &[u8] = b"$/cancelRequest";
+
+/// The methods of documents that are searched for.
+const CANCEL_METHODS: [&[u8]; 2] = [CANCEL_REQUEST, CANCELLED];
 
 /// Input of requests that wait, in which reading goes on: as much as a turn reads.
 const SEARCHED_BYTES_MAX: usize = 64 << 10;
@@ -131,7 +137,7 @@ impl PlainConnection {
         search: &mut CancelSearch,
         environment: &mut Environment<'_, S>,
     ) -> bool {
-        let mut input = std::mem::take(&mut self.input);
+        let mut input = mem::take(&mut self.input);
         let (mut read, mut kept) = (search.searched, search.searched);
         while self.reading.takes_requests() {
             let rest = input.get_mut(read..).unwrap_or_default();
@@ -197,7 +203,7 @@ impl PlainConnection {
     ) -> bool {
         let limits = environment.limits;
         if document.len() > limits.id_bytes_max + CANCEL_REQUEST_BYTES_MAX
-            || memmem::find(document, CANCEL_REQUEST).is_none()
+            || !CANCEL_METHODS.iter().any(|method| memmem::find(document, method).is_some())
         {
             return false;
         }
@@ -207,12 +213,11 @@ impl PlainConnection {
         let Ok(Content::Single(request)) = parsed.map(|parsed| parsed.content) else {
             return false;
         };
-        if request.id.is_some() || request.method.raw() != CANCEL_REQUEST {
+        if request.id.is_some() || !CANCEL_METHODS.contains(&request.method.raw()) {
             return false;
         }
-        let mut ids = Vec::new();
-        note_cancel_request(request.params, &mut ids);
-        let runs = ids.iter().any(|id| self.exchanges.number_of(id).is_some());
+        let cancel = CancelRequest::read(request.params);
+        let runs = cancel.is_some_and(|it| self.exchanges.number_of(&it.id).is_some());
         search.has_early |= !runs;
         runs
     }
@@ -235,10 +240,14 @@ impl PlainConnection {
     #[cold]
     pub(super) fn cancel_requested<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let error = RpcError::new(RpcError::REQUEST_CANCELLED, "Request cancelled");
-        for id in std::mem::take(&mut environment.scratch.cancel_requests) {
+        for CancelRequest { id, gets_reply } in mem::take(&mut environment.scratch.cancel_requests)
+        {
             if let Some(number) = self.exchanges.number_of(&id) {
                 environment.service.cancel(number);
                 self.exchanges.complete(number, Err(&error), environment.limits.reply_bytes_max);
+                if !gets_reply {
+                    drop(self.exchanges.pop_whole(number.request));
+                }
                 self.flush_completed(number, environment);
             }
         }

@@ -52,6 +52,7 @@ use crate::json::Member;
 use crate::rpc::{CallNumber, RpcError, Service};
 use crate::tls::TlsSession;
 pub use budget::{MemoryBudget, Reservation};
+use calls::CancelRequest;
 pub use cancellation::CANCEL_REQUEST;
 use cancellation::CancelSearch;
 pub use deadline::EvictionClass;
@@ -125,7 +126,7 @@ pub struct Scratch {
     /// Of the params of one document.
     members: Vec<Member>,
     /// The ids of calls that a document asks to cancel.
-    cancel_requests: Vec<Vec<u8>>,
+    cancel_requests: Vec<CancelRequest>,
     /// Output of a step before it is encrypted.
     plaintext: Vec<u8>,
     budget: MemoryBudget,

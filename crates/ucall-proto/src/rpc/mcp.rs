@@ -42,6 +42,9 @@ const VERSION_HEADER: &str = "MCP-Protocol-Version";
 const METHOD_HEADER: &str = "Mcp-Method";
 const NAME_HEADER: &str = "Mcp-Name";
 
+/// The notification that asks to cancel a call, which gets no reply then.
+pub const CANCELLED: &[u8] = b"notifications/cancelled";
+
 /// The code for headers that differ from the body.
 pub const HEADER_MISMATCH: i64 = -32020;
 /// The code for a capability that the client lacks.

@@ -3,7 +3,7 @@
 use std::mem;
 
 use ucall_proto::json::{Reader, Text};
-use ucall_proto::{Call, CallOutcome, McpRequest, Reply, RpcError, Service};
+use ucall_proto::{CANCELLED, Call, CallOutcome, McpRequest, Reply, RpcError, Service};
 
 use super::Tool;
 use super::result::{ToolOutcome, write_outcome};
@@ -45,7 +45,7 @@ impl<H: Handler> Dispatch<'_, H> {
         match &*method {
             b"tools/call" if call.id.is_some() => self.call_tool(call, request, reply),
             // Over HTTP a caller cancels by closing its stream.
-            b"notifications/cancelled" if call.head.is_none() => CallOutcome::CancelRequest,
+            CANCELLED if call.head.is_none() => CallOutcome::CancelRequest,
             _ => self.call_method(&method, call, request, reply),
         }
     }

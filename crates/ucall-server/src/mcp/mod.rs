@@ -85,8 +85,7 @@ impl<P> McpTable<P> {
 
     /// Whether MCP answers a method, or knows it as a notification.
     pub(crate) fn has_method(&self, name: &[u8]) -> bool {
-        matches!(name, b"tools/call" | b"notifications/cancelled")
-            || self.methods.contains_key(name)
+        matches!(name, b"tools/call" | ucall_proto::CANCELLED) || self.methods.contains_key(name)
     }
 
     /// Replaces all tools.

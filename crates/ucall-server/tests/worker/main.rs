@@ -10,6 +10,7 @@ mod eviction;
 mod faults;
 mod growth;
 mod harness;
+mod mcp;
 mod memory;
 mod native;
 mod publishing;

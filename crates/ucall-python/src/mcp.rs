@@ -1,0 +1,60 @@
+//! Methods and tools of the Model Context Protocol, as Python describes them.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use ucall_server::{Tool, ToolForm};
+
+use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
+
+/// The name of a tool, the method that it calls, the form of its result, and the params that have
+/// headers with the ends of the headers' names.
+pub(crate) type DescribedTool = (String, String, String, Vec<(String, String)>);
+
+/// The procedure of a method.
+pub(crate) fn method(
+    name: &str,
+    function: Py<PyAny>,
+    signature: &Bound<'_, PyList>,
+    encode: Py<PyAny>,
+    mode: &str,
+    timeout: Option<Duration>,
+) -> PyResult<Procedure> {
+    Ok(Procedure {
+        name: name.to_owned(),
+        callable: function,
+        signature: Some(Signature::from_description(signature)?),
+        encode,
+        mode: CallMode::from_description(mode, None)?,
+        is_idempotent: false,
+        series: None,
+        stream: StreamRules::default(),
+        timeout,
+        is_logged_as_slow: AtomicBool::new(false),
+        route: None,
+    })
+}
+
+pub(crate) fn tool((name, method, form, headers): DescribedTool) -> PyResult<Tool> {
+    let headers = headers.into_iter();
+    let headers = headers.map(|(param, header)| (param, format!("Mcp-Param-{header}"))).collect();
+    Ok(Tool { name, method, form: tool_form(&form)?, headers })
+}
+
+/// What becomes of a tool's result: `text`, `value`, `object`, `result`, or a kind and a media type.
+fn tool_form(form: &str) -> PyResult<ToolForm> {
+    let (kind, media) = form.split_once(' ').unwrap_or((form, ""));
+    Ok(match kind {
+        "text" => ToolForm::Text,
+        "value" => ToolForm::Value,
+        "object" => ToolForm::Object,
+        "result" => ToolForm::Whole,
+        "image" => ToolForm::Image(media.to_owned()),
+        "audio" => ToolForm::Audio(media.to_owned()),
+        "blob" => ToolForm::Blob(media.to_owned()),
+        _ => return Err(PyValueError::new_err(format!("there is no form {form:?}"))),
+    })
+}
