@@ -44,7 +44,8 @@ pub(crate) fn tool((name, method, form, headers): DescribedTool) -> PyResult<Too
     Ok(Tool { name, method, form: tool_form(&form)?, headers })
 }
 
-/// What becomes of a tool's result: `text`, `value`, `object`, `result`, or a kind and a media type.
+/// What becomes of a tool's result: `text`, `value`, `object`, `result`, or a kind and a media
+/// type.
 fn tool_form(form: &str) -> PyResult<ToolForm> {
     let (kind, media) = form.split_once(' ').unwrap_or((form, ""));
     Ok(match kind {

@@ -342,9 +342,9 @@ impl Server {
         Ok(())
     }
 
-    /// Has the server answer a method of the Model Context Protocol: at `/mcp` over HTTP, and beside
-    /// the functions over raw TCP. The function gets the params, a dict, and the version of the
-    /// request, a str; what it returns is the result.
+    /// Has the server answer a method of the Model Context Protocol: at `/mcp` over HTTP, and
+    /// beside the functions over raw TCP. The function gets the params, a dict, and the version of
+    /// the request, a str; what it returns is the result.
     #[pyo3(signature = (name, function, signature, encode, *, mode))]
     fn insert_mcp_method(
         &self,

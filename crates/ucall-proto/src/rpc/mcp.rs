@@ -362,7 +362,10 @@ mod tests {
     use crate::http1::parse_head;
     use crate::rpc::CallNumber;
 
-    const META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    const META: &str = concat!(
+        r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+        r#""io.modelcontextprotocol/clientCapabilities":{}}"#
+    );
     const HEADERS: [(&str, &str); 3] =
         [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/call"), ("Mcp-Name", "sum")];
 

@@ -200,7 +200,10 @@ mod tests {
             (
                 ToolForm::Blob(media()),
                 r#""aa==""#,
-                r#"{"content":[{"type":"resource","resource":{"uri":"tool://t/result","mimeType":"image/png","blob":"aa=="}}]}"#,
+                concat!(
+                    r#"{"content":[{"type":"resource","resource":{"uri":"tool://t/result","#,
+                    r#""mimeType":"image/png","blob":"aa=="}}]}"#
+                ),
             ),
             (ToolForm::Whole, r#"{"content":[]}"#, r#"{"content":[]}"#),
         ] {

@@ -5,7 +5,10 @@ use ucall_server::{Tool, ToolForm};
 
 use crate::harness::{Harness, Procedure, call, text};
 
-const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+const META: &str = concat!(
+    r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+    r#""io.modelcontextprotocol/clientCapabilities":{}}"#
+);
 
 fn harness() -> Harness {
     let harness = Harness::new();
@@ -57,9 +60,8 @@ fn a_tool_is_answered_at_once_or_later_in_each_era() {
         let body = call("tools/call", &params("echo-tool", newest), "1");
         peer.write(post(&body, headers("echo-tool")).as_bytes());
         harness.turn();
-        let result = format!(
-            r#"{{{kind}"structuredContent":{{"a":1}},"content":[{{"type":"text","text":"{{\"a\":1}}"}}]}}"#
-        );
+        let content = r#""content":[{"type":"text","text":"{\"a\":1}"}]"#;
+        let result = format!(r#"{{{kind}"structuredContent":{{"a":1}},{content}}}"#);
         let expected = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
         assert_eq!(response(&text(&peer)), ("200", &*expected));
         let body = call("tools/call", &params("later-tool", newest), "2");
