@@ -20,10 +20,8 @@ c-library:
 	$(CARGO) build --release --locked --package ucall-capi --features full
 
 .bench/c-sum: examples/c/sum.c
-.bench/c-threads: bench/servers/threads.c
-.bench/c-echo: bench/servers/echo.c
-.bench/c-xdp: bench/servers/xdp.c
-.bench/c-udp-no-sockets: bench/servers/xdp.c bench/floor/no_sockets.c
+.bench/c-server .bench/c-no-sockets: bench/servers/server.c
+.bench/c-no-sockets: bench/floor/no_sockets.c
 .bench/c-%: include/ucall/ucall.h c-library
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Iinclude -o $@ $(filter %.c,$^) $(TARGET_DIR)/release/libucall.a \
@@ -48,15 +46,23 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 
 FLOORS := .bench/floor-epoll .bench/floor-uring
 LOAD := .bench/target/release/load
-.PHONY: bench bench-peers bench-tools bench-compare bench-shapes bench-report bench-gate
-.PHONY: bench-quick bench-c bench-client bench-echo bench-tls bench-threads bench-idle bench-relay
-.PHONY: bench-many-servers bench-nats bench-store bench-udp bench-xdp bench-queue bench-async
-.PHONY: bench-embeddings bench-streams slow-peers
+# Those that take a section of that name, and nothing but BENCH_FLAGS.
+PLAIN := client echo gate idle many-servers nats queue relay store streams threads tls udp xdp
+.PHONY: bench bench-peers bench-tools bench-compare bench-shapes bench-report bench-quick bench-c
+.PHONY: bench-async bench-embeddings slow-peers $(PLAIN:%=bench-%)
 
 # ROWS=headline,peers,… measures some sections; BENCH_FLAGS=--brief runs all once, in a few minutes.
 ROWS ?=
 .PHONY: floor
 floor: $(FLOORS) #: Build the floor of the benchmarks
+
+# What a section measures beside ucall, and with.
+tools-%:
+	@tools/install-bench-tools.sh $*
+tools-queue:
+	@tools/install-queue-bench.sh $(PY)
+tools-streams:
+	@tools/build-bench-peers.sh python
 
 bench: bench-tools ## Compare with the floor and five servers: 20 to 30 minutes (ROWS=headline,idle)
 	$(BENCH) whole $(if $(ROWS),--rows $(ROWS)) $(BENCH_FLAGS)
@@ -64,21 +70,15 @@ bench: bench-tools ## Compare with the floor and five servers: 20 to 30 minutes 
 bench-peers: bench-tools #: Compare with all other servers and loads: an hour; goes on where it was ended
 	$(BENCH) whole --peers $(BENCH_FLAGS)
 
-bench-tools: setup-release $(FLOORS) .bench/floor-echo .bench/c-sum .bench/c-echo
-	@tools/install-bench-tools.sh peers
+bench-tools: setup-release $(FLOORS) .bench/floor-echo .bench/c-sum .bench/c-server tools-peers
 	@tools/build-bench-peers.sh
 
-bench-quick: setup-release $(FLOORS) $(LOAD) ## Compare server and client with the floor (BENCH_FLAGS="--only headline --rounds 5")
-	@tools/install-bench-tools.sh
+bench-quick: setup-release $(FLOORS) $(LOAD) tools-quick ## Compare server and client with the floor (BENCH_FLAGS="--only headline --rounds 5")
 	$(BENCH) quick $(BENCH_FLAGS)
 	$(BENCH) client --rounds 9
 
-bench-c: $(STAMPS)/test-tools $(FLOORS) $(LOAD) .bench/c-sum #: Compare the C library with the floor
-	@tools/install-bench-tools.sh
+bench-c: $(STAMPS)/test-tools $(FLOORS) $(LOAD) .bench/c-sum tools-quick #: Compare the C library with the floor
 	$(BENCH) quick --language c $(BENCH_FLAGS)
-
-bench-gate: setup-release .bench/c-sum ## Fail if a call takes more instructions or system calls (needs valgrind, strace)
-	$(BENCH) gate $(BENCH_FLAGS)
 
 bench-compare: $(STAMPS)/test-tools #: Print two runs side by side (RUNS="bench/results/ONE.json bench/results/OTHER.json")
 	$(BENCH) compare $(RUNS)
@@ -89,56 +89,29 @@ bench-report: $(STAMPS)/test-tools #: Write docs/benchmarks.md and the README's 
 bench-shapes: $(STAMPS)/test-tools #: Record again what curl, Go, Chromium and other clients send
 	$(BENCH) shapes $(CLIENTS)
 
-bench-client: setup-release $(FLOORS) #: Compare the client with a bare socket (BENCH_FLAGS="--rounds 30")
-	$(BENCH) client $(BENCH_FLAGS)
-
-bench-echo: setup-release .bench/floor-echo #: Compare an echo of 1 MiB with C (BENCH_FLAGS="--rounds 200")
-	$(BENCH) echo $(BENCH_FLAGS)
-
-bench-tls: setup-release $(LOAD) #: Compare TLS with plain TCP (BENCH_FLAGS="--rounds 5")
-	$(BENCH) tls $(BENCH_FLAGS)
-
-bench-threads: $(STAMPS)/test-tools $(LOAD) .bench/c-threads #: Compare two threads with one, in C
-	$(BENCH) threads $(BENCH_FLAGS)
-
-bench-idle: $(STAMPS)/test-tools .bench/c-sum #: Measure the memory of idle connections, in C
-	$(BENCH) idle $(BENCH_FLAGS)
-
-bench-relay: setup-release $(LOAD) #: Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
-	$(BENCH) relay $(BENCH_FLAGS)
-
-bench-many-servers: setup-release test-programs #: Compare clients of several servers, whole, slow, restarted and killed, with gRPC's round_robin
-	$(BENCH) many_servers $(BENCH_FLAGS)
-
-bench-nats: setup-release .bench/nats-echo | test-programs #: Compare calls through NATS with nats-py's micro service and a Go echo (BENCH_FLAGS="--rounds 5")
-	$(BENCH) nats $(BENCH_FLAGS)
-
-bench-store: setup-release .bench/floor-blocks #: Compare the key-value store with Redis (BENCH_FLAGS=--write)
-	@tools/install-bench-tools.sh store
-	$(BENCH) store $(BENCH_FLAGS)
-
-bench-udp: setup-release .bench/c-xdp .bench/c-udp-no-sockets .bench/floor-udp_echo .bench/floor-udp_load #: Compare UDP with raw TCP, datagram echoes, memcached and Knot DNS (BENCH_FLAGS=--write)
-	@tools/install-bench-tools.sh udp
-	$(BENCH) udp $(BENCH_FLAGS)
-
-bench-xdp: $(STAMPS)/test-tools .bench/c-xdp .bench/floor-udp_echo .bench/floor-xdp_load #: Compare AF_XDP with a socket, between two network namespaces (needs root)
-	PYTHONPATH=tests $(BENCH) xdp $(BENCH_FLAGS)
-
-bench-queue: setup-release .bench/floor-pair #: Compare queues with net-queue, pyzmq and C (BENCH_FLAGS=--write)
-	@tools/install-queue-bench.sh $(PY)
-	$(BENCH) queue $(BENCH_FLAGS)
-
-bench-async: setup-release .bench/floor-sleeper .bench/floor-beside .bench/fastapi/bin/python #: Compare concurrency with C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
-	@tools/install-bench-tools.sh peers
+bench-async: setup-release .bench/floor-sleeper .bench/floor-beside .bench/fastapi/bin/python tools-peers #: Compare concurrency with C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
 	$(BENCH) sleepers $(BENCH_FLAGS)
 
 bench-embeddings: setup-release .bench/embeddings/bin/python #: Measure the gain of batching for a sentence-embedding model
 	$(BENCH) sleepers --only embeddings
 
-bench-streams: setup-release .bench/floor-publish .bench/floor-streams #: Compare streams with FastAPI, Granian and Litestar, and publishing with C (BENCH_FLAGS="--rounds 1")
-	@tools/build-bench-peers.sh python
-	$(BENCH) streams $(BENCH_FLAGS)
-
-slow-peers: setup-release $(LOAD) #: Call beside 4,000 slow connections (BENCH_FLAGS=--write: the table in docs/security.md)
-	@tools/install-bench-tools.sh slow-peers
+slow-peers: setup-release $(LOAD) tools-slow-peers #: Call beside 4,000 slow connections (BENCH_FLAGS=--write: the table in docs/security.md)
 	$(BENCH) slow_peers $(BENCH_FLAGS)
+
+$(PLAIN:%=bench-%): bench-%:
+	$(BENCH) $(subst -,_,$*) $(BENCH_FLAGS)
+bench-gate: setup-release .bench/c-sum ## Fail if a call takes more instructions or system calls (needs valgrind, strace)
+bench-client: setup-release $(FLOORS) #: Compare the client with a bare socket (BENCH_FLAGS="--rounds 30")
+bench-echo: setup-release .bench/floor-echo #: Compare an echo of 1 MiB with C (BENCH_FLAGS="--rounds 200")
+bench-tls: setup-release $(LOAD) #: Compare TLS with plain TCP (BENCH_FLAGS="--rounds 5")
+bench-threads: $(STAMPS)/test-tools $(LOAD) .bench/c-server #: Compare two threads with one, in C
+bench-idle: $(STAMPS)/test-tools .bench/c-sum #: Measure the memory of idle connections, in C
+bench-relay: setup-release $(LOAD) #: Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
+bench-many-servers: setup-release test-programs #: Compare clients of several servers, whole, slow, restarted and killed, with gRPC's round_robin
+bench-nats: setup-release .bench/nats-echo | test-programs #: Compare calls through NATS with nats-py's micro service and a Go echo (BENCH_FLAGS="--rounds 5")
+bench-store: setup-release .bench/floor-blocks tools-store #: Compare the key-value store with Redis (BENCH_FLAGS=--write)
+bench-udp: setup-release .bench/c-server .bench/c-no-sockets .bench/floor-udp_echo .bench/floor-udp_load tools-udp #: Compare UDP with raw TCP, datagram echoes, memcached and Knot DNS (BENCH_FLAGS=--write)
+bench-xdp: export PYTHONPATH := tests
+bench-xdp: $(STAMPS)/test-tools .bench/c-server .bench/floor-udp_echo .bench/floor-xdp_load #: Compare AF_XDP with a socket, between two network namespaces (needs root)
+bench-queue: setup-release .bench/floor-pair tools-queue #: Compare queues with net-queue, pyzmq and C (BENCH_FLAGS=--write)
+bench-streams: setup-release .bench/floor-publish .bench/floor-streams tools-streams #: Compare streams with FastAPI, Granian and Litestar, and publishing with C (BENCH_FLAGS="--rounds 1")

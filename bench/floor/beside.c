@@ -9,7 +9,6 @@
  * that what the slow ones cost the load itself is not taken for the server's. */
 #define _GNU_SOURCE
 #include <poll.h>
-#include <sys/epoll.h>
 
 #include "tcp.h"
 
@@ -54,8 +53,7 @@ static void receive_one(int socket) {
 static void connect_all(int poll, int *sockets, int count, int port) {
     for (int index = 0; index < count; index++) {
         sockets[index] = connect_to(port);
-        struct epoll_event event = {.events = EPOLLIN, .data.u32 = index};
-        epoll_ctl(poll, EPOLL_CTL_ADD, sockets[index], &event);
+        watch(poll, sockets[index], EPOLLIN, (epoll_data_t){.u32 = index});
     }
 }
 
@@ -83,7 +81,7 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: beside PORT SLEEPERS SECONDS [METHOD]\n");
         return 2;
     }
-    int slow = atoi(arguments[2]), polls[2] = {epoll_create1(0), epoll_create1(0)};
+    int slow = atoi(arguments[2]), polls[2] = {new_epoll(), new_epoll()};
     static int fast_sockets[FAST], slow_sockets[SLOW_MAX];
     if (slow > SLOW_MAX) return 2;
     char call[256];

@@ -6,9 +6,6 @@
  * lines together, and repeats. Prints the number of blocks and the seconds.
  */
 
-#define _GNU_SOURCE
-#include <sys/epoll.h>
-
 #include "tcp.h"
 
 enum { BLOCK_MAX = 1 << 20, CONNECTIONS_MAX = 1024 };
@@ -41,13 +38,12 @@ int main(int count, char** arguments) {
     static long left[CONNECTIONS_MAX];
     if (connections < 1 || connections > CONNECTIONS_MAX || lines < 1) return 2;
     block_bytes = fread(block, 1, sizeof block, stdin);
-    int const poll = epoll_create1(0), first = connect_to(port);
+    int const poll = new_epoll();
     static int sockets[CONNECTIONS_MAX];
     for (int at = 0; at < connections; ++at) {
-        sockets[at] = at ? connect_to(port) : first;
+        sockets[at] = connect_to(port);
         left[at] = lines;
-        struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)at};
-        if (epoll_ctl(poll, EPOLL_CTL_ADD, sockets[at], &event)) fail("epoll_ctl");
+        watch(poll, sockets[at], EPOLLIN, (epoll_data_t){.u32 = (uint32_t)at});
     }
     double const start = now();
     for (int at = 0; at < connections; ++at) send_block(sockets[at]);

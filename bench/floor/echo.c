@@ -6,7 +6,6 @@
  * twice and are never touched in between. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sys/epoll.h>
 
 #include "tcp.h"
 
@@ -15,18 +14,7 @@ enum {
     BODY_BYTES_MAX = 256 << 20,
 };
 
-static const char reply_head[] =
-    "HTTP/1.1 200 OK\r\n"
-    "Content-Type: application/json\r\n"
-    "Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n"
-    "Content-Length: %zu\r\n\r\n";
-
 static int epoll;
-
-static void watch(int descriptor, unsigned events) {
-    struct epoll_event event = {.events = events, .data.fd = descriptor};
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) fail("epoll_ctl");
-}
 
 static void wait_for_one(void) {
     struct epoll_event event;
@@ -85,8 +73,8 @@ static int answer(int connection, char *buffer) {
         if (received == 0) return 0;
         bytes += received;
     }
-    char head[sizeof reply_head + 20];
-    int length = snprintf(head, sizeof head, reply_head, (size_t)body);
+    char head[sizeof REPLY_HEAD + 20];
+    int length = snprintf(head, sizeof head, REPLY_HEAD, (size_t)body);
     return send_all(connection, head, (size_t)length, MSG_MORE)
            && send_all(connection, buffer + head_bytes, (size_t)body, 0);
 }
@@ -94,13 +82,12 @@ static int answer(int connection, char *buffer) {
 int main(void) {
     char *buffer = malloc(HEAD_BYTES_MAX + (size_t)BODY_BYTES_MAX);
     if (!buffer) fail("malloc");
-    epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (epoll < 0) fail("epoll_create1");
+    epoll = new_epoll();
     int listener = listen_on(0, 0);
     for (;;) {
         int connection = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (connection < 0) fail("accept4");
-        watch(connection, EPOLLIN | EPOLLOUT | EPOLLET);
+        watch(epoll, connection, EPOLLIN | EPOLLOUT | EPOLLET, (epoll_data_t){0});
         while (answer(connection, buffer)) {}
         close(connection);
     }

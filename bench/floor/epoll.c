@@ -5,22 +5,15 @@
  * is a new edge. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "floor.h"
+#include "tcp.h"
 
 enum { EVENTS_MAX = 256 };
 
 static struct floor floor_;
 static int epoll;
 static size_t unfinished[CONNECTIONS_MAX];
-
-static void watch(int descriptor, unsigned events) {
-    struct epoll_event event = {.events = events, .data.fd = descriptor};
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) floor_die("epoll_ctl");
-}
 
 static void accept_all(void) {
     int connection;
@@ -30,7 +23,7 @@ static void accept_all(void) {
             continue;
         }
         unfinished[connection] = 0;
-        watch(connection, EPOLLIN | EPOLLET);
+        watch(epoll, connection, EPOLLIN | EPOLLET, (epoll_data_t){.fd = connection});
     }
 }
 
@@ -67,9 +60,8 @@ static void turn(void) {
 }
 
 int main(int argc, char **argv) {
-    epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (epoll < 0) floor_die("epoll_create1");
+    epoll = new_epoll();
     floor_ = floor_start(argc, argv);
-    watch(floor_.listener, EPOLLIN);
+    watch(epoll, floor_.listener, EPOLLIN, (epoll_data_t){.fd = floor_.listener});
     for (;;) turn();
 }

@@ -1,38 +1,26 @@
 /* Options, the fixed reply and the listening socket of both floor programs. See floor.h. */
+#define _GNU_SOURCE
 #include "floor.h"
 
-#include <arpa/inet.h>
 #include <getopt.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "tcp.h"
 
 struct options {
-    int port;
     int batch;
     bool raw;
     size_t request_bytes;
 };
 
 static const char usage[] =
-    "usage: floor [--port N] [--batch N] [--raw] [--pipeline REQUEST_BYTES]\n"
-    "  --port N         listen on 127.0.0.1:N; 0, the default, picks one\n"
+    "usage: floor [--batch N] [--raw] [--pipeline REQUEST_BYTES]\n"
     "  --batch N        the reply is that of a batch of N calls\n"
     "  --raw            no HTTP head; the reply ends with a newline\n"
     "  --pipeline N     a request has N bytes; each whole one gets a reply\n";
 
 static int listener_to_stop = -1;
-
-_Noreturn void floor_die(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static _Noreturn void refuse(const char *complaint) {
     fprintf(stderr, "%s\n%s", complaint, usage);
@@ -48,7 +36,6 @@ static long number_of(const char *text, long most) {
 
 static struct options options_of(int argc, char **argv) {
     static const struct option known[] = {
-        {"port", required_argument, NULL, 'p'},
         {"batch", required_argument, NULL, 'b'},
         {"raw", no_argument, NULL, 'r'},
         {"pipeline", required_argument, NULL, 'l'},
@@ -57,7 +44,6 @@ static struct options options_of(int argc, char **argv) {
     struct options options = {0};
     for (int found; (found = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         switch (found) {
-        case 'p': options.port = (int)number_of(optarg, 65535); break;
         case 'b': options.batch = (int)number_of(optarg, 1000); break;
         case 'r': options.raw = true; break;
         case 'l': options.request_bytes = (size_t)number_of(optarg, 1 << 20); break;
@@ -84,35 +70,17 @@ static void write_body(FILE *out, int batch) {
     fputc(']', out);
 }
 
-/* The same headers as ucall's. The date is constant: the floor does not format it. */
-static void write_head(FILE *out, size_t body_bytes) {
-    fprintf(out,
-            "HTTP/1.1 200 OK\r\n"
-            "Content-Type: application/json\r\n"
-            "Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n"
-            "Content-Length: %zu\r\n\r\n",
-            body_bytes);
-}
-
-static char *body_of(int batch, size_t *bytes) {
-    char *body;
-    FILE *out = open_memstream(&body, bytes);
-    if (!out) floor_die("open_memstream");
-    write_body(out, batch);
-    if (fclose(out) != 0) floor_die("fclose");
-    return body;
-}
-
 static char *reply_of(const struct options *options, size_t *bytes) {
     size_t body_bytes;
-    char *body = body_of(options->batch, &body_bytes);
-    char *reply;
-    FILE *out = open_memstream(&reply, bytes);
-    if (!out) floor_die("open_memstream");
-    if (!options->raw) write_head(out, body_bytes);
-    fwrite(body, 1, body_bytes, out);
-    if (options->raw) fputc('\n', out);
-    if (fclose(out) != 0) floor_die("fclose");
+    char *body, *reply;
+    FILE *out = open_memstream(&body, &body_bytes);
+    if (!out) fail("open_memstream");
+    write_body(out, options->batch);
+    if (fclose(out) != 0) fail("fclose");
+    int written = options->raw ? asprintf(&reply, "%s\n", body)
+                               : asprintf(&reply, REPLY_HEAD "%s", body_bytes, body);
+    if (written < 0) fail("asprintf");
+    *bytes = (size_t)written;
     free(body);
     return reply;
 }
@@ -124,33 +92,9 @@ static size_t requests_a_read(size_t request_bytes) {
 
 static char *repeated(const char *reply, size_t bytes, size_t times) {
     char *all = malloc(bytes * times);
-    if (!all) floor_die("malloc");
+    if (!all) fail("malloc");
     for (size_t i = 0; i < times; i++) memcpy(all + i * bytes, reply, bytes);
     return all;
-}
-
-static int listener_on(int port) {
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (listener < 0) floor_die("socket");
-    const int on = 1;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    /* Accepted sockets inherit it, which saves a system call for each. */
-    setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    struct sockaddr_in address = {
-        .sin_family = AF_INET,
-        .sin_port = htons((unsigned short)port),
-        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-    };
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0) floor_die("bind");
-    if (listen(listener, 4096) != 0) floor_die("listen");
-    return listener;
-}
-
-static int port_of(int listener) {
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    if (getsockname(listener, (struct sockaddr *)&address, &bytes) != 0) floor_die("getsockname");
-    return ntohs(address.sin_port);
 }
 
 /* There is nothing to finish: replies go out in the turn that read the request. The listener is
@@ -174,11 +118,8 @@ struct floor floor_start(int argc, char **argv) {
     char *reply = reply_of(&options, &floor.reply_bytes);
     floor.replies = repeated(reply, floor.reply_bytes, requests_a_read(floor.request_bytes));
     free(reply);
-    floor.listener = listener_on(options.port);
-    floor.port = port_of(floor.listener);
+    floor.listener = listen_on(0, SOCK_NONBLOCK);
     stop_on_signals(floor.listener);
-    printf("listening on %d\n", floor.port);
-    fflush(stdout);
     return floor;
 }
 

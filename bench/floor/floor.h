@@ -17,8 +17,6 @@ enum {
 };
 
 struct floor {
-    /* The port bound, never 0. */
-    int port;
     int listener;
     /* The replies to all requests that one read may hold, one after another. */
     const char *replies;
@@ -32,8 +30,5 @@ struct floor floor_start(int argc, char **argv);
 
 /* The number of complete requests. `unfinished` gets the bytes of the incomplete one. */
 size_t floor_count(const struct floor *floor, size_t received, size_t *unfinished);
-
-/* Prints the failed operation with errno's text, and exits. */
-_Noreturn void floor_die(const char *what);
 
 #endif

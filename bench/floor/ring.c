@@ -3,12 +3,10 @@
 #include "ring.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#include "floor.h"
+#include "tcp.h"
 
 static int register_(int descriptor, unsigned what, void *argument, unsigned count) {
     return (int)syscall(__NR_io_uring_register, descriptor, what, argument, count);
@@ -17,7 +15,7 @@ static int register_(int descriptor, unsigned what, void *argument, unsigned cou
 static void *map(int descriptor, size_t bytes, off_t offset) {
     int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, descriptor, offset);
-    if (at == MAP_FAILED) floor_die("mmap");
+    if (at == MAP_FAILED) fail("mmap");
     return at;
 }
 
@@ -27,7 +25,7 @@ static int set_up(struct io_uring_params *params, unsigned entries) {
         .cq_entries = entries * 4,
     };
     int descriptor = (int)syscall(__NR_io_uring_setup, entries, params);
-    if (descriptor < 0) floor_die("io_uring_setup");
+    if (descriptor < 0) fail("io_uring_setup");
     return descriptor;
 }
 
@@ -56,14 +54,14 @@ static void map_rings(struct ring *ring, int descriptor, const struct io_uring_p
 static void register_ring(struct ring *ring, int descriptor) {
     struct io_uring_rsrc_update update = {.offset = -1U, .data = (unsigned)descriptor};
     if (register_(descriptor, IORING_REGISTER_RING_FDS, &update, 1) != 1)
-        floor_die("register the ring");
+        fail("register the ring");
     ring->registered = (int)update.offset;
 }
 
 static void register_files(int descriptor, unsigned files) {
     struct io_uring_rsrc_register table = {.nr = files, .flags = IORING_RSRC_REGISTER_SPARSE};
     if (register_(descriptor, IORING_REGISTER_FILES2, &table, sizeof table) != 0)
-        floor_die("register a table of files");
+        fail("register a table of files");
 }
 
 static void register_buffers(struct ring *ring, int descriptor, size_t buffer_bytes) {
@@ -76,7 +74,7 @@ static void register_buffers(struct ring *ring, int descriptor, size_t buffer_by
         .bgid = BUFFER_GROUP,
     };
     if (register_(descriptor, IORING_REGISTER_PBUF_RING, &registration, 1) != 0)
-        floor_die("register a ring of buffers");
+        fail("register a ring of buffers");
     for (unsigned i = 0; i < BUFFERS; i++) ring_recycle(ring, i);
     ring_publish_buffers(ring);
 }
@@ -100,7 +98,7 @@ static void enter(struct ring *ring, unsigned wait_for) {
     if (submitted >= 0) {
         ring->sq_submitted += (unsigned)submitted;
     } else if (errno != EINTR && errno != EAGAIN && errno != EBUSY) {
-        floor_die("io_uring_enter");
+        fail("io_uring_enter");
     }
 }
 

@@ -7,9 +7,6 @@
  * One thread, one epoll. All requests sleep equally long, so that the first to come is the first to
  * be due: a queue does for a heap. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <sys/epoll.h>
-
 #include "tcp.h"
 
 #define BODY "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":76}"
@@ -55,9 +52,9 @@ int main(int count, char **arguments) {
         return 2;
     }
     int64_t sleep_ns = atoll(arguments[2]) * 1000000;
-    int listener = listen_on(atoi(arguments[1]), SOCK_NONBLOCK), poll = epoll_create1(0);
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[EVENTS];
-    epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event);
+    int listener = listen_on(atoi(arguments[1]), SOCK_NONBLOCK), poll = new_epoll();
+    struct epoll_event events[EVENTS];
+    watch(poll, listener, EPOLLIN, (epoll_data_t){.fd = listener});
     for (;;) {
         struct timespec left = {0, 0}, *timeout = NULL;
         if (head != tail) {
@@ -72,10 +69,8 @@ int main(int count, char **arguments) {
                 take(socket, sleep_ns);
                 continue;
             }
-            while ((socket = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
-                event = (struct epoll_event){.events = EPOLLIN, .data.fd = socket};
-                epoll_ctl(poll, EPOLL_CTL_ADD, socket, &event);
-            }
+            while ((socket = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0)
+                watch(poll, socket, EPOLLIN, (epoll_data_t){.fd = socket});
         }
         while (head != tail && queue[head % QUEUE].at_ns <= now_ns())
             answer(&queue[head++ % QUEUE]);

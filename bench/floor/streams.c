@@ -6,7 +6,6 @@
  * milliseconds until the first item of each connection. */
 #define _GNU_SOURCE
 #include <stdbool.h>
-#include <sys/epoll.h>
 
 #include "tcp.h"
 
@@ -75,7 +74,7 @@ static void read_all(int poll, int count) {
 
 int main(int argc, char **argv) {
     if (argc != 7) return 2;
-    int count = atoi(argv[2]), poll = epoll_create1(0);
+    int count = atoi(argv[2]), poll = new_epoll();
     char request[4096];
     FILE *file = fopen(argv[4], "rb");
     if (!file || count > CONNECTIONS_MAX || strlen(argv[5]) >= TAIL_MAX ||
@@ -84,9 +83,8 @@ int main(int argc, char **argv) {
     size_t length = fread(request, 1, sizeof request, file), items = 0;
     item = argv[5], end = argv[6];
     for (int at = 0; at < count; at++) {
-        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &streams[at]};
         streams[at].socket = connected(atoi(argv[1]), atoi(argv[3]));
-        epoll_ctl(poll, EPOLL_CTL_ADD, streams[at].socket, &event);
+        watch(poll, streams[at].socket, EPOLLIN, (epoll_data_t){.ptr = &streams[at]});
     }
     puts("ready");
     fflush(stdout);

@@ -1,4 +1,4 @@
-/* What the programs beside the floor share: errors, the time, and sockets of TCP on loopback. */
+/* What these programs share: errors, the time, sockets of TCP on loopback, and epoll. */
 #ifndef BENCH_TCP_H
 #define BENCH_TCP_H
 
@@ -8,9 +8,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+/* The same headers as ucall's, and the length. The date is constant: no floor formats it. */
+#define REPLY_HEAD                            \
+    "HTTP/1.1 200 OK\r\n"                     \
+    "Content-Type: application/json\r\n"      \
+    "Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n" \
+    "Content-Length: %zu\r\n\r\n"
 
 static inline _Noreturn void fail(char const *what) {
     perror(what);
@@ -45,20 +53,39 @@ static inline int connect_to(int port) {
     return connection;
 }
 
-/* Listens, on a free port for 0, and announces the port. Connections inherit TCP_NODELAY. */
+/* Announces the port of a bound socket, and returns it. */
+static inline int announced(int bound) {
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    if (getsockname(bound, (struct sockaddr *)&address, &length)) fail("getsockname");
+    printf("listening on %d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    return bound;
+}
+
+/* Listens, on a free port for 0, and announces the port. Connections inherit TCP_NODELAY, which
+ * saves a system call for each. */
 static inline int listen_on(int port, int flags) {
     struct sockaddr_in address = loopback(port);
-    socklen_t length = sizeof address;
     int const on = 1;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     send_at_once(listener);
-    if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 4096) ||
-        getsockname(listener, (struct sockaddr *)&address, &length))
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 4096))
         fail("listen");
-    printf("listening on %d\n", ntohs(address.sin_port));
-    fflush(stdout);
-    return listener;
+    return announced(listener);
+}
+
+static inline int new_epoll(void) {
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll < 0) fail("epoll_create1");
+    return epoll;
+}
+
+/* Has epoll report these events of a descriptor, with the data. */
+static inline void watch(int epoll, int descriptor, unsigned events, epoll_data_t data) {
+    struct epoll_event event = {.events = events, .data = data};
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event)) fail("epoll_ctl");
 }
 
 #endif

@@ -1,8 +1,6 @@
 /* echo [ADDRESS]: the floor of a UDP server, recvmmsg and sendmmsg of up to 32 datagrams. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <stdio.h>
-#include <sys/socket.h>
+#include "tcp.h"
 
 enum { BATCH = 32, BYTES = 2048 };
 
@@ -11,13 +9,10 @@ int main(int argc, char **argv) {
     struct sockaddr_in names[BATCH], address = {.sin_family = AF_INET};
     struct iovec parts[BATCH];
     struct mmsghdr messages[BATCH];
-    socklen_t length = sizeof(address);
     int descriptor = socket(AF_INET, SOCK_DGRAM, 0);
     inet_pton(AF_INET, argc > 1 ? argv[1] : "127.0.0.1", &address.sin_addr);
     if (bind(descriptor, (struct sockaddr *)&address, sizeof(address))) return 1;
-    getsockname(descriptor, (struct sockaddr *)&address, &length);
-    printf("listening on %d\n", ntohs(address.sin_port));
-    fflush(stdout);
+    announced(descriptor);
     for (;;) {
         for (int i = 0; i < BATCH; i++) {
             parts[i] = (struct iovec){bytes[i], BYTES};

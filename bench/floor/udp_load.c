@@ -6,8 +6,6 @@
  * and REPLY are hexadecimal. A run of '#' in them stands for the number of the call. Prints the
  * number of calls. Fails if a reply is wrong, or if none arrives for two seconds.
  */
-#include <sys/epoll.h>
-
 #include "tcp.h"
 
 enum { CLIENTS_MAX = 256, BYTES_MAX = 2048, SILENCE_MS = 2000 };
@@ -84,16 +82,15 @@ static int receive(struct client *client) {
 int main(int count, char **arguments) {
     if (count != 7) return 2;
     int const kind = strcmp(arguments[1], "tcp") ? SOCK_DGRAM : SOCK_STREAM;
-    int const port = atoi(arguments[2]), number = atoi(arguments[3]), poll = epoll_create1(0);
+    int const port = atoi(arguments[2]), number = atoi(arguments[3]), poll = new_epoll();
     double const end = now() + atof(arguments[4]);
     request = parse(arguments[5]), reply = parse(arguments[6]);
     if (number < 1 || number > CLIENTS_MAX) return 2;
     for (int at = 0; at < number; at++) {
-        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &clients[at]};
         clients[at].descriptor = connected(kind, port);
         /* No call of an earlier load has its number. */
         clients[at].calls = (unsigned long)(now() * 1e6);
-        if (epoll_ctl(poll, EPOLL_CTL_ADD, clients[at].descriptor, &event)) fail("epoll_ctl");
+        watch(poll, clients[at].descriptor, EPOLLIN, (epoll_data_t){.ptr = &clients[at]});
     }
     for (int at = 0; at < number; at++) call(&clients[at]);
     unsigned long answered = 0;

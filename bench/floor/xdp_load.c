@@ -57,7 +57,7 @@ static int receive_replies(int wait_ms) {
     return count > 0 ? count : 0;
 }
 
-static void keep_under_way(int window, double seconds) {
+static void keep_in_flight(int window, double seconds) {
     double end = now() + seconds;
     send_calls(window);
     while (now() < end) {
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
     if (connect(descriptor, (struct sockaddr *)&address, sizeof(address))) return 1;
     last_id = (long)(now() * 1e6);
     if (!strcmp(argv[3], "window"))
-        keep_under_way(atoi(argv[4]), atof(argv[5]));
+        keep_in_flight(atoi(argv[4]), atof(argv[5]));
     else
         send_at(atof(argv[4]), atof(argv[5]));
     long known = answered < LATENCIES_MAX ? answered : LATENCIES_MAX;

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,16 @@ from bench import OUTPUT
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10
 LISTEN_SECONDS_MAX = 15
+#: Of a load that does not end.
+OVERTIME_SECONDS = 12
 
 
 class StartError(Exception):
     """The server ended, or printed nothing, before it announced its port."""
+
+
+class LoadError(Exception):
+    """A load without a result."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +48,43 @@ def cores() -> tuple[int, int]:
     return available[0], available[-1]
 
 
-def start_pinned(command: Sequence[str], core: int, **how) -> subprocess.Popen:
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, preexec_fn=lambda: pin_to(core), **how
-    )
+def start_pinned(command: Iterable[object], core: int, **how) -> subprocess.Popen:
+    how = {"stdin": subprocess.DEVNULL, **how}
+    return subprocess.Popen(list(map(str, command)), preexec_fn=lambda: pin_to(core), **how)
 
 
 def pin_to(core: int) -> None:
     os.sched_setaffinity(0, {core})
 
 
+def start_load(command: Iterable[object], **how) -> subprocess.Popen:
+    """Starts a load on its core."""
+    return start_pinned(command, cores()[1], **{"stdout": subprocess.PIPE, **how})
+
+
+def run_load(command: Iterable[object], seconds: float) -> str:
+    """Runs a load on its core, ends it after a time limit, and returns its output."""
+    process = start_load(command, stderr=subprocess.STDOUT)
+    try:
+        output, _ = process.communicate(timeout=seconds + OVERTIME_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    text = output.decode(errors="replace")
+    if process.returncode:
+        raise LoadError(text.strip()[-300:] or f"{process.args} failed")
+    return text
+
+
 @contextlib.contextmanager
-def serving(command: Sequence[str], log: Path, core: int) -> Iterator[Server]:
-    """Runs the server during the block. Its stderr goes to `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+def serving(command: Iterable[object], name: str, core: int | None = None) -> Iterator[Server]:
+    """Runs the server during the block, on the servers' core unless another one is given. Its
+    stderr goes to `.bench/NAME.log`."""
+    log = OUTPUT / f"{name}.log"
     with log.open("wb") as errors:
-        process = start_pinned(command, core, stdout=subprocess.PIPE, stderr=errors)
+        process = start_pinned(
+            command, cores()[0] if core is None else core, stdout=subprocess.PIPE, stderr=errors
+        )
     try:
         port = port_announced(process, log)
         yield Server(innermost_pid(process.pid), port)
@@ -67,22 +94,26 @@ def serving(command: Sequence[str], log: Path, core: int) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def serving_on(
-    command: Sequence[str], port: int, log: Path, core: int, environment: dict[str, str]
+    command: Iterable[object],
+    port: int,
+    name: str,
+    environment: Mapping[str, str] = {},
+    seconds_max: float = LISTEN_SECONDS_MAX,
 ) -> Iterator[Server]:
     """Runs another project's server, which announces nothing, on a given port. `pid` is that of the
     first of its processes. All of them are killed if they do not end after SIGTERM."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = OUTPUT / f"{name}.log"
     with log.open("wb") as output:
         process = start_pinned(
             command,
-            core,
+            cores()[0],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env={**os.environ, **environment},
         )
     try:
-        wait_until_listening(process, port, log)
+        wait_until_listening(process, port, log, seconds_max)
         yield Server(process.pid, port)
     finally:
         stop_group(process)
@@ -100,21 +131,33 @@ def running(command: Sequence[str], **how) -> Iterator[subprocess.Popen]:
 
 
 @contextlib.contextmanager
-def nats_server(*options: str) -> Iterator[tuple[str, int]]:
-    """Runs nats-server, and yields its address and its pid."""
-    program = shutil.which("nats-server", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        sys.exit("nats-server is not installed")
-    port = free_port()
-    command = [program, "-a", "127.0.0.1", "-p", str(port), *options]
-    log = OUTPUT / "nats-server.log"
+def broker(command: Sequence[str], port: int, name: str) -> Iterator[Server]:
+    """Runs a broker, which listens at that port, on any core."""
+    log = OUTPUT / f"{name}.log"
     with log.open("wb") as output, running(command, stdout=output, stderr=output) as process:
         wait_until_listening(process, port, log)
-        yield f"nats://127.0.0.1:{port}", process.pid
+        yield Server(process.pid, port)
 
 
-def wait_until_listening(process: subprocess.Popen, port: int, log: Path) -> None:
-    deadline = time.monotonic() + LISTEN_SECONDS_MAX
+def nats_server(*options: str) -> contextlib.AbstractContextManager[Server]:
+    port = free_port()
+    command = [required("nats-server"), "-a", "127.0.0.1", "-p", str(port), *options]
+    return broker(command, port, "nats-server")
+
+
+def installed(program: str) -> str | None:
+    """The path of a program; Debian has some in a folder that is not in every user's PATH."""
+    return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+
+
+def required(program: str) -> str:
+    return installed(program) or sys.exit(f"{program} is not installed")
+
+
+def wait_until_listening(
+    process: subprocess.Popen, port: int, log: Path, seconds_max: float = LISTEN_SECONDS_MAX
+) -> None:
+    deadline = time.monotonic() + seconds_max
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return

@@ -7,7 +7,6 @@ import http.client
 import json
 import socket
 import time
-from dataclasses import dataclass
 
 EXPECTED_RESULT = 76
 
@@ -55,57 +54,27 @@ class WrongReplyError(Exception):
     """The server's reply was not the expected one."""
 
 
-def checked_reply(status: int, content: bytes, batch: int) -> bytes:
-    """The reply's body; raises if it is not the expected one."""
-    if status != http.client.OK:
-        raise WrongReplyError(f"HTTP status {status}: {content[:200]!r}")
-    if json.loads(content) != expected_reply(batch):
-        raise WrongReplyError(f"not the expected reply: {content[:200]!r}")
-    return content
+def check_reply(status: int, content: bytes, expected: object) -> None:
+    if status != http.client.OK or json.loads(content) != expected:
+        raise WrongReplyError(f"not the expected reply: status {status}, {content[:200]!r}")
 
 
-@dataclass(frozen=True)
-class Reply:
-    """The body of a right reply, and the reply's bytes with its head."""
-
-    body: bytes
-    whole_bytes: int
-
-
-def head_bytes(response: http.client.HTTPResponse) -> int:
-    status_line = f"HTTP/1.1 {response.status} {response.reason}\r\n"
-    fields = "".join(f"{name}: {value}\r\n" for name, value in response.getheaders())
-    return len(status_line + fields + "\r\n")
-
-
-def probe(port: int, batch: int) -> Reply:
-    """Sends the request once and returns a right reply."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(http_request(batch))
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        content = checked_reply(response.status, response.read(), batch)
-        return Reply(content, head_bytes(response) + len(content))
-
-
-def check_sum(port: int, sent: bytes, call: dict) -> None:
-    """Sends this request, and raises if its reply is not the call's sum."""
-    expected = {"jsonrpc": "2.0", "id": call["id"], "result": sum(call["params"].values())}
+def check_call(port: int, sent: bytes, expected: object) -> None:
+    """Sends a request on a connection of its own, and checks the reply."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(sent)
         response = http.client.HTTPResponse(connection)
         response.begin()
-        content = response.read()
-    if response.status != http.client.OK or json.loads(content) != expected:
-        raise WrongReplyError(f"{call}: status {response.status}, {content[:200]!r}")
+        check_reply(response.status, response.read(), expected)
 
 
-def probe_until_ready(port: int, batch: int, deadline_seconds: float) -> Reply:
-    """Like `probe`, and retries while the connection is refused."""
+def probe_until_ready(port: int, batch: int, deadline_seconds: float) -> None:
+    """Calls, again while the connection is refused, and checks the reply."""
     deadline = time.monotonic() + deadline_seconds
     while True:
         try:
-            return probe(port, batch)
+            check_call(port, http_request(batch), expected_reply(batch))
+            return
         except ConnectionError:
             if time.monotonic() > deadline:
                 raise

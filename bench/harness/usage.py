@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-def cpu_nanoseconds(pid: int) -> int:
-    """CPU time, user and system, of all threads of the process.
+def cpu_nanoseconds(*pids: int) -> int:
+    """CPU time, user and system, of all threads of the processes.
 
     From schedstat, which counts nanoseconds; `utime` and `stime` count ticks. Threads that have
     ended are not included; the servers here keep theirs.
     """
-    tasks = Path(f"/proc/{pid}/task").iterdir()
+    tasks = (task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir())
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
@@ -18,13 +18,9 @@ def family(pid: int) -> list[int]:
     """The process and its descendants, because some servers work in child processes."""
     found = [pid]
     for each in found:
-        tasks = Path(f"/proc/{each}/task").iterdir()
-        found += [int(child) for task in tasks for child in children(task)]
+        for task in Path(f"/proc/{each}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
     return found
-
-
-def children(task: Path) -> list[str]:
-    return (task / "children").read_text().split()
 
 
 @dataclass(frozen=True)

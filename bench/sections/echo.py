@@ -76,15 +76,13 @@ def measure(server: processes.Server, caller: Caller, calls: int) -> figures.Sam
 
 def run(options: argparse.Namespace) -> None:
     payload = os.urandom(options.bytes)
-    server_core, client_core = processes.cores()
-    processes.pin_to(client_core)
+    processes.pin_to(processes.cores()[1])
     commands = {"floor": (str(OUTPUT / "floor-echo"),)}
     commands |= {engine: served("echo", "--engine", engine) for engine in options.engines}
     turns = {}
     with contextlib.ExitStack() as running:
         for name, command in commands.items():
-            log = OUTPUT / f"echo-{name}.log"
-            server = running.enter_context(processes.serving(command, log, server_core))
+            server = running.enter_context(processes.serving(command, f"echo-{name}"))
             caller = Caller(server.port, payload)
             measure(server, caller, WARM_UP_CALLS)
             turns[name] = partial(measure, server, caller, options.calls)

@@ -21,7 +21,6 @@ from pathlib import Path
 from bench import ROOT
 from bench.harness import shapes
 from bench.suite import exact, servers
-from bench.suite.plan import SINGLE
 
 STORED = ROOT / "bench/gate.json"
 #: Compilers and C libraries of one version differ by less.
@@ -56,7 +55,7 @@ def measured() -> tuple[Figures, list[str]]:
     for server in servers.ours("http"):
         _, language, engine = server.name.split("-")
         for shape, sent in requests().items():
-            figures = exact.figures(server, SINGLE, sent)
+            figures = exact.figures(server, sent)
             found[f"{language.title()}, {engine}, {shape}"] = named(figures)
             notes += figures.notes
     return found, notes

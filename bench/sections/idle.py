@@ -9,8 +9,8 @@ import argparse
 import contextlib
 import socket
 
-from bench import OUTPUT
 from bench.harness import figures, processes, request, usage
+from bench.suite.servers import in_c
 
 HAS_ENGINES = True
 OPTIONS = {"--connections": {"type": int, "default": 10_000}}
@@ -32,11 +32,9 @@ def connect(port: int, calls: int) -> socket.socket:
 
 
 def kib_each(engine: str, connections: int, calls: int) -> float:
-    command = [str(OUTPUT / "c-sum"), "--engine", engine, "--port", "0"]
-    core, _ = processes.cores()
     with (
         contextlib.ExitStack() as opened,
-        processes.serving(command, OUTPUT / f"idle-{engine}.log", core) as server,
+        processes.serving(in_c("--engine", engine), f"idle-{engine}") as server,
     ):
         opened.enter_context(connect(server.port, CALLS_BEFORE))
         base = usage.resident_kib(server.pid)

@@ -134,87 +134,76 @@ def serving(host: str, seconds: float, source: str = UCALL) -> Iterator[int]:
         yield int(process.stdout.readline())
 
 
-def choose_by(choose: Callable[[list], object]) -> Callable[[list[str]], Client]:
-    """Makes clients whose pairs of servers have two times the same one, so that it is chosen."""
+def choose_by(choice: Callable[[list], Callable[[], object]]) -> Callable[[list[str]], Client]:
+    """Makes clients whose pairs of servers are two times the same one, so that it is chosen."""
 
     def make(addresses: list[str]) -> Client:
         client = Client(addresses)
         balancer = client._pool._balancer
-        members = list(balancer.members)
-        balancer.pairs = ((it, it) for it in iter(lambda: choose(members), None))
+        choose = choice(list(balancer.members))
+        # Unlike a generator it serves several threads.
+        balancer.pairs = iter(lambda: (choose(),) * 2, None)
         balancer._sort = lambda: None
         return client
 
     return make
 
 
-class RoundRobin:
-    def __init__(self) -> None:
-        self._next = itertools.count()
-
-    def __call__(self, members: list) -> object:
-        return members[next(self._next) % len(members)]
-
-
-class Locked:
-    """Generators serve one thread at a time."""
-
-    def __init__(self, pairs: Iterator) -> None:
-        self._pairs, self._lock = pairs, threading.Lock()
-
-    def __iter__(self) -> Locked:
-        return self
-
-    def __next__(self) -> object:
-        with self._lock:
-            return next(self._pairs)
-
-
-def locked(make: Callable[[list[str]], Client]) -> Callable[[list[str]], Client]:
-    def made(addresses: list[str]) -> Client:
-        client = make(addresses)
-        client._pool._balancer.pairs = Locked(client._pool._balancer.pairs)
-        return client
-
-    return made
-
-
 POLICIES: dict[str, Callable[[list[str]], Client]] = {
-    "random": locked(choose_by(random.choice)),
-    "round robin": locked(choose_by(RoundRobin())),
+    "random": choose_by(lambda members: partial(random.choice, members)),
+    "round robin": choose_by(lambda members: itertools.cycle(members).__next__),
     "two choices": Client,
     "two choices, hedged": lambda addresses: Client(addresses, hedge=True),
 }
 
 
-def load(client: Client, callers: int, seconds: float) -> list[float]:
-    """The milliseconds of each call of several threads, after the first second."""
-    times: list[float] = []
-    end = time.perf_counter() + seconds + 1
+class Callers:
+    """Threads that call again and again."""
 
-    def run() -> None:
-        while (began := time.perf_counter()) < end:
-            reply = client.work()
-            if reply is not None:
-                reply.raise_for_status()
-            if began > end - seconds:
-                times.append((time.perf_counter() - began) * 1000)
+    def __init__(self, call: Callable[[], object], count: int, warm_up_s: float = 0) -> None:
+        #: The milliseconds of the calls that succeed after the first ones, and others' errors.
+        self.times: list[float] = []
+        self.failures: list[Exception] = []
+        self._call, self._counts_from = call, time.perf_counter() + warm_up_s
+        self._has_ended = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
 
-    threads = [threading.Thread(target=run) for _ in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return times
+    def _run(self) -> None:
+        while not self._has_ended.is_set():
+            began = time.perf_counter()
+            try:
+                reply = self._call()
+                if reply is not None:
+                    reply.raise_for_status()
+            except Exception as error:
+                self.failures.append(error)
+            else:
+                if began > self._counts_from:
+                    self.times.append((time.perf_counter() - began) * 1000)
+
+    def end(self) -> None:
+        self._has_ended.set()
+        for thread in self._threads:
+            thread.join()
 
 
 def measure(
-    make: Callable[[list[str]], object], addresses: list[str], callers: int, seconds: float
+    make: Callable[[list[str]], Client | RoundRobinClient],
+    addresses: list[str],
+    callers: int,
+    seconds: float,
 ) -> Sample:
     with make(addresses) as client:
-        times = load(client, callers, seconds)
-    cuts = statistics.quantiles(times, n=1000)
-    return {"rate": len(times) / seconds, "p50": cuts[499], "p95": cuts[949], "p99": cuts[989]}
+        running = Callers(lambda: client.work(), callers, warm_up_s=1)
+        time.sleep(1 + seconds)
+        running.end()
+    if running.failures:
+        raise running.failures[0]
+    cuts = statistics.quantiles(running.times, n=1000)
+    rate = len(running.times) / seconds
+    return {"rate": rate, "p50": cuts[499], "p95": cuts[949], "p99": cuts[989]}
 
 
 def choices(options: argparse.Namespace) -> None:
@@ -290,47 +279,18 @@ def kill_in_turn(servers: Servers, end: float) -> None:
 EVENTS = {"none": leave, "SIGTERM in turn": restart_in_turn, "kill -9 every 3 s": kill_in_turn}
 
 
-def load_until(
-    call: Callable[[], object], callers: int, has_ended: threading.Event
-) -> tuple[list[float], list[Exception], list[threading.Thread]]:
-    """The milliseconds of the calls that succeed, the errors of the others, and the callers."""
-    times: list[float] = []
-    failures: list[Exception] = []
+def calling(method: str) -> Callable[[list[str]], Callable[[], object]]:
+    def make(addresses: list[str]) -> Callable[[], object]:
+        client = Client(addresses)
+        return lambda: getattr(client, method)()
 
-    def run() -> None:
-        while not has_ended.is_set():
-            began = time.perf_counter()
-            try:
-                call()
-            except Exception as error:
-                failures.append(error)
-            else:
-                times.append((time.perf_counter() - began) * 1000)
-
-    threads = [threading.Thread(target=run) for _ in range(callers)]
-    for thread in threads:
-        thread.start()
-    return times, failures, threads
-
-
-def call_once(addresses: list[str]) -> Callable[[], object]:
-    client = Client(addresses)
-    return lambda: client.work_once().raise_for_status()
-
-
-def call_idempotent(addresses: list[str]) -> Callable[[], object]:
-    client = Client(addresses)
-    return lambda: client.work().raise_for_status()
-
-
-def call_grpc(addresses: list[str]) -> Callable[[], object]:
-    return RoundRobinClient(addresses).work
+    return make
 
 
 FAILURES = {
-    "ucall": (UCALL, call_once),
-    "ucall, idempotent": (UCALL, call_idempotent),
-    "gRPC's round_robin": (GRPC, call_grpc),
+    "ucall": (UCALL, calling("work_once")),
+    "ucall, idempotent": (UCALL, calling("work")),
+    "gRPC's round_robin": (GRPC, lambda addresses: RoundRobinClient(addresses).work),
 }
 
 
@@ -340,21 +300,21 @@ def failures(options: argparse.Namespace) -> None:
         quiet = 0.0
         for event, cause in EVENTS.items():
             figures.log(f"{name}: {event}")
-            servers, has_ended = Servers(source), threading.Event()
+            servers = Servers(source)
             try:
                 call = make_call(servers.addresses)
                 call()
-                times, failed, threads = load_until(call, options.callers, has_ended)
-                cause(servers, time.perf_counter() + options.seconds)
-                has_ended.set()
-                for thread in threads:
-                    thread.join()
+                callers = Callers(call, options.callers)
+                try:
+                    cause(servers, time.perf_counter() + options.seconds)
+                finally:
+                    callers.end()
             finally:
-                has_ended.set()
                 servers.kill()
+            times, failed = callers.times, len(callers.failures)
             cuts = statistics.quantiles(times, n=1000)
             quiet = quiet or cuts[989]
-            cells = [f"{len(times):,}", f"{len(failed)}", f"{cuts[499]:.1f}", f"{cuts[989]:.1f}"]
+            cells = [f"{len(times):,}", f"{failed}", f"{cuts[499]:.1f}", f"{cuts[989]:.1f}"]
             rows.append(
                 [f"{name}, {event}", *cells, f"{cuts[989] / quiet:.1f}", f"{max(times):.0f}"]
             )
@@ -447,14 +407,15 @@ def discover(group: Group, count: int, broker: int) -> Sample:
 
 def discovery(options: argparse.Namespace) -> None:
     runs: figures.Runs = {}
-    with processes.nats_server() as (url, broker):
+    with processes.nats_server() as broker:
+        url = f"nats://127.0.0.1:{broker.port}"
         for count in (10, 100, 1000, 4000):
             command = [sys.executable, "-c", ANSWERS, url, str(count)]
             with processes.running(command, stdout=subprocess.PIPE, text=True) as answers:
                 length = int(answers.stdout.readline())
                 group = Group(Addresses(f"{url}/group{count}"), {}, 1000)
-                discover(group, count, broker)
-                found = [discover(group, count, broker) for _ in range(9)]
+                discover(group, count, broker.pid)
+                found = [discover(group, count, broker.pid) for _ in range(9)]
                 runs[f"{count:,} servers, {length} bytes each"] = found
                 group.close()
     columns = [Column("wait ms", "wait", "{:.0f}"), Column("client's CPU ms", "own", "{:.1f}")]

@@ -103,7 +103,8 @@ def run(options: argparse.Namespace) -> None:
         "echo": [str(OUTPUT / "nats-echo")],
     }
     with ExitStack() as stack:
-        url, _ = stack.enter_context(processes.nats_server())
+        broker = stack.enter_context(processes.nats_server())
+        url = f"nats://127.0.0.1:{broker.port}"
         started = {
             name: stack.enter_context(processes.running([*command, url], stdout=subprocess.PIPE))
             for name, command in commands.items()
@@ -112,7 +113,7 @@ def run(options: argparse.Namespace) -> None:
         runner = stack.enter_context(asyncio.Runner())
         connection = runner.run(nats.connect(url))
         runner.run(ready(connection))
-        found = aio.Client(f"nats+tcp://{url.partition('://')[2]}/ucall")
+        found = aio.Client(f"nats+tcp://127.0.0.1:{broker.port}/ucall")
         listed = aio.Client(f"tcp://127.0.0.1:{port}")
 
         def request(name: str) -> Call:

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,9 +55,6 @@ CONTENDERS = {
     "nats-py, JetStream": (OURS, "natspy.py", "jetstream"),
 }
 BROKERS = "mqtt", "nats", "jetstream"
-# Debian installs mosquitto in a folder that is not in every user's PATH.
-MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-NATS_SERVER = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
 # The longest message of a stream, with its headers.
 STREAM_BYTES_MAX = (1 << 20) - 1024
 # Time beyond the measurement, for interpreters to start and messages in flight to arrive.
@@ -86,20 +82,20 @@ def measure_c_pair(size: int, seconds: float) -> Turn:
 
 
 @contextlib.contextmanager
-def broker(mode: str, port: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a mosquitto or a nats-server that listens at the port."""
+def broker(mode: str) -> Iterator[processes.Server]:
+    """Runs a mosquitto or a nats-server."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:
-        command = [str(NATS_SERVER), "-a", "127.0.0.1", "-p", port, "-js", "-sd", folder]
-        if mode == "mqtt":
-            configuration = Path(folder, "mosquitto.conf")
-            lines = f"listener {port} 127.0.0.1", "allow_anonymous true", "user root"
-            configuration.write_text("\n".join([*lines, "max_queued_messages 0", ""]))
-            command = [str(MOSQUITTO), "-c", str(configuration)]
-        log = OUTPUT / "broker.log"
-        with log.open("wb") as errors, processes.running(command, stderr=errors) as process:
-            processes.wait_until_listening(process, int(port), log)
-            yield process
+        if mode != "mqtt":
+            with processes.nats_server("-js", "-sd", folder) as server:
+                yield server
+            return
+        port, configuration = processes.free_port(), Path(folder, "mosquitto.conf")
+        lines = f"listener {port} 127.0.0.1", "allow_anonymous true", "user root"
+        configuration.write_text("\n".join([*lines, "max_queued_messages 0", ""]))
+        command = [processes.required("mosquitto"), "-c", str(configuration)]
+        with processes.broker(command, port, "mosquitto") as server:
+            yield server
 
 
 def measure_pair(contender: str, size: int, seconds: float) -> Turn:
@@ -111,25 +107,24 @@ def measure_pair(contender: str, size: int, seconds: float) -> Turn:
     if CONTENDERS[contender] is None:
         return measure_c_pair(size, seconds)
     python, script, mode = CONTENDERS[contender]
-    port = str(processes.free_port())
     if mode not in BROKERS:
-        return measure_sides(python, script, mode, port, size, seconds)
+        return measure_sides(python, script, mode, processes.free_port(), size, seconds)
     if mode == "jetstream" and size > STREAM_BYTES_MAX:
         raise TurnFailed("longer than a stream takes")
-    with broker(mode, port) as between:
-        turn = measure_sides(python, script, mode, port, size, seconds)
+    with broker(mode) as between:
+        turn = measure_sides(python, script, mode, between.port, size, seconds)
         return turn | {"broker_mb": usage.memory(between.pid).peak_mb}
 
 
 def measure_sides(
-    python: Path, script: str, mode: str, port: str, size: int, seconds: float
+    python: Path, script: str, mode: str, port: int, size: int, seconds: float
 ) -> Turn:
     """Runs one turn of two processes: see `measure_pair`."""
 
     def start(role: str) -> subprocess.Popen[str]:
-        command = [str(python), str(PAIRS / script), role, mode, port, str(size), str(seconds)]
+        words = python, PAIRS / script, role, mode, port, size, seconds
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen([str(word) for word in words], stdout=pipe, stderr=pipe, text=True)
 
     sides = [start("get")]
     # A process that hangs is ended, so that all reads below return.
@@ -208,9 +203,9 @@ def is_installed(name: str) -> bool:
     missing = {
         "net-queue": not NET_QUEUE.exists(),
         "pyzmq": not ZEROMQ.exists(),
-        "MQTT": MOSQUITTO is None,
-        "NATS": NATS_SERVER is None,
-        "JetStream": NATS_SERVER is None,
+        "MQTT": not processes.installed("mosquitto"),
+        "NATS": not processes.installed("nats-server"),
+        "JetStream": not processes.installed("nats-server"),
     }
     return not any(lacks for word, lacks in missing.items() if word in name)
 

@@ -5,7 +5,6 @@ Prints a table for each load, and the instructions and system calls of a call, w
 """
 
 import argparse
-import dataclasses
 import sys
 
 from bench.harness import figures, processes
@@ -58,20 +57,13 @@ def run(options: argparse.Namespace) -> None:
     for group in groups:
         [load] = group.loads
         print(f"{load.label}\n\n{tables.calls(results, contenders, load.name)}\n", flush=True)
-    counted = [] if options.no_exact else counts(contenders)
+    counted = []
+    for server in () if options.no_exact else contenders:
+        figures.log(f"instructions and system calls of {server.label}")
+        counted.append(exact.counts(server))
     if counted:
         print(tables.exact(Results({"samples": [], "exact": counted}), contenders))
     raw = {"machine": machine.describe(), "exact": counted, "problems": records.problems}
     figures.write(figures.part("quick"), raw | {"samples": records.samples})
     if records.problems:
         sys.exit("\n".join(["Problems:", *records.problems]))
-
-
-def counts(contenders: tuple[servers.Server, ...]) -> list[dict]:
-    """Of one connection with one call a request."""
-    found = []
-    for server in contenders:
-        figures.log(f"instructions and system calls of {server.label}")
-        counted = exact.figures(server, plan.SINGLE)
-        found.append({"server": server.name, **dataclasses.asdict(counted)})
-    return found

@@ -9,7 +9,6 @@ connection, the ratios to HAProxy, and the goals of these ratios.
 
 import argparse
 import contextlib
-import shutil
 import statistics
 from collections.abc import Iterator
 from functools import partial
@@ -17,9 +16,9 @@ from typing import Any
 
 from bench import OUTPUT, ROOT
 from bench.harness import figures, processes, usage
-from bench.harness.figures import Column
+from bench.harness.figures import Column, Sample
 from bench.suite import drivers, machine, plan
-from bench.suite.servers import Server, served
+from bench.suite.servers import served
 
 ROUNDS, SECONDS = 9, 2
 OPTIONS = {"--engine": {"choices": ["posix", "uring"], "default": "posix"}}
@@ -76,61 +75,50 @@ http {{
 
 
 def theirs(name: str, config: str, flags: list[str], upstream: int):
-    """Another relay; None if it is not installed."""
-    program = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin")
-    if program is None:
-        figures.log(f"{name} is not installed")
-        return None
-    folder, port, (core, _) = OUTPUT / name, processes.free_port(), processes.cores()
-    folder.mkdir(parents=True, exist_ok=True)
+    """Another relay."""
+    folder, port = OUTPUT / name, processes.free_port()
+    folder.mkdir(exist_ok=True)
     file = folder / "config"
     file.write_text(config.format(port=port, upstream=upstream, folder=folder))
-    command = [program, *(flag.format(file=file, folder=folder) for flag in flags)]
-    return processes.serving_on(command, port, folder / "log", core, {})
+    flags = [flag.format(file=file, folder=folder) for flag in flags]
+    return processes.serving_on([processes.required(name), *flags], port, f"relay-{name}")
 
 
 @contextlib.contextmanager
 def relays(engine: str) -> Iterator[tuple[processes.Server, dict[str, processes.Server]]]:
     """The upstream, and all relays to it."""
-    core, other = processes.cores()
     with contextlib.ExitStack() as stack:
-
-        def serving(name: str, command: tuple[str, ...], core: int) -> processes.Server:
-            log = OUTPUT / f"relay-{name}.log"
-            return stack.enter_context(processes.serving(command, log, core))
 
         def ours(scheme: str) -> processes.Server:
             to = f"{scheme}://127.0.0.1:{upstream.port}"
-            return serving(scheme, served("relay", "--engine", engine, "--to", to), core)
+            command = served("relay", "--engine", engine, "--to", to)
+            return stack.enter_context(processes.serving(command, f"relay-{scheme}"))
 
-        upstream = serving("upstream", served("sum", "--engine", engine), other)
+        _, other = processes.cores()
+        command = served("sum", "--engine", engine)
+        upstream = stack.enter_context(processes.serving(command, "relay-upstream", other))
         found = {"direct": upstream, OURS: ours("tcp"), "ucall, HTTP": ours("http")}
         for name, program, config, flags in (
             (BASELINE, "haproxy", HAPROXY, ["-db", "-f", "{file}"]),
             ("nginx", "nginx", NGINX, ["-c", "{file}", "-p", "{folder}"]),
         ):
-            if context := theirs(program, config, flags, upstream.port):
-                found[name] = stack.enter_context(context)
+            if processes.installed(program):
+                relay = theirs(program, config, flags, upstream.port)
+                found[name] = stack.enter_context(relay)
         yield upstream, found
 
 
-def sample(name: str, upstream: processes.Server, server: processes.Server, seconds: float):
+def sample(upstream: processes.Server, server: processes.Server, seconds: float) -> Sample:
     """The load compares every reply with the first one, which is checked."""
-    contender = Server(name, name, "ours", ())
-    pids = [upstream.pid] if server is upstream else [server.pid, upstream.pid]
-    before = [usage.cpu_nanoseconds(pid) for pid in pids]
-    found = drivers.by_own(contender, server.port, plan.CONSTANT, seconds, ())
-    used = [usage.cpu_nanoseconds(pid) - start for pid, start in zip(pids, before, strict=True)]
-    single = drivers.by_own(contender, server.port, plan.SINGLE, seconds, ())
-    if found["errors"] or single["errors"]:
-        raise drivers.LoadError(f"{name}: {found['errors']}, {single['errors']} errors")
-    calls = found["requests"]
-    relay_ns = 0 if server is upstream else used[0]
-    return {
-        "relay_us": relay_ns / calls / 1e3,
-        "both_us": sum(used) / calls / 1e3,
-        "p50_us": single["p50"],
-    }
+    before = [usage.cpu_nanoseconds(it.pid) for it in (server, upstream)]
+    calls = drivers.call(server.port, plan.CONSTANT, seconds)["requests"]
+    used = [
+        (usage.cpu_nanoseconds(it.pid) - start) / calls / 1e3
+        for it, start in zip((server, upstream), before, strict=True)
+    ]
+    relay_us = 0 if server is upstream else used[0]
+    p50_us = drivers.call(server.port, plan.SINGLE, seconds)["p50"]
+    return {"relay_us": relay_us, "both_us": relay_us + used[1], "p50_us": p50_us}
 
 
 def missed(runs: figures.Runs) -> list[str]:
@@ -169,7 +157,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     processes.pin_to(processes.cores()[1])
     with relays(options.engine) as (upstream, servers):
         turns = {
-            name: partial(sample, name, upstream, server, options.seconds)
+            name: partial(sample, upstream, server, options.seconds)
             for name, server in servers.items()
         }
         runs = figures.in_turns(turns, options.rounds)

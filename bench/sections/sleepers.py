@@ -15,14 +15,12 @@ import argparse
 import contextlib
 import functools
 import json
-import os
 import socket
 import statistics
-import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench import OUTPUT, ROOT
 from bench.harness import figures, processes
@@ -53,114 +51,84 @@ def ideal(port: int) -> tuple[str, ...]:
 
 def beside_load(port: int, sleepers: int, method: str = "sum") -> Sample:
     """Calls a second, and the median and 99th percentile of their latency in microseconds."""
-    command = [str(OUTPUT / "floor-beside"), str(port), str(sleepers), str(BESIDE_SECONDS), method]
-    _, core = processes.cores()
-    process = processes.start_pinned(command, core, stdout=subprocess.PIPE, text=True)
-    output, _ = process.communicate(timeout=BESIDE_SECONDS + 30)
-    if process.returncode:
-        raise SystemExit(f"{command} failed")
+    command = [OUTPUT / "floor-beside", port, sleepers, BESIDE_SECONDS, method]
+    output = processes.run_load(command, BESIDE_SECONDS)
     return dict(zip(("rate", "p50", "p99"), map(float, output.split()), strict=True))
 
 
 @contextlib.contextmanager
 def all_serving(commands: dict[str, tuple[str, ...]]) -> Iterator[dict[str, int]]:
     """Starts all servers and yields their ports by name; only the one under load is busy."""
-    core, _ = processes.cores()
     with contextlib.ExitStack() as stack:
         yield {
-            name: stack.enter_context(
-                processes.serving(command, OUTPUT / "sleepers.log", core)
-            ).port
+            name: stack.enter_context(processes.serving(command, "sleepers")).port
             for name, command in commands.items()
         }
 
 
-def beside(options: argparse.Namespace) -> None:
-    """The 99th percentile of `sum` alone, and while sleeping calls wake at the same moment."""
+def compare(
+    ports: dict[str, int], sides: dict[str, Callable[[int], float]], rounds: int, title: str
+) -> None:
+    """Prints two figures of each server, and their ratio."""
 
     def measure(port: int) -> Sample:
-        alone, with_sleepers = (beside_load(port, it)["p99"] for it in (0, SLEEPERS))
-        return {"alone": alone, "beside": with_sleepers, "ratio": with_sleepers / alone}
+        found = {name: side(port) for name, side in sides.items()}
+        base, other = found.values()
+        return {**found, "ratio": other / base}
 
+    turns = {name: functools.partial(measure, port) for name, port in ports.items()}
+    columns = [*(Column(name, name, "{:,.0f}") for name in sides), RATIO]
+    runs = figures.in_turns(turns, rounds, title)
+    print(figures.table_of(runs, columns, title), end="\n\n", flush=True)
+
+
+RATIO = Column("ratio", "ratio", kind=spread)
+AT_32 = "`sum` at 32 connections"
+
+
+def beside(options: argparse.Namespace) -> None:
+    """The 99th percentile of `sum` alone, and while sleeping calls wake at the same moment."""
     commands = {IDEAL: ideal(0), **{f"ucall {it}": ours(it) for it in options.engines}}
-    columns = [
-        Column("p99 alone µs", "alone", "{:.0f}"),
-        Column(f"p99 beside {SLEEPERS} sleepers µs", "beside", "{:.0f}"),
-        Column("ratio", "ratio", kind=spread),
-    ]
+    sides = {
+        "p99 alone µs": lambda port: beside_load(port, 0)["p99"],
+        f"p99 beside {SLEEPERS} sleepers µs": lambda port: beside_load(port, SLEEPERS)["p99"],
+    }
     with all_serving(commands) as ports:
-        turns = {name: functools.partial(measure, port) for name, port in ports.items()}
-        runs = figures.in_turns(turns, options.rounds, "beside sleepers")
-    print(figures.table_of(runs, columns, "`sum` at 32 connections"), end="\n\n", flush=True)
+        compare(ports, sides, options.rounds, AT_32)
 
 
 def share(options: argparse.Namespace) -> None:
     """The ratio of an async function's calls a second to a plain one's."""
-
-    def measure(port: int) -> Sample:
-        plain, in_loop = (beside_load(port, 0, it)["rate"] for it in ("sum", "sum_async"))
-        return {"plain": plain, "async": in_loop, "ratio": in_loop / plain}
-
-    columns = [
-        Column("plain, calls/s", "plain", "{:,.0f}"),
-        Column("async, calls/s", "async", "{:,.0f}"),
-        Column("ratio", "ratio", kind=spread),
-    ]
+    sides = {
+        "plain, calls/s": lambda port: beside_load(port, 0)["rate"],
+        "async, calls/s": lambda port: beside_load(port, 0, "sum_async")["rate"],
+    }
     with all_serving({f"ucall {it}": ours(it) for it in options.engines}) as ports:
-        turns = {name: functools.partial(measure, port) for name, port in ports.items()}
-        runs = figures.in_turns(turns, options.rounds, "async and plain")
-    print(figures.table_of(runs, columns, "`sum` at 32 connections"), end="\n\n", flush=True)
+        compare(ports, sides, options.rounds, AT_32)
 
 
 EMBEDDINGS = OUTPUT / "embeddings/bin/python"
 CONNECTIONS = 32
 SECONDS = 3.0
-METHODS = ("embed_one_by_one", "embed")
 
 
 def embeddings(options: argparse.Namespace) -> None:
     if not EMBEDDINGS.exists():
         print("Embeddings were not measured: `make bench-embeddings` installs the model.\n")
         return
-
-    def measure(port: int) -> Sample:
-        alone, batched = (_rate(port, method) for method in METHODS)
-        return {"alone": alone, "batched": batched, "ratio": batched / alone}
-
-    columns = [
-        Column("one by one, calls/s", "alone", "{:.0f}"),
-        Column("batched", "batched", "{:.0f}"),
-        Column("ratio", "ratio", "{:.1f}"),
-    ]
-    runs: figures.Runs = {}
+    environment = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "examples/embeddings")}
+    sides = {
+        "one by one, calls/s": lambda port: _rate(port, "embed_one_by_one"),
+        "batched": lambda port: _rate(port, "embed"),
+    }
     for engine in options.engines:
-        with _serving(engine) as port:
-            turns = {f"ucall {engine}": functools.partial(measure, port)}
-            runs |= figures.in_turns(turns, min(options.rounds, 3), "embeddings")
-    title = f"embeddings at {CONNECTIONS} connections"
-    print(figures.table_of(runs, columns, title), end="\n\n", flush=True)
-
-
-@contextlib.contextmanager
-def _serving(engine: str) -> Iterator[int]:
-    """Runs the example, and yields its port once the model is loaded."""
-    port = processes.free_port()
-    command = [str(EMBEDDINGS), "-m", "ucall", "embeddings:server"]
-    with (OUTPUT / "embeddings.log").open("wb") as log:
-        process = processes.start_pinned(
-            [*command, "--engine", engine, "--port", str(port)],
-            processes.cores()[0],
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            cwd=ROOT / "examples/embeddings",
-        )
-    try:
-        wait_until_answered(f"http://127.0.0.1:{port}/", _call("embed", "a"))
-        yield port
-    finally:
-        process.kill()
-        process.wait()
+        port = processes.free_port()
+        command = [EMBEDDINGS, "-m", "ucall", "embeddings:server", "--engine", engine]
+        command += ["--port", port]
+        with processes.serving_on(command, port, "embeddings", environment, 60):
+            call_once(f"http://127.0.0.1:{port}/", _call("embed", "a"))
+            title = f"embeddings at {CONNECTIONS} connections"
+            compare({f"ucall {engine}": port}, sides, min(options.rounds, 3), title)
 
 
 def _call(method: str, text: str) -> bytes:
@@ -189,16 +157,8 @@ def _rate(port: int, method: str) -> float:
     return sum(counts) / SECONDS
 
 
-def wait_until_answered(url: str, body: bytes, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            urllib.request.urlopen(urllib.request.Request(url, body), timeout=seconds).read()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+def call_once(url: str, body: bytes) -> None:
+    urllib.request.urlopen(urllib.request.Request(url, body), timeout=60).read()
 
 
 def sleeping(engines: list[str], port: int) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -210,7 +170,7 @@ def sleeping(engines: list[str], port: int) -> dict[str, tuple[tuple[str, ...], 
             found[f"ucall {engine}, {kind}"] = command, "/"
     python = OUTPUT / "fastapi/bin/python"
     if python.exists():
-        command = (str(python), str(ROOT / "bench/servers/sleeper_fastapi.py"), str(port))
+        command = (python, ROOT / "bench/servers/sleeper_fastapi.py", port)
         found["FastAPI, async def"] = command, "/async"
         found["FastAPI, def"] = command, "/def"
     return found
@@ -220,11 +180,8 @@ def percentiles(url: str, calls: int, connections: int, keep: bool) -> list[floa
     """The latency in milliseconds at each percentile from 0 to 100."""
     body, table = OUTPUT / "sleep.json", OUTPUT / "ab.csv"
     body.write_bytes(CALL)
-    command = ["ab", "-q", "-n", str(calls), "-c", str(connections), "-e", str(table)]
-    command += ["-p", str(body), "-T", "application/json", *(["-k"] if keep else []), url]
-    _, core = processes.cores()
-    if processes.start_pinned(command, core, stdout=subprocess.DEVNULL).wait():
-        raise SystemExit(f"{command} failed")
+    command = ["ab", "-q", "-n", calls, "-c", connections, "-e", table, "-p", body]
+    processes.run_load([*command, "-T", "application/json", *(["-k"] if keep else []), url], 600)
     return [float(line.split(",")[1]) for line in table.read_text().splitlines()[1:]]
 
 
@@ -233,21 +190,17 @@ Percentiles = dict[str, dict[str, list[list[float]]]]
 
 
 def measure_sleepers(name: str, engines: list[str], runs: Percentiles) -> None:
-    port, (core, _) = processes.free_port(), processes.cores()
+    port = processes.free_port()
     command, path = sleeping(engines, port)[name]
     url = f"http://127.0.0.1:{port}{path}"
-    process = processes.start_pinned(command, core, stdout=subprocess.DEVNULL)
-    try:
-        wait_until_answered(url, CALL)
+    with processes.serving_on(command, port, "sleepers"):
+        call_once(url, CALL)
         for calls, connections, keep in LOADS:
             if name.endswith(("threads", ", def")) and connections >= MANY_CONNECTIONS:
                 continue
             load = f"-n {calls} -c {connections}{' -k' if keep else ''}"
             found = percentiles(url, calls, connections, keep)
             runs.setdefault(load, {}).setdefault(name, []).append(found)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def sleepers(options: argparse.Namespace) -> None:

@@ -39,7 +39,7 @@ from bench import OUTPUT, ROOT
 from bench.harness import figures, processes, usage
 from bench.harness.figures import Column, Spread
 from bench.suite import drivers, plan
-from bench.suite.servers import Server, served
+from bench.suite.servers import served
 
 ROUNDS, SECONDS = 3, 9
 HAS_ENGINES = True
@@ -90,14 +90,9 @@ def slow_peers(
     mode: str, port: int, options: argparse.Namespace
 ) -> Iterator[list[subprocess.Popen]]:
     """Runs the slow peers' processes during the block."""
-    _, core = processes.cores()
+    nothing = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = [
-        processes.start_pinned(
-            ["chrt", "--idle", "0", *command],
-            core,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        processes.start_load(["chrt", "--idle", "0", *command], **nothing)
         for command in commands(mode, port, options)
     ]
     try:
@@ -108,14 +103,15 @@ def slow_peers(
             process.wait()
 
 
-def commands(mode: str, port: int, options: argparse.Namespace) -> list[list[str]]:
+def commands(mode: str, port: int, options: argparse.Namespace) -> list[list[object]]:
+    seconds = round(options.seconds)
     if mode == OWN_MODE:
-        script = [sys.executable, str(ROOT / "bench/servers/slow_readers.py"), str(port)]
-        return [[*script, str(options.connections), f"{options.seconds:.0f}", str(report_of(0))]]
+        script = [sys.executable, ROOT / "bench/servers/slow_readers.py", port]
+        return [[*script, options.connections, seconds, report_of(0)]]
     share, rate = options.connections // PROCESSES, CONNECTIONS_A_SECOND // PROCESSES
-    command = ["slowhttptest", *MODES[mode], "-u", f"http://127.0.0.1:{port}/", "-c", str(share)]
-    command += ["-r", str(rate), "-l", f"{options.seconds:.0f}", "-v", "0", "-g", "-o"]
-    return [[*command, str(report_of(number).with_suffix(""))] for number in range(PROCESSES)]
+    command = ["slowhttptest", *MODES[mode], "-u", f"http://127.0.0.1:{port}/", "-c", share]
+    command += ["-r", rate, "-l", seconds, "-v", "0", "-g", "-o"]
+    return [[*command, report_of(number).with_suffix("")] for number in range(PROCESSES)]
 
 
 def report_of(number: int) -> Path:
@@ -133,10 +129,8 @@ def real_time() -> list[str]:
 
 def start_calling(port: int, seconds: float) -> subprocess.Popen:
     load = replace(plan.CONSTANT, connections=CALLERS, rate=CALLS_A_SECOND)
-    command = [*real_time(), *drivers.own_command(Server("", "", "ours", ()), load)]
-    command += ["--sleep", "--seconds", str(seconds)]
-    _, core = processes.cores()
-    return processes.start_pinned([*command, f"127.0.0.1:{port}"], core, stdout=subprocess.PIPE)
+    command = [*real_time(), *drivers.own_command(load), "--sleep", "--seconds", seconds]
+    return processes.start_load([*command, f"127.0.0.1:{port}"])
 
 
 def p99s_us(ports: Sequence[int], seconds: float) -> list[float]:
@@ -226,12 +220,11 @@ COLUMNS = [
 
 
 def measure_engine(engine: str, options: argparse.Namespace) -> figures.Runs:
-    core, _ = processes.cores()
     limits = ("--timeout-s", str(SERVER_TIMEOUT_SECONDS))
     command = served("guarded", "--engine", engine, *limits)
     with (
-        processes.serving(command, OUTPUT / f"guarded-{engine}.log", core) as server,
-        processes.serving(command, OUTPUT / f"guarded-{engine}-other.log", core) as other,
+        processes.serving(command, f"guarded-{engine}") as server,
+        processes.serving(command, f"guarded-{engine}-other") as other,
     ):
         p99s_us([server.port, other.port], 1)
         turns = {

@@ -80,17 +80,11 @@ class Load:
         port, block = servers[self.server].port, b"".join(self.requests)
         if port not in self.lines:
             self.lines[port] = reply_lines(port, self.requests, self.values)
-        _, core = processes.cores()
-        numbers = [str(one) for one in (port, self.connections, seconds, self.lines[port])]
+        numbers = port, self.connections, seconds, self.lines[port]
         with tempfile.TemporaryFile() as file:
             file.write(block)
             file.seek(0)
-            return subprocess.Popen(
-                [OUTPUT / "floor-blocks", *numbers],
-                stdin=file,
-                stdout=subprocess.PIPE,
-                preexec_fn=lambda: processes.pin_to(core),
-            )
+            return processes.start_load([OUTPUT / "floor-blocks", *numbers], stdin=file)
 
 
 @dataclass(frozen=True)
@@ -157,12 +151,10 @@ def reply_lines(port: int, requests: Sequence[bytes], values: int) -> int:
 @contextlib.contextmanager
 def ours(engine: str, folder: Path) -> Iterator[list[processes.Server]]:
     """Four processes that serve one store: a writer, and three with readers."""
-    core, _ = processes.cores()
     words = served("store", "--engine", engine, "--path", str(folder / "kv"))
     with contextlib.ExitStack() as stack:
         servers = [
-            stack.enter_context(processes.serving(words, OUTPUT / f"store-{number}.log", core))
-            for number in range(4)
+            stack.enter_context(processes.serving(words, f"store-{number}")) for number in range(4)
         ]
         ask(servers[0].port, [call("put", [key, VALUE]) for key in KEYS])
         yield servers
@@ -170,13 +162,10 @@ def ours(engine: str, folder: Path) -> Iterator[list[processes.Server]]:
 
 @contextlib.contextmanager
 def redis(folder: Path) -> Iterator[list[processes.Server]]:
-    program = shutil.which("redis-server")
-    if program is None:
-        sys.exit("redis-server is not installed")
-    port, (core, _) = processes.free_port(), processes.cores()
-    words = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    words += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
-    with processes.serving_on(words, port, OUTPUT / "redis.log", core, {}) as server:
+    port = processes.free_port()
+    words = [processes.required("redis-server"), "--port", port, "--bind", "127.0.0.1"]
+    words += ["--dir", folder, "--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+    with processes.serving_on(words, port, "redis") as server:
         ask(port, [command("SET", key, VALUE) for key in KEYS])
         ask(port, [command("ZADD", "sorted", "0", f"{key}:{VALUE}") for key in KEYS])
         yield [server]
@@ -185,7 +174,8 @@ def redis(folder: Path) -> Iterator[list[processes.Server]]:
 def sample(servers: list[processes.Server], loads: list[Load], seconds: float) -> Sample:
     for one in loads:
         one.start(servers, 0.1).communicate()
-    before = sum(usage.cpu_nanoseconds(server.pid) for server in servers)
+    pids = [server.pid for server in servers]
+    before = usage.cpu_nanoseconds(*pids)
     running = [one.start(servers, seconds) for one in loads]
     found, operations = {"reads": 0.0, "writes": 0.0}, 0
     for one, process in zip(loads, running, strict=True):
@@ -195,7 +185,7 @@ def sample(servers: list[processes.Server], loads: list[Load], seconds: float) -
         done = int(text.split()[0]) * (one.operations or len(one.requests))
         operations += done
         found["reads" if one.values else "writes"] += done / float(text.split()[1])
-    used = sum(usage.cpu_nanoseconds(server.pid) for server in servers) - before
+    used = usage.cpu_nanoseconds(*pids) - before
     return {"cpu_us": used / operations / 1e3, **found}
 
 

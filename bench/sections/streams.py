@@ -74,11 +74,8 @@ def read_streams(wire: Wire, port: int, count: int, cost: Callable[[], float]) -
     """Reads `count` streams at once. `cost` is called before the requests and after the replies."""
     path = OUTPUT / "stream.request"
     path.write_bytes(wire.request)
-    command = [str(READER), str(port), str(count), str(int(wire.is_websocket)), str(path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    _, core = processes.cores()
-    pinned = ["taskset", "-c", str(core), *command, wire.item, wire.end]
-    with subprocess.Popen(pinned, **pipes) as reader:
+    command = [READER, port, count, int(wire.is_websocket), path, wire.item, wire.end]
+    with processes.start_load(command, stdin=subprocess.PIPE, text=True) as reader:
         if reader.stdout.readline() != "ready\n":
             raise StreamError("no connections")
         before = cost()
@@ -133,12 +130,10 @@ class Contender:
     is_peer: bool = False
 
     def serving(self):
-        core, _ = processes.cores()
-        log = OUTPUT / "streams.log"
         if not self.is_peer:
-            return processes.serving(self.command, log, core)
+            return processes.serving(self.command, "streams")
         port = processes.free_port()
-        return processes.serving_on([*self.command, str(port)], port, log, core, {})
+        return processes.serving_on([*self.command, port], port, "streams")
 
 
 def call(method: str, **members: object) -> bytes:
@@ -182,7 +177,7 @@ def contenders(engines: Sequence[str]) -> list[Contender]:
 
 
 def cpu_us(pid: int) -> float:
-    return sum(usage.cpu_nanoseconds(each) for each in usage.family(pid)) / 1e3
+    return usage.cpu_nanoseconds(*usage.family(pid)) / 1e3
 
 
 def sample_tokens(contender: Contender) -> Sample:
@@ -243,9 +238,8 @@ def subscribed(opened: Sequence[socket.socket]) -> None:
 
 def delivery(command: Sequence[str], is_ours: bool) -> Sample:
     """The CPU time of a delivery to one subscriber."""
-    core, _ = processes.cores()
     with (
-        processes.serving(command, OUTPUT / "publish.log", core) as server,
+        processes.serving(command, "publish") as server,
         socket.create_connection(("127.0.0.1", server.port)) as control,
         connections(server.port, SUBSCRIBERS, is_ours) as opened,
     ):
@@ -260,12 +254,9 @@ def delivery(command: Sequence[str], is_ours: bool) -> Sample:
 
 def slow_growth_mb(engine: str) -> tuple[float, float]:
     """The growth of the memory by the first and by the last messages, with slow subscribers."""
-    core, _ = processes.cores()
     slow = SUBSCRIBERS // SLOW_SHARE
     with (
-        processes.serving(
-            served("streams", "--engine", engine), OUTPUT / "publish.log", core
-        ) as server,
+        processes.serving(served("streams", "--engine", engine), "publish") as server,
         socket.create_connection(("127.0.0.1", server.port)) as control,
         connections(server.port, SUBSCRIBERS, True) as opened,
     ):

@@ -9,10 +9,10 @@ import os
 from functools import partial
 
 from bench import OUTPUT
-from bench.harness import figures, usage
+from bench.harness import figures, processes, usage
 from bench.harness.figures import Column, spread
 from bench.suite import drivers
-from bench.suite.servers import Load, Server
+from bench.suite.servers import Load
 
 ROUNDS, SECONDS = 5, 2
 HAS_ENGINES = True
@@ -24,12 +24,12 @@ COLUMNS = [
 ]
 
 
-def measure(server: Server, cores: set[int], seconds: float) -> figures.Sample:
-    with server.running(LOAD) as running:
+def measure(command: list[object], cores: set[int], seconds: float) -> figures.Sample:
+    with processes.serving(command, "threads") as running:
         for thread in os.listdir(f"/proc/{running.pid}/task"):
             os.sched_setaffinity(int(thread), cores)
         before = usage.cpu_nanoseconds(running.pid)
-        found = drivers.by_own(server, running.port, LOAD, seconds, ())
+        found = drivers.call(running.port, LOAD, seconds)
         cpu = (usage.cpu_nanoseconds(running.pid) - before) / 1e9
     return {
         "rate": found["requests"] * LOAD.batch / found["duration"],
@@ -42,8 +42,7 @@ def run(options: argparse.Namespace) -> None:
     for engine in options.engines:
         turns = {}
         for threads in ("1", "2"):
-            command = (str(OUTPUT / "c-threads"), "--threads", threads, "--engine", engine)
-            server = Server(f"threads-{threads}", "", "ours", command, start="asked")
-            turns[threads] = partial(measure, server, cores, options.seconds)
+            command = [OUTPUT / "c-server", "--threads", threads, "--engine", engine]
+            turns[threads] = partial(measure, command, cores, options.seconds)
         runs = figures.in_turns(turns, options.rounds, engine)
         print(figures.table_of(runs, COLUMNS, f"threads, {engine}, {len(cores)} cores"))

@@ -29,7 +29,7 @@ from bench import OUTPUT, ROOT
 from bench.harness import figures, processes, usage
 from bench.harness.figures import Column, Sample, interval, outcome
 from bench.suite import machine
-from bench.suite.servers import served
+from bench.suite.servers import ENGINES, served
 
 ROUNDS, SECONDS = 9, 1
 OPTIONS = {"--only": {"default": "", "help": "servers with this in their name, and the echo"}}
@@ -73,14 +73,7 @@ class Contender:
     def load(self, port: int, seconds: float) -> int:
         texts = [self.request.hex(), self.reply.hex()]
         command = [OUTPUT / "floor-udp_load", self.kind, port, CLIENTS, seconds, *texts]
-        _, core = processes.cores()
-        process = processes.start_pinned(
-            [str(word) for word in command], core, stdout=subprocess.PIPE, text=True
-        )
-        output, _ = process.communicate()
-        if process.returncode:
-            sys.exit(f"{self.name}: the load failed")
-        return int(output)
+        return int(processes.run_load(command, seconds))
 
 
 class WithoutSockets(Contender):
@@ -88,7 +81,7 @@ class WithoutSockets(Contender):
 
     def measure(self, seconds: float) -> Sample:
         core, _ = processes.cores()
-        command = [str(OUTPUT / "c-udp-no-sockets"), "127.0.0.1", "socket"]
+        command = [OUTPUT / "c-no-sockets", "--udp", "127.0.0.1", "--engine", "posix"]
         process = processes.start_pinned(command, core, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         port = int(process.stdout.readline().split()[-1])
@@ -102,13 +95,11 @@ class WithoutSockets(Contender):
 
 def started(*command: object) -> Serving:
     """A server that announces its port."""
-    core, _ = processes.cores()
-    words = [str(word) for word in command]
-    return lambda: processes.serving(words, OUTPUT / "udp.log", core)
+    return lambda: processes.serving(command, "udp")
 
 
-def in_python(*options: str) -> Serving:
-    return started(*served("udp", *options))
+def in_python(engine: str, *options: str) -> Serving:
+    return started(*served("udp", "--engine", engine, *options))
 
 
 def echo_in_python(*loop: str) -> Serving:
@@ -116,17 +107,15 @@ def echo_in_python(*loop: str) -> Serving:
 
 
 def in_c(engine: str) -> Serving:
-    return started(OUTPUT / "c-xdp", "127.0.0.1", engine)
+    return started(OUTPUT / "c-server", "--udp", "127.0.0.1", "--engine", engine)
 
 
 @contextlib.contextmanager
 def pinned(command: list[object], port: int) -> Iterator[processes.Server]:
     """Another project's server. Some choose the cores of their threads themselves."""
-    core, _ = processes.cores()
-    words = [str(word) for word in command]
-    with processes.serving_on(words, port, OUTPUT / "udp-peer.log", core, {}) as server:
+    with processes.serving_on(command, port, "udp-peer") as server:
         for task in Path(f"/proc/{server.pid}/task").iterdir():
-            os.sched_setaffinity(int(task.name), {core})
+            os.sched_setaffinity(int(task.name), {processes.cores()[0]})
         yield server
 
 
@@ -190,14 +179,12 @@ def contenders() -> list[Contender]:
     echo = {"request": SUM, "reply": SUM}
     found = [Contender(ECHO, started(OUTPUT / "floor-udp_echo"), **echo)]
     found.append(WithoutSockets(WITHOUT_SOCKETS, contextlib.nullcontext))
-    for engine, word in (("posix", "socket"), ("io_uring", "uring")):
-        found.append(Contender(f"ucall C, {engine}, UDP", in_c(word)))
-        found.append(Contender(f"ucall C, {engine}, raw TCP", in_c(word), **tcp))
-    for engine, word in (("posix", "posix"), ("io_uring", "uring")):
-        server = in_python("--engine", word)
-        found.append(Contender(f"ucall Python, {engine}, UDP", server))
-        found.append(Contender(f"ucall Python, {engine}, raw TCP", server, **tcp))
-    server = in_python("--engine", "posix", "--dedupe")
+    for language, serving in (("C", in_c), ("Python", in_python)):
+        for engine, label in ENGINES.items():
+            server = f"ucall {language}, {label}"
+            found.append(Contender(f"{server}, UDP", serving(engine)))
+            found.append(Contender(f"{server}, raw TCP", serving(engine), **tcp))
+    server = in_python("posix", "--dedupe")
     found.append(Contender("ucall Python, posix, UDP, with dedupe", server, NEW_SUM, NEW_FIVE))
     found.append(Contender("asyncio, datagram echo", echo_in_python(), **echo))
     found.append(Contender("uvloop, datagram echo", echo_in_python("uvloop"), **echo))

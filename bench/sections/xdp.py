@@ -52,13 +52,13 @@ class Contender:
     base: str = "socket"
 
 
-OURS = (str(OUTPUT / "c-xdp"), ADDRESS)
+OURS = (str(OUTPUT / "c-server"), "--engine", "posix", "--udp", ADDRESS)
 ECHO = Contender("recvmmsg echo in C", (str(OUTPUT / "floor-udp_echo"), ADDRESS))
-SOCKET = Contender("socket", (*OURS, "socket"))
-NATIVE = Contender("native", (*OURS, "xdp"))
-POLLING = Contender("native, busy polling", (*OURS, "poll"))
-LARGE = Contender("socket, MTU 9,000", (*OURS, "socket"), 9000, "socket, MTU 9,000")
-GENERIC = Contender("generic, MTU 9,000", (*OURS, "xdp"), 9000, "socket, MTU 9,000")
+SOCKET = Contender("socket", OURS)
+NATIVE = Contender("native", (*OURS, "--xdp", "xdp"))
+POLLING = Contender("native, busy polling", (*OURS, "--xdp", "poll"))
+LARGE = Contender("socket, MTU 9,000", OURS, 9000, "socket, MTU 9,000")
+GENERIC = Contender("generic, MTU 9,000", (*OURS, "--xdp", "xdp"), 9000, "socket, MTU 9,000")
 CONTENDERS = [ECHO, SOCKET, NATIVE, LARGE, GENERIC]
 #: The most that the CPU time of native mode may be, of that of the socket, by calls in flight.
 GOALS = {32: 0.5, 256: 0.4}
@@ -152,8 +152,8 @@ def serving(network: Network, contender: Contender) -> Iterator[tuple[int, int]]
 
 def load(network: Network, port: int, kind: str, much: float, seconds: float) -> Sample:
     inside = ["ip", "netns", "exec", network.client.namespace]
-    words = [ADDRESS, str(port), kind, f"{much:.0f}", str(seconds)]
-    answered, lost, p50 = output_of([*inside, str(OUTPUT / "floor-xdp_load"), *words]).split()
+    words = [OUTPUT / "floor-xdp_load", ADDRESS, port, kind, round(much), seconds]
+    answered, lost, p50 = processes.run_load([*inside, *words], seconds).split()
     return {"calls": int(answered), "lost": int(lost), "p50_us": float(p50)}
 
 
@@ -164,9 +164,9 @@ def measure(
     with serving(network, contender) as (pid, port):
         load(network, port, "window", 32, WARM_UP_SECONDS)
         tasks = [pid, ksoftirqd(core), *network.server.threads]
-        before = sum(map(usage.cpu_nanoseconds, tasks)), busy_us(core)
+        before = usage.cpu_nanoseconds(*tasks), busy_us(core)
         found = load(network, port, kind, much, seconds)
-        after = sum(map(usage.cpu_nanoseconds, tasks)), busy_us(core)
+        after = usage.cpu_nanoseconds(*tasks), busy_us(core)
     calls = max(found["calls"], 1)
     found["cpu_us"] = (after[0] - before[0]) / 1e3 / calls
     found["core_us"] = (after[1] - before[1]) / calls

@@ -7,11 +7,12 @@ and change in the middle of a round. Two samples are compared only if they were 
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from bench import OUTPUT
-from bench.harness import processes, request, usage
+from bench.harness import processes, usage
 from bench.suite import drivers
+from bench.suite.servers import Load, floors
 
 SECONDS = 0.1
+LOAD = Load("calibration", "32 clients, one request")
 #: The floor costs at most this many times more in the one sample than in the other.
 SAME_MODE_RATIO = 1.3
 
@@ -24,21 +25,14 @@ class Calibration:
 
     def measure(self) -> float:
         """Microseconds of CPU time a call, of user and kernel."""
-        body = OUTPUT / "request-0.json"
-        body.write_bytes(request.body(0))
-        command = [str(drivers.PROGRAM), "--body", str(body), "--connections", "32"]
-        command += ["--seconds", str(SECONDS), f"127.0.0.1:{self._floor.port}"]
         before = usage.cpu_nanoseconds(self._floor.pid)
-        output = drivers.run_command(command, SECONDS)
-        spent = usage.cpu_nanoseconds(self._floor.pid) - before
-        return spent / 1e3 / drivers.parsed(output)["requests"]
+        requests = drivers.call(self._floor.port, LOAD, SECONDS)["requests"]
+        return (usage.cpu_nanoseconds(self._floor.pid) - before) / 1e3 / requests
 
 
-def floor_of_http(log: str) -> contextlib.AbstractContextManager[processes.Server]:
+def floor_of_http(name: str) -> contextlib.AbstractContextManager[processes.Server]:
     """The floor on epoll, which answers requests of one length."""
-    length = len(request.http_request(0))
-    command = [str(OUTPUT / "floor-epoll"), "--port", "0", "--pipeline", str(length)]
-    return processes.serving(command, OUTPUT / f"{log}.log", processes.cores()[0])
+    return processes.serving(floors("http")[0].command_for(LOAD), name)
 
 
 @contextlib.contextmanager

@@ -14,17 +14,13 @@ import numpy
 
 from bench import OUTPUT, ROOT
 from bench.harness import certificate, counters, processes, request, shapes, usage
+from bench.harness.processes import LoadError, run_load
 from bench.suite.servers import OTHER_FORMATS, PEERS, PYTHON, Load, Server
 
 PROGRAM = OUTPUT / "target/release/load"
 GRPC_BODY = b"\x00\x00\x00\x00\x04\x08\x37\x10\x15"
 #: A reply is a message's head of five bytes, and `result = 76` in two.
 GRPC_REPLY_BYTES = 7
-OVERTIME_SECONDS = 12
-
-
-class LoadError(Exception):
-    """A load without a result."""
 
 
 FAILURES = (
@@ -58,20 +54,6 @@ class Sample:
     cache_misses_per_call: float | None
 
 
-def run_command(command: Sequence[str], seconds: float) -> str:
-    """Runs a load on its core, ends it after a time limit, and returns its output."""
-    _, core = processes.cores()
-    process = processes.start_pinned(
-        command, core, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds + OVERTIME_SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    return output.decode(errors="replace")
-
-
 def parsed(output: str) -> dict:
     """The last line of wrk's script or of `bench/load`."""
     last = output.strip().rpartition("\n")[2]
@@ -82,13 +64,8 @@ def parsed(output: str) -> dict:
 
 def by_wrk(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
     script = ROOT / "bench/wrk/load.lua"
-    command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "-s", str(script)]
-    command += [f"http://127.0.0.1:{port}/", "--", f"batch={load.batch}", f"depth={load.depth}"]
-    found = parsed(run_command(command, seconds))
-    if load.depth > 1:
-        # With pipelining wrk 4.1 reports wrong percentiles: it scales them by replies.
-        found = {**found, "p50": None, "p99": None, "p999": None}
-    return {**found, "errors": found["status_errors"] + found["socket_errors"]}
+    command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "-s", script]
+    return parsed(run_load([*command, f"http://127.0.0.1:{port}/"], seconds))
 
 
 def by_h2load(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
@@ -99,7 +76,7 @@ def by_h2load(server: Server, port: int, load: Load, seconds: int, pids: Sequenc
     command = ["h2load", "-t1", f"-c{load.connections}", f"-m{load.depth}", f"-D{seconds}"]
     command += ["--warm-up-time=0", f"--log-file={log}", f"--data={body}"]
     command += ["-Hcontent-type: application/grpc", "-Hte: trailers"]
-    output = run_command([*command, f"http://127.0.0.1:{port}/bench.Calls/Sum"], seconds)
+    output = run_load([*command, f"http://127.0.0.1:{port}/bench.Calls/Sum"], seconds)
     micros = [int(line.split("\t")[2]) for line in log.read_text().splitlines()]
     return h2load_figures(output, micros)
 
@@ -125,54 +102,57 @@ def h2load_figures(output: str, micros: list[int]) -> dict:
 
 
 def by_capnproto(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
-    numbers = map(str, (port, load.connections, load.depth, seconds))
-    output = run_command([str(OUTPUT / "peer-capnproto-load"), *numbers], seconds)
-    try:
-        return {**json.loads(output), "errors": 0}
-    except ValueError as error:
-        raise LoadError(f"Cap'n Proto's load failed: {output[-300:]}") from error
+    numbers = (port, load.connections, load.depth, seconds)
+    output = run_load([OUTPUT / "peer-capnproto-load", *numbers], seconds)
+    return {**parsed(output), "errors": 0}
 
 
-def own_command(server: Server, load: Load) -> list[str]:
-    is_tls = server.protocol == "https"
-    protocol = "http" if is_tls else server.protocol
-    command = [str(PROGRAM), "--protocol", protocol, *requests_of(server, load)]
-    command += ["--authority", str(certificate.AUTHORITY)] if is_tls else []
-    command += ["--connections", str(load.connections), "--depth", str(load.depth)]
-    command += ["--rate", str(load.rate)] if load.rate else []
-    command += ["--idle", str(load.idle)] if load.idle else []
+def own_command(load: Load, protocol: str = "http") -> list[object]:
+    is_tls = protocol == "https"
+    protocol = "http" if is_tls else protocol
+    command = [PROGRAM, "--protocol", protocol, *requests_of(load, protocol)]
+    command += ["--authority", certificate.AUTHORITY] if is_tls else []
+    command += ["--connections", load.connections, "--depth", load.depth]
+    command += ["--rate", load.rate] if load.rate else []
+    command += ["--idle", load.idle] if load.idle else []
     return command + (["--reconnect"] if load.reconnect else [])
 
 
-def requests_of(server: Server, load: Load) -> list[str]:
+def requests_of(load: Load, protocol: str) -> list[object]:
     """The load's options that say what it sends."""
-    if load.clients and server.protocol != "websocket":
-        return [
-            word
-            for path in shapes.files(load.clients, server.protocol)
-            for word in ("--requests", str(path))
-        ]
+    if load.clients and protocol != "websocket":
+        files = shapes.files(load.clients, protocol)
+        return [word for path in files for word in ("--requests", path)]
     body = load.body or OUTPUT / f"request-{load.batch}.json"
     if not load.body:
         body.write_bytes(request.body(load.batch))
-    return ["--body", str(body)]
+    return ["--body", body]
 
 
 def by_own(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
-    command = [*own_command(server, load), "--seconds", str(seconds), f"127.0.0.1:{port}"]
+    command = [*own_command(load, server.protocol), "--seconds", seconds, f"127.0.0.1:{port}"]
     report = OUTPUT / "counters.txt"
     report.unlink(missing_ok=True)
     if pids and counters.are_there():
         command = counters.around(command, pids, report)
-    found = own_figures(run_command(command, seconds), load)
+    found = own_figures(run_load(command, seconds), load)
     return found | (counters.parsed(report.read_text()) if report.exists() else {})
+
+
+def call(port: int, load: Load, seconds: float) -> dict:
+    """A load by `bench/load` over HTTP, all of whose calls must succeed."""
+    command = [*own_command(load), "--seconds", seconds, f"127.0.0.1:{port}"]
+    found = own_figures(run_load(command, seconds), load)
+    if found["errors"] or not found["requests"]:
+        raise LoadError(f"{found['errors']} errors")
+    return found
 
 
 def own_figures(output: str, load: Load) -> dict:
     """Raises if the first reply is wrong; the program compares all others with it."""
     found = parsed(output)
     if not load.body:
-        request.checked_reply(200, found["reply"].encode(), load.batch)
+        request.check_reply(200, found["reply"].encode(), request.expected_reply(load.batch))
     elif load.expected not in found["reply"]:
         raise LoadError(f"not the expected reply: {found['reply'][:200]!r}")
     return {**found, "errors": found["errors"] + found["unanswered"]}
@@ -206,8 +186,9 @@ def check(server: Server, port: int, load: Load) -> None:
 def check_clients(port: int, clients: Sequence[str]) -> None:
     request.probe_until_ready(port, 0, 10)
     for client in clients:
-        for sent, call in zip(shapes.requests(client), shapes.calls(), strict=True):
-            request.check_sum(port, sent, call)
+        for sent, made in zip(shapes.requests(client), shapes.calls(), strict=True):
+            result = sum(made["params"].values())
+            request.check_call(port, sent, {"jsonrpc": "2.0", "id": made["id"], "result": result})
 
 
 def check_grpc(port: int) -> None:
@@ -218,16 +199,12 @@ def check_grpc(port: int) -> None:
         raise LoadError(f"gRPC's client got {done.stdout + done.stderr[-200:]!r}")
 
 
-def cpu_nanoseconds(pids: Sequence[int]) -> int:
-    return sum(usage.cpu_nanoseconds(pid) for pid in pids)
-
-
 def measure(server: Server, running: processes.Server, load: Load, seconds: int) -> dict:
     """Runs a load on a running server, and returns the fields of a sample."""
     pids = usage.family(running.pid)
-    before = cpu_nanoseconds(pids)
+    before = usage.cpu_nanoseconds(*pids)
     found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds, pids)
-    cpu = cpu_nanoseconds(pids) - before
+    cpu = usage.cpu_nanoseconds(*pids) - before
     if not found["requests"]:
         raise LoadError(f"no request got a reply ({found['errors']} errors)")
     calls = found["requests"] * load.calls_a_request

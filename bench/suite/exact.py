@@ -23,7 +23,7 @@ from bench.harness import processes, request
 from bench.suite import servers
 from bench.suite.plan import SINGLE
 from bench.suite.rounds import Run
-from bench.suite.servers import Load, Server
+from bench.suite.servers import Server
 
 FEW, MANY = 1000, 11000
 STEPS = MANY - FEW
@@ -99,10 +99,10 @@ PERF = Tool("perf", ("perf", "stat", "-x,", "-e", "instructions:u"), "--output={
 STRACE = Tool("strace", ("strace", "-f", "-c"), "--output={}", strace_totals)
 
 
-def figures(server: Server, load: Load, sent: Sequence[bytes] = ()) -> Figures:
-    """What a call costs. With `sent`, these requests of one call each are sent in turn."""
+def figures(server: Server, sent: Sequence[bytes] = (request.http_request(0),)) -> Figures:
+    """What a call costs. These requests of one call each are sent in turn."""
     notes: list[str] = []
-    costs = {tool: try_tool(tool, server, load, sent, notes) for tool in tools_for(server)}
+    costs = {tool: try_tool(tool, server, sent, notes) for tool in tools_for(server)}
     system_calls = costs.pop(STRACE)
     instructions = {tool.name: cost["instructions"] for tool, cost in costs.items() if cost}
     return Figures(instructions, system_calls, notes)
@@ -113,37 +113,31 @@ def tools_for(server: Server) -> tuple[Tool, ...]:
 
 
 def try_tool(
-    tool: Tool, server: Server, load: Load, sent: Sequence[bytes], notes: list[str]
+    tool: Tool, server: Server, sent: Sequence[bytes], notes: list[str]
 ) -> dict[str, float]:
     try:
-        return a_call(tool, server, load, sent)
+        return a_call(tool, server, sent)
     except FAILURES as error:
         notes.append(f"{server.label} under {tool.name}: {error}")
         return {}
 
 
-def a_call(tool: Tool, server: Server, load: Load, sent: Sequence[bytes]) -> dict[str, float]:
+def a_call(tool: Tool, server: Server, sent: Sequence[bytes]) -> dict[str, float]:
     """The difference of two runs, divided by the calls between them."""
     if not shutil.which(tool.prefix[0]):
         raise ToolError(f"{tool.prefix[0]} is not installed")
-    few, many = (totals(tool, server, load, sent, requests) for requests in (FEW, MANY))
-    calls = STEPS * load.calls_a_request
-    costs = {name: (count - few.get(name, 0)) / calls for name, count in many.items()}
+    few, many = (totals(tool, server, sent, requests) for requests in (FEW, MANY))
+    costs = {name: (count - few.get(name, 0)) / STEPS for name, count in many.items()}
     return {name: cost for name, cost in costs.items() if abs(cost) >= 0.001}
 
 
-def totals(tool: Tool, server: Server, load: Load, sent: Sequence[bytes], requests: int) -> Totals:
+def totals(tool: Tool, server: Server, sent: Sequence[bytes], requests: int) -> Totals:
     report = OUTPUT / f"{tool.name}.{server.name}"
     report.unlink(missing_ok=True)
-    command = [*same_each_time(), *tool.wrap(server.command_for(load), report)]
-    core, _ = processes.cores()
-    log = OUTPUT / f"{server.name}.{tool.name}.log"
-    with processes.serving(command, log, core) as running:
-        request.probe_until_ready(running.port, load.batch, 30)
-        if sent:
-            exchange_in_turn(running.port, sent, requests)
-        else:
-            exchange(running.port, load, requests)
+    command = [*same_each_time(), *tool.wrap(server.command_for(SINGLE), report)]
+    with processes.serving(command, f"{server.name}.{tool.name}") as running:
+        request.probe_until_ready(running.port, 0, 30)
+        exchange_in_turn(running.port, sent, requests)
     return tool.parse(complete_report(report))
 
 
@@ -160,16 +154,6 @@ def complete_report(report: Path) -> str:
             raise ToolError("it wrote no report")
         time.sleep(0.05)
     return report.read_text(errors="replace")
-
-
-def exchange(port: int, load: Load, requests: int) -> None:
-    """Sends the requests, `depth` at a time, and waits for their replies before the next ones."""
-    asked = request.http_request(load.batch) * load.depth
-    with request.connect(port) as connection:
-        reply_bytes = request.probe(port, load.batch).whole_bytes * load.depth
-        for _ in range(requests // load.depth):
-            connection.sendall(asked)
-            receive_exactly(connection, reply_bytes)
 
 
 def exchange_in_turn(port: int, sent: Sequence[bytes], requests: int) -> None:
@@ -207,10 +191,14 @@ def estimate(brief: bool) -> float:
     return ESTIMATE_SECONDS * len(chosen())
 
 
+def counts(server: Server) -> dict:
+    return {"server": server.name, **asdict(figures(server))}
+
+
 def measure_all(brief: bool, run: Run) -> list[dict]:
     found = []
     for server in chosen():
         run.progress.print_line(f"instructions and system calls: {server.name}")
-        found.append({"server": server.name, **asdict(figures(server, SINGLE))})
+        found.append(counts(server))
         run.progress.advance(ESTIMATE_SECONDS)
     return found

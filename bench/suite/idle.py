@@ -5,7 +5,7 @@ import subprocess
 from bench.harness import processes, usage
 from bench.suite import drivers, servers
 from bench.suite.rounds import Run
-from bench.suite.servers import Load, Server
+from bench.suite.servers import Load
 
 CONNECTIONS = 10_000
 BUSY = Load("busy", "32 clients beside the idle ones", 32, tool="own")
@@ -23,27 +23,21 @@ def measure_all(brief: bool, run: Run) -> list[dict]:
         run.progress.print_line(f"idle: {CONNECTIONS:,} connections on {server.label}")
         try:
             with server.running(BUSY) as running:
-                found.append({"server": server.name, **measure(server, running)})
+                found.append({"server": server.name, **measure(running)})
         except drivers.FAILURES as error:
             run.records.problem(f"idle: {server.label}: {error}")
         run.progress.advance(ESTIMATE_SECONDS)
     return found
 
 
-def measure(server: Server, running: processes.Server) -> dict:
+def measure(running: processes.Server) -> dict:
     """Measures one server. The base is its memory after a load, because the memory that it keeps
     from a load is no cost of idle connections."""
-    drivers.by_own(server, running.port, BUSY, 1, ())
+    drivers.call(running.port, BUSY, 1)
     base = usage.resident_kib(running.pid)
-    _, core = processes.cores()
-    command = [*drivers.own_command(server, BUSY), "--seconds", "1", "--idle", str(CONNECTIONS)]
-    load = subprocess.Popen(
-        ["taskset", "-c", str(core), *command, f"127.0.0.1:{running.port}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command = [*drivers.own_command(BUSY), "--idle", CONNECTIONS, f"127.0.0.1:{running.port}"]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    load = processes.start_load(command, **pipes)
     try:
         output = load.stdout.readline()
         if output.split() != ["idle", str(CONNECTIONS)]:

@@ -143,16 +143,12 @@ def tools() -> Groups:
 
 
 def payloads() -> Groups:
-    chosen = (
-        servers.payload_floor(),
-        *(servers.payload_server(engine, label) for engine, label in servers.ENGINES.items()),
-    )
     loads = tuple(
         Load(f"{kind}-{size}", f"{kind}, {size:,} B", 1, body=payload_request(kind, size))
         for kind in ("bytes", "array")
         for size in PAYLOAD_BYTES
     )
-    return [Group("payloads", chosen, loads, 3, 1)]
+    return [Group("payloads", tuple(servers.payload_servers()), loads, 3, 1)]
 
 
 def websocket() -> Groups:

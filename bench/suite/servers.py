@@ -3,17 +3,14 @@
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from bench import OUTPUT, ROOT
 from bench.harness import certificate, processes, request
 
 PEERS = ROOT / "bench/peers"
 PYTHON = OUTPUT / "peers/bin/python"
-FLOOR_TLS = OUTPUT / "target/release/floor_tls"
 PYTHON_UCALL = OUTPUT / "peers-ucall/bin/python"
 NATIVE = OUTPUT / "target/release"
 #: Formats that `bench/load` does not send, and what loads their servers.
@@ -50,16 +47,15 @@ class Load:
 class Server:
     """A server under measurement. `family` is one of floor, ours, python, native.
 
-    `start` says how it gets its port: `told` as its last argument; `asked` for a free one with
-    `--port 0`; a `floor`, which also needs its reply; or it `picks` one itself. All but `told`
-    announce their port."""
+    Servers of other projects get a port as their last argument. Ours and the floors announce the
+    free one that they pick. A floor that `counts` requests needs the length of one."""
 
     name: str
     label: str
     family: str
     command: tuple[str, ...]
     protocol: str = "http"
-    start: Literal["told", "asked", "floor", "picks"] = "told"
+    counts: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -68,35 +64,30 @@ class Server:
         return all(Path(word).exists() for word in self.command if word.startswith(str(ROOT)))
 
     def command_for(self, load: Load) -> list[str]:
-        if self.start == "picks":
+        if not self.counts:
             return list(self.command)
-        if self.start == "asked":
-            return [*self.command, "--port", "0"]
-        content = request.body(load.batch)
-        raw = self.protocol == "raw"
-        options = ["--raw"] if raw else []
+        is_raw = self.protocol == "raw"
+        made = request.body if is_raw else request.http_request
         # At 0, each read of the floor holds one request, of any length.
-        length = 0 if load.clients else len(content if raw else request.http_request(load.batch))
-        options += ["--batch", str(load.batch)] if load.batch else []
-        return [*self.command, "--port", "0", "--pipeline", str(length), *options]
+        length = 0 if load.clients else len(made(load.batch))
+        options = ["--pipeline", str(length), "--batch", str(load.batch)]
+        return [*self.command, *options, *(["--raw"] if is_raw else [])]
 
-    @contextlib.contextmanager
-    def running(self, load: Load) -> Iterator[processes.Server]:
-        core, _ = processes.cores()
-        log = OUTPUT / f"{self.name}.log"
-        if self.start != "told":
-            with processes.serving(self.command_for(load), log, core) as server:
-                yield server
-            return
+    def running(self, load: Load) -> contextlib.AbstractContextManager[processes.Server]:
+        if self.family in ("floor", "ours"):
+            return processes.serving(self.command_for(load), self.name)
         port = processes.free_port()
-        command = [*self.command, str(port)]
-        with processes.serving_on(command, port, log, core, self.environment) as server:
-            yield server
+        return processes.serving_on([*self.command, port], port, self.name, self.environment)
 
 
 def served(kind: str, *options: str) -> tuple[str, ...]:
     """The command of a server of ours in Python."""
     return (sys.executable, str(ROOT / "bench/serve.py"), kind, *options)
+
+
+def in_c(*options: str) -> tuple[str, ...]:
+    """The command of a server of ours in C."""
+    return (str(OUTPUT / "c-sum"), "--port", "0", *options)
 
 
 def floors(protocol: str) -> list[Server]:
@@ -108,7 +99,7 @@ def floors(protocol: str) -> list[Server]:
             "floor",
             (str(OUTPUT / f"floor-{program}"),),
             protocol,
-            start="floor",
+            counts=True,
         )
         for program, label in (("epoll", "epoll"), ("uring", "io_uring"))
     ]
@@ -118,20 +109,28 @@ def protocol_name(protocol: str) -> str:
     return {"http": "", "raw": ", raw TCP", "websocket": ", WebSocket"}[protocol]
 
 
-def ours(protocol: str) -> list[Server]:
-    commands = {"python": served("sum"), "c": (str(OUTPUT / "c-sum"),)}
-    suffix = "" if protocol == "http" else f"-{protocol}"
+def on_engines(
+    name: str, label: str, command: tuple[str, ...], protocol: str = "http"
+) -> list[Server]:
+    """A server of ours on each engine, which stands for {} in its name and its label."""
     return [
         Server(
-            f"ours-{language}-{engine}{suffix}",
-            f"ucall {language.title()}, {label}{protocol_name(protocol)}",
+            name.format(engine),
+            label.format(engine_label),
             "ours",
             (*command, "--engine", engine),
             protocol,
-            start="asked",
         )
-        for language, command in commands.items()
-        for engine, label in ENGINES.items()
+        for engine, engine_label in ENGINES.items()
+    ]
+
+
+def ours(protocol: str) -> list[Server]:
+    suffix = "" if protocol == "http" else f"-{protocol}"
+    how = f"{{}}{protocol_name(protocol)}"
+    return [
+        *on_engines(f"ours-python-{{}}{suffix}", f"ucall Python, {how}", served("sum"), protocol),
+        *on_engines(f"ours-c-{{}}{suffix}", f"ucall C, {how}", in_c(), protocol),
     ]
 
 
@@ -147,9 +146,8 @@ def over_tls() -> list[Server]:
         "floor-tls",
         "floor: rustls on epoll, TLS",
         "floor",
-        (str(FLOOR_TLS), *options),
+        (str(NATIVE / "floor_tls"), *options),
         "https",
-        start="asked",
     )
     return [
         floor,
@@ -186,16 +184,16 @@ def python_beside() -> list[Server]:
 
 
 def python_peer(
-    name: str, label: str, script: str, *options: str, protocol: str = "http"
+    name: str,
+    label: str,
+    script: str,
+    *options: str,
+    protocol: str = "http",
+    python: Path = PYTHON,
 ) -> Server:
-    command = (str(PYTHON), str(PEERS / "python" / script), *options)
+    command = (str(python), str(PEERS / "python" / script), *options)
     environment = {"PYTHONPATH": str(OUTPUT / "proto")} if protocol == "grpc" else {}
     return Server(name, label, "python", command, protocol, environment=environment)
-
-
-def old_ucall(engine: str, label: str) -> Server:
-    command = (str(PYTHON_UCALL), str(PEERS / "python/ucall_0_5_4.py"), engine)
-    return Server(f"ucall-0.5.4-{engine}", f"ucall 0.5.4 (PyPI), {label}", "python", command)
 
 
 @functools.cache
@@ -226,8 +224,16 @@ def peers() -> tuple[Server, ...]:
         native_peer("jsonrpsee", "jsonrpsee (Rust)", NATIVE / "jsonrpsee"),
         native_peer("ntex", "ntex (Rust, io_uring)", NATIVE / "ntex"),
         native_peer("may", "may_minihttp (Rust)", NATIVE / "may"),
-        old_ucall("posix", "posix"),
-        old_ucall("uring", "io_uring"),
+        *(
+            python_peer(
+                f"ucall-0.5.4-{engine}",
+                f"ucall 0.5.4 (PyPI), {label}",
+                "ucall_0_5_4.py",
+                engine,
+                python=PYTHON_UCALL,
+            )
+            for engine, label in ENGINES.items()
+        ),
     )
 
 
@@ -253,28 +259,19 @@ def websocket_peers(task: str) -> list[Server]:
 def echo_servers() -> list[Server]:
     """Servers of `echo_text` over WebSocket: ucall's."""
     return [
-        Server(
-            f"echo-{language}-{engine}",
-            f"ucall {language.title()}, {label}, echo",
-            "ours",
-            (*command, "--engine", engine),
-            "websocket",
-            start="picks",
-        )
-        for language, command in (("python", served("echo")), ("c", (str(OUTPUT / "c-echo"),)))
-        for engine, label in ENGINES.items()
+        *on_engines("echo-python-{}", "ucall Python, {}, echo", served("echo"), "websocket"),
+        *on_engines("echo-c-{}", "ucall C, {}, echo", (str(OUTPUT / "c-server"),), "websocket"),
     ]
 
 
-def payload_server(engine: str, label: str) -> Server:
-    command = served("payload", "--engine", engine)
-    return Server(f"payload-{engine}", f"ucall Python, {label}", "ours", command, start="picks")
-
-
-def payload_floor() -> Server:
-    """The floor of payloads, which receives and sends the same bytes without reading them."""
-    command = (str(OUTPUT / "floor-echo"),)
-    return Server("floor-echo", "floor: C, the same bytes", "floor", command, start="picks")
+def payload_servers() -> list[Server]:
+    """The floor of payloads, which receives and sends the same bytes without reading them, and
+    ucall's servers."""
+    floor = (str(OUTPUT / "floor-echo"),)
+    return [
+        Server("floor-echo", "floor: C, the same bytes", "floor", floor),
+        *on_engines("payload-{}", "ucall Python, {}", served("payload")),
+    ]
 
 
 def floors_of(server: str) -> tuple[str, ...]:
@@ -296,7 +293,6 @@ def everyone() -> list[Server]:
     native = [server for server in peers() if server.family == "native"]
     by_python = [server for server in peers() if server.family == "python"]
     http, raw = ([*floors(how), *ours(how)] for how in ("http", "raw"))
-    payload = [payload_server(engine, label) for engine, label in ENGINES.items()]
     echo = [*echo_servers(), *websocket_peers("echo")]
     websocket = [*ours("websocket"), *websocket_peers("sum"), *echo]
-    return [*http, *native, *by_python, *raw, *over_tls(), payload_floor(), *payload, *websocket]
+    return [*http, *native, *by_python, *raw, *over_tls(), *payload_servers(), *websocket]

@@ -1,7 +1,10 @@
-/* The server for bench/threads.py: `sum` on as many threads as are asked for.
+/* ucall's server in C, on a free port, which it announces: `sum`, or with --echo `echo_text`, which
+ * returns its text.
  *
- *     threads --threads COUNT --engine posix|uring --port PORT
- */
+ *     server [--engine posix|uring] [--threads COUNT] [--echo yes] [--udp ADDRESS [--xdp xdp|poll]]
+ *
+ * With --udp it listens at that address, over UDP as well, without dedupe; --xdp is AF_XDP at the
+ * interface eth0, with `poll` by busy polling. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,6 +31,16 @@ static void sum(ucall_call_t call, ucall_callback_tag_t tag) {
         ucall_call_reply_error_invalid_params(call);
 }
 
+static void echo_text(ucall_call_t call, ucall_callback_tag_t tag) {
+    ucall_str_t text;
+    size_t length;
+    (void)tag;
+    if (ucall_param_positional_str(call, 0, &text, &length))
+        ucall_call_reply_str(call, text, length);
+    else
+        ucall_call_reply_error_invalid_params(call);
+}
+
 static void *serve(void *number) {
     if (!ucall_take_calls(server, (uint16_t)(size_t)number))
         fprintf(stderr, "%s\n", ucall_last_error());
@@ -35,22 +48,31 @@ static void *serve(void *number) {
 }
 
 int main(int argc, char **argv) {
-    ucall_config_t config = {0};
+    ucall_config_t config = {.pick_port = true, .serving_threads = 1};
     pthread_t threads[THREADS_MAX];
+    bool echoes = false;
     for (int at = 1; at + 1 < argc; at += 2) {
-        char const *value = argv[at + 1];
-        if (!strcmp(argv[at], "--threads")) config.serving_threads = (uint16_t)atoi(value);
-        if (!strcmp(argv[at], "--port")) config.port = (uint16_t)atoi(value);
-        if (!strcmp(argv[at], "--engine"))
+        char const *option = argv[at], *value = argv[at + 1];
+        if (!strcmp(option, "--engine"))
             config.engine = strcmp(value, "uring") ? UCALL_ENGINE_POSIX : UCALL_ENGINE_URING;
+        if (!strcmp(option, "--threads")) config.serving_threads = (uint16_t)atoi(value);
+        if (!strcmp(option, "--echo")) echoes = true;
+        if (!strcmp(option, "--udp")) {
+            config.hostname = value;
+            config.udp = config.udp_without_dedupe = true;
+            config.logs_file_descriptor = 2;
+        }
+        if (!strcmp(option, "--xdp")) {
+            config.xdp = "eth0";
+            config.xdp_busy_poll = !strcmp(value, "poll");
+        }
     }
-    config.pick_port = config.port == 0;
     if (config.serving_threads > THREADS_MAX || !ucall_init(&config, &server) ||
-        !ucall_add_procedure(server, "sum", sum, NULL)) {
+        !(echoes ? ucall_add_procedure(server, "echo_text", echo_text, NULL)
+                 : ucall_add_procedure(server, "sum", sum, NULL))) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
     }
-    signal(SIGINT, stop);
     signal(SIGTERM, stop);
     for (size_t at = 1; at < config.serving_threads; ++at)
         if (pthread_create(&threads[at], NULL, serve, (void *)at)) return 1;
@@ -58,8 +80,6 @@ int main(int argc, char **argv) {
     fflush(stdout);
     serve(NULL);
     for (size_t at = 1; at < config.serving_threads; ++at) pthread_join(threads[at], NULL);
-    signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     ucall_free(server);
-    return 0;
 }
