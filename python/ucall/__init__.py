@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ucall import aio as aio
     from ucall import auth as auth
     from ucall import client as client
+    from ucall import mcp as mcp
     from ucall import posix as posix
     from ucall import queue as queue
     from ucall import rich_posix as rich_posix
@@ -51,6 +52,7 @@ else:  # With `__getattr__`, type checkers would accept any name.
         "aio",
         "auth",
         "client",
+        "mcp",
         "posix",
         "queue",
         "rich_posix",

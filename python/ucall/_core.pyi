@@ -157,6 +157,16 @@ class Server:
         is_public: bool,
         wants_peer: bool,
     ) -> None: ...
+    def insert_mcp_method(
+        self,
+        name: str,
+        function: Callable[..., object],
+        signature: Sequence[object] | None,
+        encode: _Encode,
+        *,
+        mode: str,
+    ) -> None: ...
+    def set_tools(self, tools: Sequence[tuple[str, str, str, list[tuple[str, str]]]]) -> None: ...
     def insert_health_checks(self, check: Callable[[], object]) -> None: ...
     @staticmethod
     def readiness(problem: str | None) -> bytes: ...

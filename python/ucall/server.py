@@ -87,6 +87,8 @@ class Server(Decorators):
         description: What the program does.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
+        mcp: Also serves the functions as tools of the Model Context Protocol, at ``/mcp``: see
+            docs/mcp.md. A client gets ``description`` as its instructions.
 
     To make a server binds nothing and reads no file, so that any program may import its module.
 
@@ -125,6 +127,7 @@ class Server(Decorators):
         version: str = "0.1.0",
         description: str = "",
         describe: bool = True,
+        mcp: bool = False,
         **others: Never,
     ) -> None:
         if others:
@@ -201,6 +204,8 @@ class Server(Decorators):
         self.description = checked.text("description", description)
         if describe:
             self._functions.describe(title, version, description)
+        if mcp:
+            self._functions.enable_mcp(title, version, description, auth is not None)
         self._registered: Registration | None = None
         self._thread = serving_threads.ServingThread(self._core)
 
@@ -450,6 +455,7 @@ class Server(Decorators):
         registration.start()
 
     def _parts(self) -> ServerParts:
+        self._functions.prepare()
         return ServerParts(self._functions, self._lifespan, self)
 
     def _set_on_drain(self, registration: Registration | None) -> None:

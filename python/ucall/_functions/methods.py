@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ucall._functions.tool_rules import ToolRules
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["Methods", "NativeMethod", "Served"]
@@ -20,6 +21,7 @@ class Served:
         takes_batches: Whether each of its parameters is a list, with an item of every call in a
             batch.
         is_idempotent: Whether a call may run twice.
+        tool: Whether it is a tool of MCP, with its options if it has any.
     """
 
     def __init__(
@@ -28,11 +30,13 @@ class Served:
         hints: dict[str, object],
         takes_batches: bool,
         is_idempotent: bool,
+        tool: ToolRules | bool,
     ) -> None:
         self.function = function
         self.hints = hints
         self.takes_batches = takes_batches
         self.is_idempotent = is_idempotent
+        self.tool = tool
 
 
 class NativeMethod:

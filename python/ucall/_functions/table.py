@@ -15,6 +15,8 @@ from ucall._server import checked
 if TYPE_CHECKING:
     from ucall._functions.process_pool import Pool, ProcessHook
     from ucall._functions.registration import BatchRules, Spans, StreamRules
+    from ucall._functions.tool_rules import ToolRules
+    from ucall._mcp import Registry, Tools
     from ucall._server.tls import ClientTls
     from ucall.store import Store
 
@@ -49,6 +51,9 @@ class Functions:
         self._root_methods: list[str] = []
         #: Their description; ``None`` if the server does not describe itself.
         self.discovery: Discovery | None = None
+        #: The methods of MCP; ``None`` if the server does not speak it.
+        self.mcp: Registry | None = None
+        self._tools: Tools | None = None
         #: Whether any function needs an event loop.
         self.is_async = False
         browser_client.register(core)
@@ -58,6 +63,19 @@ class Functions:
         self.discovery = Discovery(self.methods, title, version, description)
         self.discovery.register(self._core)
         explorer.register(self._core, self._root_methods)
+
+    def enable_mcp(self, title: str, version: str, instructions: str, is_private: bool) -> None:
+        """Has the server speak MCP, with its functions as tools."""
+        from ucall import _mcp
+
+        texts = title, version, instructions
+        self.mcp = _mcp.Registry(self._core, self.methods, *texts, is_private)
+        self._tools = _mcp.enable(self.mcp)
+
+    def prepare(self) -> None:
+        """Ends what waits for all functions to be added, before the server starts."""
+        if self._tools is not None:
+            self._tools.publish()
 
     def add(
         self,
@@ -70,6 +88,7 @@ class Functions:
         batch: BatchRules | None = None,
         stream: StreamRules,
         idempotent: bool = False,
+        tool: ToolRules | bool = True,
     ) -> None:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
@@ -96,7 +115,9 @@ class Functions:
         known = self.methods.served.get(name)
         if known is None or _origin(known.function) != _origin(function):
             self._check_unused([name])
-        served = Served(function, registration.hints, batch is not None, idempotent)
+        served = Served(function, registration.hints, batch is not None, idempotent, tool)
+        if self._tools is not None:
+            self._tools.check(name, served)
         self.methods.served = {**self.methods.served, name: served}
         self.is_async |= registration.mode in ("task", "async_generator")
         self._core.insert(
@@ -110,6 +131,8 @@ class Functions:
             stream=registration.stream,
             is_idempotent=idempotent,
         )
+        if self._tools is not None:
+            self._tools.change()
 
     def add_store(self, name: str, path: str | os.PathLike[str] | Store) -> Store:
         """Registers the procedures of a store: see `ucall.Server.store`."""

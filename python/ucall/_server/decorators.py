@@ -46,6 +46,7 @@ class Decorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        mcp: bool = True,
     ) -> Callable[[Function], Function]: ...
 
     def __call__(self, function: Any = None, **options: Any) -> Any:
@@ -68,6 +69,7 @@ class Decorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        mcp: bool = True,
     ) -> Function: ...
 
     @overload
@@ -83,6 +85,7 @@ class Decorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        mcp: bool = True,
     ) -> Callable[[Function], Function]: ...
 
     def batch(
@@ -98,6 +101,7 @@ class Decorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        mcp: bool = True,
     ) -> Any:
         """Registers a function that takes many calls at once, such as a model's inference::
 
@@ -114,7 +118,7 @@ class Decorators:
         Args:
             function: A plain or an async function; or a generator, whose items are lists with an
                 item, or `ucall.END`, for each call.
-            name, threads, timeout_ms, stream, overflow, idempotent: See `add`.
+            name, threads, timeout_ms, stream, overflow, idempotent, mcp: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
             parallel: Concurrent batches, if the function is async, a generator or runs in threads.
@@ -130,6 +134,83 @@ class Decorators:
             "batch": BatchRules(max_size, max_wait_ms, parallel),
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
+            "tool": mcp,
+        }
+
+        def add(function: Function) -> Function:
+            self._functions.add(function, name, **options)
+            return function
+
+        return add if function is None else add(function)
+
+    @overload
+    def tool(self, function: Function, /) -> Function: ...
+
+    @overload
+    def tool(
+        self,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        annotations: Mapping[str, bool] | None = None,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        threads: bool | None = None,
+        processes: int | None = None,
+        timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
+        idempotent: bool = False,
+    ) -> Callable[[Function], Function]: ...
+
+    def tool(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        annotations: Mapping[str, bool] | None = None,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        threads: bool | None = None,
+        processes: int | None = None,
+        timeout_ms: float | None = None,
+        stream: Literal["only"] | None = None,
+        overflow: Overflow | None = None,
+        idempotent: bool = False,
+    ) -> Any:
+        """Registers a function as `add` does, with more for ``Server(mcp=True)`` to tell models::
+
+            @server.tool(title="Weather", annotations={"readOnlyHint": True})
+            def weather(city: str) -> Report: ...
+
+        Args:
+            function: A plain or an async function, or a generator.
+            name, threads, processes, timeout_ms, stream, overflow, idempotent: See `add`.
+            title: The name that people see.
+            annotations: ``readOnlyHint``, ``destructiveHint`` and ``openWorldHint``, as the
+                specification describes them; ``idempotent=True`` gives ``idempotentHint``.
+            headers: Params that clients also send as headers for proxies to route by:
+                ``{"region": "Region"}`` for ``Mcp-Param-Region``. Each is a str, an int or a bool.
+            media_type: What the bytes are that the function returns, such as ``"audio/wav"``.
+            input_schema: The JSON Schema (2020-12) of the params, in place of that of the
+                annotations, by which params are checked all the same.
+
+        Raises:
+            TypeError, ValueError: See `add`. Also for an option that does not fit the function.
+        """
+        from ucall._functions.registration import StreamRules
+        from ucall._functions.tool_rules import ToolRules
+
+        options: dict[str, Any] = {
+            "threads": threads,
+            "processes": processes,
+            "timeout_ms": timeout_ms,
+            "stream": StreamRules(stream, overflow),
+            "idempotent": idempotent,
+            "tool": ToolRules(title, annotations or {}, headers or {}, media_type, input_schema),
         }
 
         def add(function: Function) -> Function:
@@ -235,6 +316,7 @@ class Decorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        mcp: bool = True,
     ) -> Function:
         """Registers a function or another callable, and returns it. The server may be running.
 
@@ -255,12 +337,14 @@ class Decorators:
             idempotent: Whether a call may run twice. Clients with several servers learn it by
                 ``rpc.discover``, and send such calls again after a failure (docs/scale.md). Over
                 UDP, copies of a call then run again, and replies need no memory (docs/udp.md).
+            mcp: Whether it is a tool of a server with ``mcp`` (docs/mcp.md): see `tool`.
 
         Raises:
             TypeError: An annotation is not supported, or the options exclude each other. The
                 message names the function and the parameter.
             ImportError: An annotation needs a module that is not installed; the message names it.
-            ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``).
+            ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``), or is
+                none for a tool.
         """
         from ucall._functions.registration import StreamRules
 
@@ -272,6 +356,7 @@ class Decorators:
             timeout_ms=timeout_ms,
             stream=StreamRules(stream, overflow),
             idempotent=idempotent,
+            tool=mcp,
         )
         return function
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ucall._functions.methods import Methods, NativeMethod, Served
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["describe_functions"]
+__all__ = ["describe_by_name", "describe_functions", "is_passed_by_name", "result_annotation"]
 
 _ERROR_CODE = re.compile(r"(-?\d+)[\s,:.]*(.*)", re.DOTALL)
 
@@ -39,10 +39,23 @@ def describe_functions(methods: Methods, title: str, version: str, description: 
     return Description(title, version, description, described, schemas.components)
 
 
-def _method(name: str, served: Served, schemas: Schemas) -> Method:
+def describe_by_name(name: str, served: Served, schemas: Schemas) -> Method:
+    """Describes a function with those of its params that can be passed by name."""
+    return _method(name, served, schemas, "by-name")
+
+
+def is_passed_by_name(served: Served) -> bool:
+    """Whether all params that a call needs can be passed by name."""
+    parameters = _parameters(served)
+    return parameters is not None and not any(
+        it.kind is it.POSITIONAL_ONLY and it.default is it.empty for it in parameters
+    )
+
+
+def _method(name: str, served: Served, schemas: Schemas, passing: Passing | None = None) -> Method:
     docs = read_docs(served.function)
     parameters = _parameters(served)
-    passing = _passing(parameters)
+    passing = passing or _passing(parameters)
     params = (
         None
         if parameters is None
@@ -169,7 +182,7 @@ _ITERATORS = (
 
 def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None, Schema | None]:
     """The schemas of the result and, for a stream, of an item and of what it returns."""
-    annotation = _result_annotation(served)
+    annotation = result_annotation(served)
     is_stream = signatures.yields(served.function)
     returned = None
     if is_stream:
@@ -186,7 +199,8 @@ def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None, Sc
     return {"type": "array", "items": schema}, schema, returned
 
 
-def _result_annotation(served: Served) -> Any:
+def result_annotation(served: Served) -> Any:
+    """The annotation of what a function returns, evaluated if that is possible by now."""
     annotation = served.hints.get("return", Any)
     if not isinstance(annotation, str):
         return annotation

@@ -1,0 +1,86 @@
+"""The methods of MCP that a server answers, and what all their results have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ucall._functions import signatures
+from ucall._mcp.versions import era
+
+if TYPE_CHECKING:
+    from ucall import _core
+    from ucall._functions.methods import Methods
+
+__all__ = ["Registry"]
+
+Json = dict[str, Any]
+
+_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+
+class Registry:
+    """Registers methods of MCP with the core of a server.
+
+    Args:
+        core: The core.
+        methods: The functions of the server, and the types that they use.
+        title: The name of the program.
+        version: Of the program.
+        instructions: What a model should know of the server; may be empty.
+        is_private: Whether what the server has may depend on the caller, so that caches must not
+            share it.
+
+    Attributes:
+        capabilities: What the server offers, by the names of the specification. Read whenever a
+            client asks.
+        on_tools_change: Called, from any thread, after the tools of a running server have changed.
+    """
+
+    def __init__(
+        self,
+        core: _core.Server,
+        methods: Methods,
+        title: str,
+        version: str,
+        instructions: str,
+        is_private: bool,
+    ) -> None:
+        self.core = core
+        self.methods = methods
+        self.server_info: Json = {"name": title, "version": version}
+        self.instructions = instructions
+        self.capabilities: dict[str, Json] = {}
+        self.on_tools_change: list[Callable[[], object]] = []
+        self._scope = "private" if is_private else "public"
+
+    def add_method(self, name: str, function: Callable[..., object], mode: str = "inline") -> None:
+        """Has the server answer a method.
+
+        Args:
+            function: Gets the params, as a dict, and the version of the request, which may be
+                empty; and a `ucall.Context` if it has a parameter for one. Returns the result as it
+                is sent, or raises `ucall.RPCError`.
+            mode: Where it runs: see `ucall._functions.registration`.
+        """
+        types = self.methods.types
+        hints = signatures.evaluate_annotations(function, name)
+        signature = signatures.describe(function, name, hints, types)
+        self.core.insert_mcp_method(name, function, signature, types.encode, mode=mode)
+
+    def complete(
+        self, result: Json, version: str, *, ttl_ms: int | None = None, scope: str | None = None
+    ) -> Json:
+        """A result with the members that it needs in the version of the request.
+
+        Args:
+            ttl_ms: For how long a client may keep it; ``None`` for a result that no one may keep.
+            scope: Who may share it, ``"public"`` or ``"private"``; by default as the server.
+        """
+        if era(version).has_handshake:
+            return result
+        meta = {_SERVER_INFO: self.server_info, **result.get("_meta", {})}
+        made = {"resultType": "complete", **result, "_meta": meta}
+        if ttl_ms is not None:
+            made |= {"ttlMs": ttl_ms, "cacheScope": scope or self._scope}
+        return made
