@@ -376,7 +376,7 @@ impl<H: Handler> Dispatch<'_, H> {
         else {
             return self.dispatcher.handle_unknown(call, reply);
         };
-        if matches!(outcome, CallOutcome::Deferred | CallOutcome::Stream)
+        if outcome.is_deferred()
             && let Some(logged) =
                 self.dispatcher.interceptor.as_deref_mut().and_then(|it| it.logged.take())
         {

@@ -207,10 +207,11 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         let start = self.out.len();
         match (self.call(0, request), request.id) {
             (CallOutcome::Deferred, Some(id)) => {
-                DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None)))
+                DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None, false)))
             }
-            (CallOutcome::Stream, Some(id)) => {
-                let part = waiting_part(0, id, self.item_token(id, request.meta));
+            (outcome @ (CallOutcome::Stream | CallOutcome::Reporting), Some(id)) => {
+                let token = self.item_token(id, request.meta);
+                let part = waiting_part(0, id, token, outcome == CallOutcome::Reporting);
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
             _ if self.out.len() > start => DocumentOutcome::Replied,
@@ -283,8 +284,11 @@ impl<'a, S: Service> DocumentRun<'a, S> {
     ) -> Option<ReplyPart> {
         let id = request.id?;
         match outcome {
-            CallOutcome::Deferred => Some(waiting_part(item, id, None)),
-            CallOutcome::Stream => Some(waiting_part(item, id, self.item_token(id, request.meta))),
+            CallOutcome::Deferred => Some(waiting_part(item, id, None, false)),
+            CallOutcome::Stream | CallOutcome::Reporting => {
+                let token = self.item_token(id, request.meta);
+                Some(waiting_part(item, id, token, outcome == CallOutcome::Reporting))
+            }
             CallOutcome::Done | CallOutcome::CancelRequest => None,
         }
     }
@@ -331,10 +335,10 @@ impl<'a, S: Service> DocumentRun<'a, S> {
 }
 
 /// What waits for the reply to the call with this id. `token` is that of its items, if it is a
-/// stream.
+/// stream, which may have none if `is_reporting`.
 #[inline(never)]
-fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>) -> ReplyPart {
-    ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec) }
+fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>, is_reporting: bool) -> ReplyPart {
+    ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec), is_reporting }
 }
 
 /// A call that its caller asks to cancel.

@@ -246,7 +246,8 @@ mod tests {
             connection.input.push(b' ');
         }
         if has_calls {
-            let part = ReplyPart::Waiting { item: 0, id: b"1".to_vec(), token: None };
+            let part =
+                ReplyPart::Waiting { item: 0, id: b"1".to_vec(), token: None, is_reporting: false };
             connection.exchanges.push(1, HttpFraming::default(), ExchangeReply::Single(part));
         }
         connection

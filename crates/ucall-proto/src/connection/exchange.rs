@@ -67,11 +67,13 @@ impl BatchReply {
 #[derive(Debug)]
 pub(super) enum ReplyPart {
     Written(Vec<u8>),
-    /// `token` is that of the items that come before the reply, if it is a stream's.
+    /// `token` is that of the items that come before the reply, if it is a stream's. There may be
+    /// none if it `is_reporting`.
     Waiting {
         item: u32,
         id: Vec<u8>,
         token: Option<Vec<u8>>,
+        is_reporting: bool,
     },
 }
 
@@ -171,6 +173,11 @@ impl ExchangeReply {
     /// Whether items come before the reply to a single call.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self, Self::Single(ReplyPart::Waiting { token: Some(_), .. }))
+    }
+
+    /// Whether the items before the reply to a single call may fail to come.
+    pub(super) fn is_reporting(&self) -> bool {
+        matches!(self, Self::Single(ReplyPart::Waiting { is_reporting: true, .. }))
     }
 
     fn held_bytes(&self) -> usize {

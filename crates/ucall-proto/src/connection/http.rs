@@ -13,8 +13,8 @@ use crate::http1::{
 };
 use crate::json::JsonError;
 use crate::rpc::{
-    CallNumber, CallOutcome, CallerIdentity, DocumentOutline, ItemFormat, ROUTE_ID, RpcError,
-    Service, write_error_reply,
+    CallNumber, CallerIdentity, DocumentOutline, ItemFormat, ROUTE_ID, RpcError, Service,
+    write_error_reply,
 };
 
 /// The state of the current request, while it is incomplete.
@@ -282,7 +282,7 @@ impl PlainConnection {
                 continue;
             }
             let Environment { replies, out, .. } = environment;
-            match framing.items.take() {
+            match framing.items.take().filter(HttpItems::frame_reply) {
                 Some(items) => items.write_reply(&framing, &reply, replies, out),
                 None => write_deferred_reply(&framing, &reply, replies, out),
             }
@@ -366,7 +366,8 @@ impl PlainConnection {
             }
             DocumentOutcome::Deferred(reply) => {
                 replies.abort(out, pending);
-                let items = reply.is_stream().then(|| HttpItems::new(head, *now));
+                let is_reporting = reply.is_reporting();
+                let items = reply.is_stream().then(|| HttpItems::new(head, is_reporting, *now));
                 let framing = HttpFraming { items, ..HttpFraming::new(head, reply_headers) };
                 self.exchanges.push(request, framing, reply);
             }
@@ -386,10 +387,10 @@ impl PlainConnection {
         let mut framing = HttpFraming::new(head, reply_headers);
         let response = ResponseFraming::new(head);
         match http_route::respond(head, body, number, session, environment) {
-            (CallOutcome::Deferred | CallOutcome::Stream, _) => {
+            (outcome, _) if outcome.is_deferred() => {
                 framing.response = Some(response);
-                let token = Some(ROUTE_ID.to_vec());
-                let part = ReplyPart::Waiting { item: 0, id: ROUTE_ID.to_vec(), token };
+                let (id, token) = (ROUTE_ID.to_vec(), Some(ROUTE_ID.to_vec()));
+                let part = ReplyPart::Waiting { item: 0, id, token, is_reporting: false };
                 self.exchanges.push(number.request, framing, ExchangeReply::Single(part));
             }
             (_, text) => {

@@ -73,19 +73,28 @@ const COMMENT: &[u8] = b": \n\n";
 #[derive(Debug)]
 pub(super) struct HttpItems {
     format: ItemFormat,
+    /// Whether there may be no items.
+    is_reporting: bool,
     has_begun: bool,
     last_sent_at: Instant,
 }
 
 impl HttpItems {
-    pub(super) fn new(head: &Head<'_>, now: Instant) -> Self {
+    pub(super) fn new(head: &Head<'_>, is_reporting: bool, now: Instant) -> Self {
         let format = ItemFormat::accepted_by(head).unwrap_or(ItemFormat::Lines);
-        Self { format, has_begun: false, last_sent_at: now }
+        Self { format, is_reporting, has_begun: false, last_sent_at: now }
+    }
+
+    /// Whether the reply is the last event or line. An ordinary one has its own status and type,
+    /// so a call that reports progress decides by its first item.
+    pub(super) fn frame_reply(&self) -> bool {
+        self.has_begun || !self.is_reporting
     }
 
     /// When a comment is due.
     pub(super) fn comment_due(&self) -> Option<Instant> {
-        (self.format == ItemFormat::Events).then(|| self.last_sent_at + COMMENT_INTERVAL)
+        let has_comments = self.format == ItemFormat::Events && self.frame_reply();
+        has_comments.then(|| self.last_sent_at + COMMENT_INTERVAL)
     }
 
     fn begin(&mut self, framing: &HttpFraming, replies: &ReplyWriter, out: &mut Vec<u8>) {

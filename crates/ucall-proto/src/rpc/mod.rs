@@ -78,8 +78,18 @@ pub enum CallOutcome {
     /// [`Connection::write_item`](crate::Connection::write_item) has taken items. Only for a call
     /// that [takes items](Call::takes_items).
     Stream,
+    /// As [`CallOutcome::Stream`], but there may be no items. Over HTTP the reply is then an
+    /// ordinary one.
+    Reporting,
     /// It is a notification that asks to cancel the call with the id in its params.
     CancelRequest,
+}
+
+impl CallOutcome {
+    /// Whether [`Connection::complete`](crate::Connection::complete) will take the outcome.
+    pub fn is_deferred(self) -> bool {
+        matches!(self, Self::Deferred | Self::Stream | Self::Reporting)
+    }
 }
 
 /// The identity of an authenticated caller, in a type of the service. Stored until the request is

@@ -10,8 +10,8 @@ use ucall_proto::{
     Reply, Reservation, RpcError, Scratch, Service,
 };
 
-/// What the specification's examples call; `later`, which is deferred; and `stream`, with items if
-/// its caller takes them.
+/// What the specification's examples call; `later`, which is deferred; `stream`, with items if its
+/// caller takes them; and `report`, with items if there are any.
 #[derive(Default)]
 pub struct Examples {
     pub deferred: Vec<CallNumber>,
@@ -43,6 +43,10 @@ impl Service for Examples {
                 } else {
                     CallOutcome::Deferred
                 };
+            }
+            "report" => {
+                self.deferred.push(call.number);
+                return CallOutcome::Reporting;
             }
             "$/cancelRequest" => return CallOutcome::CancelRequest,
             "update" | "notify_hello" | "notify_sum" => "null".to_owned(),

@@ -220,6 +220,31 @@ fn events_that_do_not_come_are_replaced_by_comments() {
 }
 
 #[test]
+fn the_first_item_of_a_call_that_reports_decides_how_http_frames_its_reply() {
+    let call = r#"{"jsonrpc":"2.0","method":"report","id":1}"#;
+    for accept in ["text/event-stream", "application/x-ndjson"] {
+        let mut driver = Driver::new();
+        driver.receive(post_accepting(accept, call).as_bytes());
+        driver.advance_time(Duration::from_secs(60));
+        assert_eq!(driver.sent(), "", "a comment would decide");
+        driver.end_last("2");
+        let sent = driver.sent();
+        assert!(sent.contains("Content-Type: application/json\r\n"), "{sent}");
+        assert_eq!(bodies(&sent), [reply(1, "2")]);
+
+        driver.receive(post_accepting(accept, call).as_bytes());
+        assert!(driver.last_item("1"));
+        assert!(driver.sent().contains(&format!("Content-Type: {accept}\r\n")));
+        driver.advance_time(Duration::from_secs(16));
+        let comments = if accept == "text/event-stream" { 1 } else { 0 };
+        assert_eq!(chunks(&driver.sent()).1, vec![": \n\n"; comments]);
+        driver.end_last("2");
+        let (head, chunks) = chunks(&driver.sent());
+        assert!(head.is_empty() && chunks[0].contains(&reply(1, "2")), "{chunks:?}");
+    }
+}
+
+#[test]
 fn a_call_is_cancelled_by_its_id() {
     let expected = cancelled("\"a\"");
     let mut driver = Driver::new();

@@ -138,19 +138,15 @@ impl<H: Handler> Dispatch<'_, H> {
                     let duration = interceptor.clock.now().saturating_duration_since(measured.1);
                     metrics.record(measured.0, duration, reply.error_code());
                 }
-                CallOutcome::Deferred | CallOutcome::Stream => {
-                    self.dispatcher.handler.set_running(running())
-                }
                 CallOutcome::CancelRequest => {}
+                _ => self.dispatcher.handler.set_running(running()),
             }
         }
         let Some(logged) = interceptor.logged.take() else { return };
         match outcome {
             CallOutcome::Done => logged.end(reply.error_code(), reply.result_bytes()),
-            CallOutcome::Deferred | CallOutcome::Stream => {
-                self.dispatcher.handler.set_logged(logged)
-            }
             CallOutcome::CancelRequest => logged.discard(),
+            _ => self.dispatcher.handler.set_logged(logged),
         }
     }
 
