@@ -64,6 +64,7 @@ __all__ = [
     "insert_relay",
     "insert_store",
     "peek",
+    "progress_text",
     "receive_datagrams",
     "send_datagrams",
     "system_certificates",
@@ -231,6 +232,7 @@ class LoopDriver:
     def end_wait(self) -> None: ...
     def turn_embedded(self) -> float | None: ...
 
+def progress_text(done: float, total: float | None = None, message: str | None = None) -> bytes: ...
 def hand_over_xdp(interface: str, descriptor: int) -> None: ...
 def insert_relay(
     server: Server,
@@ -413,6 +415,16 @@ class Context:
         """
     def unsubscribe(self, topic: str) -> None:
         """Ends the subscription of the client's connection to ``topic``, if it has one."""
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Reports progress to a caller that asks for it: ``done`` of ``total``, and a message. From
+        an async function, a thread or a process the report leaves at once, from a plain function
+        with its reply. Does nothing if the caller does not ask, and after the reply. Of reports
+        that wait for a slow client, the oldest are dropped. Raises TypeError for what is no number,
+        ValueError for one that is not finite, and RuntimeError in a generator, which yields items.
+        """
+    @property
+    def _takes_progress(self) -> bool: ...
+    def _report(self, text: bytes) -> None: ...
 
 @final
 class Connection:

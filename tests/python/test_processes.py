@@ -276,11 +276,8 @@ def test_functions_unfit_for_processes_are_rejected() -> None:
 
     async def coroutine() -> None: ...
 
-    def context(ctx: ucall.Context) -> None: ...
-
-    for function in (coroutine, context):
-        with pytest.raises(TypeError, match=function.__name__):
-            server.add(function, processes=2)
+    with pytest.raises(TypeError, match="coroutine"):
+        server.add(coroutine, processes=2)
     with pytest.raises(ValueError, match="processes"):
         server.add(os.getpid, processes=-1)
 

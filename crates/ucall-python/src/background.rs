@@ -20,12 +20,14 @@ use crate::ffi::variables::{copy_current, run_in};
 use crate::interpreter_shutdown::run_untracked;
 use crate::procedure::Procedure;
 use crate::report::Report;
+use crate::streams::{ProgressTarget, Reports};
 
 /// What a call's context and the record of the call share, on any thread.
 #[derive(Default)]
 pub(crate) struct CallState {
     cancelled: AtomicBool,
     jobs: Mutex<Jobs>,
+    progress: ProgressTarget,
 }
 
 /// The jobs of a call.
@@ -97,9 +99,26 @@ impl Drop for RunningJob {
 
 impl CallState {
     /// The state of a call that begins.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(progress: ProgressTarget) -> Self {
         let jobs = Mutex::new(Jobs::Waiting(Vec::new()));
-        Self { cancelled: AtomicBool::new(false), jobs }
+        Self { cancelled: AtomicBool::new(false), jobs, progress }
+    }
+
+    pub(crate) fn progress(&self) -> &ProgressTarget {
+        &self.progress
+    }
+
+    /// The reports of progress, if the caller takes them.
+    pub(crate) fn reports(&self) -> Option<&Reports> {
+        match &self.progress {
+            ProgressTarget::Caller(reports) => Some(reports),
+            ProgressTarget::Nobody | ProgressTarget::Items => None,
+        }
+    }
+
+    /// The reports, if some wait for the worker.
+    pub(crate) fn waiting_reports(&self) -> Option<&Reports> {
+        self.reports().filter(|reports| reports.are_waiting())
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -110,6 +129,14 @@ impl CallState {
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         self.drop_jobs();
+        self.end_reports();
+    }
+
+    /// Reports no progress from now on.
+    pub(crate) fn end_reports(&self) {
+        if let Some(reports) = self.reports() {
+            reports.end();
+        }
     }
 
     /// Drops the jobs of a call that has failed.

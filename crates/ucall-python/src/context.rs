@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use ucall_engine::Peer;
@@ -16,6 +17,7 @@ use ucall_server::{Caller, Deadline, Transport};
 use crate::background::CallState;
 use crate::convert::{Convert, Input};
 use crate::session::{Channel, Connection, no_channel};
+use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
 
 /// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
@@ -307,6 +309,38 @@ impl Context {
     /// Ends the subscription of the client's connection to ``topic``, if it has one.
     fn unsubscribe(&self, py: Python<'_>, topic: &str) -> PyResult<()> {
         self.channel(py)?.unsubscribe(py, topic)
+    }
+
+    /// Reports progress to a caller that asks for it: ``done`` of ``total``, and a message. From
+    /// an async function, a thread or a process the report leaves at once, from a plain function
+    /// with its reply. Does nothing if the caller does not ask, and after the reply. Of reports
+    /// that wait for a slow client, the oldest are dropped. Raises TypeError for what is no number,
+    /// ValueError for one that is not finite, and RuntimeError in a generator, which yields items.
+    #[pyo3(signature = (done, total = None, message = None))]
+    fn progress(
+        &self,
+        done: &Bound<'_, PyAny>,
+        total: Option<&Bound<'_, PyAny>>,
+        message: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        match self.state.progress() {
+            ProgressTarget::Nobody => Ok(()),
+            ProgressTarget::Items => {
+                Err(PyRuntimeError::new_err("progress: a generator reports by what it yields"))
+            }
+            ProgressTarget::Caller(reports) => reports.add(report_text(done, total, message)?),
+        }
+    }
+
+    /// Whether the caller asks for progress.
+    #[getter]
+    fn _takes_progress(&self) -> bool {
+        self.state.reports().is_some()
+    }
+
+    /// Sends a report that another process has written.
+    fn _report(&self, text: &[u8]) -> PyResult<()> {
+        self.state.reports().map_or(Ok(()), |reports| reports.add(text.to_vec()))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

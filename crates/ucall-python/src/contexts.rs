@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::ffi::variables::{self, run_in};
 use crate::procedure::Procedure;
 use crate::session::{Channel, Sessions};
+use crate::streams::{ProgressTarget, Reports, StreamContext};
 use crate::worker_report::WorkerReport;
 
 /// Makes the contexts of a worker's calls.
@@ -20,6 +21,7 @@ pub(crate) struct Contexts {
     /// The `contextvars.Context` that each call copies. Plain functions without a context run in
     /// the thread's own variables.
     variables: Py<PyAny>,
+    streams: StreamContext,
     /// Set when the worker is made.
     sessions: Option<Arc<Sessions>>,
     /// The user that `auth` returned for the current request.
@@ -27,9 +29,9 @@ pub(crate) struct Contexts {
 }
 
 impl Contexts {
-    pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, streams: StreamContext) -> PyResult<Self> {
         let variables = variables::copy_current(py)?.unbind();
-        Ok(Self { variables, sessions: None, identity: None })
+        Ok(Self { variables, streams, sessions: None, identity: None })
     }
 
     /// Makes the current variables of this thread the ones that calls start with.
@@ -66,7 +68,12 @@ impl Contexts {
         caller: &Caller,
         deadline: Option<Deadline>,
     ) -> PyResult<(Bound<'py, PyAny>, Arc<CallState>)> {
-        let (user, state) = (self.user(), Arc::new(CallState::new()));
+        let progress = match call.takes_items() {
+            _ if procedure.is_stream() => ProgressTarget::Items,
+            true => ProgressTarget::Caller(Reports::new(self.streams.clone())),
+            false => ProgressTarget::Nobody,
+        };
+        let (user, state) = (self.user(), Arc::new(CallState::new(progress)));
         let is_http = call.head.is_some();
         let channel = self.channel(py, caller.connection, is_http, Some(&procedure.encode));
         let context = Context::new(py, call, caller, user, deadline, state.clone(), channel);

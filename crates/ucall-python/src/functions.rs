@@ -12,6 +12,7 @@ use crate::contexts::Contexts;
 use crate::ffi::variables::run_in;
 use crate::procedure::{Executor, Procedure};
 use crate::report::Report;
+use crate::streams::StreamContext;
 use crate::timing::Timing;
 use crate::worker_report::WorkerReport;
 
@@ -32,11 +33,12 @@ impl Functions {
         report: Arc<Report>,
         metrics: Option<Arc<CallMetrics>>,
         slow: Duration,
+        streams: StreamContext,
     ) -> PyResult<Self> {
         Ok(Self {
             timing: Timing::new(metrics),
             report: WorkerReport::new(report),
-            contexts: Contexts::new(py)?,
+            contexts: Contexts::new(py, streams)?,
             scratch: Vec::new(),
             slow_nanos: u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX),
         })

@@ -52,7 +52,8 @@ impl Interpreter {
         let report = Arc::new(Report::import(py, debug)?);
         let batches = Batches::new(sizes, metrics.clone());
         let deferral = Deferral::new(server, limits, &report, batches);
-        let functions = Functions::new(py, report, metrics, limits.slow)?;
+        let streams = deferral.streams.context().clone();
+        let functions = Functions::new(py, report, metrics, limits.slow, streams)?;
         Ok(Self {
             attachment: Attachment::new(py, &functions.timing),
             functions,
@@ -100,7 +101,7 @@ impl Interpreter {
         if let Some(series) = procedure.series {
             let timing = &self.functions.timing;
             match &begun {
-                Ok(CallOutcome::Deferred | CallOutcome::Stream) => {}
+                Ok(outcome) if outcome.is_deferred() => {}
                 Ok(_) => timing.record_since_receipt(series, None),
                 Err(error) => timing.record_since_receipt(series, Some(error.code)),
             }
@@ -153,11 +154,11 @@ impl Handler for Interpreter {
         {
             return functions.expire(procedure, deadline, reply);
         }
+        if procedure.takes_context() {
+            return deferral.call_with_context(py, functions, procedure, call, caller, reply);
+        }
         functions.report.set_in_function(true);
-        let ran = match procedure.takes_context() {
-            true => deferral.run_with_context(py, functions, procedure, call, caller, reply),
-            false => functions.run(py, procedure, call, reply),
-        };
+        let ran = functions.run(py, procedure, call, reply);
         functions.report.set_in_function(false);
         functions.end_call(py, procedure, ran, reply);
         CallOutcome::Done

@@ -125,7 +125,7 @@ mod _core {
     #[pymodule_export]
     use crate::store::{PyStore, insert_store};
     #[pymodule_export]
-    use crate::streams::{EndType, ItemSink};
+    use crate::streams::{EndType, ItemSink, progress_text};
     #[pymodule_export]
     use crate::tls::{Certificate, PyTls};
     #[pymodule_export]

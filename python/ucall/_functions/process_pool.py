@@ -40,6 +40,14 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from ucall._core import Context
+from ucall._functions.process_context import (
+    CancellableFuture,
+    Number,
+    ProcessLink,
+    SentContext,
+    is_report,
+)
 from ucall._workers import process_role
 
 __all__ = ["Pool", "ProcessHook", "describe_hook"]
@@ -71,7 +79,9 @@ class _Call:
     arguments: tuple[Any, ...]
     named: dict[str, Any]
     deadline: float | None
-    future: Future[Any] = field(default_factory=Future)
+    #: The argument that is its context.
+    context: Context | None = None
+    future: CancellableFuture = field(default_factory=CancellableFuture)
 
 
 class Pool:
@@ -89,7 +99,9 @@ class Pool:
         self._lock = threading.Lock()
         self._pool = _Pool(self._functions, hooks)
 
-    def submitter(self, function: Function, timeout_ms: float | None = None) -> Function:
+    def submitter(
+        self, function: Function, timeout_ms: float | None = None, *, takes_context: bool = False
+    ) -> Function:
         """A function with the same arguments that returns a future of the result.
 
         A call that is not finished `timeout_ms` after it was submitted has its process killed,
@@ -98,13 +110,22 @@ class Pool:
         """
         self._functions.append(function)
         timeout_s = None if timeout_ms is None else timeout_ms / 1e3
-        return functools.partial(self._submit, function, timeout_s)
+        return functools.partial(self._submit, function, timeout_s, takes_context)
 
     def _submit(
-        self, function: Function, timeout_s: float | None, /, *arguments: Any, **named: Any
+        self,
+        function: Function,
+        timeout_s: float | None,
+        takes_context: bool,
+        /,
+        *arguments: Any,
+        **named: Any,
     ) -> Future[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         call = _Call(function, arguments, named, deadline)
+        if takes_context:
+            passed = (*arguments, *named.values())
+            call.context = next(it for it in passed if type(it) is Context)
         with self._lock:
             self._pool.submit(call, self._processes)
         return call.future
@@ -154,6 +175,9 @@ class _Worker:
         self._number = number
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
+        #: The number of the call that was cancelled last, in memory that the process shares.
+        self._cancelled: Number
+        self._calls = 0
         #: The beginning of the names of its shared memory.
         self._prefix: str | None = None
         threading.Thread(target=self._work, name="ucall-process", daemon=True).start()
@@ -177,21 +201,27 @@ class _Worker:
         if pipe is None or pipe.poll(0):
             self.kill()
             pipe = self._start_process()
-        with _request(call) as request:
-            return self._exchange(pipe, request, call.deadline)
+        self._calls += 1
+        number = self._calls
+        if call.context is not None:
+            call.future.tell_by(functools.partial(setattr, self._cancelled, "value", number))
+        try:
+            with _request(call, number) as request:
+                return self._exchange(pipe, request, call)
+        finally:
+            call.future.tell_by(None)
 
-    def _exchange(self, pipe: Connection, request: _Request, deadline: float | None) -> Any:
+    def _exchange(self, pipe: Connection, request: _Request, call: _Call) -> Any:
         # CPython 3.12 crashes at exit if a traceback refers to a view of the pickler's buffer.
         sent = ForkingPickler.dumps(request).tobytes()
-        if deadline is not None and time.monotonic() >= deadline:
+        if call.deadline is not None and time.monotonic() >= call.deadline:
             # The process may have taken so long to start. It is ready for the next call.
             raise TimeoutError("its deadline passed before its process could run it")
         try:
             pipe.send_bytes(sent)
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if not pipe.poll(None if left_s is None else max(0.0, left_s)):
-                raise TimeoutError("its process was killed at the deadline")
-            received = pipe.recv_bytes()
+            while is_report(received := _receive(pipe, call.deadline)):
+                if call.context is not None:
+                    call.context._report(received)
         except (EOFError, ConnectionError):
             raise RuntimeError(f"its process {self._exit_reason()}") from None
         except BaseException:
@@ -206,7 +236,14 @@ class _Worker:
     def _start_process(self) -> Connection:
         """Starts the process; returns when it has imported the functions and run the hooks."""
         ours, theirs = _Context().Pipe()
-        arguments = (theirs, self._number, list(self._pool.hooks), self._pool.functions)
+        self._cancelled = _Context().RawValue("Q")
+        arguments = (
+            theirs,
+            self._number,
+            list(self._pool.hooks),
+            self._pool.functions,
+            self._cancelled,
+        )
         # A daemon: it is killed with the program, even if the server did not stop.
         process = _Context().Process(target=_serve, args=arguments, daemon=True)
         process.start()
@@ -251,6 +288,15 @@ class _Worker:
                     memory = shared_memory.SharedMemory(name=name)
                     memory.close()
                     memory.unlink()
+
+
+def _receive(pipe: Connection, deadline: float | None) -> bytes:
+    """Waits for what a process sends next."""
+    left_s = None if deadline is None else deadline - time.monotonic()
+    # One that reports all the time has something to read at its deadline, too.
+    if left_s is not None and (left_s <= 0 or not pipe.poll(left_s)):
+        raise TimeoutError("its process was killed at the deadline")
+    return pipe.recv_bytes()
 
 
 def describe_hook(hook: Function) -> ProcessHook:
@@ -316,7 +362,13 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-def _serve(pipe: Connection, number: int, hooks: list[ProcessHook], _: list[Function]) -> None:
+def _serve(
+    pipe: Connection,
+    number: int,
+    hooks: list[ProcessHook],
+    _: list[Function],
+    cancelled: Number,
+) -> None:
     """Runs calls in the new process until the server closes the pipe.
 
     Unpickling the functions has imported their modules, whose servers must not run. From here on,
@@ -328,10 +380,11 @@ def _serve(pipe: Connection, number: int, hooks: list[ProcessHook], _: list[Func
     _outlast_signals()
     _end_with_server()
     failure = _run_hooks(hooks, number)
+    link = ProcessLink(pipe, cancelled)
     with contextlib.suppress(EOFError, ConnectionError):
         pipe.send((_shared_prefix, failure))
         while failure is None:
-            pipe.send_bytes(_outcome(pipe.recv_bytes()))
+            link.end_call(_outcome(pipe.recv_bytes(), link))
 
 
 def _outlast_signals() -> None:
@@ -406,12 +459,12 @@ def _end_with_server() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _outcome(request: bytes) -> bytes:
+def _outcome(request: bytes, link: ProcessLink) -> bytes:
     """Runs a call; returns a pickle of ``(True, result)`` or ``(False, exception)``."""
     try:
         function, arguments, named = pickle.loads(request)
-        unpacked = [_unpack(argument) for argument in arguments]
-        unpacked_named = {name: _unpack(it) for name, it in named.items()}
+        unpacked = [_unpack_argument(argument, link) for argument in arguments]
+        unpacked_named = {name: _unpack_argument(it, link) for name, it in named.items()}
         # A new context for each call: the next one may be of another caller.
         result = contextvars.copy_context().run(function, *unpacked, **unpacked_named)
         return pickle.dumps((True, _pack(result)), pickle.HIGHEST_PROTOCOL)
@@ -479,11 +532,14 @@ def _reserve(size: int) -> shared_memory.SharedMemory | None:
 
 
 @contextlib.contextmanager
-def _request(call: _Call) -> Iterator[_Request]:
-    """The request of a call. Frees its shared memory afterwards, unless the process has done so."""
+def _request(call: _Call, number: int) -> Iterator[_Request]:
+    """The request of a call with this number. Frees its shared memory afterwards, unless the
+    process has done so."""
     shared: list[_SharedArray] = []
 
     def pack(value: Any) -> Any:
+        if isinstance(value, Context):
+            return SentContext(number, value._takes_progress)
         value = _pack(value)
         if isinstance(value, _SharedArray):
             shared.append(value)
@@ -498,6 +554,10 @@ def _request(call: _Call) -> Iterator[_Request]:
                 memory = shared_memory.SharedMemory(name=array.name)
                 memory.close()
                 memory.unlink()
+
+
+def _unpack_argument(value: Any, link: ProcessLink) -> Any:
+    return link.context(value) if type(value) is SentContext else _unpack(value)
 
 
 def _unpack(value: Any) -> Any:

@@ -129,13 +129,9 @@ def register(
         return _traced(Registration(function, items, mode, rules, described, hints), spans)
     signature = signatures.describe(function, name, hints, registry)
     if pool is not None:
-        if signature is not None and any(takes == "context" for _, _, takes, *_ in signature):
-            raise TypeError(
-                f"{name}: a ucall.Context cannot be sent to another process; leave it out, "
-                "or serve the function by threads=True"
-            )
+        takes_context = any(takes == "context" for _, _, takes, *_ in signature or ())
         in_process = function if spans is None else spans.in_process(function)
-        submit = pool.submitter(in_process, timeout_ms)
+        submit = pool.submitter(in_process, timeout_ms, takes_context=takes_context)
         return _traced(Registration(submit, signature, "future", None, None, hints), spans)
     if is_wrapper:
         from ucall._functions import wrappers

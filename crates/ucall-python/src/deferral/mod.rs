@@ -180,7 +180,7 @@ impl Deferral {
         let running = timing.running_call(procedure.series);
         let call = Deferred {
             future: None,
-            state,
+            state: state.clone(),
             retained,
             items,
             running,
@@ -190,6 +190,9 @@ impl Deferral {
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
         let token = self.calls.insert(caller, deadline, timing.turn_began(), entry);
         self.last_call = Some(token);
+        if let Some(reports) = state.as_deref().and_then(CallState::reports) {
+            reports.begin(token);
+        }
         token
     }
 

@@ -27,6 +27,16 @@ impl Deferral {
     ) -> Option<(CallId, Polled)> {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
+            if self.streams.take_reports(&mut self.calls, token) {
+                // The reply comes after them.
+                if !matches!(outcome, DeferredOutcome::Items) {
+                    self.calls.push_front(std::iter::once((token, outcome)));
+                }
+                match self.streams.next_item(text) {
+                    Some(report) => return Some(report),
+                    None => continue,
+                }
+            }
             if let DeferredOutcome::Items = outcome {
                 let turn_began = functions.timing.turn_began();
                 self.streams.take_items(&mut self.calls, token, turn_began);

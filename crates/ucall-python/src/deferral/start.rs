@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
-use ucall_server::{Caller, Deadline, RunPermit, WaitsFor};
+use ucall_server::{Caller, Deadline, Reservation, RunPermit, WaitsFor};
 
 use super::Deferral;
 use crate::arguments::Failure;
@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::contexts::Contexts;
 use crate::functions::Functions;
 use crate::job_input::{Contents, JobInput};
+use crate::outcomes::DeferredOutcome;
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchRules, CallMode, Procedure};
 use crate::timing::Timing;
@@ -95,7 +96,7 @@ impl Deferral {
     }
 
     /// Starts a task for a coroutine. One that never waits is done at once, and its result is
-    /// written straight into the reply, unless notifications have to precede it.
+    /// written straight into the reply, unless notifications or reports have to precede it.
     fn begin_task(
         &mut self,
         py: Python<'_>,
@@ -111,7 +112,8 @@ impl Deferral {
         let has_notified = context.is_some_and(|context| {
             context.cast_exact::<Context>().is_ok_and(|context| context.get().has_notified())
         });
-        if !has_notified && tasks::is_done(&task).map_err(Failure::Raised)? {
+        let has_sent = has_notified || has_reported(state.as_deref());
+        if !has_sent && tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised);
             let written = result
                 .and_then(|result| procedure.write_reply(&result, reply).map_err(Failure::Result));
@@ -121,9 +123,10 @@ impl Deferral {
             return written.map(|()| CallOutcome::Done);
         }
         let retained = self.retained_params(start.call);
+        let outcome = outcome_of(state.as_deref());
         let token = self.insert_call(&functions.timing, start, state, retained);
         self.watch_future(&task, token, true)?;
-        Ok(CallOutcome::Deferred)
+        Ok(outcome)
     }
 
     fn start_task<'py>(
@@ -149,9 +152,10 @@ impl Deferral {
         let (context, state) = start.context(py, &functions.contexts)?;
         let future = functions.call(py, procedure, call, context)?;
         let retained = self.retained_params(call);
+        let outcome = outcome_of(state.as_deref());
         let token = self.insert_call(&functions.timing, start, state, retained);
         self.watch_future(&future, token, false)?;
-        Ok(CallOutcome::Deferred)
+        Ok(outcome)
     }
 
     pub(crate) fn begin_in_thread(
@@ -169,6 +173,7 @@ impl Deferral {
             _reserved: self.reserve(call),
         }));
         let retained = RetainedParams::Input(input.clone());
+        let outcome = outcome_of(state.as_deref());
         let token = self.insert_call(&functions.timing, start, state, retained);
         let work = match procedure.mode {
             CallMode::Generator(_) => {
@@ -178,7 +183,7 @@ impl Deferral {
             _ => Work::Call(input),
         };
         self.submit(py, Job { token, procedure: procedure.clone(), work })?;
-        Ok(CallOutcome::Deferred)
+        Ok(outcome)
     }
 
     fn begin_in_batch(
@@ -196,7 +201,7 @@ impl Deferral {
         let retained = RetainedParams::Arguments { arguments, _reserved: self.reserve(call) };
         let outcome = match rules.yields {
             true => CallItems::of(&start).outcome(),
-            false => CallOutcome::Deferred,
+            false => outcome_of(state.as_deref()),
         };
         let token = self.insert_call(&functions.timing, start, state, retained);
         let turn_began = functions.timing.turn_began();
@@ -206,7 +211,7 @@ impl Deferral {
 
     /// Calls a plain function that takes its context, with variables of its own.
     #[cold]
-    pub(crate) fn run_with_context(
+    pub(crate) fn call_with_context(
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
@@ -214,15 +219,53 @@ impl Deferral {
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
-    ) -> Result<(), Failure> {
+    ) -> CallOutcome {
         let deadline = functions.timing.deadline_of(procedure, call);
-        let (context, state) = functions.contexts.of_call(py, procedure, call, caller, deadline)?;
-        let variables = functions.contexts.own_variables(py)?;
-        let result = functions.call_within(&variables, procedure, call, Some(context));
+        functions.report.set_in_function(true);
+        let made = functions.contexts.of_call(py, procedure, call, caller, deadline);
+        let written = made.map_err(Failure::Raised).and_then(|(context, state)| {
+            let variables = functions.contexts.own_variables(py)?;
+            let result = functions.call_within(&variables, procedure, call, Some(context));
+            if has_reported(Some(&state)) {
+                let (permit, request) = (self.calls.permit(), None);
+                let start = CallStart { procedure, call, caller, deadline, permit, request };
+                self.reply_after_reports(py, functions, start, state, result);
+                return Ok(CallOutcome::Reporting);
+            }
+            let written = result
+                .and_then(|result| procedure.write_reply(&result, reply).map_err(Failure::Result));
+            self.end_state(&functions.timing, procedure, &state, written.is_ok());
+            written.map(|()| CallOutcome::Done)
+        });
+        functions.report.set_in_function(false);
+        match written {
+            Ok(CallOutcome::Reporting) => {
+                functions.warn_if_slow(py, procedure);
+                CallOutcome::Reporting
+            }
+            ended => {
+                functions.end_call(py, procedure, ended.map(drop), reply);
+                CallOutcome::Done
+            }
+        }
+    }
+
+    /// Answers a call whose function has returned, after the reports that it has made.
+    fn reply_after_reports(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        start: CallStart<'_, '_>,
+        state: Arc<CallState>,
+        result: Result<Bound<'_, PyAny>, Failure>,
+    ) {
+        let (procedure, len_max, mut text) = (start.procedure, self.reply_bytes_max, Vec::new());
         let written = result
-            .and_then(|result| procedure.write_reply(&result, reply).map_err(Failure::Result));
-        self.end_state(&functions.timing, procedure, &state, written.is_ok());
-        written
+            .and_then(|it| procedure.write(&mut text, len_max, &it).map_err(Failure::Result))
+            .map_err(|failure| functions.report.fail(py, procedure, failure, len_max));
+        let retained = RetainedParams::Params { _reserved: Reservation::default() };
+        let token = self.insert_call(&functions.timing, start, Some(state), retained);
+        self.outcomes.push(py, token, DeferredOutcome::Text(written.map(|()| text)));
     }
 
     /// The call has its result, or has failed.
@@ -233,9 +276,23 @@ impl Deferral {
         state: &CallState,
         has_result: bool,
     ) {
+        state.end_reports();
         match has_result {
             true => self.add_background(timing, procedure, state),
             false => state.drop_jobs(),
         }
     }
+}
+
+/// What a deferred call is to its connection.
+fn outcome_of(state: Option<&CallState>) -> CallOutcome {
+    match state.and_then(CallState::reports) {
+        Some(_) => CallOutcome::Reporting,
+        None => CallOutcome::Deferred,
+    }
+}
+
+/// Whether a function has made reports that no worker has taken.
+fn has_reported(state: Option<&CallState>) -> bool {
+    state.is_some_and(|state| state.waiting_reports().is_some())
 }

@@ -52,6 +52,21 @@ impl Items {
         self.ends.len() == 1
     }
 
+    /// Appends an item. It replaces the last one if as many wait as may. `true` for the first item.
+    pub(super) fn push_newest(&mut self, text: &mut Vec<u8>) -> bool {
+        if self.is_full() {
+            self.ends.pop();
+            self.text.truncate(self.ends.last().copied().unwrap_or(0));
+            self.push(text);
+            return false;
+        }
+        self.push(text)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     /// The item at `index`.
     pub(super) fn item(&self, index: usize) -> Option<&[u8]> {
         let start = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied());

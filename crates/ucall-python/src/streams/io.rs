@@ -37,6 +37,10 @@ impl StreamIo {
         Self { context, ready, polled, last_items: None, text: Vec::new() }
     }
 
+    pub(crate) fn context(&self) -> &StreamContext {
+        &self.context
+    }
+
     /// Whether something goes on at the end of the turn.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
@@ -118,6 +122,15 @@ impl StreamIo {
         if let Some(waiter) = waiter {
             self.push_waiter(stream, waiter);
         }
+    }
+
+    /// Takes the reports of a call that wait, unless it has ended. Returns whether there were any.
+    pub(crate) fn take_reports(&mut self, calls: &mut Calls, token: Token) -> bool {
+        let Some(call) = calls.find(token).and_then(Entry::call) else { return false };
+        let reports = call.state.as_ref().and_then(|state| state.waiting_reports());
+        let (Some(reports), Some(caller)) = (reports, call.items.caller) else { return false };
+        self.polled.take_reports(reports, caller);
+        true
     }
 
     /// Pauses or resumes the stream of a call.

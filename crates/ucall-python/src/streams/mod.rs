@@ -12,6 +12,8 @@
 //!
 //! [`StreamIo`] is the worker's side of all its streams.
 //!
+//! Other functions have [`Reports`], which take the same way to the caller.
+//!
 //! All steps of a generator and its `close()` run in the variables (`contextvars`) of its call.
 
 mod call;
@@ -22,6 +24,7 @@ mod inline;
 mod io;
 mod polled;
 mod ready;
+mod reports;
 mod sink;
 mod start;
 mod stream;
@@ -32,6 +35,7 @@ pub(crate) use context::StreamContext;
 pub(crate) use end::EndType;
 pub(crate) use generator::Generator;
 pub(crate) use io::StreamIo;
+pub(crate) use reports::{ProgressTarget, Reports, progress_text, report_text};
 pub(crate) use sink::ItemSink;
 pub(crate) use stream::{Stream, StreamPosition};
 pub(crate) use threaded::iterate;

@@ -3,6 +3,7 @@
 use ucall_server::{CallId, Overflow, Polled};
 
 use super::call::Items;
+use super::reports::Reports;
 use super::stream::{Stream, Waiter};
 
 /// The items of one call after another.
@@ -25,6 +26,13 @@ impl PolledItems {
         let waiter = stream.take_items(position, &mut self.items);
         (self.caller, self.overflow) = (Some(caller), stream.procedure.stream.overflow);
         waiter
+    }
+
+    /// Takes the reports of a call that wait. The function does not wait for a slow reader, which
+    /// gets the newest ones.
+    pub(super) fn take_reports(&mut self, reports: &Reports, caller: CallId) {
+        reports.take(&mut self.items);
+        (self.caller, self.overflow) = (Some(caller), Overflow::DropOldest);
     }
 
     #[inline]
