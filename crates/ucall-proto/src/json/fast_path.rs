@@ -162,6 +162,11 @@ fn member<const END: u8>(
     Some((Member::new(key, key_len, value_at, value_at + value.len()), rest))
 }
 
+/// The value that `text` starts with, and what follows it.
+pub(super) fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    scalar(text).or_else(|| other_value(text, NESTING_MAX))
+}
+
 /// A value that is no [`scalar`], and what follows it.
 #[inline(never)]
 fn other_value(text: &[u8], nesting_max: usize) -> Option<(&[u8], &[u8])> {

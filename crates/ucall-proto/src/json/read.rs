@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use super::fast_path;
 use super::scan::Scanner;
 use super::text::{Text, validated_prefix};
 
@@ -244,6 +245,10 @@ impl<'a> Reader<'a> {
     pub fn skip(&mut self) -> &'a [u8] {
         self.peek();
         let rest = self.text.get(self.position..).unwrap_or_default();
+        if let Some((value, _)) = fast_path::value(rest) {
+            self.position += value.len();
+            return value;
+        }
         let mut scanner = Scanner::new(rest, usize::MAX);
         let len = match scanner.value() {
             Ok(()) => scanner.position(),

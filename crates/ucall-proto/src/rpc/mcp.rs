@@ -57,7 +57,11 @@ const VERSION_UNSUPPORTED: i64 = -32022;
 pub struct McpRequest<'a> {
     /// The text of its params, an object.
     pub params: Option<&'a [u8]>,
-    /// The member `_meta` of them.
+    /// The text of their member `name`.
+    pub name: Option<&'a [u8]>,
+    /// The text of their member `arguments`.
+    pub arguments: Option<&'a [u8]>,
+    /// Their member `_meta`.
     pub meta: Option<Meta<'a>>,
     /// The version that it states; the one of requests that state none, over HTTP; else empty.
     pub version: &'static str,
@@ -70,30 +74,29 @@ impl<'a> McpRequest<'a> {
     /// It is none of any era, or its headers say something else.
     pub fn read(call: &Call<'a>) -> Result<Self, RpcError> {
         check_id(call.id)?;
-        let meta = match call.params {
-            None => None,
-            Some(params) => match Reader::new(params).members([b"_meta"]) {
-                Some([meta]) => meta,
-                None => return Err(invalid("expected params that are an object")),
-            },
+        let names = [&b"name"[..], b"arguments", b"uri", b"_meta"];
+        let [name, arguments, uri, meta] = match call.params {
+            None => [None; 4],
+            Some(params) => Reader::new(params)
+                .members(names)
+                .ok_or_else(|| invalid("expected params that are an object"))?,
         };
         let stated = meta.map(read_meta).transpose()?.unwrap_or_default();
-        let meta = meta.map(Meta);
-        let header = match call.head {
-            Some(head) => only_header(head, VERSION_HEADER)?,
-            None => None,
-        };
+        let headers = call.head.map(Headers::read).transpose()?;
         let version = match stated.version {
-            Some(version) => newest_version(version, header, call, stated.has_capabilities)?,
-            None => older_version(header, call)?,
+            Some(version) => {
+                newest_version(version, headers.as_ref(), call, stated.has_capabilities)?
+            }
+            None => older_version(headers.as_ref(), call)?,
         };
-        let request = Self { params: call.params, meta, version };
+        let meta = meta.map(Meta);
+        let request = Self { params: call.params, name, arguments, meta, version };
         if request.is_newest() {
             if call.number.item > 0 {
                 return Err(RpcError::invalid_request("expected one message, not an array"));
             }
-            if let (Some(head), Some(_)) = (call.head, call.id) {
-                request.check_headers(head, call)?;
+            if let (Some(headers), Some(_)) = (&headers, call.id) {
+                headers.check(call, name, uri)?;
             }
         }
         Ok(request)
@@ -104,47 +107,12 @@ impl<'a> McpRequest<'a> {
         self.version == NEWEST
     }
 
-    /// Compares the headers that repeat the method and the name of what it uses.
-    fn check_headers(&self, head: &Head<'_>, call: &Call<'_>) -> Result<(), RpcError> {
-        let method = call.method.unescaped();
-        let sent = only_header(head, METHOD_HEADER)?;
-        compare(METHOD_HEADER, sent, &method)?;
-        let member: &[u8] = match &*method {
-            b"tools/call" | b"prompts/get" => b"name",
-            b"resources/read" => b"uri",
-            _ => return Ok(()),
-        };
-        let params = self.params.and_then(|params| Reader::new(params).members([member]));
-        // Its absence is an error of the params.
-        let Some([Some(name)]) = params else { return Ok(()) };
-        self.check_header(head, NAME_HEADER, name)
-    }
-
     /// Compares a header with a value of the body: a string, an integer or a boolean.
     ///
     /// # Errors
     /// They differ, or one of them is missing. A `null` has no header.
     pub fn check_header(&self, head: &Head<'_>, name: &str, value: &[u8]) -> Result<(), RpcError> {
-        let sent = only_header(head, name)?;
-        let mut reader = Reader::new(value);
-        match reader.kind() {
-            ValueKind::Null if sent.is_none() => Ok(()),
-            ValueKind::Null => Err(mismatch(format!("the body has no value for {name}"))),
-            ValueKind::String => {
-                let sent = sent.map(|text| decoded(text, name)).transpose()?;
-                compare(name, sent.as_deref(), &reader.string().unescaped())
-            }
-            ValueKind::Number => {
-                let sent_number: Option<f64> =
-                    sent.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-                match sent_number {
-                    // Integers that have a header are exact as doubles.
-                    Some(number) if reader.number().as_f64() == number => Ok(()),
-                    _ => compare(name, sent, value),
-                }
-            }
-            _ => compare(name, sent, value),
-        }
+        check_value(name, only_header(head, name)?, value)
     }
 
     /// Checks that a value that the body lacks has no header either.
@@ -159,6 +127,73 @@ impl<'a> McpRequest<'a> {
     }
 }
 
+/// The headers that repeat the body.
+#[derive(Clone, Copy, Default)]
+struct Headers<'h> {
+    version: Option<&'h [u8]>,
+    method: Option<&'h [u8]>,
+    name: Option<&'h [u8]>,
+}
+
+impl<'h> Headers<'h> {
+    fn read(head: &Head<'h>) -> Result<Self, RpcError> {
+        let mut headers = Self::default();
+        for (name, value) in head.headers() {
+            let (known, place) = match name.len() {
+                20 => (VERSION_HEADER, &mut headers.version),
+                10 => (METHOD_HEADER, &mut headers.method),
+                8 => (NAME_HEADER, &mut headers.name),
+                _ => continue,
+            };
+            if name.eq_ignore_ascii_case(known.as_bytes()) && place.replace(value).is_some() {
+                return Err(repeated(known));
+            }
+        }
+        Ok(headers)
+    }
+
+    /// Compares the headers with the method, and with the name of what it uses.
+    fn check(
+        &self,
+        call: &Call<'_>,
+        name: Option<&[u8]>,
+        uri: Option<&[u8]>,
+    ) -> Result<(), RpcError> {
+        let method = call.method.unescaped();
+        compare(METHOD_HEADER, self.method, &method)?;
+        let named = match &*method {
+            b"tools/call" | b"prompts/get" => name,
+            b"resources/read" => uri,
+            _ => None,
+        };
+        // Its absence is an error of the params.
+        named.map_or(Ok(()), |value| check_value(NAME_HEADER, self.name, value))
+    }
+}
+
+/// Compares a header with a string, an integer or a boolean of the body.
+fn check_value(name: &str, sent: Option<&[u8]>, value: &[u8]) -> Result<(), RpcError> {
+    let mut reader = Reader::new(value);
+    match reader.kind() {
+        ValueKind::Null if sent.is_none() => Ok(()),
+        ValueKind::Null => Err(mismatch(format!("the body has no value for {name}"))),
+        ValueKind::String => {
+            let sent = sent.map(|text| decoded(text, name)).transpose()?;
+            compare(name, sent.as_deref(), &reader.string().unescaped())
+        }
+        ValueKind::Number => {
+            let sent_number: Option<f64> =
+                sent.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+            match sent_number {
+                // Integers that have a header are exact as doubles.
+                Some(number) if reader.number().as_f64() == number => Ok(()),
+                _ => compare(name, sent, value),
+            }
+        }
+        _ => compare(name, sent, value),
+    }
+}
+
 /// What `_meta` says of the protocol.
 #[derive(Clone, Copy, Default)]
 struct Stated<'a> {
@@ -167,11 +202,16 @@ struct Stated<'a> {
 }
 
 fn read_meta(meta: &[u8]) -> Result<Stated<'_>, RpcError> {
-    let members = Reader::new(meta).members([VERSION_MEMBER, CAPABILITIES_MEMBER]);
-    let Some([version, capabilities]) = members else {
+    if !meta.starts_with(b"{") {
         return Err(invalid("expected a _meta that is an object"));
-    };
-    super::meta::check(meta).map_err(invalid)?;
+    }
+    let (mut version, mut capabilities) = (None, None);
+    let checked = super::meta::check_members(meta, |name, value| match name {
+        VERSION_MEMBER => version = Some(value),
+        CAPABILITIES_MEMBER => capabilities = Some(value),
+        _ => {}
+    });
+    checked.map_err(invalid)?;
     let version = match version.map(Text::of_quoted) {
         None => None,
         Some(Some(version)) => Some(version),
@@ -184,13 +224,13 @@ fn read_meta(meta: &[u8]) -> Result<Stated<'_>, RpcError> {
 /// The version of a request whose `_meta` states one.
 fn newest_version(
     version: Text<'_>,
-    header: Option<&[u8]>,
+    headers: Option<&Headers<'_>>,
     call: &Call<'_>,
     has_capabilities: bool,
 ) -> Result<&'static str, RpcError> {
     let version = version.unescaped();
-    if call.head.is_some() && call.id.is_some() {
-        compare(VERSION_HEADER, header, &version)?;
+    if let (Some(headers), Some(_)) = (headers, call.id) {
+        compare(VERSION_HEADER, headers.version, &version)?;
     }
     if *version != *NEWEST.as_bytes() {
         return Err(unsupported_version(&version));
@@ -203,9 +243,9 @@ fn newest_version(
 }
 
 /// The version of a request without one in `_meta`.
-fn older_version(header: Option<&[u8]>, call: &Call<'_>) -> Result<&'static str, RpcError> {
-    let Some(header) = header else {
-        return Ok(if call.head.is_some() { UNSTATED } else { "" });
+fn older_version(headers: Option<&Headers<'_>>, call: &Call<'_>) -> Result<&'static str, RpcError> {
+    let Some(header) = headers.and_then(|it| it.version) else {
+        return Ok(if headers.is_some() { UNSTATED } else { "" });
     };
     if call.method.raw() == b"initialize" {
         return Ok("");
@@ -238,8 +278,13 @@ fn only_header<'h>(head: &Head<'h>, name: &str) -> Result<Option<&'h [u8]>, RpcE
     let first = values.next();
     match values.next() {
         None => Ok(first),
-        Some(_) => Err(mismatch(format!("{name} comes more than once"))),
+        Some(_) => Err(repeated(name)),
     }
+}
+
+#[cold]
+fn repeated(name: &str) -> RpcError {
+    mismatch(format!("{name} comes more than once"))
 }
 
 /// The value that a header stands for.
@@ -482,7 +527,13 @@ mod tests {
             let text = format!("POST /mcp HTTP/1.1\r\nHost: a\r\n{header}\r\n");
             let head = parse_head(text.as_bytes(), &Limits::default().head);
             let head = head.expect("it is valid").expect("it is whole");
-            let request = McpRequest { params: None, meta: None, version: NEWEST };
+            let request = McpRequest {
+                params: None,
+                name: None,
+                arguments: None,
+                meta: None,
+                version: NEWEST,
+            };
             let checked = request.check_header(&head, "Mcp-Param-A", value.as_bytes());
             assert_eq!(checked.is_ok(), is_same, "{sent:?} {value}");
             assert_eq!(request.check_absent(&head, "Mcp-Param-A").is_ok(), sent.is_none());

@@ -17,6 +17,14 @@ use crate::json::{Reader, Text, ValueKind};
 
 /// Checks the members that are known. `text` is valid JSON, and an object.
 pub(super) fn check(text: &[u8]) -> Result<(), &'static str> {
+    check_members(text, |_, _| {})
+}
+
+/// [`check`], which passes on the names and the values of members that are not known here.
+pub(super) fn check_members<'a>(
+    text: &'a [u8],
+    mut other: impl FnMut(&[u8], &'a [u8]),
+) -> Result<(), &'static str> {
     let mut reader = Reader::new(text);
     reader.enter();
     while let Some(name) = reader.next_key() {
@@ -32,7 +40,10 @@ pub(super) fn check(text: &[u8]) -> Result<(), &'static str> {
             ),
             b"traceparent" => (kind == ValueKind::String, "expected a traceparent in a string"),
             b"tracestate" => (kind == ValueKind::String, "expected a tracestate in a string"),
-            _ => continue,
+            name => {
+                other(name, start);
+                continue;
+            }
         };
         if !is_valid {
             return Err(expected);

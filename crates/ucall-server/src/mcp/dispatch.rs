@@ -89,10 +89,7 @@ impl<H: Handler> Dispatch<'_, H> {
         request: &McpRequest<'_>,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        let members = request
-            .params
-            .and_then(|params| Reader::new(params).members([&b"name"[..], b"arguments"]));
-        let [name, arguments] = members.unwrap_or_default();
+        let McpRequest { name, arguments, .. } = *request;
         let tool = name.filter(|name| name.starts_with(b"\"")).and_then(|name| {
             let name = Reader::new(name).string();
             self.dispatcher.tool(&name.unescaped())
@@ -132,7 +129,7 @@ impl<H: Handler> Dispatch<'_, H> {
                     reply.error(&error);
                 }
             }
-            CallOutcome::Deferred | CallOutcome::Stream => {
+            CallOutcome::Deferred | CallOutcome::Stream | CallOutcome::Reporting => {
                 let id = CallId { connection: self.caller.connection, number: call.number };
                 self.dispatcher.tool_calls.insert(id, tool, request.is_newest());
             }
