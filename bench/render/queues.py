@@ -1,6 +1,5 @@
 """Tables, verdicts and the plot of the section `queue`."""
 
-import dataclasses
 import statistics
 
 from bench.harness import figures
@@ -27,93 +26,81 @@ def middle(turns: list[dict[str, float] | None]) -> dict[str, float] | None:
 
 
 def table(results: Results) -> str:
-    lines = []
+    header = ["", "messages/s", "Gbit/s", "CPU µs a message", "RSS MB put, get, broker"]
+    parts = []
     for size, turns in results.items():
-        lines += ["", f"### {size_name(size)}", ""]
-        lines.append("| | messages/s | Gbit/s | CPU µs a message | RSS MB put, get, broker |")
-        lines.append("|---|---:|---:|---:|---:|")
-        for name, all_turns in turns.items():
-            failed = all_turns.count(None)
-            row = middle(all_turns)
-            note = f" ({failed} of {len(all_turns)} turns failed)" if failed else ""
-            if row is None:
-                lines.append(f"| {name}{note} | | | | |")
-                continue
-            gigabits = row["rate"] * size * 8 / 1e9
-            cells = f"{row['rate']:,.0f} | {gigabits:.2f} | {row['cpu_us']:.2f} | {memory(row)}"
-            lines.append(f"| {name}{note} | {cells} |")
-    return "\n".join(lines)
+        rows = []
+        for name, each in turns.items():
+            rows.append([f"{name}{failed(each)}", *cells(size, middle(each))])
+        parts.append(f"\n### {size_name(size)}\n\n{figures.table(header, rows)}")
+    return "\n".join(parts)
 
 
-@dataclasses.dataclass
-class Target:
-    """The least ratio of `name` to `beside` in messages a second, at one size."""
-
-    size: int
-    name: str
-    beside: str
-    # None: the ratio is reported without a target.
-    least: float | None
+def failed(turns: list[dict[str, float] | None]) -> str:
+    count = turns.count(None)
+    return f" ({count} of {len(turns)} turns failed)" if count else ""
 
 
+def cells(size: int, row: dict[str, float] | None) -> list[str]:
+    if row is None:
+        return [""] * 4
+    gigabits = row["rate"] * size * 8 / 1e9
+    return [f"{row['rate']:,.0f}", f"{gigabits:.2f}", f"{row['cpu_us']:.2f}", memory(row)]
+
+
+#: The size, a contender, the one that it is compared with, and the least ratio in messages a
+#: second, or None for a ratio without a target.
 TARGETS = [
-    *(Target(LARGE, name, "net-queue", 3) for name in ("ucall", "ucall, epoll")),
-    *(Target(LARGE, name, "C pair", 0.8) for name in ("ucall", "ucall, epoll")),
-    *(Target(64, name, "net-queue", 30) for name in ("ucall", "ucall, epoll")),
-    *(Target(64, name, "pyzmq", None) for name in ("ucall", "ucall, epoll")),
-    *(Target(LARGE, name, "C pair", 1) for name in ("ucall, SHM", "ucall, SHM, trusted")),
-    *(Target(size, "ucall, SHM", "ucall, Unix, arrays", 1) for size in (LARGE, 64 << 20)),
-    *(Target(size, "ucall, MQTT", "net-queue, MQTT", 2) for size in (64, LARGE)),
+    *((LARGE, name, "net-queue", 3) for name in ("ucall", "ucall, epoll")),
+    *((LARGE, name, "C pair", 0.8) for name in ("ucall", "ucall, epoll")),
+    *((64, name, "net-queue", 30) for name in ("ucall", "ucall, epoll")),
+    *((64, name, "pyzmq", None) for name in ("ucall", "ucall, epoll")),
+    *((LARGE, name, "C pair", 1) for name in ("ucall, SHM", "ucall, SHM, trusted")),
+    *((size, "ucall, SHM", "ucall, Unix, arrays", 1) for size in (LARGE, 64 << 20)),
+    *((size, "ucall, MQTT", "net-queue, MQTT", 2) for size in (64, LARGE)),
 ]
 
 
 def verdicts(results: Results) -> str:
     """The targets and the ratios measured."""
-    head = ["| size | ratio | target | median (quartiles) | |", "|---|---|---:|---:|---|"]
-    evaluated = [evaluate(target, results.get(target.size, {})) for target in TARGETS]
-    broker = memory_beside_broker(results.get(LARGE, {}))
-    own = [memory_of_pair(size, results.get(size, {})) for size in (64, LARGE)]
-    rows = [row for row in [*evaluated, broker, *own] if row]
-    return "\n".join(["", *head, *rows])
-
-
-def evaluate(target: Target, turns: Turns) -> str | None:
-    found = spread(figures.ratios(turns, target.name, target.beside, "rate"))
-    if not found:
-        return None
-    wanted, met = "", ""
-    if target.least is not None:
-        wanted, met = f"{target.least:g}", verdict(found.median >= target.least)
-    what = f"{target.name} : {target.beside}"
-    return f"| {size_name(target.size)} | {what} | {wanted} | {found.text('{:.2f}')} | {met} |"
+    rows = []
+    for size, name, beside, least in TARGETS:
+        if found := spread(figures.ratios(results.get(size, {}), name, beside, "rate")):
+            met = "" if least is None else verdict(found.median >= least)
+            wanted = "" if least is None else f"{least:g}"
+            what = f"{size_name(size)}, {name} : {beside}"
+            rows.append([what, wanted, found.text("{:.2f}"), met])
+    rows += memory_beside_broker(results.get(LARGE, {}))
+    for size in (64, LARGE):
+        rows += memory_of_pair(size, results.get(size, {}))
+    return "\n" + figures.table(["ratio", "target", "median (quartiles)", ""], rows)
 
 
 def verdict(is_met: bool) -> str:
     return "met" if is_met else "**missed**"
 
 
-def memory_beside_broker(turns: Turns) -> str | None:
+def memory_beside_broker(turns: Turns) -> list[list[str]]:
     """The memory of the two processes that use a broker, without the broker's own."""
     ours, theirs = (middle(turns.get(f"{name}, MQTT", [])) for name in ("ucall", "net-queue"))
     if not ours or not theirs:
-        return None
+        return []
     share = (ours["put_mb"] + ours["get_mb"]) / (theirs["put_mb"] + theirs["get_mb"])
-    what = "memory of ucall, MQTT : net-queue, MQTT"
-    return f"| {size_name(LARGE)} | {what} | 0.1 at most | {share:.2f} | {verdict(share <= 0.1)} |"
+    what = f"{size_name(LARGE)}, memory of ucall, MQTT : net-queue, MQTT"
+    return [[what, "0.1 at most", f"{share:.2f}", verdict(share <= 0.1)]]
 
 
-def memory_of_pair(size: int, turns: Turns) -> str | None:
+def memory_of_pair(size: int, turns: Turns) -> list[list[str]]:
     """The memory of the larger of two processes connected by TCP."""
     pairs = [middle(turns.get(name, [])) for name in ("ucall", "ucall, epoll")]
     most = max((max(pair["put_mb"], pair["get_mb"]) for pair in pairs if pair), default=None)
     if most is None:
-        return None
+        return []
     # `transport_size`, which also counts the overhead of each message.
     in_flight = (16 << 20) / 1e6
+    what = f"{size_name(size)}, memory of ucall in MB: 40, and {in_flight:.0f} in flight"
     wanted = f"{40 + in_flight:.0f} at most"
-    met = verdict(most <= 40 + in_flight)
-    what = f"memory of ucall in MB: 40, and {in_flight:.0f} in flight"
-    return f"| {size_name(size)} | {what} | {wanted} | {most:.0f} | {met} |"
+    return [[what, wanted, f"{most:.0f}", verdict(most <= 40 + in_flight)]]
 
 
 #: The plot shows these; the table has all.
@@ -138,30 +125,28 @@ def plot(results: Results) -> str:
 
 def summary(results: Results) -> str:
     """Messages a second, by contender and size."""
-    sizes = [f"{size_name(size)}" for size in results]
-    lines = [f"| messages/s | {' | '.join(sizes)} |", "|---|" + "---:|" * len(sizes)]
+    rows = []
     for name in next(iter(results.values())):
-        rows = [middle(turns[name]) for turns in results.values()]
-        cells = [f"{row['rate']:,.0f}" if row else "failed" for row in rows]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        found = [middle(turns[name]) for turns in results.values()]
+        rows.append([name, *(f"{row['rate']:,.0f}" if row else "failed" for row in found)])
+    return figures.table(["messages/s", *map(size_name, results)], rows)
 
 
 def costs(results: Results) -> str:
     """CPU time a message of both sides, and the memory of each process, at two sizes."""
     sizes = [size for size in (64, LARGE) if size in results]
-    head = [f"CPU µs, {size_name(size)} | RSS MB put, get, broker" for size in sizes]
-    lines = [f"| | {' | '.join(head)} |", "|---|" + "---:|---:|" * len(sizes)]
+    header = [""]
+    for size in sizes:
+        header += [f"CPU µs, {size_name(size)}", "RSS MB put, get, broker"]
+    rows = []
     for name in next(iter(results.values())):
-        cells = [cost(middle(results[size][name])) for size in sizes]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        found = [middle(results[size][name]) for size in sizes]
+        rows.append([name, *(cell for row in found for cell in cost(row))])
+    return figures.table(header, rows)
 
 
-def cost(row: dict[str, float] | None) -> str:
-    if row is None:
-        return "failed | "
-    return f"{row['cpu_us']:,.2f} | {memory(row)}"
+def cost(row: dict[str, float] | None) -> tuple[str, str]:
+    return (f"{row['cpu_us']:,.2f}", memory(row)) if row else ("failed", "")
 
 
 def memory(row: dict[str, float]) -> str:
@@ -169,13 +154,11 @@ def memory(row: dict[str, float]) -> str:
     return rss + (f", {row['broker_mb']:.0f}" if "broker_mb" in row else "")
 
 
-def rounds_of(turns: Turns) -> int:
-    return max(len(each) for each in turns.values())
-
-
 def section(results: Results, how: str) -> str:
     """That of docs/queues.md."""
-    rounds = [f"{rounds_of(turns)} of {size_name(size)}" for size, turns in results.items()]
+    rounds = [
+        f"{max(map(len, turns.values()))} of {size_name(size)}" for size, turns in results.items()
+    ]
     text = f"{how}; medians of rounds:\n{', '.join(rounds)}.\n"
     text += "Compare only ratios within the run."
     return f"{text}\n\n{summary(results)}\n\n{costs(results)}\n\nTargets:\n{verdicts(results)}"

@@ -6,9 +6,11 @@ its record.
 """
 
 import argparse
-import http.server
+import itertools
 import json
+import re
 import shutil
+import socketserver
 import subprocess
 import sys
 import threading
@@ -44,64 +46,42 @@ const post = () => fetch("/", {
   method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(call)})
 post().then(reply => reply.text()).then(post)
 </script>"""
-COOKIES = ("session=5f1c2e8a9b7d4f60a3c1e5d7; Path=/", "theme=dark; Path=/")
+COOKIES = (
+    "Set-Cookie: session=5f1c2e8a9b7d4f60a3c1e5d7; Path=/\r\nSet-Cookie: theme=dark; Path=/\r\n"
+)
 
 
-class Recorder(http.server.BaseHTTPRequestHandler):
-    """Answers every call with its sum, and keeps the bytes of each request."""
+class Recorder(socketserver.StreamRequestHandler):
+    """Answers every call with its sum, and keeps the bytes of each: a parsed request has lost the
+    names and the order of its fields. A GET gets the page."""
 
-    protocol_version = "HTTP/1.1"
     requests: list[bytes]
 
-    def parse_request(self) -> bool:
-        # The names and the order of the fields as they were sent, which the parsed ones lose.
-        self.rfile = Tee(self.rfile, self.raw_requestline)
-        return super().parse_request()
+    def handle(self) -> None:
+        while head := self.head():
+            if head.startswith(b"GET"):
+                self.reply(HTML.encode(), "text/html", COOKIES)
+                continue
+            length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+            self.requests.append(head + self.rfile.read(int(length[1])))
+            self.reply(b'{"jsonrpc":"2.0","id":1,"result":76}', "application/json")
 
-    def do_GET(self) -> None:
-        self.rfile = self.rfile.file
-        self.reply(HTML.encode(), "text/html", *(("Set-Cookie", it) for it in COOKIES))
+    def head(self) -> bytes:
+        lines = iter(self.rfile.readline, b"")
+        head = b"".join(itertools.takewhile(b"\r\n".__ne__, lines))
+        return head and head + b"\r\n"
 
-    def do_POST(self) -> None:
-        tee = self.rfile
-        tee.read(int(self.headers["Content-Length"]))
-        self.rfile = tee.file
-        self.requests.append(tee.taken)
-        self.reply(b'{"jsonrpc":"2.0","id":1,"result":76}', "application/json")
-
-    def reply(self, body: bytes, kind: str, *fields: tuple[str, str]) -> None:
-        self.send_response(200)
-        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), *fields):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_) -> None:
-        """Prints nothing."""
-
-
-class Tee:
-    """A file that remembers what was read from it."""
-
-    def __init__(self, file, taken: bytes) -> None:
-        self.file, self.taken = file, taken
-
-    def readline(self, *limit: int) -> bytes:
-        return self._kept(self.file.readline(*limit))
-
-    def read(self, count: int) -> bytes:
-        return self._kept(self.file.read(count))
-
-    def _kept(self, found: bytes) -> bytes:
-        self.taken += found
-        return found
+    def reply(self, body: bytes, kind: str, fields: str = "") -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        self.wfile.write(f"{head}{fields}\r\n".encode() + body)
 
 
 def recorded(command: list[str]) -> bytes:
     """The client's second request. The port in it becomes 8545, ucall's."""
     requests: list[bytes] = []
     handler = type("Handler", (Recorder,), {"requests": requests})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
         url = f"http://127.0.0.1:{port}/"

@@ -22,7 +22,8 @@ from functools import partial
 from bench import OUTPUT
 from bench.harness import figures, processes, request, usage
 from bench.harness.figures import Column, Sample, spread
-from bench.suite.servers import PEERS, PYTHON, served
+from bench.suite.plan import SINGLE
+from bench.suite.servers import Server, python_peer, served
 
 ROUNDS = 5
 HAS_ENGINES = True
@@ -33,7 +34,11 @@ FLOOR = "floor: C"
 SLOW_SHARE, SLOW_MESSAGES = 10, 1_000
 NOTIFICATION = b'{"jsonrpc":"2.0","method":"news","params":{"text":"%s"}}' % (b"x" * 64)
 FRAME_BYTES = 2 + len(NOTIFICATION)
-PEER_NAMES = {"fastapi": "FastAPI", "granian": "Granian", "litestar": "Litestar"}
+PEERS = {
+    "FastAPI": ("fastapi_stream",),
+    "Granian": ("granian", "granian_stream"),
+    "Litestar": ("litestar_stream",),
+}
 
 
 READER = OUTPUT / "floor-streams"
@@ -120,22 +125,6 @@ def receive_from_all(sockets: Iterable[socket.socket], length: int) -> None:
             left -= received
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A server with a wire, and a label for the table."""
-
-    label: str
-    command: tuple[str, ...]
-    wire: Wire
-    is_peer: bool = False
-
-    def serving(self):
-        if not self.is_peer:
-            return processes.serving(self.command, "streams")
-        port = processes.free_port()
-        return processes.serving_on([*self.command, port], port, "streams")
-
-
 def call(method: str, **members: object) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "method": method, "id": 1, **members}).encode()
 
@@ -155,9 +144,9 @@ def our_wires(method: str) -> dict[str, Wire]:
     }
 
 
-def contenders(engines: Sequence[str]) -> list[Contender]:
+def contenders(engines: Sequence[str]) -> list[tuple[Server, Wire]]:
     ours = [
-        Contender(f"ucall {engine}, {kind}, {over}", served("streams", "--engine", engine), wire)
+        (Server("streams", f"ucall {engine}, {kind}, {over}", "ours", streams_of(engine)), wire)
         for engine in engines
         for kind, method in (("async", "tokens"), ("sync", "sync_tokens"))
         for over, wire in our_wires(method).items()
@@ -165,26 +154,25 @@ def contenders(engines: Sequence[str]) -> list[Contender]:
     request = post(f"/?count={TOKENS}", b"", "text/event-stream")
     wire = Wire(request, '"token":', "\r\n0\r\n\r\n")
     peers = [
-        Contender(
-            f"{label}, async, SSE",
-            (str(PYTHON), str(PEERS / "python/streams.py"), name),
-            wire,
-            is_peer=True,
-        )
-        for name, label in PEER_NAMES.items()
+        (python_peer("streams", f"{name}, async, SSE", *words), wire)
+        for name, words in PEERS.items()
     ]
-    return ours + (peers if PYTHON.exists() else [])
+    return [(server, wire) for server, wire in ours + peers if server.is_there]
+
+
+def streams_of(engine: str) -> tuple[str, ...]:
+    return served("streams", "--engine", engine)
 
 
 def cpu_us(pid: int) -> float:
     return usage.cpu_nanoseconds(*usage.family(pid)) / 1e3
 
 
-def sample_tokens(contender: Contender) -> Sample:
-    with contender.serving() as server:
+def sample_tokens(contender: Server, wire: Wire) -> Sample:
+    with contender.running(SINGLE) as server:
 
         def read(count: int) -> Reading:
-            reading = read_streams(contender.wire, server.port, count, lambda: cpu_us(server.pid))
+            reading = read_streams(wire, server.port, count, lambda: cpu_us(server.pid))
             if reading.items != count * TOKENS:
                 raise StreamError(f"{contender.label}: {reading.items} tokens")
             return reading
@@ -201,9 +189,9 @@ def sample_tokens(contender: Contender) -> Sample:
 
 def tokens(options: argparse.Namespace) -> None:
     everyone = contenders(options.engines)
-    turns = {it.label: partial(sample_tokens, it) for it in everyone}
+    turns = {server.label: partial(sample_tokens, server, wire) for server, wire in everyone}
     runs = figures.in_turns(turns, options.rounds, "tokens")
-    peers = [it.label for it in everyone if it.is_peer]
+    peers = [server.label for server, _ in everyone if server.family == "python"]
     best = [
         max(rates)
         for rates in zip(*(figures.values(runs, it, "rate") for it in peers), strict=True)
@@ -256,7 +244,7 @@ def slow_growth_mb(engine: str) -> tuple[float, float]:
     """The growth of the memory by the first and by the last messages, with slow subscribers."""
     slow = SUBSCRIBERS // SLOW_SHARE
     with (
-        processes.serving(served("streams", "--engine", engine), "publish") as server,
+        processes.serving(streams_of(engine), "publish") as server,
         socket.create_connection(("127.0.0.1", server.port)) as control,
         connections(server.port, SUBSCRIBERS, True) as opened,
     ):
@@ -274,7 +262,7 @@ def publish(options: argparse.Namespace) -> None:
     floor = [str(OUTPUT / "floor-publish"), str(FRAME_BYTES), str(SUBSCRIBERS)]
     turns = {FLOOR: partial(delivery, floor, is_ours=False)}
     for engine in options.engines:
-        turns[engine] = partial(delivery, served("streams", "--engine", engine), is_ours=True)
+        turns[engine] = partial(delivery, streams_of(engine), is_ours=True)
     runs = figures.in_turns(turns, options.rounds, "publish")
     for engine in options.engines:
         first, more = slow_growth_mb(engine)

@@ -184,36 +184,33 @@ def python_beside() -> list[Server]:
 
 
 def python_peer(
-    name: str,
-    label: str,
-    script: str,
-    *options: str,
-    protocol: str = "http",
-    python: Path = PYTHON,
+    name: str, label: str, kind: str, *options: str, protocol: str = "http", python: Path = PYTHON
 ) -> Server:
-    command = (str(python), str(PEERS / "python" / script), *options)
-    environment = {"PYTHONPATH": str(OUTPUT / "proto")} if protocol == "grpc" else {}
+    """`kind` is a function of bench/peers/python/servers.py, which is run as a module, because the
+    memory that compiling it takes is not the server's."""
+    command = (str(python), "-m", "servers", kind, *options)
+    environment = {"PYTHONPATH": f"{PEERS / 'python'}:{OUTPUT / 'proto'}"}
     return Server(name, label, "python", command, protocol, environment=environment)
 
 
 @functools.cache
 def peers() -> tuple[Server, ...]:
     return (
-        python_peer("fastapi-def", "FastAPI, def", "fastapi_http.py", "def"),
-        python_peer("fastapi-async", "FastAPI, async def", "fastapi_http.py", "async"),
+        python_peer("fastapi-def", "FastAPI, def", "fastapi", "def"),
+        python_peer("fastapi-async", "FastAPI, async def", "fastapi", "async"),
         python_peer(
-            "fastapi-websocket", "FastAPI, WebSocket", "fastapi_websocket.py", protocol="websocket"
+            "fastapi-websocket", "FastAPI, WebSocket", "fastapi_websocket", protocol="websocket"
         ),
-        python_peer("grpc-threads", "gRPC Python, threads", "grpc_threads.py", protocol="grpc"),
-        python_peer("grpc-asyncio", "gRPC Python, asyncio", "grpc_asyncio.py", protocol="grpc"),
-        python_peer("litestar", "Litestar", "litestar_http.py"),
-        python_peer("litserve", "LitServe", "litserve_http.py"),
-        python_peer("blacksheep", "BlackSheep", "blacksheep_http.py"),
-        python_peer("aiohttp", "aiohttp", "aiohttp_http.py"),
-        python_peer("granian", "Granian, RSGI", "granian_rsgi.py"),
-        python_peer("robyn", "Robyn", "robyn_http.py"),
-        python_peer("socketify", "socketify", "socketify_http.py"),
-        python_peer("protocol", "asyncio protocol on uvloop", "protocol_http.py"),
+        python_peer("grpc-threads", "gRPC Python, threads", "grpc_threads", protocol="grpc"),
+        python_peer("grpc-asyncio", "gRPC Python, asyncio", "grpc_asyncio", protocol="grpc"),
+        python_peer("litestar", "Litestar", "litestar"),
+        python_peer("litserve", "LitServe", "litserve"),
+        python_peer("blacksheep", "BlackSheep", "blacksheep"),
+        python_peer("aiohttp", "aiohttp", "aiohttp"),
+        python_peer("granian", "Granian, RSGI", "granian"),
+        python_peer("robyn", "Robyn", "robyn"),
+        python_peer("socketify", "socketify", "socketify"),
+        python_peer("protocol", "asyncio protocol on uvloop", "protocol"),
         native_peer("grpc-cpp", "gRPC C++", OUTPUT / "peer-grpc", "grpc"),
         native_peer("capnproto", "Cap'n Proto (C++)", OUTPUT / "peer-capnproto", "capnproto"),
         native_peer("h2o", "H2O (C) with simdjson", OUTPUT / "peer-h2o"),
@@ -228,7 +225,7 @@ def peers() -> tuple[Server, ...]:
             python_peer(
                 f"ucall-0.5.4-{engine}",
                 f"ucall 0.5.4 (PyPI), {label}",
-                "ucall_0_5_4.py",
+                "ucall",
                 engine,
                 python=PYTHON_UCALL,
             )
@@ -251,16 +248,16 @@ def websocket_peers(task: str) -> list[Server]:
         native_peer("tokio-websockets", "tokio-websockets (Rust)", tokio, "websocket", (task,)),
     ]
     for name in ("picows", "websockets"):
-        script = f"{name}_websocket.py"
-        found.append(python_peer(name, name, script, task, protocol="websocket"))
+        found.append(python_peer(name, name, name, task, protocol="websocket"))
     return [replace(it, name=f"{it.name}-{task}", label=f"{it.label}, {task}") for it in found]
 
 
 def echo_servers() -> list[Server]:
     """Servers of `echo_text` over WebSocket: ucall's."""
+    c = (str(OUTPUT / "c-server"), "--echo", "yes")
     return [
         *on_engines("echo-python-{}", "ucall Python, {}, echo", served("echo"), "websocket"),
-        *on_engines("echo-c-{}", "ucall C, {}, echo", (str(OUTPUT / "c-server"),), "websocket"),
+        *on_engines("echo-c-{}", "ucall C, {}, echo", c, "websocket"),
     ]
 
 

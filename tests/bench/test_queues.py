@@ -50,10 +50,11 @@ def test_each_target_has_its_own_threshold(ours: float, met: int) -> None:
 def test_failed_rounds_are_excluded_from_ratios_and_reported() -> None:
     table = report.table(results(100, 30))
     assert "| ucall (1 of 3 turns failed) | 100 |" in table
+    assert "| 64 B, ucall : net-queue |" in report.verdicts(results(100, 30))
     nothing = results(100, 30)
     nothing[64]["ucall"] = [None, None, None]
-    assert "| ucall (3 of 3 turns failed) | | | | |" in report.table(nothing)
-    assert "| 64 B | ucall : net-queue |" not in report.verdicts(nothing)
+    assert "| ucall (3 of 3 turns failed) |  |  |  |  |" in report.table(nothing)
+    assert "| 64 B, ucall : net-queue |" not in report.verdicts(nothing)
     assert "| ucall | failed | 100 |" in report.summary(nothing)
     assert "| ucall | failed |  | 1.00 | 30, 30 |" in report.costs(nothing)
 

@@ -1,6 +1,4 @@
-"""LitServe, one API server and one worker, as its guide shows it. The argument is the port."""
-
-import sys
+"""LitServe, one API server and one worker. A module, which its processes import."""
 
 import litserve
 
@@ -20,11 +18,11 @@ class Calls(litserve.LitAPI):
         return output
 
 
-if __name__ == "__main__":
+def serve(port: int) -> None:
     server = litserve.LitServer(Calls(api_path="/"), accelerator="cpu")
     server.run(
         host="127.0.0.1",
-        port=int(sys.argv[1]),
+        port=port,
         log_level="error",
         access_log=False,
         generate_client_file=False,
