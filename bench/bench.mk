@@ -9,8 +9,8 @@ BENCH = $(PY) -m bench
 		--target-dir .bench/target
 
 # Programs in C.
-.bench/floor-epoll .bench/floor-uring: bench/floor/floor.c bench/floor/floor.h
-.bench/floor-uring: bench/floor/ring.c bench/floor/ring.h
+.bench/floor-epoll .bench/floor-uring: bench/floor/floor.h
+.bench/floor-uring: bench/floor/ring.h
 .bench/floor-%: bench/floor/%.c bench/floor/tcp.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $(filter %.c,$^)
@@ -109,8 +109,8 @@ bench-idle: $(STAMPS)/test-tools .bench/c-sum #: Measure the memory of idle conn
 bench-relay: setup-release $(LOAD) #: Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
 bench-many-servers: setup-release test-programs #: Compare clients of several servers, whole, slow, restarted and killed, with gRPC's round_robin
 bench-nats: setup-release .bench/nats-echo | test-programs #: Compare calls through NATS with nats-py's micro service and a Go echo (BENCH_FLAGS="--rounds 5")
-bench-store: setup-release .bench/floor-blocks tools-store #: Compare the key-value store with Redis (BENCH_FLAGS=--write)
-bench-udp: setup-release .bench/c-server .bench/c-no-sockets .bench/floor-udp_echo .bench/floor-udp_load tools-udp #: Compare UDP with raw TCP, datagram echoes, memcached and Knot DNS (BENCH_FLAGS=--write)
+bench-store: setup-release .bench/floor-calls tools-store #: Compare the key-value store with Redis (BENCH_FLAGS=--write)
+bench-udp: setup-release .bench/c-server .bench/c-no-sockets .bench/floor-udp_echo .bench/floor-calls tools-udp #: Compare UDP with raw TCP, datagram echoes, memcached and Knot DNS (BENCH_FLAGS=--write)
 bench-xdp: export PYTHONPATH := tests
 bench-xdp: $(STAMPS)/test-tools .bench/c-server .bench/floor-udp_echo .bench/floor-xdp_load #: Compare AF_XDP with a socket, between two network namespaces (needs root)
 bench-queue: setup-release .bench/floor-pair tools-queue #: Compare queues with net-queue, pyzmq and C (BENCH_FLAGS=--write)

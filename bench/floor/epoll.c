@@ -7,11 +7,9 @@
 #include <errno.h>
 
 #include "floor.h"
-#include "tcp.h"
 
 enum { EVENTS_MAX = 256 };
 
-static struct floor floor_;
 static int epoll;
 static size_t unfinished[CONNECTIONS_MAX];
 
@@ -37,7 +35,7 @@ static int answer(int connection) {
         close(connection);
         return 0;
     }
-    size_t requests = floor_count(&floor_, (size_t)received, &unfinished[connection]);
+    size_t requests = floor_count((size_t)received, &unfinished[connection]);
     size_t reply_bytes = requests * floor_.reply_bytes;
     if (reply_bytes && send(connection, floor_.replies, reply_bytes, MSG_NOSIGNAL)
                            != (ssize_t)reply_bytes) {
@@ -61,7 +59,7 @@ static void turn(void) {
 
 int main(int argc, char **argv) {
     epoll = new_epoll();
-    floor_ = floor_start(argc, argv);
+    floor_start(argc, argv);
     watch(epoll, floor_.listener, EPOLLIN, (epoll_data_t){.fd = floor_.listener});
     for (;;) turn();
 }

@@ -13,13 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The same headers as ucall's, and the length. The date is constant: no floor formats it. */
-#define REPLY_HEAD                            \
-    "HTTP/1.1 200 OK\r\n"                     \
-    "Content-Type: application/json\r\n"      \
-    "Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n" \
-    "Content-Length: %zu\r\n\r\n"
-
 static inline _Noreturn void fail(char const *what) {
     perror(what);
     exit(1);

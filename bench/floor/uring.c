@@ -15,7 +15,6 @@ enum { ENTRIES = 1024 };
 /* What a completion belongs to: in the upper half of its user_data, the slot in the lower. */
 enum operation { ACCEPT, RECEIVE, SEND, CLOSE };
 
-static struct floor floor_;
 static struct ring ring;
 static size_t unfinished[CONNECTIONS_MAX];
 
@@ -66,7 +65,7 @@ static void received(const struct io_uring_cqe *completion, unsigned slot) {
     if (completion->flags & IORING_CQE_F_BUFFER)
         ring_recycle(&ring, completion->flags >> IORING_CQE_BUFFER_SHIFT);
     if (completion->res > 0) {
-        size_t requests = floor_count(&floor_, (size_t)completion->res, &unfinished[slot]);
+        size_t requests = floor_count((size_t)completion->res, &unfinished[slot]);
         if (requests) send_replies(slot, requests);
     }
     if (completion->flags & IORING_CQE_F_MORE) return;
@@ -100,7 +99,7 @@ static void turn(void) {
 
 int main(int argc, char **argv) {
     ring_open(&ring, ENTRIES, CONNECTIONS_MAX, READ_BYTES_MAX);
-    floor_ = floor_start(argc, argv);
+    floor_start(argc, argv);
     start_accepting();
     for (;;) turn();
 }

@@ -50,6 +50,21 @@ def expected_reply(batch: int) -> object:
     return results if batch else results[0]
 
 
+def reply_bytes(batch: int, is_raw: bool) -> bytes:
+    """The floor's reply, with the same headers as ucall's. The date is constant: the floor does not
+    format it."""
+    content = json.dumps(expected_reply(batch), separators=(",", ":")).encode()
+    if is_raw:
+        return content + b"\n"
+    head = (
+        "HTTP/1.1 200 OK\r\n"
+        "Content-Type: application/json\r\n"
+        "Date: Sat, 21 Nov 2026 21:00:00 GMT\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
 class WrongReplyError(Exception):
     """The server's reply was not the expected one."""
 

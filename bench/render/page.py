@@ -1,6 +1,7 @@
 """Renders docs/benchmarks.md and docs/benchmarks-all.md, their charts, and the section between the
 markers of README.md."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 from bench.harness.figures import Spread
 from bench.render import charts, tables
 from bench.render.data import Results
-from bench.render.verdicts import all_verdicts
 from bench.suite import machine
 from bench.suite.servers import Server
 
@@ -155,30 +155,6 @@ def benchmarks_pages(
         "rejected": f"{results.raw.get('rejected', 0):,}",
         "minutes": f"{results.raw['minutes']:g}",
         "file": results.raw["file"],
-        "verdicts": tables.verdicts(all_verdicts(results, servers)),
-        "to_the_floor": tables.to_the_floor(results, servers),
-        "calls_1": tables.calls(results, servers, "c1"),
-        "calls_32": tables.calls(results, servers, "c32"),
-        "calls_256": tables.calls(results, servers, "c256"),
-        "calls_tls": tables.calls(results, servers, "c32-tls"),
-        "calls_constant": tables.calls(results, servers, "constant"),
-        "tails": tables.tails(results, servers),
-        "beside": tables.beside_others(results),
-        "open_loop": tables.open_loop(results, servers),
-        "pipelined": tables.rates(results, servers, {"depth-16": "16 deep"}),
-        "multiplexed": tables.calls(results, servers, "streams-32"),
-        "batches": tables.batches(results, servers),
-        "payloads": tables.payloads(results, servers),
-        "reconnect": tables.calls(results, servers, "reconnect"),
-        "idle": tables.idle(results, servers),
-        "documents": tables.documents(results),
-        "exact": tables.exact(results, servers),
-        "tools": tables.tools(results, servers),
-        **{
-            f"websocket_{task}_{count}": tables.calls(results, servers, f"websocket-{task}-{count}")
-            for task in ("sum", "echo")
-            for count in (1, 32)
-        },
         "problems": "\n".join(f"- {text}" for text in problems) or "None.",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "cpu_chart": CPU_CHART.title,
@@ -187,14 +163,17 @@ def benchmarks_pages(
         ),
         "original": ORIGINAL,
     }
-    return {name: _filled(name, parts) for name in PAGES}
 
+    def filled(place: re.Match) -> str:
+        """A part, or a table: a function of `tables`, and perhaps the load of which it is."""
+        name, *load = place[1].split()
+        return parts[name] if name in parts else getattr(tables, name)(results, servers, *load)
 
-def _filled(template: str, parts: dict[str, str]) -> str:
-    page = (Path(__file__).parent / template).read_text()
-    for name, text in parts.items():
-        page = page.replace(f"{{{name}}}", text)
-    return _without_empty_tables(page)
+    pages = {name: (Path(__file__).parent / name).read_text() for name in PAGES}
+    return {
+        name: _without_empty_tables(re.sub(r"\{([a-z][\w -]*)\}", filled, text))
+        for name, text in pages.items()
+    }
 
 
 def _without_empty_tables(page: str) -> str:

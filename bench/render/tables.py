@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.harness.figures import Spread, table
 from bench.render.data import Results, difference
-from bench.render.verdicts import NOT_MEASURED, Verdict
+from bench.render.verdicts import NOT_MEASURED, all_verdicts
 from bench.suite import beside
 from bench.suite.plan import BATCHES, PAYLOAD_BYTES, QUOTED, RATES
 from bench.suite.servers import Server, python_beside
@@ -133,7 +133,7 @@ def tails(results: Results, servers: Sequence[Server]) -> str:
     return table(header, rows)
 
 
-def beside_others(results: Results) -> str:
+def beside_others(results: Results, servers: Sequence[Server]) -> str:
     """Latency of Python servers while something else goes on."""
     rows = []
     for server in python_beside():
@@ -183,6 +183,10 @@ def cpu_cell(results: Results, server: str, load: str, factor: float, form: str)
         return NONE
     text = form.format(cpu.median * factor)
     return f"{text} ({to_floor.median:.2f})" if to_floor else text
+
+
+def pipelined(results: Results, servers: Sequence[Server]) -> str:
+    return rates(results, servers, {"depth-16": "16 deep"})
 
 
 def batches(results: Results, servers: Sequence[Server]) -> str:
@@ -238,7 +242,7 @@ def idle(results: Results, servers: Sequence[Server]) -> str:
     return table(header, rows)
 
 
-def documents(results: Results) -> str:
+def documents(results: Results, servers: Sequence[Server]) -> str:
     found = {(r["task"], r["document"], r["library"]): r["ns"] for r in results.raw["json"]}
     libraries = list(dict.fromkeys(library for _, _, library in found))
     libraries.sort(key=lambda name: (name != "ucall", "Python" in name, name))
@@ -277,8 +281,9 @@ def tools(results: Results, servers: Sequence[Server]) -> str:
     return table([*header, "bench/load: calls/s", *header[2:]], rows)
 
 
-def verdicts(found: Sequence[Verdict]) -> str:
+def verdicts(results: Results, servers: Sequence[Server]) -> str:
     """Those that were measured, and how many were not."""
+    found = all_verdicts(results, servers)
     measured = [each for each in found if each.outcome != NOT_MEASURED]
     rows = [[each.claim, each.asked, each.found, each.outcome] for each in measured]
     text = table(["figure", "target", "median (95% interval)", ""], rows)

@@ -4,7 +4,7 @@ Both stores have the same 1,000 entries of 100 bytes, and sync each write to the
 answer it (Redis with `appendfsync always`). The servers have one core, the load the other one. Each
 round runs each load against both, one right after the other, every second round in reverse order.
 A load sends a block of requests on each connection, and the next block after all replies
-(`floor/blocks.c`); ucall is called over raw TCP. Prints the servers' CPU time an operation,
+(`floor/calls.c`); ucall is called over raw TCP. Prints the servers' CPU time an operation,
 operations a second, the median ratio of the CPU times within a round with its 95% interval, and
 whether it meets its target.
 """
@@ -19,7 +19,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,14 +76,14 @@ class Load:
     lines: dict[int, int] = field(default_factory=dict)
 
     def start(self, servers: list[processes.Server], seconds: float) -> subprocess.Popen:
-        port, block = servers[self.server].port, b"".join(self.requests)
+        port = servers[self.server].port
         if port not in self.lines:
             self.lines[port] = reply_lines(port, self.requests, self.values)
-        numbers = port, self.connections, seconds, self.lines[port]
-        with tempfile.TemporaryFile() as file:
-            file.write(block)
-            file.seek(0)
-            return processes.start_load([OUTPUT / "floor-blocks", *numbers], stdin=file)
+        # Reads and writes of one server run at the same time.
+        file = OUTPUT / f"store-{port}-{self.values}.request"
+        file.write_bytes(b"".join(self.requests))
+        words = "lines", port, self.connections, seconds, file, self.lines[port]
+        return processes.start_load([OUTPUT / "floor-calls", *words])
 
 
 @dataclass(frozen=True)

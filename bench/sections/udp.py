@@ -1,6 +1,6 @@
 """Compares calls over UDP with raw TCP and with datagram echoes.
 
-32 clients have one call of 64 bytes each in flight (`floor/udp_load.c`), and every reply is
+32 clients have one call of 64 bytes each in flight (`floor/calls.c`), and every reply is
 compared byte for byte. The figure is the CPU time of the server for a call, from schedstat.
 Server and load have a core each. Each sample has a server in a process of its own.
 
@@ -71,9 +71,11 @@ class Contender:
         return {"cpu_us": used / calls / 1e3, "rate": calls / seconds}
 
     def load(self, port: int, seconds: float) -> int:
-        texts = [self.request.hex(), self.reply.hex()]
-        command = [OUTPUT / "floor-udp_load", self.kind, port, CLIENTS, seconds, *texts]
-        return int(processes.run_load(command, seconds))
+        files = OUTPUT / "udp.request", OUTPUT / "udp.reply"
+        for file, content in zip(files, (self.request, self.reply), strict=True):
+            file.write_bytes(content)
+        command = [OUTPUT / "floor-calls", self.kind, port, CLIENTS, seconds, *files]
+        return int(processes.run_load(command, seconds).split()[0])
 
 
 class WithoutSockets(Contender):

@@ -48,7 +48,8 @@ class Server:
     """A server under measurement. `family` is one of floor, ours, python, native.
 
     Servers of other projects get a port as their last argument. Ours and the floors announce the
-    free one that they pick. A floor that `counts` requests needs the length of one."""
+    free one that they pick. A floor that `counts` requests gets the length of one, and the reply.
+    """
 
     name: str
     label: str
@@ -70,8 +71,9 @@ class Server:
         made = request.body if is_raw else request.http_request
         # At 0, each read of the floor holds one request, of any length.
         length = 0 if load.clients else len(made(load.batch))
-        options = ["--pipeline", str(length), "--batch", str(load.batch)]
-        return [*self.command, *options, *(["--raw"] if is_raw else [])]
+        reply = OUTPUT / f"reply-{self.protocol}-{load.batch}"
+        reply.write_bytes(request.reply_bytes(load.batch, is_raw))
+        return [*self.command, str(length), str(reply)]
 
     def running(self, load: Load) -> contextlib.AbstractContextManager[processes.Server]:
         if self.family in ("floor", "ours"):
