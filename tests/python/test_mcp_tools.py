@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import io
 import math
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import numpy as np
 import pydantic
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 from serving import Serve
 
 import ucall
@@ -193,6 +195,28 @@ def test_structured_content_fits_the_schema_of_the_result(serve_once: Serve) -> 
     assert results["parts"] == {"part": "YWI="}
 
 
+def test_a_result_that_does_not_fit_its_schema_is_not_sent(serve_once: Serve) -> None:
+    def count() -> int:
+        return "three"  # type: ignore[return-value]
+
+    def node() -> Node:
+        return {"value": 1, "next": {"value": "x"}}  # type: ignore[return-value]
+
+    async def later() -> list[Colour]:
+        return ["blue"]  # type: ignore[list-item]
+
+    server = serve_once(count, node, later, mcp=True)
+    for name, problem in {
+        "count": "expected integer",
+        "node": "next: expected null or object",
+        "later": "0: expected one of its enum",
+    }.items():
+        result = call(server, name)
+        assert result["isError"] and "structuredContent" not in result
+        text = f"The tool's result does not fit its schema: {problem}"
+        assert result["content"] == [{"type": "text", "text": text}]
+
+
 def test_other_results_are_content_alone() -> None:
     def text() -> str:
         return 'a "text"'
@@ -239,6 +263,18 @@ def test_other_results_are_content_alone() -> None:
             "content": [audio],
             "isError": True,
         }
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"])
+def test_an_image_is_sent_with_its_media_type(serve_once: Serve, kind: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(file, kind)
+
+    def picture() -> Image.Image:
+        return Image.open(file)
+
+    [content] = call(serve_once(picture, mcp=True), "picture")["content"]
+    assert content["type"] == "image" and content["mimeType"] == f"image/{kind.lower()}"
 
 
 def test_options_of_a_tool() -> None:

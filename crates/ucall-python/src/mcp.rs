@@ -6,13 +6,14 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ucall_server::{Tool, ToolForm};
+use ucall_server::{ResultSchema, Tool, ToolForm};
 
 use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
 
-/// The name of a tool, the method that it calls, the form of its result, and the params that have
-/// headers with the ends of the headers' names.
-pub(crate) type DescribedTool = (String, String, String, Vec<(String, String)>);
+/// The name of a tool, the method that it calls, the form of its result, the schema
+/// that the method's result must fit, and the params that have headers with the ends of the
+/// headers' names.
+pub(crate) type DescribedTool = (String, String, String, Option<String>, Vec<(String, String)>);
 
 /// The procedure of a method.
 pub(crate) fn method(
@@ -38,10 +39,11 @@ pub(crate) fn method(
     })
 }
 
-pub(crate) fn tool((name, method, form, headers): DescribedTool) -> PyResult<Tool> {
+pub(crate) fn tool((name, method, form, schema, headers): DescribedTool) -> PyResult<Tool> {
     let headers = headers.into_iter();
     let headers = headers.map(|(param, header)| (param, format!("Mcp-Param-{header}"))).collect();
-    Ok(Tool { name, method, form: tool_form(&form)?, headers })
+    let schema = schema.map(|it| ResultSchema::new(it.as_bytes()));
+    Ok(Tool { name, method, form: tool_form(&form)?, schema, headers })
 }
 
 /// What becomes of a tool's result: `text`, `value`, `object`, `result`, or a kind and a media

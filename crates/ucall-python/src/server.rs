@@ -363,7 +363,8 @@ impl Server {
     }
 
     /// Replaces the tools of the Model Context Protocol: the name of each, the method that it
-    /// calls, the form of its result, and its params that have headers.
+    /// calls, the form of its result, the JSON Schema that the method's result must fit if it has
+    /// one, and its params that have headers.
     fn set_tools(&self, tools: Vec<mcp::DescribedTool>) -> PyResult<()> {
         let tools = tools.into_iter().map(mcp::tool).collect::<PyResult<_>>()?;
         self.procedures.set_tools(tools);

@@ -56,7 +56,7 @@ pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, Polled, Turn};
 pub use health::readiness;
 pub use mailbox::{Mailbox, Message};
-pub use mcp::{Tool, ToolForm};
+pub use mcp::{ResultSchema, Tool, ToolForm};
 pub use metrics::{
     BUCKETS, CallMetrics, Circuit, Histogram, Measure, MetricsPage, MetricsReader, MetricsSnapshot,
     OTHER_CODE, OTHER_METHOD, RunningCall, SeriesIndex, ServerMetrics, UpstreamCounts,

@@ -6,6 +6,7 @@ Until then its result may refer to names that the program defines later.
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import typing
@@ -43,12 +44,14 @@ class Tool(NamedTuple):
         served: The function.
         description: The tool in ``tools/list``.
         form: The form of its result: see `set_tools` of the core.
+        result: The schema that the result of the function must fit, as text; ``None`` for any.
         headers: The params that clients also send as headers, with the ends of their names.
     """
 
     served: Served
     description: Schema
     form: str
+    result: str | None
     headers: list[tuple[str, str]]
 
 
@@ -113,7 +116,7 @@ class Tools:
                 name: self._tool(name, it) for name, it in served.items() if it.tool is not False
             }
             self._registry.core.set_tools(
-                [(name, name, it.form, it.headers) for name, it in tools.items()]
+                [(name, name, it.form, it.result, it.headers) for name, it in tools.items()]
             )
             self._known, self._published = tools, served
             self._listed = [it.description for it in tools.values()]
@@ -149,7 +152,7 @@ class _Describer:
     def tool(self) -> Tool:
         method, rules = self._method, self._rules
         inputs, headers = self.inputs()
-        form, output = self._result()
+        form, output, result = self._result()
         if rules.media_type is not None and form.partition(" ")[2] != rules.media_type:
             raise TypeError(f"{self._name}: media_type: is for a function that returns bytes")
         hints = {"idempotentHint": True} if self._served.is_idempotent else {}
@@ -162,7 +165,8 @@ class _Describer:
             **_given("outputSchema", output),
             **_given("annotations", {**rules.annotations, **hints}),
         }
-        return Tool(self._served, described, form, headers)
+        text = None if result is None else json.dumps(result, ensure_ascii=False)
+        return Tool(self._served, described, form, text, headers)
 
     def inputs(self) -> tuple[Schema, list[tuple[str, str]]]:
         """The schema of the params, as an object, and those that clients also send as headers.
@@ -209,26 +213,29 @@ class _Describer:
         }
         return self._whole(schema)
 
-    def _result(self) -> tuple[str, Schema | None]:
-        """The form of the result, and its schema if it has structured content."""
+    def _result(self) -> tuple[str, Schema | None, Schema | None]:
+        """The form of the result, and if it has structured content, the schemas of that and of the
+        result itself."""
         annotation = result_annotation(self._served)
         if mcp.ToolResult in (annotation, *typing.get_args(annotation)):
-            return "result", None
+            return "result", None, None
         schema = self._local(self._method.result)
         if schema.get("contentEncoding") == "base64":
             media_type = self._rules.media_type or schema["contentMediaType"]
             kind = media_type.partition("/")[0]
-            return f"{kind if kind in ('image', 'audio') else 'blob'} {media_type}", None
+            form = kind if kind in ("image", "audio") else "blob"
+            return f"{form} {media_type}", None, None
         is_text = schema.get("type") in ("string", "null") and "enum" not in schema
         if is_text or schema.keys() <= _TEXTS:
-            return "text", None
+            return "text", None, None
         text = _given("description", self._method.result_description)
         root = self._object(schema)
         if root is not None:
-            return "object", self._whole(root | text)
+            described = self._whole(root | text)
+            return "object", described, described
         properties = {"result": schema | text}
         wrapped = {"type": "object", "properties": properties, "required": ["result"]}
-        return "value", self._whole(wrapped)
+        return "value", self._whole(wrapped), self._whole(schema)
 
     def _object(self, schema: Schema) -> Schema | None:
         """The schema of an object, without a reference, which older clients refuse there; ``None``

@@ -6,6 +6,7 @@
 
 mod dispatch;
 mod result;
+mod schema;
 mod tool_calls;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+pub use schema::ResultSchema;
 pub(crate) use tool_calls::ToolCalls;
 
 /// The path of MCP over HTTP.
@@ -27,7 +29,7 @@ pub enum ToolForm {
     Value,
     /// The structured content, and its text.
     Object,
-    /// A base64 string: an image of this media type.
+    /// A base64 string: an image of this media type; of that of its first bytes for `image/*`.
     Image(String),
     /// A base64 string: audio of this media type.
     Audio(String),
@@ -46,6 +48,8 @@ pub struct Tool {
     pub method: String,
     /// What becomes of the method's result.
     pub form: ToolForm,
+    /// What the method's result must fit.
+    pub schema: Option<ResultSchema>,
     /// The names of params that have headers, and those of their headers.
     pub headers: Vec<(String, String)>,
 }
@@ -55,6 +59,13 @@ pub struct Tool {
 pub(crate) struct McpTable<P> {
     methods: HashMap<Box<[u8]>, Arc<P>, FixedState>,
     tools: HashMap<Box<[u8]>, Arc<Tool>, FixedState>,
+}
+
+impl Tool {
+    /// Whether a result fits what the tool promises.
+    fn check(&self, result: &[u8]) -> Result<(), schema::Mismatch> {
+        self.schema.as_ref().map_or(Ok(()), |schema| schema.check(result))
+    }
 }
 
 impl<P> Default for McpTable<P> {

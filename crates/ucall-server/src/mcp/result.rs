@@ -9,6 +9,20 @@ use super::{Tool, ToolForm};
 /// member `result`, or `error`. It never leaves the server.
 const REPLY: i64 = -32099;
 
+/// The media type of an image whose bytes say it.
+const ANY_IMAGE: &str = "image/*";
+
+/// How the base64 of images in each format begins that this server writes.
+const IMAGES: [(&[u8], &str); 7] = [
+    (b"iVBORw0KGgo", "image/png"),
+    (b"/9j/", "image/jpeg"),
+    (b"UklGR", "image/webp"),
+    (b"R0lGOD", "image/gif"),
+    (b"SUkqA", "image/tiff"),
+    (b"TU0AK", "image/tiff"),
+    (b"Qk", "image/bmp"),
+];
+
 /// What a call of a tool is answered with.
 pub(super) enum ToolOutcome {
     /// The text of a result is written.
@@ -24,7 +38,13 @@ pub(super) fn write_outcome(
     is_newest: bool,
 ) -> ToolOutcome {
     match outcome {
-        Ok(result) => write_result(out, result, tool, is_newest),
+        Ok(result) => match tool.check(result) {
+            Ok(()) => write_result(out, result, tool, is_newest),
+            Err(mismatch) => {
+                let text = format!("The tool's result does not fit its schema: {mismatch}");
+                write_failure(out, &RpcError::new(RpcError::INTERNAL_ERROR, text), is_newest);
+            }
+        },
         Err(error) => match error.code {
             REPLY => return write_whole_reply(out, error),
             RpcError::OVERLOADED | RpcError::DRAINING | RpcError::UNAUTHORIZED => {
@@ -60,6 +80,9 @@ fn write_result(out: &mut Vec<u8>, result: &[u8], tool: &Tool, is_newest: bool) 
     }
     out.extend_from_slice(br#""content":["#);
     match &tool.form {
+        ToolForm::Image(media) if media == ANY_IMAGE => {
+            write_media(out, "image", image_type(result), result);
+        }
         ToolForm::Image(media) => write_media(out, "image", media, result),
         ToolForm::Audio(media) => write_media(out, "audio", media, result),
         ToolForm::Blob(media) => {
@@ -85,6 +108,13 @@ fn write_text(out: &mut Vec<u8>, result: &[u8]) {
         write_string(out, &String::from_utf8_lossy(result));
     }
     out.push(b'}');
+}
+
+/// The media type of an image, by the first bytes of its base64 string.
+fn image_type(result: &[u8]) -> &'static str {
+    let base64 = result.strip_prefix(b"\"").unwrap_or(result);
+    let found = IMAGES.iter().find(|(begin, _)| base64.starts_with(begin));
+    found.map_or("application/octet-stream", |(_, media)| media)
 }
 
 fn write_media(out: &mut Vec<u8>, kind: &str, media: &str, result: &[u8]) {
@@ -160,7 +190,7 @@ mod tests {
     use super::*;
 
     fn tool(form: ToolForm) -> Tool {
-        Tool { name: "t".into(), method: "m".into(), form, headers: Vec::new() }
+        Tool { name: "t".into(), method: "m".into(), form, schema: None, headers: Vec::new() }
     }
 
     fn written(form: ToolForm, result: &str, is_newest: bool) -> String {

@@ -17,6 +17,7 @@ fn harness() -> Harness {
         name: name.to_owned(),
         method: method.to_owned(),
         form,
+        schema: None,
         headers: Vec::new(),
     };
     harness.procedures.set_tools(vec![
