@@ -68,7 +68,7 @@ impl Contexts {
         caller: &Caller,
         deadline: Option<Deadline>,
     ) -> PyResult<(Bound<'py, PyAny>, Arc<CallState>)> {
-        let progress = match call.takes_items() {
+        let progress = match call.takes_reports() {
             _ if procedure.is_stream() => ProgressTarget::Items,
             true => ProgressTarget::Caller(Reports::new(self.streams.clone())),
             false => ProgressTarget::Nobody,

@@ -11,8 +11,8 @@ use crate::Limits;
 use crate::http1::Head;
 use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member, Reader};
 use crate::rpc::{
-    Batch, Call, CallNumber, CallOutcome, Content, DocumentOutline, Meta, Reply, ReplyLimit,
-    Request, RpcError, Service, scan_document, write_error_reply,
+    Batch, Call, CallNumber, CallOutcome, Content, DocumentOutline, ItemToken, Reply, ReplyLimit,
+    Request, RpcError, Service, mcp, scan_document, write_error_reply,
 };
 use crate::tls::TlsSession;
 
@@ -210,7 +210,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None, false)))
             }
             (outcome @ (CallOutcome::Stream | CallOutcome::Reporting), Some(id)) => {
-                let token = self.item_token(id, request.meta);
+                let token = self.item_token(id, request);
                 let part = waiting_part(0, id, token, outcome == CallOutcome::Reporting);
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
@@ -286,16 +286,24 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         match outcome {
             CallOutcome::Deferred => Some(waiting_part(item, id, None, false)),
             CallOutcome::Stream | CallOutcome::Reporting => {
-                let token = self.item_token(id, request.meta);
+                let token = self.item_token(id, request);
                 Some(waiting_part(item, id, token, outcome == CallOutcome::Reporting))
             }
             CallOutcome::Done | CallOutcome::CancelRequest => None,
         }
     }
 
-    /// The token of a stream's items: the caller's, or over HTTP the id of the call.
-    fn item_token<'t>(&self, id: &'t [u8], meta: Option<Meta<'t>>) -> Option<&'t [u8]> {
-        if self.context.head.is_some() { Some(id) } else { meta?.progress_token() }
+    /// The token of a call's items: the caller's, or over HTTP the id of the call. MCP has its own.
+    #[cold]
+    fn item_token(&self, id: &[u8], request: &Request<'_>) -> Option<ItemToken> {
+        let is_http = self.context.head.is_some();
+        if self.context.head.is_none_or(|head| !head.is_call())
+            && let Some(token) = mcp::progress_token(request)
+        {
+            return Some(ItemToken::Mcp(token.to_vec()));
+        }
+        let token = if is_http { id } else { request.meta?.progress_token()? };
+        Some(ItemToken::Progress(token.to_vec()))
     }
 
     /// [`DocumentRun::call`], compiled once for all items of batches.
@@ -337,8 +345,8 @@ impl<'a, S: Service> DocumentRun<'a, S> {
 /// What waits for the reply to the call with this id. `token` is that of its items, if it is a
 /// stream, which may have none if `is_reporting`.
 #[inline(never)]
-fn waiting_part(item: u32, id: &[u8], token: Option<&[u8]>, is_reporting: bool) -> ReplyPart {
-    ReplyPart::Waiting { item, id: id.to_vec(), token: token.map(<[u8]>::to_vec), is_reporting }
+fn waiting_part(item: u32, id: &[u8], token: Option<ItemToken>, is_reporting: bool) -> ReplyPart {
+    ReplyPart::Waiting { item, id: id.to_vec(), token, is_reporting }
 }
 
 /// A call that its caller asks to cancel.

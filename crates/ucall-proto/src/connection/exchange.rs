@@ -9,7 +9,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
 
 use crate::Limits;
-use crate::rpc::{AROUND_RESULT_BYTES, CallNumber, ROUTE_ID, Reply, ReplyLimit, RpcError};
+use crate::rpc::{
+    AROUND_RESULT_BYTES, CallNumber, ItemToken, ROUTE_ID, Reply, ReplyLimit, RpcError,
+};
 
 /// One request that waits for deferred calls, or for an exchange before it.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ pub(super) enum ReplyPart {
     Waiting {
         item: u32,
         id: Vec<u8>,
-        token: Option<Vec<u8>>,
+        token: Option<ItemToken>,
         is_reporting: bool,
     },
 }
@@ -168,6 +170,11 @@ impl ExchangeReply {
             ExchangeReply::Batch(batch) => batch.part_limit(&whole),
             _ => whole,
         }
+    }
+
+    /// Whether it is of one call.
+    pub(super) fn is_single(&self) -> bool {
+        matches!(self, Self::Single(_))
     }
 
     /// Whether items come before the reply to a single call.
@@ -354,7 +361,7 @@ impl<F> Exchanges<F> {
     }
 
     /// The framing of a stream, and the token of its items; `None` once it has its reply.
-    pub(super) fn stream(&mut self, number: CallNumber) -> Option<(&mut F, &[u8])> {
+    pub(super) fn stream(&mut self, number: CallNumber) -> Option<(&mut F, &ItemToken)> {
         let exchange = self.find(number.request)?;
         let index = exchange.part_index(number.item)?;
         match exchange.reply.parts().get(index)? {

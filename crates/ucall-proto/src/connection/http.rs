@@ -13,8 +13,8 @@ use crate::http1::{
 };
 use crate::json::JsonError;
 use crate::rpc::{
-    CallNumber, CallerIdentity, DocumentOutline, ItemFormat, ROUTE_ID, RpcError, Service,
-    write_error_reply,
+    CallNumber, CallerIdentity, DocumentOutline, ItemFormat, ItemToken, ROUTE_ID, RpcError,
+    Service, write_error_reply,
 };
 
 /// The state of the current request, while it is incomplete.
@@ -389,7 +389,7 @@ impl PlainConnection {
         match http_route::respond(head, body, number, session, environment) {
             (outcome, _) if outcome.is_deferred() => {
                 framing.response = Some(response);
-                let (id, token) = (ROUTE_ID.to_vec(), Some(ROUTE_ID.to_vec()));
+                let (id, token) = (ROUTE_ID.to_vec(), Some(ItemToken::Progress(ROUTE_ID.to_vec())));
                 let part = ReplyPart::Waiting { item: 0, id, token, is_reporting: false };
                 self.exchanges.push(number.request, framing, ExchangeReply::Single(part));
             }

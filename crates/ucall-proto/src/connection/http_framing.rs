@@ -7,7 +7,7 @@ use super::http_route::ResponseFraming;
 use crate::http1::{
     AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter, Version, continue_100,
 };
-use crate::rpc::{ItemFormat, item_len, write_item};
+use crate::rpc::{ItemFormat, ItemToken};
 
 /// How a reply is framed that cannot be written yet.
 #[derive(Debug, Default)]
@@ -67,6 +67,8 @@ impl HttpFraming {
 
 /// The silence after which a comment shows that a stream of events is alive.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
+/// The same for MCP, whose Python clients by default wait 5 s for a byte.
+const MCP_COMMENT_INTERVAL: Duration = Duration::from_secs(3);
 const COMMENT: &[u8] = b": \n\n";
 
 /// The framing of a stream over HTTP.
@@ -75,6 +77,8 @@ pub(super) struct HttpItems {
     format: ItemFormat,
     /// Whether there may be no items.
     is_reporting: bool,
+    /// Whether it is the reply to a request of MCP, which begins with a comment if it takes long.
+    is_mcp: bool,
     has_begun: bool,
     last_sent_at: Instant,
 }
@@ -82,7 +86,14 @@ pub(super) struct HttpItems {
 impl HttpItems {
     pub(super) fn new(head: &Head<'_>, is_reporting: bool, now: Instant) -> Self {
         let format = ItemFormat::accepted_by(head).unwrap_or(ItemFormat::Lines);
-        Self { format, is_reporting, has_begun: false, last_sent_at: now }
+        Self { format, is_reporting, is_mcp: false, has_begun: false, last_sent_at: now }
+    }
+
+    /// The framing of the reply to a request of MCP that is deferred; `None` if its client takes
+    /// no events.
+    pub(super) fn of_mcp(head: &Head<'_>, now: Instant) -> Option<Self> {
+        ItemFormat::accepted_by(head).filter(|&format| format == ItemFormat::Events)?;
+        Some(Self { is_mcp: true, ..Self::new(head, true, now) })
     }
 
     /// Whether the reply is the last event or line. An ordinary one has its own status and type,
@@ -93,8 +104,9 @@ impl HttpItems {
 
     /// When a comment is due.
     pub(super) fn comment_due(&self) -> Option<Instant> {
-        let has_comments = self.format == ItemFormat::Events && self.frame_reply();
-        has_comments.then(|| self.last_sent_at + COMMENT_INTERVAL)
+        let interval = if self.is_mcp { MCP_COMMENT_INTERVAL } else { COMMENT_INTERVAL };
+        let has_comments = self.format == ItemFormat::Events && (self.frame_reply() || self.is_mcp);
+        has_comments.then(|| self.last_sent_at + interval)
     }
 
     fn begin(&mut self, framing: &HttpFraming, replies: &ReplyWriter, out: &mut Vec<u8>) {
@@ -144,7 +156,7 @@ impl HttpItems {
 impl HttpFraming {
     pub(super) fn write_item(
         &mut self,
-        token: &[u8],
+        token: &ItemToken,
         value: &[u8],
         replies: &ReplyWriter,
         now: Instant,
@@ -153,8 +165,8 @@ impl HttpFraming {
         let Some(mut items) = self.items.take() else { return };
         items.begin(self, replies, out);
         items.last_sent_at = now;
-        let len = item_len(token, value);
-        items.write_chunk(len, |out| write_item(out, token, value), out);
+        let len = token.item_len(value);
+        items.write_chunk(len, |out| token.write_item(out, value), out);
         self.items = Some(items);
     }
 

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use super::{Environment, PlainConnection, Protocol};
-use crate::rpc::{CallNumber, item_len, write_item};
+use crate::rpc::CallNumber;
 use crate::websocket::{Opcode, write_head};
 
 impl PlainConnection {
@@ -33,11 +33,11 @@ impl PlainConnection {
             }
             Protocol::WebSocket(socket) if socket.is_closed() => return false,
             Protocol::WebSocket(_) => {
-                write_head(out, Opcode::Text, item_len(token, value));
-                write_item(out, token, value);
+                write_head(out, Opcode::Text, token.item_len(value));
+                token.write_item(out, value);
             }
             Protocol::Raw(_) | Protocol::Unknown => {
-                write_item(out, token, value);
+                token.write_item(out, value);
                 out.push(b'\n');
             }
         }

@@ -5,7 +5,7 @@
 //! documents run as those of other calls do.
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
-use super::http_framing::HttpFraming;
+use super::http_framing::{HttpFraming, HttpItems};
 use super::{Environment, PlainConnection};
 use crate::http1::{Head, ReplyHeaders, write_json_response};
 use crate::json::JsonError;
@@ -56,12 +56,14 @@ impl PlainConnection {
         let pending = environment.replies.begin(environment.out, reply_headers);
         let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
         let (ran, mut status) = run(body, context, environment);
-        let Environment { replies, out, limits, .. } = environment;
+        let Environment { replies, out, limits, now, .. } = environment;
         match ran {
             Ok(DocumentOutcome::Replied) if status == McpStatus::Ok => replies.end(out, pending),
             Ok(DocumentOutcome::Deferred(reply)) => {
                 replies.abort(out, pending);
-                self.exchanges.push(request, HttpFraming::new(head, reply_headers), reply);
+                let items = HttpItems::of_mcp(head, *now).filter(|_| reply.is_single());
+                let framing = HttpFraming { items, ..HttpFraming::new(head, reply_headers) };
+                self.exchanges.push(request, framing, reply);
             }
             Ok(DocumentOutcome::NoReply) => {
                 replies.abort(out, pending);

@@ -24,6 +24,11 @@ impl Call<'_> {
         self.is_of_route() || self.item_format().is_some()
     }
 
+    /// Whether the caller takes reports of progress.
+    pub fn takes_reports(&self) -> bool {
+        self.takes_items() || self.mcp.is_some_and(|it| it.takes_reports(self.head))
+    }
+
     /// Whether it is a request of a route.
     fn is_of_route(&self) -> bool {
         self.id == Some(ROUTE_ID)
@@ -72,19 +77,43 @@ impl ItemFormat {
     }
 }
 
-const OPENING: &[u8] = br#"{"jsonrpc":"2.0","method":"$/progress","params":{"token":"#;
-const VALUE: &[u8] = br#","value":"#;
-const CLOSING: &[u8] = b"}}";
-
-/// The length of an item as [`write_item`] writes it.
-pub(crate) fn item_len(token: &[u8], value: &[u8]) -> usize {
-    OPENING.len() + token.len() + VALUE.len() + value.len() + CLOSING.len()
+/// Names the call that an item is of, and how the item is written.
+#[derive(Debug)]
+pub(crate) enum ItemToken {
+    /// Of a `$/progress`.
+    Progress(Vec<u8>),
+    /// Of the `notifications/progress` of MCP, whose items are reports: objects.
+    Mcp(Vec<u8>),
 }
 
-/// Appends an item, whose value is JSON text.
-pub(crate) fn write_item(out: &mut Vec<u8>, token: &[u8], value: &[u8]) {
-    out.reserve(item_len(token, value));
-    for part in [OPENING, token, VALUE, value, CLOSING] {
-        out.extend_from_slice(part);
+const OPENING: &[u8] = br#"{"jsonrpc":"2.0","method":"$/progress","params":{"token":"#;
+const VALUE: &[u8] = br#","value":"#;
+const MCP_OPENING: &[u8] =
+    br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"#;
+const CLOSING: &[u8] = b"}}";
+
+impl ItemToken {
+    /// The parts of an item, whose value is JSON text.
+    fn parts<'a>(&'a self, value: &'a [u8]) -> [&'a [u8]; 5] {
+        match self {
+            Self::Progress(token) => [OPENING, token, VALUE, value, CLOSING],
+            Self::Mcp(token) => {
+                let members = value.strip_prefix(b"{").unwrap_or(value);
+                [MCP_OPENING, token, b",", members, b"}"]
+            }
+        }
+    }
+
+    /// The length of an item as [`ItemToken::write_item`] writes it.
+    pub(crate) fn item_len(&self, value: &[u8]) -> usize {
+        self.parts(value).into_iter().map(<[u8]>::len).sum()
+    }
+
+    /// Appends an item, whose value is JSON text.
+    pub(crate) fn write_item(&self, out: &mut Vec<u8>, value: &[u8]) {
+        out.reserve(self.item_len(value));
+        for part in self.parts(value) {
+            out.extend_from_slice(part);
+        }
     }
 }

@@ -24,7 +24,8 @@ use std::borrow::Cow;
 
 use base64ct::{Base64, Encoding};
 
-use super::{Call, Meta, RpcError};
+use super::request::Request;
+use super::{Call, ItemFormat, Meta, RpcError};
 use crate::http1::Head;
 use crate::json::{Reader, Text, ValueKind, write_string};
 
@@ -61,7 +62,7 @@ pub struct McpRequest<'a> {
     pub name: Option<&'a [u8]>,
     /// The text of their member `arguments`.
     pub arguments: Option<&'a [u8]>,
-    /// Their member `_meta`.
+    /// Their member `_meta`, if it says anything that the call needs.
     pub meta: Option<Meta<'a>>,
     /// The version that it states; the one of requests that state none, over HTTP; else empty.
     pub version: &'static str,
@@ -89,7 +90,7 @@ impl<'a> McpRequest<'a> {
             }
             None => older_version(headers.as_ref(), call)?,
         };
-        let meta = meta.map(Meta);
+        let meta = meta.filter(|_| stated.has_known).map(Meta);
         let request = Self { params: call.params, name, arguments, meta, version };
         if request.is_newest() {
             if call.number.item > 0 {
@@ -105,6 +106,13 @@ impl<'a> McpRequest<'a> {
     /// Whether it is of the newest era.
     pub fn is_newest(&self) -> bool {
         self.version == NEWEST
+    }
+
+    /// Whether the caller takes reports of progress: it gives a token for them, and over HTTP it
+    /// accepts events.
+    pub(super) fn takes_reports(&self, head: Option<&Head<'_>>) -> bool {
+        self.meta.is_some_and(|meta| meta.progress_token().is_some())
+            && head.is_none_or(|head| ItemFormat::accepted_by(head) == Some(ItemFormat::Events))
     }
 
     /// Compares a header with a value of the body: a string, an integer or a boolean.
@@ -199,6 +207,8 @@ fn check_value(name: &str, sent: Option<&[u8]>, value: &[u8]) -> Result<(), RpcE
 struct Stated<'a> {
     version: Option<Text<'a>>,
     has_capabilities: bool,
+    /// Whether it has members that other calls may have, too.
+    has_known: bool,
 }
 
 fn read_meta(meta: &[u8]) -> Result<Stated<'_>, RpcError> {
@@ -211,14 +221,14 @@ fn read_meta(meta: &[u8]) -> Result<Stated<'_>, RpcError> {
         CAPABILITIES_MEMBER => capabilities = Some(value),
         _ => {}
     });
-    checked.map_err(invalid)?;
+    let has_known = checked.map_err(invalid)?;
     let version = match version.map(Text::of_quoted) {
         None => None,
         Some(Some(version)) => Some(version),
         Some(None) => return Err(invalid("expected a protocolVersion that is a string")),
     };
     let has_capabilities = capabilities.is_some_and(|text| text.starts_with(b"{"));
-    Ok(Stated { version, has_capabilities })
+    Ok(Stated { version, has_capabilities, has_known })
 }
 
 /// The version of a request whose `_meta` states one.
@@ -259,6 +269,15 @@ fn older_version(headers: Option<&Headers<'_>>, call: &Call<'_>) -> Result<&'sta
     }
     let known = OLDER.into_iter().find(|version| header == version.as_bytes());
     known.ok_or_else(|| unsupported_version(header))
+}
+
+/// The token for the progress of a request of MCP.
+pub(crate) fn progress_token<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+    if request.method.raw() != b"tools/call" {
+        return None;
+    }
+    let [meta] = Reader::new(request.params?).members([b"_meta"])?;
+    meta.filter(|meta| meta.starts_with(b"{")).map(Meta)?.progress_token()
 }
 
 /// Checks that an id is a string or an integer.

@@ -17,14 +17,16 @@ use crate::json::{Reader, Text, ValueKind};
 
 /// Checks the members that are known. `text` is valid JSON, and an object.
 pub(super) fn check(text: &[u8]) -> Result<(), &'static str> {
-    check_members(text, |_, _| {})
+    check_members(text, |_, _| {}).map(drop)
 }
 
-/// [`check`], which passes on the names and the values of members that are not known here.
+/// [`check`], which passes on the names and the values of members that are not known here. Returns
+/// whether there are others.
 pub(super) fn check_members<'a>(
     text: &'a [u8],
     mut other: impl FnMut(&[u8], &'a [u8]),
-) -> Result<(), &'static str> {
+) -> Result<bool, &'static str> {
+    let mut has_known = false;
     let mut reader = Reader::new(text);
     reader.enter();
     while let Some(name) = reader.next_key() {
@@ -48,8 +50,9 @@ pub(super) fn check_members<'a>(
         if !is_valid {
             return Err(expected);
         }
+        has_known = true;
     }
-    Ok(())
+    Ok(has_known)
 }
 
 fn is_integer(text: &[u8]) -> bool {

@@ -15,7 +15,7 @@ mod route;
 
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;
-pub(crate) use items::{ItemFormat, item_len, write_item};
+pub(crate) use items::{ItemFormat, ItemToken};
 pub use mcp::McpRequest;
 pub use meta::Meta;
 pub(crate) use outline::DocumentOutline;

@@ -115,6 +115,7 @@ impl Handler for ScriptedHandler {
                 self.callers.insert(token, caller);
                 return match procedure {
                     Procedure::Stream => CallOutcome::Stream,
+                    Procedure::Later if call.takes_reports() => CallOutcome::Reporting,
                     _ => CallOutcome::Deferred,
                 };
             }

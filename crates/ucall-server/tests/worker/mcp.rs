@@ -1,7 +1,9 @@
 //! The Model Context Protocol: tools, methods, eras and statuses, over HTTP and raw TCP.
 
+use std::time::Duration;
+
 use ucall_proto::RpcError;
-use ucall_server::{Tool, ToolForm};
+use ucall_server::{Overflow, Tool, ToolForm};
 
 use crate::harness::{Harness, Procedure, call, text};
 
@@ -166,4 +168,62 @@ fn without_mcp_there_is_no_such_path_nor_method() {
     harness.turn();
     assert_eq!(response(&text(&peer)).0, "404");
     assert!(text(&raw).contains("-32601"));
+}
+
+/// A call of a tool that takes long, whose client takes events.
+fn long_call(id: &str, token: &str) -> String {
+    let params = params("later-tool", true).replacen("{\"io", &format!("{{{token}\"io"), 1);
+    let request = post(&call("tools/call", &params, id), Some(("tools/call", "later-tool")));
+    request.replacen("Host", "Accept: application/json, text/event-stream\r\nHost", 1)
+}
+
+#[test]
+fn a_long_call_becomes_a_stream_of_events_before_its_client_gives_up() {
+    let mut harness = harness();
+    let peer = harness.connect();
+    peer.write(long_call("1", "").as_bytes());
+    harness.turn();
+    harness.advance(Duration::from_millis(2_900));
+    assert_eq!(text(&peer), "");
+    harness.complete("1", Ok(b"3".to_vec()));
+    assert!(text(&peer).contains("Content-Type: application/json"));
+    peer.write(long_call("2", "").as_bytes());
+    harness.turn();
+    harness.advance(Duration::from_millis(4_100));
+    let begun = text(&peer);
+    assert!(begun.contains("Content-Type: text/event-stream") && begun.ends_with(": \n\n\r\n"));
+    harness.complete("2", Ok(b"3".to_vec()));
+    let sent = text(&peer);
+    assert!(sent.contains(r#"data: {"jsonrpc":"2.0","id":2,"result":{"#), "{sent}");
+    assert!(sent.ends_with("0\r\n\r\n"), "{sent}");
+}
+
+#[test]
+fn progress_goes_to_callers_with_a_token() {
+    let report = r#"{"progress":1,"total":2}"#;
+    let notification = concat!(
+        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":"#,
+        r#"{"progressToken":"t","progress":1,"total":2}}"#
+    );
+    let token = r#""progressToken":"t","#;
+    let mut harness = harness();
+    let (peer, raw) = (harness.connect(), harness.connect());
+    peer.write(long_call("1", token).as_bytes());
+    let params = params("later-tool", true).replacen("{\"io", &format!("{{{token}\"io"), 1);
+    raw.write(call("tools/call", &params, "2").as_bytes());
+    harness.turn();
+    for id in ["1", "2"] {
+        let handler = harness.worker.handler_mut();
+        let call = handler.deferred[id.as_bytes()];
+        handler.items.push_back((call, Overflow::Pause, report.to_owned()));
+        handler.calls.outcomes().wake();
+        harness.turn();
+    }
+    assert!(text(&peer).contains(&format!("data: {notification}\n\n")));
+    assert_eq!(text(&raw), format!("{notification}\n"));
+    for id in ["1", "2"] {
+        harness.complete(id, Ok(b"3".to_vec()));
+    }
+    assert!(text(&peer).contains("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\""));
+    assert!(text(&raw).starts_with("{\"jsonrpc\":\"2.0\",\"id\":2,\"result\""));
 }
