@@ -22,11 +22,5 @@ def loop(ctx: ucall.Context, path: str) -> None:
     Path(path).touch()
 
 
-def chatter(ctx: ucall.Context) -> None:
-    """Reports all the time, and does not end."""
-    while True:
-        ctx.progress(1)
-
-
 def peek(ctx: ucall.Context) -> str:
     return ctx.method

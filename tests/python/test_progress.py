@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from both_clients import NewClient
-from reporting import chatter, loop, peek, plain
+from reporting import loop, peek, plain
 from serving import Serve
 from streaming import cancel_request
 from test_metrics import DURATION, samples, value
@@ -20,6 +22,7 @@ from websockets.sync.client import connect
 
 import ucall
 from harness import HOST, Wire, eventually, http, let_read, request
+from ucall._functions import process_pool
 
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 #: Reports that wait for the server's thread: see `WAITING_ITEMS_MAX`.
@@ -291,14 +294,14 @@ def test_reports_of_numpy(serve: Serve) -> None:
         assert wire.stream()[0] == [{"progress": 3, "total": 4.5}]
 
 
-def test_a_process_that_reports_all_the_time_is_killed_at_the_deadline(serve: Serve) -> None:
-    server = served(serve, "process")
-    server.add(chatter, processes=1, timeout_ms=300)
-    with Wire(server.port) as wire:
-        assert wire.result("work", [1]) == 1
-        wire.send(asking("chatter"))
-        assert wire.stream()[1]["error"]["code"] == -32001
-        assert wire.result("work", [2]) == 2
+def test_a_process_that_reports_all_the_time_is_killed_at_the_deadline() -> None:
+    ours, theirs = Pipe()
+    with ours, theirs:
+        theirs.send_bytes(b"{}")
+        assert process_pool._receive(ours, time.monotonic() + 60) == b"{}"
+        theirs.send_bytes(b"{}")
+        with pytest.raises(TimeoutError, match="killed at the deadline"):
+            process_pool._receive(ours, time.monotonic())
 
 
 def test_a_context_in_a_process_says_what_it_lacks(
