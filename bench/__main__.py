@@ -25,6 +25,7 @@ SECTIONS = {
     "gate": "instructions and system calls of a call, which may not rise",
     "idle": "the memory of idle connections, in C",
     "many_servers": "clients of several servers, and gRPC's round_robin",
+    "mcp": "a tool of MCP, FastMCP, the official SDK and a plain call",
     "nats": "calls through NATS, nats-py's micro service and a Go echo",
     "queue": "queues, net-queue, pyzmq, nats-py and a pair in C",
     "quick": "ucall and the floor, in minutes",

@@ -166,10 +166,20 @@ def udp(new, given):
     return server
 
 
-KINDS = {
-    "sum": sums,
-    **{it.__name__: it for it in (echo, payload, guarded, sleeper, streams, relay, store, udp)},
-}
+def mcp(new, given):
+    """`sum` as a tool."""
+    server = new(port=given.port, mcp=True)
+
+    @server
+    def sum(a: int, b: int) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    return server
+
+
+OTHERS = (echo, payload, guarded, sleeper, streams, relay, store, udp, mcp)
+KINDS = {"sum": sums, **{it.__name__: it for it in OTHERS}}
 
 
 def made(arguments: list[str]) -> ucall.Server:
