@@ -331,6 +331,8 @@ class Context:
     def id(self) -> str | int | float | None:
         """The client's id of the call: str, int, float or None."""
     @property
+    def _mcp(self) -> tuple[dict[str, Any], str] | None: ...
+    @property
     def is_notification(self) -> bool:
         """Whether the call is a notification, which gets no reply."""
     @property

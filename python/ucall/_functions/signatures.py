@@ -145,6 +145,19 @@ def name_of(function: Callable[..., object]) -> str:
     return name
 
 
+def is_redefinition(function: Callable[..., object], known: Callable[..., object]) -> bool:
+    """Whether a function is a known one, or a new definition of it."""
+    return _origin(function) == _origin(known)
+
+
+def _origin(function: Callable[..., object]) -> tuple[object, ...]:
+    """Identifies a definition: a function that is defined again has the same one."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or "<lambda>" in name:
+        return (id(function),)
+    return module, name, id(getattr(function, "__self__", None))
+
+
 def _check_runnable(function: Callable[..., object], name: str) -> None:
     if not callable(function):
         raise TypeError(f"{name}: {type(function).__name__} cannot be called")

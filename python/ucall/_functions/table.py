@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ucall._functions.registration import BatchRules, Spans, StreamRules
     from ucall._functions.tool_rules import ToolRules
     from ucall._mcp import Registry, Tools
+    from ucall._mcp.content import Content
     from ucall._server.tls import ClientTls
     from ucall.store import Store
 
@@ -54,6 +55,7 @@ class Functions:
         #: The methods of MCP; ``None`` if the server does not speak it.
         self.mcp: Registry | None = None
         self._tools: Tools | None = None
+        self._content: Content | None = None
         #: Whether any function needs an event loop.
         self.is_async = False
         browser_client.register(core)
@@ -71,6 +73,20 @@ class Functions:
         texts = title, version, instructions
         self.mcp = _mcp.Registry(self._core, self.methods, *texts, is_private)
         self._tools = _mcp.enable(self.mcp)
+
+    def content(self, decorator: str) -> Content:
+        """What MCP has beside tools, made when a decorator first adds to it."""
+        if self.mcp is None:
+            raise RuntimeError(f"@server.{decorator} is for MCP: Server(mcp=True)")
+        if self._content is None:
+            from ucall._mcp.calls import Host
+            from ucall._mcp.content import Content
+
+            self._content = Content(Host(self.mcp, self._threads, self._need_loop))
+        return self._content
+
+    def _need_loop(self) -> None:
+        self.is_async = True
 
     def prepare(self) -> None:
         """Ends what waits for all functions to be added, before the server starts."""
@@ -113,7 +129,7 @@ class Functions:
             spans=self._spans,
         )
         known = self.methods.served.get(name)
-        if known is None or _origin(known.function) != _origin(function):
+        if known is None or not signatures.is_redefinition(function, known.function):
             self._check_unused([name])
         served = Served(function, registration.hints, batch is not None, idempotent, tool)
         if self._tools is not None:
@@ -242,6 +258,7 @@ class Functions:
     ) -> None:
         """Registers a function for HTTP requests other than calls: see `ucall.Server.http`."""
         from ucall._functions.registration import register_route
+        from ucall._functions.signatures import is_redefinition
         from ucall._routes import adapt
 
         path, methods = adapt.checked_path(path), adapt.checked_methods(methods)
@@ -251,7 +268,7 @@ class Functions:
         mode = register_route(path, is_async, threads, self._threads)
         for method in methods:
             known = self._routes.setdefault((method, path), function)
-            if known is not function and _origin(known) != _origin(function):
+            if not is_redefinition(function, known):
                 raise ValueError(f"{method} {path} is already answered by {known!r}")
         if path == "/":
             self._root_methods += [it for it in methods if it not in self._root_methods]
@@ -283,11 +300,3 @@ class Functions:
         """Ends the processes of all pools."""
         for pool in self._pools.values():
             pool.close()
-
-
-def _origin(function: Callable[..., object]) -> tuple[object, ...]:
-    """Identifies a definition: a function that is defined again has the same one."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not module or not name or "<lambda>" in name:
-        return (id(function),)
-    return module, name, id(getattr(function, "__self__", None))
