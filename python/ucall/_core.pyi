@@ -94,6 +94,7 @@ class Server:
         trusted_proxies: Sequence[str],
         auth: Callable[[Context], object] | None,
         challenge: str | None,
+        resource: tuple[str | None, list[str], list[str]] | None,
         timeout_ms: float | None,
         limits: dict[str, float],
         tls: TlsSettings | None,
@@ -146,6 +147,7 @@ class Server:
         batch: tuple[int, float, int] | None,
         stream: tuple[bool, str] | None,
         is_idempotent: bool,
+        scopes: Sequence[str],
     ) -> None: ...
     def insert_route(
         self,

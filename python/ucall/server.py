@@ -158,6 +158,8 @@ class Server(Decorators, ContentDecorators):
         peer_max = checked.limit("max_connections_per_peer", limits.max_connections_per_peer)
         rate_max = None if udp is None else udp.max_source_calls_per_s
         rate_max = checked.limit("max_source_calls_per_s", rate_max)
+        #: That of `ucall.auth.oauth`, whose module is not imported for others.
+        oauth: Any = auth if hasattr(auth, "_protected_resource") else None
         self._core = _core.Server(
             self._ENGINE,
             process_role.listen_host(host, uds, fd),
@@ -169,6 +171,7 @@ class Server(Decorators, ContentDecorators):
             trusted_proxies=checked.listed("trusted_proxies", trusted_proxies),
             auth=auth,
             challenge=None if auth is None else checked.challenge(auth),
+            resource=None if oauth is None else oauth._protected_resource,
             timeout_ms=timeout_ms,
             limits=core_limits,
             tls=self._tls,
@@ -186,6 +189,9 @@ class Server(Decorators, ContentDecorators):
         self._without_port = "fd" if fd is not None else "uds" if uds is not None else None
         self._udp = udp
         self._lifespan = LifespanHooks(lifespan)
+        if oauth is not None:
+            self._lifespan.startup.append(oauth.startup)
+            self._lifespan.shutdown.append(oauth.shutdown)
         self._ready = ReadyChecks(
             self._core, checked.seconds("ready_timeout_s", timeouts.ready_timeout_s)
         )
@@ -199,6 +205,7 @@ class Server(Decorators, ContentDecorators):
             timeout_ms,
             CallSpans(self) if observability.trace else None,
             limits.max_body_bytes,
+            auth is not None,
         )
         self.title = checked.text("title", title)
         self.version = checked.text("version", version)

@@ -76,13 +76,24 @@ impl Authentication {
                 Ok(Arc::new(DropAttached::new(user)))
             }
             Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
-                Err(AuthenticationError::Unauthorized)
+                Err(refusal_of(error.value(py)))
             }
             Err(error) => {
                 report.log(|report| report.auth_failed(py, &error));
                 Err(AuthenticationError::Failed)
             }
         }
+    }
+}
+
+/// What a `PermissionError` means: `ucall.auth` has some that are no 401.
+fn refusal_of(error: &Bound<'_, PyAny>) -> AuthenticationError {
+    let refusal = error.getattr_opt(intern!(error.py(), "ucall_refusal"));
+    let refusal = refusal.ok().flatten().and_then(|it| it.extract::<String>().ok());
+    match refusal.as_deref() {
+        Some("insufficient_scope") => AuthenticationError::InsufficientScope,
+        Some("unavailable") => AuthenticationError::Unavailable,
+        _ => AuthenticationError::Unauthorized,
     }
 }
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyFrozenSet, PySet};
 use ucall_proto::{Call, CallOutcome, Reply};
-use ucall_server::{CallMetrics, Deadline};
+use ucall_server::{CallMetrics, Deadline, MissingScopes};
 
 use crate::arguments::{self, Failure};
 use crate::contexts::Contexts;
@@ -112,6 +114,19 @@ impl Functions {
         }
     }
 
+    /// The scopes of a function that the current caller does not have.
+    #[cold]
+    pub(crate) fn missing_scopes(
+        &self,
+        py: Python<'_>,
+        procedure: &Procedure,
+    ) -> Option<MissingScopes> {
+        let scopes = self.contexts.user().and_then(|user| scopes_of(user.bind(py)));
+        MissingScopes::find(&procedure.scopes, |scope| {
+            scopes.as_ref().is_some_and(|scopes| scopes.contains(scope).unwrap_or(false))
+        })
+    }
+
     /// Replies to a call whose deadline passed before it began.
     #[cold]
     pub(crate) fn expire(
@@ -153,4 +168,11 @@ impl Functions {
         let line = format!("{name} held up all other calls for {elapsed} ms: {advice}");
         self.report.warning(py, &line);
     }
+}
+
+/// The attribute ``scopes`` of a user. It counts only as a set: text would contain its parts.
+fn scopes_of<'py>(user: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+    let scopes = user.getattr_opt(intern!(user.py(), "scopes")).ok()??;
+    let is_set = scopes.is_instance_of::<PyFrozenSet>() || scopes.is_instance_of::<PySet>();
+    is_set.then_some(scopes)
 }

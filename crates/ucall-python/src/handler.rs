@@ -11,8 +11,8 @@ use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{
-    CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget, Polled,
-    Publisher, RunLimit, SeriesIndex, Turn,
+    CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget,
+    MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, Turn,
 };
 
 use crate::arguments::Failure;
@@ -88,6 +88,26 @@ impl Interpreter {
         begun.map_err(|failure| functions.report.fail(py, procedure, failure, reply.len_max()))
     }
 
+    /// Begins a call that may end after its turn, or refuses one whose caller lacks a scope. `None`
+    /// if the function is to run here.
+    fn begin_other(
+        &mut self,
+        py: Python<'_>,
+        procedure: &Arc<Procedure>,
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Option<CallOutcome> {
+        if let Some(MissingScopes { error, .. }) = self.functions.missing_scopes(py, procedure) {
+            if let Some(series) = procedure.series {
+                self.functions.timing.record_since_receipt(series, Some(error.code));
+            }
+            return Some(answer(Err(error), reply));
+        }
+        let is_inline = matches!(procedure.mode, CallMode::Inline);
+        (!is_inline).then(|| self.call_deferred(py, procedure, call, caller, reply))
+    }
+
     /// Begins a call that may end after its turn.
     fn call_deferred(
         &mut self,
@@ -145,8 +165,10 @@ impl Handler for Interpreter {
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let py = self.attach();
-        if !matches!(procedure.mode, CallMode::Inline) {
-            return self.call_deferred(py, procedure, call, caller, reply);
+        if !procedure.is_plain
+            && let Some(outcome) = self.begin_other(py, procedure, call, caller, reply)
+        {
+            return outcome;
         }
         let Self { functions, deferral, .. } = self;
         if let Some(deadline) = functions.timing.deadline_of(procedure, call)
@@ -249,6 +271,14 @@ impl Handler for Interpreter {
         }
         let py = self.attach();
         self.authentication.call_function(py, &mut self.functions, head, session, caller)
+    }
+
+    fn missing_scopes(&mut self, procedure: &Self::Procedure) -> Option<MissingScopes> {
+        if procedure.scopes.is_empty() {
+            return None;
+        }
+        let py = self.attach();
+        self.functions.missing_scopes(py, procedure)
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {

@@ -1,5 +1,6 @@
 //! A registered function: its signature, its conversions and how it runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ pub(crate) struct Procedure {
     /// Whether a call that comes again in a datagram may run again.
     pub(crate) is_idempotent: bool,
     pub(crate) stream: StreamRules,
+    /// What the caller's token must allow.
+    pub(crate) scopes: Arc<[String]>,
+    /// Whether calls run on the worker's thread, and any caller may make them.
+    pub(crate) is_plain: bool,
     /// The limit of a call's duration, from its arrival.
     pub(crate) timeout: Option<Duration>,
     /// Whether the log has named it as slow.

@@ -12,8 +12,8 @@ use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Listener, Sharing};
 use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_server::{
-    CallMetrics, CookieKey, Counters, Drain, Message, Procedures, RouteAccess, WorkerConfig,
-    XdpConfig,
+    CallMetrics, CookieKey, Counters, Drain, Message, Procedures, ProtectedResource, RouteAccess,
+    WorkerConfig, XdpConfig,
 };
 
 use crate::asyncio::loop_driver::LoopDriver;
@@ -58,8 +58,8 @@ impl Server {
     #[new]
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, debug, allowed_hosts, allow_origins,
-        trusted_proxies, auth, challenge, timeout_ms, limits, tls, metrics, access_log, udp, xdp,
-        dedupe, source_rate_max, peer_connections_max, cookie_secret
+        trusted_proxies, auth, challenge, resource, timeout_ms, limits, tls, metrics, access_log,
+        udp, xdp, dedupe, source_rate_max, peer_connections_max, cookie_secret
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -74,6 +74,7 @@ impl Server {
         trusted_proxies: Vec<String>,
         auth: Option<Py<PyAny>>,
         challenge: Option<String>,
+        resource: Option<(Option<String>, Vec<String>, Vec<String>)>,
         timeout_ms: Option<f64>,
         limits: &Bound<'_, PyDict>,
         tls: Option<TlsSettings>,
@@ -93,6 +94,9 @@ impl Server {
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = WorkerConfig::new(access);
         config.challenge = challenge;
+        config.resource = resource.map(|(address, servers, scopes)| {
+            Arc::new(ProtectedResource::new(address.as_deref(), servers, scopes))
+        });
         let mut call_limits = CallLimits::default();
         options::apply(&mut config, &mut call_limits, limits)?;
         let procedures = Arc::new(Procedures::new());
@@ -115,6 +119,9 @@ impl Server {
         state.metrics = metrics.then(Arc::default);
         state.access_log = access_log.map(options::access_log).transpose()?;
         let state = Arc::new(Mutex::new(state));
+        if let Some(resource) = &config.resource {
+            procedures.insert_protected_resource(resource);
+        }
         if metrics {
             procedures.insert_metrics(server_state::metrics_reader(&state));
         }
@@ -263,8 +270,9 @@ impl Server {
     /// whether calls are refused that do not take items one by one, and what happens to items for a
     /// slow reader.
     /// An idempotent function may run again for a datagram that is sent again.
+    /// Callers without all `scopes` are refused.
     #[pyo3(signature = (
-        name, function, signature, encode, *, mode, timeout_ms, batch, stream, is_idempotent
+        name, function, signature, encode, *, mode, timeout_ms, batch, stream, is_idempotent, scopes
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
@@ -278,10 +286,14 @@ impl Server {
         batch: Option<(usize, f64, usize)>,
         stream: Option<(bool, String)>,
         is_idempotent: bool,
+        scopes: Vec<String>,
     ) -> PyResult<()> {
         let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
         let mode = CallMode::from_description(mode, batch)?;
         let series = self.state().metrics.as_ref().map(|metrics| metrics.register(&name));
+        if let Some(resource) = &self.config.resource {
+            resource.add_scopes(&scopes);
+        }
         let procedure = Procedure {
             name: name.clone(),
             callable: function,
@@ -291,6 +303,8 @@ impl Server {
             is_idempotent,
             series,
             stream: stream.transpose()?.unwrap_or_default(),
+            is_plain: matches!(mode, CallMode::Inline) && scopes.is_empty(),
+            scopes: scopes.into(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             is_logged_as_slow: AtomicBool::new(false),
             route: None,
@@ -330,6 +344,8 @@ impl Server {
             is_idempotent: false,
             series: None,
             stream: StreamRules::default(),
+            scopes: Arc::default(),
+            is_plain: false,
             timeout: self.timeout,
             is_logged_as_slow: AtomicBool::new(false),
             route: Some(access),
@@ -382,6 +398,8 @@ impl Server {
             encode: py.None(),
             mode: CallMode::Future,
             stream: StreamRules::default(),
+            scopes: Arc::default(),
+            is_plain: false,
             timeout: None,
             is_logged_as_slow: AtomicBool::new(false),
             is_idempotent: false,

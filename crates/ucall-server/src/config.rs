@@ -9,6 +9,7 @@ use ucall_proto::{CookieKey, Limits};
 
 use crate::access_log::AccessLog;
 use crate::metrics::CallMetrics;
+use crate::protected_resource::ProtectedResource;
 use crate::tls::Tls;
 
 /// How a worker serves.
@@ -32,6 +33,8 @@ pub struct WorkerConfig {
     /// The `WWW-Authenticate` header of the reply to a request that
     /// [`Handler::authenticate`](crate::Handler::authenticate) rejects.
     pub challenge: Option<String>,
+    /// What clients without a token for this server are told, in place of the challenge.
+    pub resource: Option<Arc<ProtectedResource>>,
     /// Subscriptions of one connection.
     pub subscriptions_max: usize,
     /// The name of one topic.
@@ -72,6 +75,7 @@ impl WorkerConfig {
             peer_connections_max: None,
             sockets_max: usize::MAX,
             challenge: None,
+            resource: None,
             subscriptions_max: Self::SUBSCRIPTIONS_MAX,
             topic_bytes_max: Self::TOPIC_BYTES_MAX,
             drain_timeout: Duration::from_secs(10),

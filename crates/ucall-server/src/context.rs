@@ -39,7 +39,7 @@ impl<H: Handler> WorkerContext<H> {
     ) -> Self {
         let mut replies = ReplyWriter::default();
         if let Some(challenge) = &config.challenge {
-            replies.set_challenge(challenge);
+            replies.set_challenge(challenge.clone());
         }
         Self {
             now: clock.now(),

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_engine::{EngineClock, Id, OwningProcess};
-use ucall_proto::http1::{Head, Methods};
+use ucall_engine::{EngineClock, Id, OwningProcess, Peer};
+use ucall_proto::http1::{Head, Methods, request_origin};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
@@ -24,6 +24,7 @@ use crate::health;
 use crate::mcp::{Tool, ToolCalls};
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
+use crate::protected_resource::ProtectedResource;
 use crate::routes::{Route, RouteAccess, RouteTarget};
 use interceptor::{Interceptor, rejection_error};
 
@@ -60,6 +61,7 @@ pub(crate) struct Dispatcher<H: Handler> {
     /// Calls so far.
     pub(crate) calls: u64,
     pub(crate) tool_calls: ToolCalls,
+    resource: Option<Arc<ProtectedResource>>,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
 }
@@ -84,6 +86,7 @@ impl<H: Handler> Dispatcher<H> {
             interceptor: Interceptor::of(config, Availability::default(), clock),
             calls: 0,
             tool_calls: ToolCalls::default(),
+            resource: config.resource.clone(),
             process: OwningProcess::current(),
         };
         dispatcher.natives.update(dispatcher.procedures.natives());
@@ -255,6 +258,17 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         admitted
     }
 
+    fn challenge(
+        &self,
+        head: &Head<'_>,
+        is_tls: bool,
+        scopes: Option<&[String]>,
+    ) -> Option<String> {
+        let resource = self.dispatcher.resource.as_ref()?;
+        let origin = request_origin(head, self.trusted_proxies(self.caller.peer), is_tls);
+        Some(resource.challenge(head, origin.as_deref(), scopes))
+    }
+
     fn upgrading(&mut self, head: &Head<'_>) {
         self.set_client(Some(head));
         self.caller.transport = Transport::WebSocket;
@@ -287,7 +301,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let peer = self.set_client(call.head);
-        let outcome = self.run_route(call, body, reply);
+        let outcome = self.run_route(call, body, peer, reply);
         self.caller.peer = peer;
         outcome
     }
@@ -305,7 +319,14 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 }
 
 impl<H: Handler> Dispatch<'_, H> {
-    fn run_route(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
+    /// Answers the request of a route, which has come from `peer`.
+    fn run_route(
+        &mut self,
+        call: &Call<'_>,
+        body: &[u8],
+        peer: Option<Peer>,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
         let (rejection, problem) = (self.rejection(), self.problem());
         let Dispatcher { handler, procedures, calls, .. } = &mut *self.dispatcher;
         let find = |head: &Head<'_>| procedures.routes().find(call.method.raw(), head.method());
@@ -335,6 +356,12 @@ impl<H: Handler> Dispatch<'_, H> {
             }
             // Its requests are documents, which do not come here.
             (RouteTarget::Mcp, None) => CallOutcome::Done,
+            (RouteTarget::Resource(resource), None) => {
+                let resource = resource.clone();
+                let (proxies, is_tls) = (self.trusted_proxies(peer), call.session.is_some());
+                let origin = call.head.and_then(|head| request_origin(head, proxies, is_tls));
+                answer(reply, &resource.response(call.head, origin.as_deref()))
+            }
         };
         self.dispatcher.end_child();
         outcome

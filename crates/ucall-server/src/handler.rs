@@ -16,6 +16,7 @@ use crate::deferred_calls::RunLimit;
 use crate::mailbox::Mailbox;
 use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 use crate::overflow::Overflow;
+use crate::protected_resource::MissingScopes;
 use crate::publisher::Publisher;
 
 /// What [`Handler::poll_reply`] returns of a call.
@@ -165,6 +166,13 @@ pub trait Handler {
     ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session, caller);
         Err(AuthenticationError::Failed)
+    }
+
+    /// The scopes of `procedure` that the caller of the next calls does not have, if any.
+    /// [`Handler::call`] refuses such a call, too.
+    fn missing_scopes(&mut self, procedure: &Self::Procedure) -> Option<MissingScopes> {
+        let _ = procedure;
+        None
     }
 
     /// Sets the identity of the caller of the next calls.

@@ -35,6 +35,7 @@ mod network;
 mod outgoing;
 mod overflow;
 mod procedures;
+mod protected_resource;
 mod publisher;
 mod routes;
 mod send_queue;
@@ -68,6 +69,7 @@ pub use native::{
 };
 pub use overflow::Overflow;
 pub use procedures::Procedures;
+pub use protected_resource::{MissingScopes, ProtectedResource};
 pub use publisher::Publisher;
 pub use routes::RouteAccess;
 pub use server_message::ServerMessage;

@@ -14,6 +14,7 @@ use ucall_proto::http1::Methods;
 use crate::mcp::{self, McpTable, Tool};
 use crate::metrics::MetricsReader;
 use crate::native::{NativeModule, NativeTable};
+use crate::protected_resource::ProtectedResource;
 use crate::routes::{RouteAccess, RouteTable, RouteTarget};
 use crate::{health, metrics};
 
@@ -185,6 +186,14 @@ impl<P> Procedures<P> {
             }
             change(table.mcp.get_or_insert_default());
         });
+    }
+
+    /// Has the worker answer the paths of a resource's metadata.
+    pub fn insert_protected_resource(&self, resource: &Arc<ProtectedResource>) {
+        for path in resource.paths() {
+            let (get, public) = (Methods::GET, RouteAccess::Public);
+            self.insert_target(&path, get, public, RouteTarget::Resource(resource.clone()));
+        }
     }
 
     fn insert_target(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ucall_proto::http1::{Method, Methods};
 
 use crate::metrics::MetricsReader;
+use crate::protected_resource::ProtectedResource;
 
 /// Which requests a route answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +29,8 @@ pub(crate) enum RouteTarget<P> {
     Metrics(MetricsReader),
     /// The Model Context Protocol.
     Mcp,
+    /// The server itself: its metadata for OAuth.
+    Resource(Arc<ProtectedResource>),
 }
 
 impl<P> RouteTarget<P> {

@@ -35,9 +35,11 @@ class Functions:
         timeout_ms: float | None,
         spans: Spans | None,
         max_body_bytes: int,
+        has_auth: bool,
     ) -> None:
         self._core = core
         self._max_body_bytes = max_body_bytes
+        self._has_auth = has_auth
         self._spans = spans
         self._threads = threads
         self._timeout_ms = timeout_ms
@@ -105,6 +107,7 @@ class Functions:
         stream: StreamRules,
         idempotent: bool = False,
         tool: ToolRules | bool = True,
+        scopes: Iterable[str] = (),
     ) -> None:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
@@ -116,6 +119,11 @@ class Functions:
             raise ValueError("name: expected a method's name, got ''")
         if name.startswith("rpc."):
             raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC reserves rpc.")
+        required = checked.scopes(scopes)
+        if required and not self._has_auth:
+            raise ValueError(
+                f"{name}: scopes: expected a server with auth, whose users have scopes"
+            )
         registration = register(
             function,
             name,
@@ -146,6 +154,7 @@ class Functions:
             batch=registration.batch,
             stream=registration.stream,
             is_idempotent=idempotent,
+            scopes=required,
         )
         if self._tools is not None:
             self._tools.change()

@@ -47,6 +47,7 @@ class Discovery:
             batch=None,
             stream=None,
             is_idempotent=True,
+            scopes=[],
         )
         core.insert_route(
             PATH,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,10 +16,14 @@ __all__ = [
     "options",
     "port",
     "positive",
+    "scopes",
     "seconds",
     "text",
     "unbounded",
 ]
+
+#: Visible characters without quotes and backslashes.
+_SCOPE = re.compile(r"[!#-\[\]-~]+")
 
 
 def uds_mode(value: int) -> int:
@@ -102,6 +107,15 @@ def listed(name: str, names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
         raise TypeError(f"{name}: expected a list of names, such as [{names!r}]; got a str")
     return list(names)
+
+
+def scopes(scopes: Iterable[str]) -> list[str]:
+    """Scopes of OAuth 2.0 (RFC 6749, section 3.3)."""
+    found = list(dict.fromkeys(listed("scopes", scopes)))
+    for scope in found:
+        if not isinstance(scope, str) or not _SCOPE.fullmatch(scope):
+            raise ValueError(f"scopes: expected names such as 'files:write', got {scope!r}")
+    return found
 
 
 def methods(name: str, names: str | Iterable[str]) -> list[str]:

@@ -47,6 +47,7 @@ class Decorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        scopes: Iterable[str] = (),
     ) -> Callable[[Function], Function]: ...
 
     def __call__(self, function: Any = None, **options: Any) -> Any:
@@ -70,6 +71,7 @@ class Decorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        scopes: Iterable[str] = (),
     ) -> Function: ...
 
     @overload
@@ -86,6 +88,7 @@ class Decorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        scopes: Iterable[str] = (),
     ) -> Callable[[Function], Function]: ...
 
     def batch(
@@ -102,6 +105,7 @@ class Decorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        scopes: Iterable[str] = (),
     ) -> Any:
         """Registers a function that takes many calls at once, such as a model's inference::
 
@@ -118,7 +122,7 @@ class Decorators:
         Args:
             function: A plain or an async function; or a generator, whose items are lists with an
                 item, or `ucall.END`, for each call.
-            name, threads, timeout_ms, stream, overflow, idempotent, mcp: See `add`.
+            name, threads, timeout_ms, stream, overflow, idempotent, mcp, scopes: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
             parallel: Concurrent batches, if the function is async, a generator or runs in threads.
@@ -135,6 +139,7 @@ class Decorators:
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": mcp,
+            "scopes": scopes,
         }
 
         def add(function: Function) -> Function:
@@ -162,6 +167,7 @@ class Decorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        scopes: Iterable[str] = (),
     ) -> Callable[[Function], Function]: ...
 
     def tool(
@@ -180,6 +186,7 @@ class Decorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        scopes: Iterable[str] = (),
     ) -> Any:
         """Registers a function as `add` does, with more for ``Server(mcp=True)`` to tell models::
 
@@ -188,7 +195,7 @@ class Decorators:
 
         Args:
             function: A plain or an async function, or a generator.
-            name, threads, processes, timeout_ms, stream, overflow, idempotent: See `add`.
+            name, threads, processes, timeout_ms, stream, overflow, idempotent, scopes: See `add`.
             title: The name that people see.
             annotations: ``readOnlyHint``, ``destructiveHint`` and ``openWorldHint``, as the
                 specification describes them; ``idempotent=True`` gives ``idempotentHint``.
@@ -211,6 +218,7 @@ class Decorators:
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": ToolRules(title, annotations or {}, headers or {}, media_type, input_schema),
+            "scopes": scopes,
         }
 
         def add(function: Function) -> Function:
@@ -317,6 +325,7 @@ class Decorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        scopes: Iterable[str] = (),
     ) -> Function:
         """Registers a function or another callable, and returns it. The server may be running.
 
@@ -338,13 +347,16 @@ class Decorators:
                 ``rpc.discover``, and send such calls again after a failure (docs/scale.md). Over
                 UDP, copies of a call then run again, and replies need no memory (docs/udp.md).
             mcp: Whether it is a tool of a server with ``mcp`` (docs/mcp.md): see `tool`.
+            scopes: What the caller's token must allow: each one is in the set ``scopes`` of
+                `Context.user`. Otherwise -32004, whose data names those that are missing. See
+                docs/security.md.
 
         Raises:
             TypeError: An annotation is not supported, or the options exclude each other. The
                 message names the function and the parameter.
             ImportError: An annotation needs a module that is not installed; the message names it.
             ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``), or is
-                none for a tool.
+                none for a tool; or scopes are given without ``auth``.
         """
         from ucall._functions.registration import StreamRules
 
@@ -357,6 +369,7 @@ class Decorators:
             stream=StreamRules(stream, overflow),
             idempotent=idempotent,
             tool=mcp,
+            scopes=scopes,
         )
         return function
 

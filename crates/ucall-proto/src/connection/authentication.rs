@@ -37,13 +37,28 @@ impl PlainConnection {
                 http.identity = Some(identity);
                 None
             }
-            Err(refusal) => Some(self.refuse_for_origin(
-                reply_headers.allowed_origin,
-                &HttpError::from(refusal),
-                head.method(),
-                environment,
-            )),
+            Err(refusal) => Some(self.refuse_caller(refusal, head, reply_headers, environment)),
         }
+    }
+
+    /// Refuses a request whose caller is not authenticated.
+    fn refuse_caller<S: Service>(
+        &mut self,
+        refusal: AuthenticationError,
+        head: &Head<'_>,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
+        let scopes = (refusal == AuthenticationError::InsufficientScope).then_some(&[][..]);
+        let challenge = environment.service.challenge(head, self.is_tls(), scopes);
+        let before = challenge.map(|challenge| environment.replies.set_challenge(challenge));
+        let error = HttpError::from(refusal);
+        let origin = reply_headers.allowed_origin;
+        let step = self.refuse_for_origin(origin, &error, head.method(), environment);
+        if let Some(before) = before {
+            environment.replies.set_challenge(before);
+        }
+        step
     }
 
     /// Authenticates the connection for all of its requests.
@@ -63,6 +78,8 @@ impl From<AuthenticationError> for HttpError {
     fn from(error: AuthenticationError) -> Self {
         match error {
             AuthenticationError::Unauthorized => Self::Unauthorized,
+            AuthenticationError::InsufficientScope => Self::InsufficientScope,
+            AuthenticationError::Unavailable => Self::AuthenticationUnavailable,
             AuthenticationError::Failed => Self::AuthenticationFailed,
         }
     }

@@ -8,9 +8,9 @@ use super::method::Methods;
 
 /// An error that gets a 4xx or 5xx reply, after which the connection closes.
 ///
-/// All kinds but [`HttpError::AuthenticationFailed`], [`HttpError::Overloaded`] and
-/// [`HttpError::Draining`] are the peer's fault. [`fmt::Display`] states what was expected, and
-/// names the limit that was exceeded.
+/// All kinds but [`HttpError::AuthenticationFailed`], [`HttpError::AuthenticationUnavailable`],
+/// [`HttpError::Overloaded`] and [`HttpError::Draining`] are the peer's fault. [`fmt::Display`]
+/// states what was expected, and names the limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -74,6 +74,8 @@ pub enum HttpError {
     TlsOnPlaintext,
     /// 401: the credentials are missing, or invalid.
     Unauthorized,
+    /// 403: the credentials are valid, but lack a scope.
+    InsufficientScope,
     /// 403: a `Host` that this server does not answer to.
     HostForbidden,
     /// 403: an `Origin` that may not call this server.
@@ -116,6 +118,8 @@ pub enum HttpError {
     AuthenticationFailed,
     /// 501: a transfer coding other than `chunked`.
     TransferCodingUnknown,
+    /// 503: the server cannot check the credentials yet.
+    AuthenticationUnavailable,
     /// 503: the server has no memory for another request.
     Overloaded,
     /// 503: the server drains, and accepts no WebSockets.
@@ -218,6 +222,9 @@ impl HttpError {
                 "a bearer. subprotocol must hold a token in base64url, and replaces Authorization",
             ),
             Self::Unauthorized => (401, "the request needs valid credentials"),
+            Self::InsufficientScope => {
+                (403, "the token lacks a scope; the header WWW-Authenticate names those needed")
+            }
             Self::HostForbidden => (
                 403,
                 "this Host is not served here; the server's operator may name it in allowed_hosts",
@@ -255,6 +262,9 @@ impl HttpError {
                 (500, "the server failed to authenticate the request; its log has the reason")
             }
             Self::TransferCodingUnknown => (501, "the only supported transfer coding is chunked"),
+            Self::AuthenticationUnavailable => {
+                (503, "the server cannot check the credentials yet; send the request again")
+            }
             Self::Overloaded => (503, "the server is overloaded"),
             Self::Draining => (503, "the server is shutting down"),
             Self::VersionUnsupported => (505, "the supported versions are HTTP/1.1 and HTTP/1.0"),

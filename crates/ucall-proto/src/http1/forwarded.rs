@@ -105,6 +105,43 @@ impl TrustedProxies {
     }
 }
 
+/// The scheme and the host of an address, where a proxy names them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct ForwardedOrigin<'a> {
+    pub(super) scheme: Option<&'a [u8]>,
+    pub(super) host: Option<&'a [u8]>,
+}
+
+impl TrustedProxies {
+    /// The scheme and the host by which the client of a trusted proxy has addressed the server: of
+    /// `Forwarded` in the entry that names the client, else the last ones of `X-Forwarded-Proto`
+    /// and `X-Forwarded-Host`.
+    pub(super) fn origin<'a>(&self, head: &Head<'a>) -> ForwardedOrigin<'a> {
+        let (mut first, mut last) = (None, None);
+        for value in head.headers().named("forwarded") {
+            let is_read = read_elements(value, |element| {
+                first.get_or_insert(element);
+                let node = element.node.and_then(parse_node);
+                if !node.is_some_and(|address| self.trusts(address.ip())) {
+                    last = Some(element);
+                }
+            });
+            if is_read.is_none() {
+                last = Some(Element::default());
+            }
+        }
+        let Element { scheme, host, .. } = last.or(first).unwrap_or_default();
+        let common = |name| {
+            let entries = head.headers().named(name).flat_map(list);
+            entries.filter(|entry| !entry.is_empty()).last()
+        };
+        ForwardedOrigin {
+            scheme: scheme.or_else(|| common("x-forwarded-proto")),
+            host: host.or_else(|| common("x-forwarded-host")),
+        }
+    }
+}
+
 /// The entries of one header so far.
 #[derive(Default)]
 struct Chain {
@@ -127,52 +164,56 @@ impl Chain {
         }
     }
 
-    /// Adds the elements of a `Forwarded` (RFC 7239, section 4). `None` if it does not parse.
+    /// Adds the elements of a `Forwarded`. `None` if it does not parse.
     fn push_forwarded(&mut self, value: &[u8], proxies: &TrustedProxies) -> Option<()> {
-        let mut rest = value;
-        loop {
-            let (element, after) = read_element(rest)?;
-            match element {
-                Element::Empty => {}
-                Element::Unnamed => self.push(None, proxies),
-                Element::For(node) => self.push(parse_node(node), proxies),
-            }
-            match after {
-                [] => return Some(()),
-                [_comma, next @ ..] => rest = next,
-            }
+        read_elements(value, |element| self.push(element.node.and_then(parse_node), proxies))
+    }
+}
+
+/// Reads the elements of a `Forwarded` (RFC 7239, section 4). `None` if it does not parse.
+fn read_elements<'a>(value: &'a [u8], mut take: impl FnMut(Element<'a>)) -> Option<()> {
+    let mut rest = value;
+    loop {
+        let (element, after) = read_element(rest)?;
+        element.into_iter().for_each(&mut take);
+        match after {
+            [] => return Some(()),
+            [_comma, next @ ..] => rest = next,
         }
     }
 }
 
-/// An element of a `Forwarded` header.
-enum Element<'a> {
-    Empty,
-    /// It has no `for`.
-    Unnamed,
-    /// The text of its `for`, without quotes.
-    For(&'a [u8]),
+/// An element of a `Forwarded` header: the texts of its `for`, `proto` and `host`, without quotes.
+#[derive(Clone, Copy, Default)]
+struct Element<'a> {
+    node: Option<&'a [u8]>,
+    scheme: Option<&'a [u8]>,
+    host: Option<&'a [u8]>,
 }
 
-/// Reads `name=value;name=value` up to a comma or the end, which `rest` then starts with. Clients
-/// also write white space around semicolons, and addresses with a port without quotes.
-fn read_element(text: &[u8]) -> Option<(Element<'_>, &[u8])> {
-    let mut node = None;
+/// Reads `name=value;name=value` up to a comma or the end, which `rest` then starts with. `None`
+/// for an empty element. Clients also write white space around semicolons, and addresses with a
+/// port without quotes.
+fn read_element(text: &[u8]) -> Option<(Option<Element<'_>>, &[u8])> {
+    let mut element = Element::default();
     let mut rest = trim_start(text);
     if matches!(rest, [] | [b',', ..]) {
-        return Some((Element::Empty, rest));
+        return Some((None, rest));
     }
     loop {
         let equals = rest.iter().position(|byte| matches!(byte, b'=' | b',' | b';' | b'"'))?;
         let (name, after) = rest.split_at(equals);
         let (value, after) = read_value(after.strip_prefix(b"=")?)?;
-        if name.eq_ignore_ascii_case(b"for") && node.replace(value).is_some() {
+        let Element { node, scheme, host } = &mut element;
+        let known = [(&b"for"[..], node), (b"proto", scheme), (b"host", host)];
+        let field = known.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
+        if field.is_some_and(|(_, field)| field.replace(value).is_some()) {
             return None;
         }
         rest = trim_start(after);
         match rest {
             [b';', next @ ..] => rest = trim_start(next),
-            [] | [b',', ..] => return Some((node.map_or(Element::Unnamed, Element::For), rest)),
+            [] | [b',', ..] => return Some((Some(element), rest)),
             _ => return None,
         }
     }

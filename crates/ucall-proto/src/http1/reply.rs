@@ -5,6 +5,8 @@
 //! it mostly has the right number of digits; otherwise the body moves by the difference. The head
 //! of a success is prebuilt, with the date of the current second.
 
+use std::mem;
+
 use super::access::AllowedOrigin;
 use super::date::{DATE_BYTES, date_text};
 use super::error::HttpError;
@@ -128,9 +130,9 @@ impl ReplyWriter {
         }
     }
 
-    /// Sets the challenge of a 401; the default is `Bearer`.
-    pub fn set_challenge(&mut self, challenge: &str) {
-        challenge.clone_into(&mut self.challenge);
+    /// Sets the challenge of a 401 or 403, and returns the one before; the default is `Bearer`.
+    pub fn set_challenge(&mut self, challenge: String) -> String {
+        mem::replace(&mut self.challenge, challenge)
     }
 
     /// Sets the length of the next heads; returns its digits.
@@ -252,7 +254,7 @@ impl ReplyWriter {
         out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
         out.extend_from_slice(self.date_line());
         match *error {
-            HttpError::Unauthorized => {
+            HttpError::Unauthorized | HttpError::InsufficientScope => {
                 let line = format!("WWW-Authenticate: {}\r\n", self.challenge);
                 out.extend_from_slice(line.as_bytes());
             }
@@ -262,7 +264,7 @@ impl ReplyWriter {
             HttpError::ContentCodingUnsupported => {
                 out.extend_from_slice(b"Accept-Encoding: identity\r\n");
             }
-            HttpError::Overloaded | HttpError::Draining => {
+            HttpError::Overloaded | HttpError::Draining | HttpError::AuthenticationUnavailable => {
                 out.extend_from_slice(b"Retry-After: 1\r\n");
             }
             _ => {}

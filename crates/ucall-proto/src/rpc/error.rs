@@ -104,6 +104,10 @@ impl RpcError {
     pub(crate) fn unauthenticated(error: AuthenticationError) -> Self {
         match error {
             AuthenticationError::Unauthorized => Self::new(Self::UNAUTHORIZED, "Unauthorized"),
+            AuthenticationError::InsufficientScope => {
+                Self::new(Self::UNAUTHORIZED, "Insufficient scope")
+            }
+            AuthenticationError::Unavailable => Self::overloaded(),
             AuthenticationError::Failed => Self::new(Self::INTERNAL_ERROR, "Internal error"),
         }
     }

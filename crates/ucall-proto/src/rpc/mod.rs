@@ -101,6 +101,10 @@ pub type CallerIdentity = Arc<dyn Any + Send + Sync>;
 pub enum AuthenticationError {
     /// The credentials are missing, or invalid: 401, or -32004.
     Unauthorized,
+    /// The credentials are valid, but lack a scope: 403, or -32004.
+    InsufficientScope,
+    /// The service cannot check them yet: 503, or -32003.
+    Unavailable,
     /// The service could not check them, which is its own fault: 500, or -32603.
     Failed,
 }
@@ -136,6 +140,19 @@ pub trait Service {
     ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session);
         Err(AuthenticationError::Failed)
+    }
+
+    /// The `WWW-Authenticate` of a request that is refused, if it depends on the request. `scopes`
+    /// is `None` for a 401; for a 403 it has the scopes that the called procedure needs, besides
+    /// those that every request needs.
+    fn challenge(
+        &self,
+        head: &Head<'_>,
+        is_tls: bool,
+        scopes: Option<&[String]>,
+    ) -> Option<String> {
+        let _ = (head, is_tls, scopes);
+        None
     }
 
     /// The request with this head asks to make the connection a WebSocket, and will be

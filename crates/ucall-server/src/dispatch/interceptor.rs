@@ -82,14 +82,7 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Returns the peer, which has to be restored.
     pub(super) fn set_client(&mut self, head: Option<&Head<'_>>) -> Option<Peer> {
         let peer = self.caller.peer;
-        let proxies = self
-            .dispatcher
-            .interceptor
-            .as_ref()
-            .and_then(|interceptor| interceptor.proxies.as_ref());
-        if let (Some(proxies), Some(head)) = (proxies, head)
-            && peer.is_some_and(|peer| is_trusted(proxies, peer))
-        {
+        if let (Some(proxies), Some(head)) = (self.trusted_proxies(peer), head) {
             match proxies.client(head) {
                 ForwardedClient::Absent => {}
                 ForwardedClient::Unknown => self.caller.peer = Some(Peer::Unknown),
@@ -99,6 +92,12 @@ impl<H: Handler> Dispatch<'_, H> {
             }
         }
         peer
+    }
+
+    /// The proxies that are trusted, if the other end of the connection is one of them.
+    pub(super) fn trusted_proxies(&self, peer: Option<Peer>) -> Option<&TrustedProxies> {
+        let proxies = self.dispatcher.interceptor.as_ref()?.proxies.as_deref()?;
+        peer.is_some_and(|peer| is_trusted(proxies, peer)).then_some(proxies)
     }
 
     /// Sets the caller and begins the line of a call; its outcome if it is rejected.

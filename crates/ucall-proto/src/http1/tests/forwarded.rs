@@ -1,7 +1,7 @@
 //! The clients of trusted proxies: a table of headers and clients.
 
 use crate::http1::ForwardedClient::{self, Absent, Unknown};
-use crate::http1::{HeadLimits, InvalidProxy, TrustedProxies, parse_head};
+use crate::http1::{HeadLimits, InvalidProxy, TrustedProxies, parse_head, request_origin};
 
 fn proxies(entries: &[&str]) -> Result<Option<TrustedProxies>, InvalidProxy> {
     TrustedProxies::new(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>())
@@ -141,4 +141,41 @@ fn other_entries_are_rejected() {
         let error = proxies(&["10.0.0.1", entry]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("trusted_proxies: {entry:?} is not like ")), "{error}");
     }
+}
+
+#[test]
+fn the_origin_is_what_the_client_has_used() {
+    let trusted = proxies(&["10.0.0.0/8"]).unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "http://a:80"),
+        (&["X-Forwarded-Proto: https"], "https://a:80"),
+        (&["X-Forwarded-Proto: HTTPS", "X-Forwarded-Host: b:8443"], "https://b:8443"),
+        (
+            &["X-Forwarded-Proto: http, https,", "X-Forwarded-Host: x", "x-forwarded-host: b"],
+            "https://b",
+        ),
+        (&["X-Forwarded-Proto: gopher", "X-Forwarded-Host: b/c"], "http://a:80"),
+        (&["Forwarded: proto=https;host=b"], "https://b"),
+        (
+            &["Forwarded: for=1.1.1.1;host=x, FOR=2.2.2.2;Host=\"b:1\", for=10.1.1.1;host=y"],
+            "http://b:1",
+        ),
+        (&["Forwarded: for=10.0.0.1;host=b, for=10.0.0.2;host=x"], "http://b"),
+        (&["Forwarded: host=b", "X-Forwarded-Host: x", "X-Forwarded-Proto: https"], "https://b"),
+        (&["Forwarded: host=x", "Forwarded: host=y;host=z"], "http://a:80"),
+        (&["Forwarded: host=\"b\\\"c\""], "http://a:80"),
+    ];
+    for (headers, expected) in cases {
+        let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let head = format!("GET / HTTP/1.1\r\nHost: a:80\r\n{lines}\r\n");
+        let head = parse_head(head.as_bytes(), &HeadLimits::default()).unwrap().unwrap();
+        assert_eq!(
+            request_origin(&head, trusted.as_ref(), false).as_deref(),
+            Some(*expected),
+            "{headers:?}"
+        );
+        assert_eq!(request_origin(&head, None, true).as_deref(), Some("https://a:80"));
+    }
+    let head = parse_head(b"GET / HTTP/1.0\r\n\r\n", &HeadLimits::default()).unwrap().unwrap();
+    assert_eq!(request_origin(&head, trusted.as_ref(), true), None);
 }

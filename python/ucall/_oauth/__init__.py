@@ -1,0 +1,1 @@
+"""Checks access tokens of OAuth 2.0: what `ucall.auth.oauth` makes, imported only for that."""
