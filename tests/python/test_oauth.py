@@ -339,6 +339,31 @@ def test_invalid_options_are_named(options: dict[str, Any]) -> None:
         ucall.auth.oauth(**{"issuer": "https://i", "audience": "a", **options})
 
 
+def test_tools_need_their_scopes(serve: Serve, issuer: Issuer) -> None:
+    server = serve(whoami, auth=guarded(issuer, scopes=["base"]), mcp=True)
+
+    async def remove(path: str) -> str:
+        return path
+
+    server.add(remove, scopes=["files:write", "files:read"])
+    url = f"http://{HOST}:{server.port}/mcp"
+    text = request("tools/call", {"name": "remove", "arguments": {"path": "a"}})
+    metadata = f'resource_metadata="http://{HOST}:{server.port}{WELL_KNOWN}/mcp"'
+    lacking = f'Bearer error="insufficient_scope", scope="base files:read files:write", {metadata}'
+    for scopes, status, challenge in (
+        (None, 401, f'Bearer scope="base", {metadata}'),
+        ("base files:write", 403, lacking),
+        ("base files:write files:read", 200, None),
+    ):
+        headers = {"Accept": "application/json, text/event-stream"}
+        if scopes is not None:
+            headers["Authorization"] = f"Bearer {issuer.token(scope=scopes)}"
+        response = httpx.post(url, content=text, headers=headers)
+        assert response.status_code == status, response.text
+        assert response.headers.get("WWW-Authenticate") == challenge
+    assert response.json()["result"]["content"] == [{"type": "text", "text": "a"}]
+
+
 def test_a_challenge_is_of_its_own_request(serve: Serve, issuer: Issuer) -> None:
     server = serve(whoami, auth=guarded(issuer), trusted_proxies=[HOST])
     with Wire(server.port) as wire:

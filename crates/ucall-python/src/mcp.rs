@@ -1,5 +1,6 @@
 //! Methods and tools of the Model Context Protocol, as Python describes them.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) fn method(
         is_idempotent: false,
         series: None,
         stream: StreamRules::default(),
+        scopes: Arc::default(),
+        is_plain: false,
         timeout,
         is_logged_as_slow: AtomicBool::new(false),
         route: None,

@@ -62,6 +62,8 @@ pub(crate) struct Dispatcher<H: Handler> {
     pub(crate) calls: u64,
     pub(crate) tool_calls: ToolCalls,
     resource: Option<Arc<ProtectedResource>>,
+    /// The scopes of the tool that was refused last.
+    missing_scopes: Option<Arc<[String]>>,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
 }
@@ -87,6 +89,7 @@ impl<H: Handler> Dispatcher<H> {
             calls: 0,
             tool_calls: ToolCalls::default(),
             resource: config.resource.clone(),
+            missing_scopes: None,
             process: OwningProcess::current(),
         };
         dispatcher.natives.update(dispatcher.procedures.natives());
@@ -182,6 +185,14 @@ impl<H: Handler> Dispatcher<H> {
         self.natives.abandon();
     }
 
+    /// Keeps the scopes of a tool whose call was refused, if the caller lacks any.
+    #[cold]
+    pub(crate) fn note_missing_scopes(&mut self, tool: &Tool) {
+        let procedure = self.procedures.find(tool.method.as_bytes());
+        let missing = procedure.and_then(|procedure| self.handler.missing_scopes(procedure));
+        self.missing_scopes = missing.map(|missing| missing.required);
+    }
+
     /// Whether a call of this method may run twice.
     pub(crate) fn is_idempotent(&self, method: Text<'_>) -> bool {
         let procedure = find_escaped(&self.procedures, method);
@@ -267,6 +278,10 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         let resource = self.dispatcher.resource.as_ref()?;
         let origin = request_origin(head, self.trusted_proxies(self.caller.peer), is_tls);
         Some(resource.challenge(head, origin.as_deref(), scopes))
+    }
+
+    fn take_missing_scopes(&mut self) -> Option<Arc<[String]>> {
+        self.dispatcher.missing_scopes.take()
     }
 
     fn upgrading(&mut self, head: &Head<'_>) {

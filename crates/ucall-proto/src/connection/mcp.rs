@@ -56,6 +56,7 @@ impl PlainConnection {
         let pending = environment.replies.begin(environment.out, reply_headers);
         let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
         let (ran, mut status) = run(body, context, environment);
+        let challenge = self.scope_challenge(head, status, environment);
         let Environment { replies, out, limits, now, .. } = environment;
         match ran {
             Ok(DocumentOutcome::Replied) if status == McpStatus::Ok => replies.end(out, pending),
@@ -81,11 +82,27 @@ impl PlainConnection {
                     text.drain(BEFORE_ID..UNKNOWN_ID.len() - 1);
                 }
                 let (line, headers) = status.lines();
+                let headers = challenge.as_deref().unwrap_or(headers);
                 let mut response = Vec::new();
                 write_json_response(&mut response, line, headers, &text);
                 replies.response(out, &response, reply_headers, false);
             }
         }
+    }
+
+    /// The header by which a client learns that its token lacks scopes of the tool.
+    fn scope_challenge<S: Service>(
+        &self,
+        head: &Head<'_>,
+        status: McpStatus,
+        environment: &mut Environment<'_, S>,
+    ) -> Option<String> {
+        if status != McpStatus::Forbidden {
+            return None;
+        }
+        let scopes = environment.service.take_missing_scopes()?;
+        let challenge = environment.service.challenge(head, self.is_tls(), Some(&scopes))?;
+        Some(format!("WWW-Authenticate: {challenge}\r\n"))
     }
 }
 

@@ -155,6 +155,11 @@ pub trait Service {
         None
     }
 
+    /// The scopes that the called procedure needs, if the last call was refused for lack of one.
+    fn take_missing_scopes(&mut self) -> Option<Arc<[String]>> {
+        None
+    }
+
     /// The request with this head asks to make the connection a WebSocket, and will be
     /// authenticated.
     fn upgrading(&mut self, head: &Head<'_>) {

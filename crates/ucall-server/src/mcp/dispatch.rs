@@ -122,6 +122,10 @@ impl<H: Handler> Dispatch<'_, H> {
         match outcome {
             CallOutcome::Done => {
                 let result = inner_reply.outcome();
+                let is_refused = |error: &RpcError| error.code == RpcError::UNAUTHORIZED;
+                if result.as_ref().is_err_and(is_refused) {
+                    self.dispatcher.note_missing_scopes(&tool);
+                }
                 let is_newest = request.is_newest();
                 if let ToolOutcome::Error(error) =
                     write_outcome(reply.result(), result, &tool, is_newest)
