@@ -1,7 +1,5 @@
 //! Methods and tools of the Model Context Protocol, as Python describes them.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
@@ -9,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_server::{ResultSchema, Tool, ToolForm};
 
-use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
+use crate::procedure::{CallMode, Procedure, Signature};
 
 /// The name of a tool, the method that it calls, the form of its result, the schema
 /// that the method's result must fit, and the params that have headers with the ends of the
@@ -25,21 +23,10 @@ pub(crate) fn method(
     mode: &str,
     timeout: Option<Duration>,
 ) -> PyResult<Procedure> {
-    Ok(Procedure {
-        name: name.to_owned(),
-        callable: function,
-        signature: Some(Signature::from_description(signature)?),
-        encode,
-        mode: CallMode::from_description(mode, None)?,
-        is_idempotent: false,
-        series: None,
-        stream: StreamRules::default(),
-        scopes: Arc::default(),
-        is_plain: false,
-        timeout,
-        is_logged_as_slow: AtomicBool::new(false),
-        route: None,
-    })
+    let signature = Some(Signature::from_description(signature)?);
+    let mode = CallMode::from_description(mode, None)?;
+    let procedure = Procedure::new(name.to_owned(), function, signature, encode, mode);
+    Ok(Procedure { timeout, ..procedure })
 }
 
 pub(crate) fn tool((name, method, form, schema, headers): DescribedTool) -> PyResult<Tool> {

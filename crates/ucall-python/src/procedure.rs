@@ -147,6 +147,31 @@ impl CallMode {
 }
 
 impl Procedure {
+    /// A procedure that no option says more about: of a method of MCP, a route or a check.
+    pub(crate) fn new(
+        name: String,
+        callable: Py<PyAny>,
+        signature: Option<Signature>,
+        encode: Py<PyAny>,
+        mode: CallMode,
+    ) -> Self {
+        Self {
+            name,
+            callable,
+            signature,
+            encode,
+            mode,
+            series: None,
+            is_idempotent: false,
+            stream: StreamRules::default(),
+            scopes: Arc::default(),
+            is_plain: false,
+            timeout: None,
+            is_logged_as_slow: AtomicBool::new(false),
+            route: None,
+        }
+    }
+
     /// Whether the function is a generator.
     pub(crate) fn is_stream(&self) -> bool {
         match self.mode {

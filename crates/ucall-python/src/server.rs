@@ -1,7 +1,7 @@
 //! A server: it binds its address when it runs, on the thread that calls `run`.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -294,20 +294,15 @@ impl Server {
         if let Some(resource) = &self.config.resource {
             resource.add_scopes(&scopes);
         }
+        let signature = signature.map(Signature::from_description).transpose()?;
         let procedure = Procedure {
-            name: name.clone(),
-            callable: function,
-            signature: signature.map(Signature::from_description).transpose()?,
-            encode,
-            mode,
             is_idempotent,
             series,
             stream: stream.transpose()?.unwrap_or_default(),
             is_plain: matches!(mode, CallMode::Inline) && scopes.is_empty(),
             scopes: scopes.into(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
-            is_logged_as_slow: AtomicBool::new(false),
-            route: None,
+            ..Procedure::new(name.clone(), function, signature, encode, mode)
         };
         if procedure.takes_context() {
             self.procedures.want_peers();
@@ -335,20 +330,12 @@ impl Server {
     ) -> PyResult<()> {
         let methods = http_route::methods(&methods)?;
         let access = if is_public { RouteAccess::Public } else { RouteAccess::Authenticated };
+        let mode = CallMode::from_description(mode, None)?;
+        let signature = Some(Signature::of_route());
         let procedure = Procedure {
-            name: path.clone(),
-            callable: function,
-            signature: Some(Signature::of_route()),
-            encode,
-            mode: CallMode::from_description(mode, None)?,
-            is_idempotent: false,
-            series: None,
-            stream: StreamRules::default(),
-            scopes: Arc::default(),
-            is_plain: false,
             timeout: self.timeout,
-            is_logged_as_slow: AtomicBool::new(false),
             route: Some(access),
+            ..Procedure::new(path.clone(), function, signature, encode, mode)
         };
         if wants_peer {
             self.procedures.want_peers();
@@ -391,20 +378,10 @@ impl Server {
     /// drains or is overloaded. While it is ready itself, `check` returns what `readiness` does, or
     /// a future of that. It must not block.
     fn insert_health_checks(&self, py: Python<'_>, check: Py<PyAny>) {
+        let (name, mode) = ("/readyz".to_owned(), CallMode::Future);
         let procedure = Procedure {
-            name: "/readyz".to_owned(),
-            callable: check,
-            signature: None,
-            encode: py.None(),
-            mode: CallMode::Future,
-            stream: StreamRules::default(),
-            scopes: Arc::default(),
-            is_plain: false,
-            timeout: None,
-            is_logged_as_slow: AtomicBool::new(false),
-            is_idempotent: false,
-            series: None,
             route: Some(RouteAccess::Public),
+            ..Procedure::new(name, check, None, py.None(), mode)
         };
         self.procedures.insert_health_checks(Some(DropAttached::new(Arc::new(procedure))));
     }
