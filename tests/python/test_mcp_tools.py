@@ -34,10 +34,16 @@ META = {
 }
 
 
-def ask(server: ucall.Server, method: str, params: Any = None, version: str = NEWEST) -> Any:
+def ask(
+    server: ucall.Server,
+    method: str,
+    params: Any = None,
+    version: str = NEWEST,
+    headers: dict[str, str] | None = None,
+) -> Any:
     """The reply of a server to a request over HTTP."""
     params = dict(params or {})
-    headers = {"Mcp-Method": method, "MCP-Protocol-Version": version}
+    headers = {"Mcp-Method": method, "MCP-Protocol-Version": version} | (headers or {})
     headers |= {"Accept": "application/json, text/event-stream"}
     if version == NEWEST:
         params["_meta"] = META
@@ -46,8 +52,9 @@ def ask(server: ucall.Server, method: str, params: Any = None, version: str = NE
     return httpx.post(f"http://127.0.0.1:{server.port}/mcp", json=body, headers=headers).json()
 
 
-def tools(server: ucall.Server) -> dict[str, Any]:
-    return {it["name"]: it for it in ask(server, "tools/list")["result"]["tools"]}
+def tools(server: ucall.Server, headers: dict[str, str] | None = None) -> dict[str, Any]:
+    found = ask(server, "tools/list", headers=headers)["result"]["tools"]
+    return {it["name"]: it for it in found}
 
 
 def call(server: ucall.Server, name: str, **arguments: Any) -> Any:
@@ -478,6 +485,26 @@ def test_what_needs_authorisation_is_cached_for_one_caller(serve_once: Serve) ->
     server = serve_once(mcp=True, auth=lambda ctx: True)
     for method in ("server/discover", "tools/list"):
         assert ask(server, method)["result"]["cacheScope"] == "private"
+
+
+def test_callers_see_the_tools_that_they_may_call() -> None:
+    class User:
+        def __init__(self, *scopes: str) -> None:
+            self.scopes = frozenset(scopes)
+
+    users = {"": object(), "read": User("read"), "all": User("read", "write")}
+    server = ucall.Server(port=0, mcp=True, auth=lambda ctx: users[ctx.headers.get("x-user", "")])
+    server.add(lambda: 1, "look")
+    server.add(lambda: 2, "read", scopes=["read"])
+    server.tool(name="write", scopes=["read", "write"])(lambda: 3)
+    with server:
+        seen = {it: list(tools(server, {"X-User": it})) for it in users}
+        assert ask(server, "tools/list")["result"]["cacheScope"] == "private"
+    assert seen == {
+        "": ["look"],
+        "read": ["look", "read"],
+        "all": ["look", "read", "write"],
+    }
 
 
 def test_nothing_is_imported_without_mcp() -> None:

@@ -22,6 +22,7 @@ class Served:
             batch.
         is_idempotent: Whether a call may run twice.
         tool: Whether it is a tool of MCP, with its options if it has any.
+        scopes: What a caller must be allowed.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class Served:
         takes_batches: bool,
         is_idempotent: bool,
         tool: ToolRules | bool,
+        scopes: frozenset[str],
     ) -> None:
         self.function = function
         self.hints = hints
         self.takes_batches = takes_batches
         self.is_idempotent = is_idempotent
         self.tool = tool
+        self.scopes = scopes
 
 
 class NativeMethod:

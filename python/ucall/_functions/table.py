@@ -139,7 +139,8 @@ class Functions:
         known = self.methods.served.get(name)
         if known is None or not signatures.is_redefinition(function, known.function):
             self._check_unused([name])
-        served = Served(function, registration.hints, batch is not None, idempotent, tool)
+        held = frozenset(required)
+        served = Served(function, registration.hints, batch is not None, idempotent, tool, held)
         if self._tools is not None:
             self._tools.check(name, served)
         self.methods.served = {**self.methods.served, name: served}

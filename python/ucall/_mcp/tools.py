@@ -13,6 +13,7 @@ import typing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ucall import mcp
+from ucall._core import Context
 from ucall._functions.tool_rules import ToolRules, check_header
 from ucall._mcp.registry import Registry
 from ucall.errors import RPCError
@@ -66,6 +67,8 @@ class Tools:
         #: The functions that clients know the tools of; ``None`` until the server starts.
         self._published: dict[str, Served] | None = None
         self._listed: list[Schema] = []
+        #: The tools, if any of them needs scopes.
+        self._scoped: list[Tool] = []
 
     def register(self) -> None:
         """Has the server answer ``tools/list``, and checks the functions that it has."""
@@ -120,15 +123,25 @@ class Tools:
             )
             self._known, self._published = tools, served
             self._listed = [it.description for it in tools.values()]
+            has_scopes = any(it.served.scopes for it in tools.values())
+            self._scoped = list(tools.values()) if has_scopes else []
         if before is not None:
             for report in self._registry.on_tools_change:
                 report()
 
-    def list_tools(self, params: Schema, version: str) -> Schema:
-        """The answer to ``tools/list``: all tools, in the order in which they were added."""
+    def list_tools(self, params: Schema, version: str, ctx: Context) -> Schema:
+        """The answer to ``tools/list``: the tools that the caller may call, in the order in which
+        they were added."""
         if params.get("cursor") is not None:
             raise RPCError(-32602, "Invalid params", "cursor: the list has one page")
-        return self._registry.complete({"tools": self._listed}, version, ttl_ms=TTL_MS)
+        return self._registry.complete({"tools": self._allowed(ctx)}, version, ttl_ms=TTL_MS)
+
+    def _allowed(self, ctx: Context) -> list[Schema]:
+        if not self._scoped:
+            return self._listed
+        scopes = getattr(ctx.user, "scopes", None)
+        held = scopes if isinstance(scopes, (set, frozenset)) else frozenset()
+        return [it.description for it in self._scoped if it.served.scopes <= held]
 
     def _tool(self, name: str, served: Served) -> Tool:
         known = self._known.get(name)
