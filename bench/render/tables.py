@@ -6,10 +6,17 @@ from collections.abc import Iterable, Sequence
 from bench.harness.figures import Spread, table
 from bench.render.data import Results, difference
 from bench.render.verdicts import NOT_MEASURED, all_verdicts
-from bench.suite import beside
-from bench.suite.plan import BATCHES, PAYLOAD_BYTES, QUOTED, RATES
+from bench.suite.plan import (
+    BATCHES,
+    BESIDE,
+    BESIDE_IDLE,
+    IDLE_CONNECTIONS,
+    PAYLOAD_BYTES,
+    QUOTED,
+    RATES,
+    SHARES,
+)
 from bench.suite.servers import Server, python_beside
-from bench.suite.tails import SHARES
 
 NONE = "-"
 TIME, CPU, RATIO = "{:,.0f}", "{:.2f}", "{:.2f}"
@@ -108,7 +115,7 @@ def ours_of(servers: Sequence[Server]) -> list[Server]:
     return [server for server in servers if server.family == "ours"]
 
 
-IDLE_LABEL = f"beside {beside.IDLE_CONNECTIONS:,} idle connections"
+IDLE_LABEL = f"beside {IDLE_CONNECTIONS:,} idle connections"
 TAIL_METRICS = {
     "p50_us": "p50",
     "p99_us": "p99",
@@ -136,9 +143,9 @@ def tails(results: Results, servers: Sequence[Server]) -> str:
 def beside_others(results: Results, servers: Sequence[Server]) -> str:
     """Latency of Python servers while something else goes on."""
     rows = []
-    for server in python_beside():
+    for server in itertools.chain(*python_beside()):
         idle_label = server.label.replace("alone", IDLE_LABEL)
-        for load, label in ((beside.LOAD, server.label), (beside.IDLE, idle_label)):
+        for load, label in ((BESIDE, server.label), (BESIDE_IDLE, idle_label)):
             if results.has(server.name, load):
                 rows.append([label, *cells(results, server, load, TAIL_METRICS)])
     return table(["", *TAIL_METRICS.values()], rows)

@@ -18,31 +18,13 @@ from functools import partial
 from pathlib import Path
 
 from bench import OUTPUT, ROOT
-from bench.harness import processes
+from bench.harness import certificate, processes
 from bench.sections import report
-from bench.suite import (
-    beside,
-    calibration,
-    documents,
-    exact,
-    idle,
-    machine,
-    over_tls,
-    plan,
-    rounds,
-    tails,
-)
+from bench.suite import calibration, documents, exact, idle, machine, plan, rounds
 
 OURS = ("headline", "same", "clients", "quoted", "tails", "exact")
 #: Sections that do not consist of groups.
-SPECIAL = {
-    "tails": tails,
-    "beside": beside,
-    "tls": over_tls,
-    "idle": idle,
-    "json": documents,
-    "exact": exact,
-}
+SPECIAL = {"idle": idle, "json": documents, "exact": exact}
 PEERS = tuple(name for name in (*plan.SECTIONS, *SPECIAL) if name not in OURS)
 OPTIONS = {
     "--rows": {"default": "", "help": f"some of {','.join((*OURS, *PEERS))}"},
@@ -102,6 +84,7 @@ def measure(options: argparse.Namespace) -> dict:
     left = [step for step in found if step.name not in results["done"]]
     if len(left) < len(found):
         print(f"goes on after {len(found) - len(left)} of {len(found)} steps", file=sys.stderr)
+    certificate.issue()
     records = rounds.Records(results["samples"], results["problems"], results["rejected"])
     progress = rounds.Progress(sum(step.seconds for step in left))
     with calibration.running() as floor:

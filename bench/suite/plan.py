@@ -29,6 +29,10 @@ FAST = (
     *("granian", "robyn", "socketify", "protocol"),
     *("h2o", "uwebsockets", "actix", "jsonrpsee", "ntex", "may"),
 )
+#: Percentages of the capacity.
+SHARES = (10, 50, 80)
+#: Names of loads, and the connections of the second one.
+BESIDE, BESIDE_IDLE, IDLE_CONNECTIONS = "beside", "beside-idle", 1_000
 BATCHES = (10, 100, 1000)
 PAYLOAD_BYTES = (64, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
 ECHO_TEXT = "x" * 64
@@ -177,6 +181,42 @@ def websocket_loads(task: str) -> tuple[Load, ...]:
     return tuple(replace(load, body=body, expected=ECHO_TEXT) for load in loads)
 
 
+def at_shares(load: Load, *shares: int) -> tuple[Load, ...]:
+    """Each group finds the capacity anew, so it has one round: the machine changes its mode."""
+    return tuple(
+        replace(load, name=f"share-{it}", label=f"{load.label}, {it}% of the capacity", share=it)
+        for it in shares
+    )
+
+
+def tails() -> Groups:
+    """Tail latency at shares of the capacity, beside the floor at the same rate."""
+    floors = {floor.name: floor for floor in servers.floors("http")}
+    pairs = [(floors[servers.floors_of(it.name)[0]], it) for it in servers.ours("http")]
+    return [Group("tails", pair, at_shares(MANY, *SHARES), 1, 1) for pair in pairs * 8]
+
+
+def beside() -> Groups:
+    """Tail latency of Python servers at half of their capacity while something else goes on: a
+    thread that computes, garbage collections, idle connections."""
+    groups, [half] = [], at_shares(MANY, 50)
+    for same in servers.python_beside() * 5:
+        groups.append(Group("beside", tuple(same), (replace(half, name=BESIDE),), 1, 1))
+        idle = replace(half, name=BESIDE_IDLE, idle=IDLE_CONNECTIONS)
+        groups.append(Group("beside", tuple(same[:1]), (idle,), 1, 1))
+    return groups
+
+
+def tls() -> Groups:
+    """The cost and the tails of servers over TLS, beside the floor of TLS."""
+    # Chromium names an origin, which over TLS is another one, and so rejected.
+    clients = tuple(it for it in CLIENTS if it != "chromium")
+    load = replace(MANY, name="c32-tls", clients=clients)
+    floor, *ours = servers.over_tls()
+    tails = [Group("tls", (floor, it), at_shares(load, 50), 1, 1) for it in ours * 7]
+    return [Group("tls", (floor, *ours), (load,), 7, 1), *tails]
+
+
 SECTIONS: dict[str, Callable[[], Groups]] = {
     "headline": headline,
     "same": same,
@@ -191,6 +231,9 @@ SECTIONS: dict[str, Callable[[], Groups]] = {
     "reconnect": reconnecting,
     "tools": tools,
     "websocket": websocket,
+    "tails": tails,
+    "beside": beside,
+    "tls": tls,
 }
 
 
@@ -198,7 +241,9 @@ def groups_of(section: str, brief: bool) -> Groups:
     """The groups of a section. With `brief` each runs once, under one load, to check that it
     works."""
     groups = SECTIONS[section]()
-    return [brief_form(group) for group in groups] if brief else groups
+    if not brief:
+        return groups
+    return [brief_form(it) for at, it in enumerate(groups) if it not in groups[:at]]
 
 
 def brief_form(group: Group) -> Group:

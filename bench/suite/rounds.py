@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.suite import drivers
 from bench.suite.calibration import SECONDS as CALIBRATION_SECONDS
@@ -37,8 +37,12 @@ class Group:
     @property
     def estimate(self) -> float:
         """The duration of the group in seconds, if the machine keeps its mode."""
-        runs = self.rounds * len(self.servers) * len(self.loads)
+        runs = self.rounds * len(self.servers) * len(self.loads) + self.has_shares
         return runs * (self.seconds + RUN_SECONDS)
+
+    @property
+    def has_shares(self) -> bool:
+        return any(load.share for load in self.loads)
 
 
 class Progress:
@@ -88,7 +92,12 @@ def run_group(group: Group, name: str, run: Run) -> None:
     there = [server for server in group.servers if server.is_there]
     for server in (server for server in group.servers if not server.is_there):
         run.records.problem(f"{group.section}: {server.label}: not installed")
-    for load in group.loads:
+    try:
+        loads = at_shares(group) if group.has_shares else group.loads
+    except drivers.FAILURES as error:
+        run.records.problem(f"{group.section}: {group.servers[-1].label}: no capacity: {error}")
+        loads = ()
+    for load in loads:
         run_load(group, load, name, list(there), run)
     run.progress.done = progress_at_start + group.estimate
 
@@ -126,6 +135,14 @@ def measured(server: Server, load: Load, seconds: int) -> dict:
     with server.running(load) as running:
         drivers.check(server, running.port, load)
         return drivers.measure(server, running, load, seconds)
+
+
+def at_shares(group: Group) -> list[Load]:
+    """The loads at their shares of what the first of our servers reaches in a closed loop."""
+    server = next(server for server in group.servers if server.family == "ours")
+    closed = replace(group.loads[0], share=0, idle=0)
+    capacity = measured(server, closed, 1)["calls_per_second"]
+    return [replace(it, rate=max(round(capacity * it.share / 100), 1)) for it in group.loads]
 
 
 def record(group: Group, load: Load, pair: str, found: dict[str, dict], records: Records) -> None:

@@ -21,7 +21,8 @@ ENGINES = {"posix": "posix", "uring": "io_uring"}
 @dataclass(frozen=True)
 class Load:
     """A load. `clients` are those whose requests it sends, one client on each connection; without
-    them it repeats one request. `rate` makes it an open loop; `depth` requests are pipelined.
+    them it repeats one request. `rate` makes it an open loop, and so does `share`, a percentage of
+    what the server reaches in a closed loop; `depth` requests are pipelined.
     `idle` connections have had a call before, and get none. `body` is a request other than `sum`,
     whose reply contains `expected`."""
 
@@ -32,6 +33,7 @@ class Load:
     batch: int = 0
     depth: int = 1
     rate: int | None = None
+    share: int = 0
     idle: int = 0
     reconnect: bool = False
     tool: str | None = None
@@ -166,23 +168,25 @@ def over_tls() -> list[Server]:
     ]
 
 
-def python_beside() -> list[Server]:
-    """Python servers of `sum` alone, beside a thread that computes, and with much garbage."""
+def python_beside() -> list[list[Server]]:
+    """Python servers of `sum` alone, beside a thread that computes, and with much garbage, by
+    engine."""
     return [
-        replace(
-            server,
-            name=f"{server.name}-{beside}" if beside else server.name,
-            label=f"{server.label}, {label}",
-            command=(*server.command, *(("--beside", beside) if beside else ())),
-        )
+        [
+            replace(server, label=f"{server.label}, alone"),
+            beside(server, "thread", "beside a thread that computes"),
+            beside(server, "garbage", "with garbage collections"),
+        ]
         for server in ours("http")
         if "python" in server.name
-        for beside, label in (
-            ("", "alone"),
-            ("thread", "beside a thread that computes"),
-            ("garbage", "with garbage collections"),
-        )
     ]
+
+
+def beside(server: Server, what: str, label: str) -> Server:
+    command = (*server.command, "--beside", what)
+    return replace(
+        server, name=f"{server.name}-{what}", label=f"{server.label}, {label}", command=command
+    )
 
 
 def python_peer(
