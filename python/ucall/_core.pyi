@@ -67,6 +67,8 @@ __all__ = [
     "progress_text",
     "receive_datagrams",
     "send_datagrams",
+    "set_listener",
+    "set_listeners",
     "system_certificates",
 ]
 
@@ -237,6 +239,10 @@ class LoopDriver:
     def turn_embedded(self) -> float | None: ...
 
 def progress_text(done: float, total: float | None = None, message: str | None = None) -> bytes: ...
+def set_listener(
+    server: Server, listener: Callable[[str | None, bytes | None], object]
+) -> None: ...
+def set_listeners(server: Server, count: int) -> None: ...
 def hand_over_xdp(interface: str, descriptor: int) -> None: ...
 def insert_relay(
     server: Server,

@@ -31,6 +31,10 @@ class Caller(NamedTuple):
 class _Core:
     def __init__(self) -> None:
         self.methods: dict[str, tuple[Any, str, bool]] = {}
+        self.published: list[str] = []
+
+    def publish(self, topic: str, method: str, params: Any, encode: Any) -> None:
+        self.published.append(method)
 
     def insert_mcp_method(
         self, name: str, function: Any, signature: Any, encode: Any, *, mode: str

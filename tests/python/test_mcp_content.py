@@ -11,6 +11,7 @@ import pytest
 from mcp_offers import CAPABILITIES, NEWEST, OLDER
 
 import ucall
+from ucall._mcp.registry import HAS_EVENTS
 from wire import Wire
 
 PREFIX = "io.modelcontextprotocol/"
@@ -126,6 +127,15 @@ def test_resources_and_prompts(server: ucall.Server, version: str) -> None:
 
 def test_capabilities(server: ucall.Server) -> None:
     _, reply = post(server, "server/discover")
+    changes = {"listChanged": True} if HAS_EVENTS else {}
+    assert reply["result"]["capabilities"] == {
+        "tools": changes,
+        "resources": changes | ({"subscribe": True} if HAS_EVENTS else {}),
+        "prompts": changes,
+        "completions": {},
+    }
+    # Changes have no way to older clients over HTTP.
+    _, reply = post(server, "initialize", OLDER, protocolVersion=OLDER)
     capabilities = {"tools": {}, "resources": {}, "prompts": {}, "completions": {}}
     assert reply["result"]["capabilities"] == capabilities
 

@@ -69,7 +69,7 @@ def test_resources_are_listed() -> None:
         "name": "price",
     }
     assert offers.call("resources/list", OLDER).keys() == {"resources"}
-    assert offers.registry.capabilities["resources"] == {}
+    assert "resources" in offers.registry.capabilities
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
 use ucall_server::{
     CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget,
-    MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, Turn,
+    MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, ServerMessage, Turn,
 };
 
 use crate::arguments::Failure;
@@ -253,6 +253,11 @@ impl Handler for Interpreter {
         let py = self.attach();
         let Functions { contexts, report, .. } = &mut self.functions;
         contexts.end_session(py, connection, report);
+    }
+
+    fn published(&mut self, message: &ServerMessage) {
+        let py = self.attach();
+        self.callbacks.published(py, message);
     }
 
     #[inline]

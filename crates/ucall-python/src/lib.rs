@@ -43,6 +43,7 @@ mod invalid_params;
 mod job_input;
 mod keys;
 mod listen_address;
+mod listener;
 mod listening_socket;
 mod log;
 mod mcp;
@@ -102,6 +103,8 @@ mod _core {
     use crate::http_route::HttpRequest;
     #[pymodule_export]
     use crate::keys::Keys;
+    #[pymodule_export]
+    use crate::listener::{set_listener, set_listeners};
     #[pymodule_export]
     use crate::listening_socket::ListeningSocket;
     #[pymodule_export]

@@ -396,7 +396,7 @@ impl Server {
     ) -> PyResult<()> {
         let interval = interval_s.map(Duration::try_from_secs_f64).transpose();
         let interval = interval.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        self.state().callbacks = Callbacks::new(on_drain, interval.zip(beat));
+        self.state().callbacks.replace(Callbacks::new(on_drain, interval.zip(beat)));
         Ok(())
     }
 

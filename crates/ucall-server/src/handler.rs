@@ -18,6 +18,7 @@ use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 use crate::overflow::Overflow;
 use crate::protected_resource::MissingScopes;
 use crate::publisher::Publisher;
+use crate::server_message::ServerMessage;
 
 /// What [`Handler::poll_reply`] returns of a call.
 #[derive(Debug)]
@@ -149,6 +150,11 @@ pub trait Handler {
     /// named.
     fn connection_closed(&mut self, connection: Id) {
         let _ = connection;
+    }
+
+    /// Reports a message that was published, while [`Publisher::set_listeners`] says so.
+    fn published(&mut self, message: &ServerMessage) {
+        let _ = message;
     }
 
     /// Whether requests go through [`Handler::authenticate`].

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ucall_engine::{Id, WorkerSockets};
@@ -43,6 +43,8 @@ pub struct Publisher {
     topics: Mutex<Topics>,
     /// Whether a connection is attached. Read without the lock.
     has_attached: AtomicBool,
+    /// How many calls [`Handler::published`](crate::Handler::published) waits for.
+    listeners: AtomicUsize,
     queue: Mutex<Queue>,
     /// Read without the lock.
     is_nonempty: AtomicBool,
@@ -64,6 +66,7 @@ impl Publisher {
             mailbox,
             topics: Mutex::new(Topics::new(topics)),
             has_attached: AtomicBool::new(false),
+            listeners: AtomicUsize::new(0),
             queue: Mutex::default(),
             is_nonempty: AtomicBool::new(false),
             counters: Mutex::default(),
@@ -79,7 +82,7 @@ impl Publisher {
 
     /// Sends a message to the subscribers of its topic.
     pub fn publish(&self, message: ServerMessage) {
-        if lock(&self.topics).len() > 0 {
+        if self.has_listeners() || lock(&self.topics).len() > 0 {
             self.push(Push::Publish(message));
         }
     }
@@ -94,10 +97,28 @@ impl Publisher {
         topic: &str,
         overflow: Overflow,
     ) -> Result<(), SubscribeError> {
+        self.receive_from_others();
+        self.change(connection, |topics| topics.subscribe(connection, topic, overflow))
+    }
+
+    /// Has the worker call [`Handler::published`](crate::Handler::published) with each message that
+    /// is published, here or by another process, while `count` is above 0. They count as
+    /// subscriptions.
+    pub fn set_listeners(self: &Arc<Self>, count: usize) {
+        self.receive_from_others();
+        self.listeners.store(count, Ordering::Relaxed);
+        self.topics_changed(&lock(&self.topics));
+    }
+
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) > 0
+    }
+
+    /// Begins to publish what other processes send.
+    fn receive_from_others(self: &Arc<Self>) {
         if let Some(sockets) = lock(&self.sockets).take() {
             self.relay(sockets);
         }
-        self.change(connection, |topics| topics.subscribe(connection, topic, overflow))
     }
 
     /// Ends the subscription of a connection to a topic, if it has one.
@@ -124,7 +145,8 @@ impl Publisher {
 
     fn topics_changed(&self, topics: &Topics) {
         self.has_attached.store(topics.has_attached(), Ordering::Relaxed);
-        lock(&self.counters).set_subscriptions(topics.len() as u64);
+        let count = topics.len() + self.listeners.load(Ordering::Relaxed);
+        lock(&self.counters).set_subscriptions(count as u64);
     }
 
     fn push(&self, push: Push) {

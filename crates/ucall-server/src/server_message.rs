@@ -73,8 +73,13 @@ impl ServerMessage {
     }
 
     /// The topic; `None` if it is not UTF-8.
-    pub(crate) fn topic(&self) -> Option<&str> {
+    pub fn topic(&self) -> Option<&str> {
         str::from_utf8(self.bytes.get(LENGTHS..self.frame_at)?).ok()
+    }
+
+    /// Its JSON text.
+    pub fn text(&self) -> &[u8] {
+        self.bytes.get(self.json_at..self.bytes.len() - 1).unwrap_or_default()
     }
 
     /// A WebSocket's frame, or the line of raw TCP.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ucall._mcp import methods
 from ucall._mcp.registry import Registry
+from ucall._mcp.subscriptions import Subscriptions
 from ucall._mcp.tools import Tools
 
 __all__ = ["Registry", "Tools", "enable"]
@@ -18,4 +19,5 @@ def enable(registry: Registry) -> Tools:
     methods.register(registry)
     tools = Tools(registry)
     tools.register()
+    Subscriptions(registry).register()
     return tools

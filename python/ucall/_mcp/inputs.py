@@ -24,7 +24,6 @@ REPLY = -32099
 
 _MISSING_CAPABILITY = -32021
 _CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-_NEWEST = next(iter(versions.ERAS))
 _ACTIONS = ("accept", "decline", "cancel")
 
 
@@ -115,7 +114,7 @@ def _rounds(ctx: Caller) -> _Rounds:
     """
     params, version = _request(ctx)
     if versions.era(version).has_handshake:
-        problem = f"this function asks for input, which takes version {_NEWEST} of MCP"
+        problem = f"this function asks for input, which takes version {versions.NEWEST} of MCP"
         raise RPCError(-32600, "Invalid Request", problem)
     responses = params.get("inputResponses", {})
     if not isinstance(responses, dict):

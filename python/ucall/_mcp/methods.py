@@ -15,6 +15,9 @@ Json = dict[str, Any]
 #: How long a client may keep what the server offers, as a deployment may offer something else.
 TTL_MS = 60_000
 
+#: What the capabilities say of notifications.
+_CHANGES = ("listChanged", "subscribe")
+
 _LOG_LEVELS = (
     "debug",
     "info",
@@ -43,7 +46,7 @@ class _Answers:
 
     def discover(self, params: Json, version: str) -> Json:
         """The versions that a client may use, newest first, and what the server offers."""
-        result = {"supportedVersions": list(ERAS), **self._offer()}
+        result = {"supportedVersions": list(ERAS), **self._offer(version)}
         return self._registry.complete(result, version, ttl_ms=TTL_MS)
 
     def initialize(self, params: Json, version: str) -> Json:
@@ -57,7 +60,7 @@ class _Answers:
             raise RPCError(-32602, "Invalid params", "protocolVersion: expected a str")
         agreed = asked if asked in ERAS and era(asked).has_handshake else NEWEST_WITH_HANDSHAKE
         info = self._registry.server_info
-        return {"protocolVersion": agreed, "serverInfo": info, **self._offer()}
+        return {"protocolVersion": agreed, "serverInfo": info, **self._offer(agreed)}
 
     def initialized(self, params: Json, version: str) -> None:
         """Nothing depends on it."""
@@ -74,9 +77,15 @@ class _Answers:
             raise RPCError(-32602, "Invalid params", expected)
         return {}
 
-    def _offer(self) -> Json:
+    def _offer(self, version: str) -> Json:
         registry = self._registry
-        offer: Json = {"capabilities": registry.capabilities}
+        capabilities = registry.capabilities
+        if era(version).has_handshake:  # Over HTTP, changes have no way to such clients.
+            capabilities = {
+                name: {key: it for key, it in options.items() if key not in _CHANGES}
+                for name, options in capabilities.items()
+            }
+        offer: Json = {"capabilities": capabilities}
         return offer | ({"instructions": registry.instructions} if registry.instructions else {})
 
 

@@ -72,9 +72,10 @@ class Prompts:
         listed = shown | ({"arguments": arguments} if arguments else {})
         self._listed = {**self._listed, name: listed}
         if "prompts" not in self._host.registry.capabilities:
-            self._host.registry.capabilities["prompts"] = {}
+            self._host.registry.announce("prompts", listChanged=True)
             self._host.registry.add_method("prompts/list", self._list)
         self._gets.add(mode)
+        self._host.registry.report_change("prompts")
 
     def _list(self, params: dict[str, Any], version: str) -> dict[str, Any]:
         result = page(self._listed, params, "prompts")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ucall._core import Context
 from ucall._functions import signatures
 from ucall._mcp.versions import era
 
@@ -12,9 +13,12 @@ if TYPE_CHECKING:
     from ucall import _core
     from ucall._functions.methods import Methods
 
-__all__ = ["Registry"]
+__all__ = ["HAS_EVENTS", "Registry", "list_changed"]
 
 Json = dict[str, Any]
+
+#: Whether the reply to a call over HTTP may have messages before it.
+HAS_EVENTS = hasattr(Context, "_mcp_send")
 
 _SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
@@ -34,6 +38,7 @@ class Registry:
     Attributes:
         capabilities: What the server offers, by the names of the specification. Read whenever a
             client asks.
+        has_resource: Whether there is a resource of a URI.
         on_tools_change: Called, from any thread, after the tools of a running server have changed.
     """
 
@@ -51,6 +56,7 @@ class Registry:
         self.server_info: Json = {"name": title, "version": version}
         self.instructions = instructions
         self.capabilities: dict[str, Json] = {}
+        self.has_resource: Callable[[str], bool] = lambda uri: False
         self.on_tools_change: list[Callable[[], object]] = []
         self._scope = "private" if is_private else "public"
 
@@ -68,6 +74,16 @@ class Registry:
         signature = signatures.describe(function, name, hints, types)
         self.core.insert_mcp_method(name, function, signature, types.encode, mode=mode)
 
+    def announce(self, capability: str, **changes: bool) -> None:
+        """Announces a capability, and of which changes clients hear."""
+        self.capabilities[capability] = changes if HAS_EVENTS else {}
+
+    def report_change(self, capability: str) -> None:
+        """Reports, from any thread, that the list of what the server offers has changed. Clients
+        hear of it while it runs."""
+        method = list_changed(capability)
+        self.core.publish(method, method, None, str)
+
     def complete(
         self, result: Json, version: str, *, ttl_ms: int | None = None, scope: str | None = None
     ) -> Json:
@@ -84,3 +100,8 @@ class Registry:
         if ttl_ms is not None:
             made |= {"ttlMs": ttl_ms, "cacheScope": scope or self._scope}
         return made
+
+
+def list_changed(capability: str) -> str:
+    """The notification that the list of tools, prompts or resources has changed."""
+    return f"notifications/{capability}/list_changed"

@@ -88,10 +88,12 @@ class Resources:
 
     def _announce(self, mode: Mode) -> None:
         if "resources" not in self._host.registry.capabilities:
-            self._host.registry.capabilities["resources"] = {}
+            self._host.registry.announce("resources", listChanged=True, subscribe=True)
+            self._host.registry.has_resource = lambda uri: self._find(uri) is not None
             self._host.registry.add_method("resources/list", self._list)
             self._host.registry.add_method("resources/templates/list", self._list_templates)
         self._reads.add(mode)
+        self._host.registry.report_change("resources")
 
     def _list(self, params: dict[str, Any], version: str) -> dict[str, Any]:
         result = page(self._listed, params, "resources")

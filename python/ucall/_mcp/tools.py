@@ -74,7 +74,7 @@ class Tools:
         """Has the server answer ``tools/list``, and checks the functions that it has."""
         for name, served in self._methods.served.items():
             self.check(name, served)
-        self._registry.capabilities["tools"] = {}
+        self._registry.announce("tools", listChanged=True)
         self._registry.add_method("tools/list", self.list_tools)
 
     def check(self, name: str, served: Served) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ERAS", "NEWEST_WITH_HANDSHAKE", "Era", "era"]
+__all__ = ["ERAS", "NEWEST", "NEWEST_WITH_HANDSHAKE", "Era", "era"]
 
 
 class Era(NamedTuple):
@@ -34,6 +34,8 @@ ERAS = {
         Era("2025-03-26", has_handshake=True),
     )
 }
+
+NEWEST = next(iter(ERAS))
 
 NEWEST_WITH_HANDSHAKE = next(it.version for it in ERAS.values() if it.has_handshake)
 

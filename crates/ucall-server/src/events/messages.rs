@@ -50,6 +50,9 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     fn publish(&mut self, message: &ServerMessage) {
         let Some(topic) = message.topic() else { return };
+        if self.publisher.has_listeners() {
+            self.context.dispatcher.handler.published(message);
+        }
         let mut subscribers = mem::take(&mut self.subscribers);
         self.publisher.subscribers(topic, &mut subscribers);
         let mut waiting = None;

@@ -1,0 +1,201 @@
+"""Changes that clients of MCP hear of: docs/mcp.md."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_offers import CAPABILITIES, NEWEST
+from serving import Serve
+from test_workers import supervised
+
+import ucall
+from harness import eventually
+from wire import Wire, request
+
+PREFIX = "io.modelcontextprotocol/"
+META = {PREFIX + "protocolVersion": NEWEST, PREFIX + "clientCapabilities": CAPABILITIES}
+UPDATED = "notifications/resources/updated"
+EVERYTHING = {
+    "toolsListChanged": True,
+    "promptsListChanged": True,
+    "resourcesListChanged": True,
+    "resourceSubscriptions": ["notes://today"],
+}
+
+
+def notes() -> str:
+    return "a note"
+
+
+def offering(serve: Serve) -> ucall.Server:
+    server = serve(notes, mcp=True)
+    server.resource("notes://today")(notes)
+    server.prompt(notes)
+    return server
+
+
+def listen(wire: Wire, id: Any, **notifications: Any) -> Any:
+    """The notifications that the server agrees to."""
+    params = {"_meta": META, "notifications": notifications}
+    wire.send(request("subscriptions/listen", params, id))
+    message = wire.message()
+    assert message["method"] == "notifications/subscriptions/acknowledged"
+    assert message["params"].pop("_meta") == {PREFIX + "subscriptionId": id}
+    return message["params"]["notifications"]
+
+
+def heard(wire: Wire, id: Any) -> tuple[str, dict[str, Any]]:
+    """The next notification of a subscription."""
+    message = wire.message()
+    assert message["params"].pop("_meta") == {PREFIX + "subscriptionId": id}
+    return message["method"], message["params"]
+
+
+def test_a_connection_listens(serve: Serve) -> None:
+    server = offering(serve)
+    with Wire(server.port) as wire:
+        assert listen(wire, 1, **EVERYTHING) == EVERYTHING
+        assert listen(wire, "b", promptsListChanged=True) == {"promptsListChanged": True}
+        assert server.stats()["subscriptions"] == 2
+        server.publish("notes://tomorrow", UPDATED, {"uri": "notes://tomorrow"})
+        server.publish("notes://today", "notifications/other", {"uri": "notes://today"})
+        server.publish("notes://today", UPDATED, {"uri": "notes://today", "_meta": {"a": 1}})
+        assert wire.message()["params"] == {
+            "uri": "notes://today",
+            "_meta": {"a": 1, PREFIX + "subscriptionId": 1},
+        }
+        server.add(lambda: 1, "added")
+        assert heard(wire, 1) == ("notifications/tools/list_changed", {})
+        server.resource("notes://{day}")(one)
+        assert heard(wire, 1) == ("notifications/resources/list_changed", {})
+        server.prompt(name="more")(notes)
+        changed = "notifications/prompts/list_changed", {}
+        first = wire.message()["params"]["_meta"][PREFIX + "subscriptionId"]
+        assert heard(wire, "b" if first == 1 else 1) == changed
+        cancelled = {"_meta": META, "requestId": 1}
+        wire.send(request("notifications/cancelled", cancelled, ...))
+        assert wire.result("notes") == "a note"
+        assert server.stats()["subscriptions"] == 1
+        server.prompt(name="most")(notes)
+        assert heard(wire, "b") == changed
+    with Wire(server.port) as wire:
+        listen(wire, 2, toolsListChanged=True)
+        # It ends with the server, and does not hold its drain up.
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        reply = wire.message()
+        assert (reply["id"], reply["result"]["resultType"]) == (2, "complete")
+        assert reply["result"]["_meta"][PREFIX + "subscriptionId"] == 2
+        stopping.join()
+    assert server.stats()["subscriptions"] == 0
+
+
+def one(day: str) -> str:
+    return day
+
+
+def test_only_what_there_is_is_agreed_to(serve: Serve) -> None:
+    with Wire(serve(notes, mcp=True).port) as wire:
+        assert listen(wire, 1, **EVERYTHING) == {"toolsListChanged": True}
+        assert listen(wire, 2) == {}
+    with Wire(offering(serve).port) as wire:
+        uris = {"resourceSubscriptions": ["topic", "notes://today"]}
+        assert listen(wire, 1, **uris) == {"resourceSubscriptions": ["notes://today"]}
+
+
+def test_older_clients_subscribe_by_their_connection(serve: Serve) -> None:
+    server = offering(serve)
+    today = {"uri": "notes://today"}
+    with Wire(server.port) as wire, Wire(server.port) as other:
+        assert wire.result("resources/subscribe", today) == {}
+        server.publish("notes://today", UPDATED, today)
+        assert wire.message() == {"jsonrpc": "2.0", "method": UPDATED, "params": today}
+        assert wire.result("resources/unsubscribe", today) == {}
+        server.publish("notes://today", UPDATED, today)
+        assert wire.result("notes") == other.result("notes") == "a note"
+        for method in ("resources/subscribe", "resources/unsubscribe"):
+            assert wire.error(method, {**today, "_meta": META})["code"] == -32601
+            assert wire.error(method, {})["data"] == "uri: expected a string, got None"
+        # Topics of the program are no resources.
+        error = wire.error("resources/subscribe", {"uri": "topic"})
+        assert (error["message"], error["data"]) == ("Resource not found", {"uri": "topic"})
+        assert wire.error("subscriptions/listen", {"notifications": {}})["code"] == -32601
+
+
+URIS = ["notes://today"] * 1024
+
+
+@pytest.mark.parametrize(
+    ("notifications", "data"),
+    [
+        (None, "notifications: expected an object, got None"),
+        (
+            {"toolsListChanged": 1},
+            "notifications.toolsListChanged: expected a boolean, got int",
+        ),
+        (
+            {"resourceSubscriptions": "x"},
+            "notifications.resourceSubscriptions: expected an array of strings",
+        ),
+        (
+            {"resourceSubscriptions": [1]},
+            "notifications.resourceSubscriptions: expected an array of strings",
+        ),
+        (
+            {"resourceSubscriptions": [*URIS, "notes://"]},
+            "notifications.resourceSubscriptions: expected at most 1024, got 1025",
+        ),
+    ],
+)
+def test_wrong_filters(serve: Serve, notifications: Any, data: str) -> None:
+    with Wire(offering(serve).port) as wire:
+        params = {"_meta": META, "notifications": notifications}
+        error = wire.error("subscriptions/listen", params)
+        assert (error["code"], error["data"]) == (-32602, data)
+        assert listen(wire, 1, resourceSubscriptions=URIS) == {"resourceSubscriptions": URIS}
+
+
+APP = """
+import os, ucall
+server = ucall.Server(port=0, mcp=True)
+@server
+def publish() -> int:
+    server.publish("n://1", "notifications/resources/updated", {"uri": "n://1"})
+    return os.getpid()
+@server
+def worker() -> int:
+    return os.getpid()
+@server.resource("n://1")
+def note() -> str:
+    return ""
+"""
+
+
+def test_the_clients_of_all_workers_hear(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "2", source=APP) as app, ExitStack() as stack:
+        app.wait_for(2)
+        clients: dict[int, Wire] = {}
+
+        def connect() -> bool:
+            wire = Wire(app.port)
+            clients.setdefault(wire.result("worker"), wire)
+            if wire not in clients.values():
+                wire.close()
+            return len(clients) == 2
+
+        assert eventually(connect)
+        for pid, wire in clients.items():
+            stack.enter_context(wire)
+            listen(wire, pid, resourceSubscriptions=["n://1"])
+        for publisher in clients.values():
+            publisher.send(request("publish", id="p"))
+        for pid, wire in clients.items():
+            messages = [wire.message() for _ in range(3)]
+            updates = [it["params"] for it in messages if it.get("id") != "p"]
+            meta = {PREFIX + "subscriptionId": pid}
+            assert updates == [{"uri": "n://1", "_meta": meta}] * 2
+        app.stop()
