@@ -8,6 +8,10 @@ Without ``--workers`` and ``--reload`` this process serves; with them it supervi
 
 relays calls to other servers as a file says, and always supervises workers.
 
+    python -m ucall module:server --mcp-stdio
+
+serves the functions as tools of MCP on standard input and output.
+
     python -m ucall xdp-setup eth0 /run/ucall-xdp.sock --user app
 
 is the command ``ucall-xdp-setup``.
@@ -25,7 +29,7 @@ from collections.abc import Callable
 from ucall._command.application import StartupError, import_server
 from ucall._command.settings import GatewaySettings, Settings
 from ucall._workers import process_role
-from ucall.server import check, override
+from ucall.server import check, override, serve_stdio
 
 log = logging.getLogger("ucall")
 
@@ -47,7 +51,7 @@ def main() -> int:
     supervised = settings.workers is not None or settings.reload
     if supervised and not process_role.is_worker():
         return _reporting(lambda: _supervise(settings))
-    return _reporting(lambda: _serve(settings))
+    return _reporting(lambda: _serve_stdio(settings) if settings.mcp_stdio else _serve(settings))
 
 
 def _warn(warnings: list[str]) -> None:
@@ -166,6 +170,29 @@ def _serve(settings: Settings) -> int:
         raise StartupError(str(failure)) from None
     server.run(broker=broker)
     return 0
+
+
+def _serve_stdio(settings: Settings) -> int:
+    from ucall._mcp import stdio
+
+    # Before the module is imported, which may print.
+    own = stdio.Stdio()
+    process_role.threads = settings.threads
+    process_role.options = settings.options | stdio.OPTIONS
+    server = import_server(settings.app)
+    try:
+        observability = settings.server_options().get("observability")
+        override(
+            server,
+            engine=settings.engine,
+            host=None,
+            port=None,
+            tls=None,
+            observability=observability,
+        )
+    except ValueError as failure:
+        raise StartupError(str(failure)) from None
+    return serve_stdio(server, own)
 
 
 if __name__ == "__main__":

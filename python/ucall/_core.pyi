@@ -35,6 +35,7 @@ __all__ = [
     "HttpRequest",
     "ItemSink",
     "Keys",
+    "Lines",
     "ListeningSocket",
     "LoopDriver",
     "Message",
@@ -67,6 +68,7 @@ __all__ = [
     "progress_text",
     "receive_datagrams",
     "send_datagrams",
+    "serve_stream",
     "set_listener",
     "set_listeners",
     "system_certificates",
@@ -243,6 +245,13 @@ def set_listener(
     server: Server, listener: Callable[[str | None, bytes | None], object]
 ) -> None: ...
 def set_listeners(server: Server, count: int) -> None: ...
+
+@final
+class Lines:
+    def __new__(cls, server: Server) -> Lines: ...
+    def receive(self, bytes: bytes) -> tuple[bytes, bytes]: ...
+
+def serve_stream(server: Server, descriptor: int) -> None: ...
 def hand_over_xdp(interface: str, descriptor: int) -> None: ...
 def insert_relay(
     server: Server,

@@ -22,10 +22,11 @@ from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts, mov
 
 if TYPE_CHECKING:
     from ucall._core import Context
+    from ucall._mcp.stdio import Stdio
     from ucall._nats.registration import Registration
     from ucall.schema.openrpc import Description
 
-__all__ = ["Server", "check", "describe", "override"]
+__all__ = ["Server", "check", "describe", "override", "serve_stdio"]
 
 Auth = Callable[["Context"], object]
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
@@ -188,6 +189,7 @@ class Server(Decorators, ContentDecorators):
         #: What the port of `start` would have no effect beside.
         self._without_port = "fd" if fd is not None else "uds" if uds is not None else None
         self._udp = udp
+        self._drain_timeout_s = timeouts.drain_timeout_s
         self._lifespan = LifespanHooks(lifespan)
         if oauth is not None:
             self._lifespan.startup.append(oauth.startup)
@@ -519,6 +521,13 @@ def check(server: Server, broker: Broker | None = None) -> None:
     """
     server._registration(broker)
     server._core.load_tls()
+
+
+def serve_stdio(server: Server, stdio: Stdio) -> int:
+    """Serves on standard input and output, without binding an address. Returns the exit status."""
+    launch.announce(f"serving on standard input and output, engine: {server.engine}")
+    run = functools.partial(server._run, -1, -1, None, None)
+    return stdio.serve(server._core, run, server._drain_timeout_s)
 
 
 def describe(server: Server) -> Description:

@@ -7,6 +7,8 @@
 //! [`DatagramCalls`] runs calls that come in datagrams, without a connection, and [`BrokeredCalls`]
 //! those in messages of a broker.
 //!
+//! [`Lines`] finds documents that come one a line, for a connection over raw TCP.
+//!
 //! [`Connection`] combines the layers: framing ([`http1`], [`websocket`], or raw documents), then
 //! `rpc` (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
 #![forbid(unsafe_code)]
@@ -17,6 +19,7 @@ pub mod http1;
 pub mod json;
 mod keys;
 mod limits;
+mod lines;
 mod rpc;
 pub mod tls;
 pub mod websocket;
@@ -32,6 +35,7 @@ pub use connection::{
 pub use cookie::CookieKey;
 pub use keys::KeySet;
 pub use limits::Limits;
+pub use lines::Lines;
 pub use rpc::mcp::CANCELLED;
 pub use rpc::{
     AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta, Reply,

@@ -64,6 +64,7 @@ mod server_worker;
 mod session;
 mod shared_counters;
 mod signals;
+mod stdio;
 #[cfg(feature = "store")]
 mod store;
 mod streams;
@@ -124,6 +125,8 @@ mod _core {
     use crate::session::Connection;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
+    #[pymodule_export]
+    use crate::stdio::{Lines, serve_stream};
     #[cfg(feature = "store")]
     #[pymodule_export]
     use crate::store::{PyStore, insert_store};

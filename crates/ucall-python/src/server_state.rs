@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::mem;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -30,6 +31,8 @@ pub(crate) struct ServerState {
     pub(crate) address: ListenAddress,
     /// Bound and not yet served.
     pub(crate) listener: Option<Listener>,
+    /// The one connection of the next run, which binds nothing.
+    pub(crate) stream: Option<OwnedFd>,
     pub(crate) tls: Option<Arc<Tls>>,
     /// The files of TLS that the first run reads.
     pub(crate) tls_settings: Option<TlsSettings>,
@@ -69,6 +72,7 @@ impl ServerState {
             engine,
             address,
             listener: None,
+            stream: None,
             file: None,
             access_log: None,
             tls: None,

@@ -12,8 +12,13 @@ use crate::server::Server;
 use crate::worker_peers::WorkerPeers;
 
 impl Server {
-    /// The sockets of the next worker.
-    fn take_sockets(&self) -> PyResult<Option<Sockets>> {
+    /// The sockets of the next worker, bound if that is due.
+    fn take_sockets(&self, py: Python<'_>) -> PyResult<Option<Sockets>> {
+        let stream = self.state().stream.take();
+        if let Some(stream) = stream {
+            return Ok(Some(Sockets::Connected(stream)));
+        }
+        self.bind(py)?;
         let mut state = self.state();
         let (address, has_tls) = (state.address.known().cloned(), state.has_tls());
         let datagrams = match (&mut state.udp, address) {
@@ -24,24 +29,24 @@ impl Server {
             }
             _ => None,
         };
-        Ok(state.listener.take().map(|listener| Sockets { listener, datagrams }))
+        Ok(state.listener.take().map(|listener| Sockets::Bound { listener, datagrams }))
     }
 
-    /// Makes a worker for this thread. Returns the sockets that it will listen on, too.
+    /// Makes a worker for this thread. Returns the sockets that it will serve, too.
     pub(crate) fn runner(
         &self,
         py: Python<'_>,
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Sockets>)> {
-        self.bind(py)?;
-        let listener = self.take_sockets()?;
-        let (engine, tls, page, sockets, metrics, access_log) = {
+        let sockets = self.take_sockets(py)?;
+        let is_plaintext = matches!(sockets, Some(Sockets::Connected(_)));
+        let (engine, tls, page, peers, metrics, access_log) = {
             let state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());
-            let sockets = state.peers.as_ref().map(WorkerPeers::sockets);
+            let peers = state.peers.as_ref().map(WorkerPeers::sockets);
             let (engine, tls, metrics) = (state.engine, state.tls.clone(), state.metrics.clone());
             let access_log = state.access_log.clone();
-            (engine, tls, page, sockets, metrics, access_log)
+            (engine, tls, page, peers, metrics, access_log)
         };
         let unix_time = EngineClock::SYSTEM.unix_time();
         metrics.as_ref().inspect(|metrics| metrics.count_worker(unix_time));
@@ -53,7 +58,7 @@ impl Server {
         interpreter.callbacks = self.state().callbacks.clone_ref(py);
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
-        config.tls = tls;
+        config.tls = tls.filter(|_| !is_plaintext);
         if let Some(xdp) = &mut config.datagrams.xdp {
             xdp.shared.clone_from(&self.state().xdp);
         }
@@ -69,9 +74,9 @@ impl Server {
             self.procedures.want_peers();
             access_log.start(worker.counters())?;
         }
-        if let Some(sockets) = sockets {
-            worker.publisher().set_sockets(sockets);
+        if let Some(peers) = peers {
+            worker.publisher().set_sockets(peers);
         }
-        Ok((WorkerRunner::new(worker)?, listener))
+        Ok((WorkerRunner::new(worker)?, sockets))
     }
 }

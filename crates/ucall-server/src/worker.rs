@@ -9,7 +9,7 @@
 use std::io;
 use std::mem;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -426,6 +426,10 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 impl<E: Engine, H: Handler> AnyWorker<H> for Worker<E, H> {
     fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.driver.listen(listener)
+    }
+
+    fn adopt(&mut self, stream: OwnedFd) -> io::Result<()> {
+        self.driver.adopt(stream)
     }
 
     fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {

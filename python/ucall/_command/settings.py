@@ -46,6 +46,7 @@ class Settings:
     broker_ca_certs: str | None = None
     broker_certfile: str | None = None
     broker_keyfile: str | None = None
+    mcp_stdio: bool = False
     #: Further options of the server, by their names.
     options: dict[str, Any] = field(default_factory=dict)
     #: What is wrong with variables whose names begin with ``UCALL_``.
@@ -56,6 +57,8 @@ class Settings:
         """Reads the command line; exits with status 2 if it is invalid."""
         parser = _parser()
         flags = vars(parser.parse_args(arguments))
+        if flags["mcp_stdio"]:
+            _refuse_with_stdio(parser, flags)
         converters = {name: it for name, it in _converters().items() if name not in flags}
         options = {
             name: _parse_variable(parser, variable, text, {"type": convert})
@@ -216,14 +219,15 @@ def _parser() -> Parser:
     _add(parser, "--broker-ca-certs", metavar="FILE", help="authorities of the broker's TLS")
     _add(parser, "--broker-certfile", metavar="FILE", help="certificate for the broker")
     _add(parser, "--broker-keyfile", metavar="FILE", help="its private key")
-    text = os.environ.get("UCALL_RELOAD")
-    parser.add_argument(
+    _add_switch(
+        parser,
         "--reload",
-        action="store_true",
-        default=_parse_variable(parser, "UCALL_RELOAD", text, {"type": _boolean})
-        if text
-        else False,
         help="restart when a source below this folder changes (needs watchfiles)",
+    )
+    _add_switch(
+        parser,
+        "--mcp-stdio",
+        help="serve MCP on standard input and output, and listen on no port",
     )
     return parser
 
@@ -246,6 +250,25 @@ def _add(parser: Parser, flag: str, default: Any = None, **options: Any) -> None
     text = os.environ.get(variable)
     parsed = _parse_variable(parser, variable, text, options) if text else default
     parser.add_argument(flag, default=parsed, **options)
+
+
+def _add_switch(parser: Parser, flag: str, **options: Any) -> None:
+    variable = _variable(flag.strip("-").replace("-", "_"))
+    text = os.environ.get(variable)
+    default = text and _parse_variable(parser, variable, text, {"type": _boolean})
+    parser.add_argument(flag, action="store_true", default=bool(default), **options)
+
+
+#: Flags that also have an effect on standard input and output.
+_WITH_STDIO = ("app", "mcp_stdio", "engine", "threads", "log_level", "access_log")
+
+
+def _refuse_with_stdio(parser: Parser, flags: dict[str, Any]) -> None:
+    """Exits if a flag or variable is about addresses, processes or brokers."""
+    for name, value in flags.items():
+        if value not in (None, False) and not name.startswith(_WITH_STDIO):
+            flag = name.replace("_", "-")
+            parser.error(f"--{flag} (or {_variable(name)}): has no effect with --mcp-stdio")
 
 
 def _parse_variable(parser: Parser, variable: str, text: str, options: dict[str, Any]) -> Any:

@@ -193,9 +193,7 @@ impl PlainConnection {
         if len <= limits.body_bytes_max {
             return Step::Incomplete;
         }
-        let bytes_max = limits.body_bytes_max;
-        let expected = format!("expected a document of at most {bytes_max} bytes (max_body_bytes)");
-        self.refuse_with(&RpcError::invalid_request(&expected), out)
+        self.refuse_with(&RpcError::document_too_long(limits), out)
     }
 
     #[cold]

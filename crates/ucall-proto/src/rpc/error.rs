@@ -127,6 +127,14 @@ impl RpcError {
         }
     }
 
+    /// A document that is longer than `body_bytes_max`.
+    pub(crate) fn document_too_long(limits: &Limits) -> Self {
+        let bytes_max = limits.body_bytes_max;
+        Self::invalid_request(&format!(
+            "expected a document of at most {bytes_max} bytes (max_body_bytes)"
+        ))
+    }
+
     pub(crate) fn invalid_request(expected: &str) -> Self {
         Self::new(Self::INVALID_REQUEST, "Invalid Request").expected(expected)
     }

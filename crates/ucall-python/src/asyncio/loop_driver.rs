@@ -6,7 +6,7 @@
 //! [`LoopDriver::turn_embedded`] takes turns that wait for nothing.
 
 use std::net::UdpSocket;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -38,18 +38,23 @@ pub(crate) struct LoopDriver {
 struct BoundedRun {
     runner: WorkerRunner,
     bounds: Bounds,
-    /// Bound, and not yet served.
+    /// Not yet served.
     sockets: Option<Sockets>,
     ended: Option<RunEnd>,
     /// `stop` of the server's own loop.
     stop_loop: Option<Py<PyAny>>,
 }
 
-/// Bound sockets.
-pub(crate) struct Sockets {
-    pub(crate) listener: Listener,
-    /// Of UDP, if the server has it.
-    pub(crate) datagrams: Option<UdpSocket>,
+/// What a worker serves.
+pub(crate) enum Sockets {
+    /// Bound sockets.
+    Bound {
+        listener: Listener,
+        /// Of UDP, if the server has it.
+        datagrams: Option<UdpSocket>,
+    },
+    /// One connection.
+    Connected(OwnedFd),
 }
 
 impl LoopDriver {
@@ -77,8 +82,12 @@ impl LoopDriver {
         self.with(|run| {
             let Some(sockets) = run.sockets.take() else { return Ok(()) };
             run.runner.worker.handler_mut().functions.contexts.take_variables(py)?;
-            run.runner.worker.listen(sockets.listener)?;
-            if let Some(datagrams) = sockets.datagrams {
+            let (listener, datagrams) = match sockets {
+                Sockets::Bound { listener, datagrams } => (listener, datagrams),
+                Sockets::Connected(stream) => return Ok(run.runner.worker.adopt(stream)?),
+            };
+            run.runner.worker.listen(listener)?;
+            if let Some(datagrams) = datagrams {
                 let listening = run.runner.worker.listen_datagrams(datagrams);
                 listening.map_err(|error| engine::failure(py, error))?;
             }

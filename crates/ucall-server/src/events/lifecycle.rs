@@ -12,6 +12,7 @@
 //! arrived, so the end of the turn evicts.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use ucall_engine::{Engine, Id, Listener};
@@ -27,6 +28,13 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     pub(crate) fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.context.check_tls();
         self.listeners.listen(listener, &mut self.engine)
+    }
+
+    /// Serves a connected stream that no listener has accepted.
+    pub(crate) fn adopt(&mut self, stream: OwnedFd) -> io::Result<()> {
+        let id = self.engine.adopt(stream)?;
+        self.accept(id);
+        Ok(())
     }
 
     /// Stops accepting for good.

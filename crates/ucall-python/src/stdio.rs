@@ -1,0 +1,46 @@
+//! A server on one connected stream in place of an address, and the lines that it gets: for
+//! `ucall._mcp.stdio`.
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::server::Server;
+
+/// Has the next run of a server serve one connected stream, and bind nothing. It is plaintext.
+/// Takes the descriptor over.
+#[pyfunction]
+pub(crate) fn serve_stream(server: &Bound<'_, Server>, descriptor: RawFd) {
+    // SAFETY: the caller gives the descriptor away.
+    server.get().state().stream = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
+}
+
+/// Separates lines that are documents for a server from those that are not.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct Lines(Mutex<ucall_proto::Lines>);
+
+#[pymethods]
+impl Lines {
+    #[new]
+    fn new(server: &Bound<'_, Server>) -> Self {
+        Self(Mutex::new(ucall_proto::Lines::new(&server.get().config.limits)))
+    }
+
+    /// Takes the next bytes; none of them means the end. Returns the documents that have become
+    /// whole, and the errors for other lines.
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        bytes: &[u8],
+    ) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
+        let (mut documents, mut errors) = (Vec::new(), Vec::new());
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match bytes {
+            [] => lines.finish(&mut documents, &mut errors),
+            _ => lines.receive(bytes, &mut documents, &mut errors),
+        }
+        (PyBytes::new(py, &documents), PyBytes::new(py, &errors))
+    }
+}
