@@ -108,10 +108,12 @@ impl CallState {
         &self.progress
     }
 
-    /// The reports of progress, if the caller takes them.
+    /// What leaves before the reply, if the caller takes it.
     pub(crate) fn reports(&self) -> Option<&Reports> {
         match &self.progress {
-            ProgressTarget::Caller(reports) => Some(reports),
+            ProgressTarget::Caller(reports) | ProgressTarget::Notifications(reports) => {
+                Some(reports)
+            }
             ProgressTarget::Nobody | ProgressTarget::Items => None,
         }
     }

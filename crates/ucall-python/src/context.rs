@@ -324,7 +324,7 @@ impl Context {
         message: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         match self.state.progress() {
-            ProgressTarget::Nobody => Ok(()),
+            ProgressTarget::Nobody | ProgressTarget::Notifications(_) => Ok(()),
             ProgressTarget::Items => {
                 Err(PyRuntimeError::new_err("progress: a generator reports by what it yields"))
             }
@@ -335,12 +335,24 @@ impl Context {
     /// Whether the caller asks for progress.
     #[getter]
     fn _takes_progress(&self) -> bool {
-        self.state.reports().is_some()
+        matches!(self.state.progress(), ProgressTarget::Caller(_))
     }
 
     /// Sends a report that another process has written.
     fn _report(&self, text: &[u8]) -> PyResult<()> {
-        self.state.reports().map_or(Ok(()), |reports| reports.add(text.to_vec()))
+        match self.state.progress() {
+            ProgressTarget::Caller(reports) => reports.add(text.to_vec()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a notification of MCP before the reply: its text begins with ``{"jsonrpc":"2.0",``.
+    /// Returns whether the caller takes any.
+    fn _mcp_send(&self, text: &[u8]) -> PyResult<bool> {
+        match (&self.mcp, self.state.reports()) {
+            (Some(_), Some(reports)) => reports.add(text.to_vec()).map(|()| true),
+            _ => Ok(false),
+        }
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

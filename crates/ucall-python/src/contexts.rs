@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use ucall_engine::Id;
-use ucall_proto::{Call, CallerIdentity};
+use ucall_proto::{Call, CallerIdentity, McpRequest};
 use ucall_server::{Caller, Deadline};
 
 use crate::attachment::DropAttached;
@@ -70,7 +70,13 @@ impl Contexts {
     ) -> PyResult<(Bound<'py, PyAny>, Arc<CallState>)> {
         let progress = match call.takes_reports() {
             _ if procedure.is_stream() => ProgressTarget::Items,
-            true => ProgressTarget::Caller(Reports::new(self.streams.clone())),
+            true => {
+                let reports = Reports::new(self.streams.clone());
+                match call.mcp.is_none_or(McpRequest::takes_progress) {
+                    true => ProgressTarget::Caller(reports),
+                    false => ProgressTarget::Notifications(reports),
+                }
+            }
             false => ProgressTarget::Nobody,
         };
         let (user, state) = (self.user(), Arc::new(CallState::new(progress)));

@@ -21,7 +21,7 @@ use crate::config::WorkerConfig;
 use crate::deferred_calls::RunLimit;
 use crate::handler::{Handler, Polled};
 use crate::health;
-use crate::mcp::{Tool, ToolCalls};
+use crate::mcp::{McpCalls, Tool};
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::protected_resource::ProtectedResource;
@@ -60,7 +60,7 @@ pub(crate) struct Dispatcher<H: Handler> {
     interceptor: Option<Box<Interceptor>>,
     /// Calls so far.
     pub(crate) calls: u64,
-    pub(crate) tool_calls: ToolCalls,
+    pub(crate) mcp_calls: McpCalls,
     resource: Option<Arc<ProtectedResource>>,
     /// The scopes of the tool that was refused last.
     missing_scopes: Option<Arc<[String]>>,
@@ -87,7 +87,7 @@ impl<H: Handler> Dispatcher<H> {
             procedures: ProcedureCache::new(procedures),
             interceptor: Interceptor::of(config, Availability::default(), clock),
             calls: 0,
-            tool_calls: ToolCalls::default(),
+            mcp_calls: McpCalls::default(),
             resource: config.resource.clone(),
             missing_scopes: None,
             process: OwningProcess::current(),
@@ -144,9 +144,9 @@ impl<H: Handler> Dispatcher<H> {
     /// Makes the outcome of a tool's function that of the tool.
     #[inline(always)]
     fn wrap_tool(&mut self, call: CallId, polled: Polled, text: &mut Vec<u8>) -> (CallId, Polled) {
-        match self.tool_calls.is_empty() {
+        match self.mcp_calls.is_empty() {
             true => (call, polled),
-            false => (call, self.tool_calls.wrap(call, polled, text)),
+            false => (call, self.mcp_calls.wrap(call, polled, text)),
         }
     }
 
@@ -169,8 +169,8 @@ impl<H: Handler> Dispatcher<H> {
     pub(crate) fn cancel(&mut self, connection: Id) {
         self.handler.cancel(connection);
         self.natives.cancel_connection(connection);
-        if !self.tool_calls.is_empty() {
-            self.tool_calls.remove_connection(connection);
+        if !self.mcp_calls.is_empty() {
+            self.mcp_calls.remove_connection(connection);
         }
     }
 
@@ -325,7 +325,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         let call = CallId { connection: self.caller.connection, number };
         self.dispatcher.handler.cancel_call(call);
         self.dispatcher.natives.cancel_call(call);
-        self.dispatcher.tool_calls.remove(call);
+        self.dispatcher.mcp_calls.remove(call);
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {

@@ -11,8 +11,8 @@ use crate::Limits;
 use crate::http1::Head;
 use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member, Reader};
 use crate::rpc::{
-    Batch, Call, CallNumber, CallOutcome, Content, DocumentOutline, ItemToken, Reply, ReplyLimit,
-    Request, RpcError, Service, mcp, scan_document, write_error_reply,
+    Batch, Call, CallNumber, CallOutcome, Content, DocumentOutline, ItemToken, Meta, Reply,
+    ReplyLimit, Request, RpcError, Service, mcp, scan_document, write_error_reply,
 };
 use crate::tls::TlsSession;
 
@@ -210,7 +210,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None, false)))
             }
             (outcome @ (CallOutcome::Stream | CallOutcome::Reporting), Some(id)) => {
-                let token = self.item_token(id, request);
+                let token = Some(self.item_token(id, request));
                 let part = waiting_part(0, id, token, outcome == CallOutcome::Reporting);
                 DocumentOutcome::Deferred(ExchangeReply::Single(part))
             }
@@ -286,7 +286,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         match outcome {
             CallOutcome::Deferred => Some(waiting_part(item, id, None, false)),
             CallOutcome::Stream | CallOutcome::Reporting => {
-                let token = self.item_token(id, request);
+                let token = Some(self.item_token(id, request));
                 Some(waiting_part(item, id, token, outcome == CallOutcome::Reporting))
             }
             CallOutcome::Done | CallOutcome::CancelRequest => None,
@@ -295,15 +295,15 @@ impl<'a, S: Service> DocumentRun<'a, S> {
 
     /// The token of a call's items: the caller's, or over HTTP the id of the call. MCP has its own.
     #[cold]
-    fn item_token(&self, id: &[u8], request: &Request<'_>) -> Option<ItemToken> {
-        let is_http = self.context.head.is_some();
-        if self.context.head.is_none_or(|head| !head.is_call())
-            && let Some(token) = mcp::progress_token(request)
-        {
-            return Some(ItemToken::Mcp(token.to_vec()));
+    fn item_token(&self, id: &[u8], request: &Request<'_>) -> ItemToken {
+        let token = match self.context.head {
+            Some(head) => head.is_call().then_some(id),
+            None => request.meta.and_then(Meta::progress_token),
+        };
+        match token {
+            Some(token) => ItemToken::Progress(token.to_vec()),
+            None => ItemToken::Mcp(mcp::progress_token(request).unwrap_or_default().to_vec()),
         }
-        let token = if is_http { id } else { request.meta?.progress_token()? };
-        Some(ItemToken::Progress(token.to_vec()))
     }
 
     /// [`DocumentRun::call`], compiled once for all items of batches.

@@ -24,9 +24,10 @@ impl Call<'_> {
         self.is_of_route() || self.item_format().is_some()
     }
 
-    /// Whether the caller takes reports of progress.
+    /// Whether the caller takes something before the reply, as reports of progress: over MCP
+    /// notifications of any kind.
     pub fn takes_reports(&self) -> bool {
-        self.takes_items() || self.mcp.is_some_and(|it| it.takes_reports(self.head))
+        self.takes_items() || self.mcp.is_some_and(|it| it.takes_notifications(self.head))
     }
 
     /// Whether it is a request of a route.
@@ -82,7 +83,8 @@ impl ItemFormat {
 pub(crate) enum ItemToken {
     /// Of a `$/progress`.
     Progress(Vec<u8>),
-    /// Of the `notifications/progress` of MCP, whose items are reports: objects.
+    /// Of the `notifications/progress` of MCP; empty if the caller asks for none. Its items are
+    /// reports, which are objects, or whole notifications.
     Mcp(Vec<u8>),
 }
 
@@ -90,6 +92,8 @@ const OPENING: &[u8] = br#"{"jsonrpc":"2.0","method":"$/progress","params":{"tok
 const VALUE: &[u8] = br#","value":"#;
 const MCP_OPENING: &[u8] =
     br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"#;
+/// A whole notification, which is no report.
+const MESSAGE_OPENING: &[u8] = br#"{"jsonrpc":"2.0","#;
 const CLOSING: &[u8] = b"}}";
 
 impl ItemToken {
@@ -97,6 +101,7 @@ impl ItemToken {
     fn parts<'a>(&'a self, value: &'a [u8]) -> [&'a [u8]; 5] {
         match self {
             Self::Progress(token) => [OPENING, token, VALUE, value, CLOSING],
+            Self::Mcp(_) if value.starts_with(MESSAGE_OPENING) => [value, b"", b"", b"", b""],
             Self::Mcp(token) => {
                 let members = value.strip_prefix(b"{").unwrap_or(value);
                 [MCP_OPENING, token, b",", members, b"}"]

@@ -108,11 +108,14 @@ impl<'a> McpRequest<'a> {
         self.version == NEWEST
     }
 
-    /// Whether the caller takes reports of progress: it gives a token for them, and over HTTP it
-    /// accepts events.
-    pub(super) fn takes_reports(&self, head: Option<&Head<'_>>) -> bool {
+    /// Whether the caller asks for progress.
+    pub fn takes_progress(&self) -> bool {
         self.meta.is_some_and(|meta| meta.progress_token().is_some())
-            && head.is_none_or(|head| ItemFormat::accepted_by(head) == Some(ItemFormat::Events))
+    }
+
+    /// Whether the caller takes notifications before the reply: over HTTP it accepts events.
+    pub(super) fn takes_notifications(&self, head: Option<&Head<'_>>) -> bool {
+        head.is_none_or(|head| ItemFormat::accepted_by(head) == Some(ItemFormat::Events))
     }
 
     /// Compares a header with a value of the body: a string, an integer or a boolean.
@@ -273,9 +276,6 @@ fn older_version(headers: Option<&Headers<'_>>, call: &Call<'_>) -> Result<&'sta
 
 /// The token for the progress of a request of MCP.
 pub(crate) fn progress_token<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
-    if request.method.raw() != b"tools/call" {
-        return None;
-    }
     let [meta] = Reader::new(request.params?).members([b"_meta"])?;
     meta.filter(|meta| meta.starts_with(b"{")).map(Meta)?.progress_token()
 }

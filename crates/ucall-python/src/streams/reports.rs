@@ -27,6 +27,8 @@ pub(crate) enum ProgressTarget {
     /// The function is a generator, whose items they would be.
     Items,
     Caller(Reports),
+    /// The caller takes notifications, and asks for no progress.
+    Notifications(Reports),
 }
 
 /// The reports of one call, on any thread.

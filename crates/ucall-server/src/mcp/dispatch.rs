@@ -64,7 +64,7 @@ impl<H: Handler> Dispatch<'_, H> {
             }
             return CallOutcome::Done;
         };
-        let mut params = mem::take(&mut self.dispatcher.tool_calls.scratch);
+        let mut params = mem::take(&mut self.dispatcher.mcp_calls.scratch);
         params.clear();
         params.push(b'[');
         params.extend_from_slice(request.params.unwrap_or(b"{}"));
@@ -78,8 +78,12 @@ impl<H: Handler> Dispatch<'_, H> {
             mcp: Some(request),
             ..*call
         };
-        let outcome = self.run(&*procedure, &inner, reply);
-        self.dispatcher.tool_calls.scratch = params;
+        let outcome = self.run(&procedure, &inner, reply);
+        if outcome.is_deferred() {
+            let id = CallId { connection: self.caller.connection, number: call.number };
+            self.dispatcher.mcp_calls.insert(id, None, request.is_newest());
+        }
+        self.dispatcher.mcp_calls.scratch = params;
         outcome
     }
 
@@ -115,7 +119,7 @@ impl<H: Handler> Dispatch<'_, H> {
             mcp: Some(request),
             ..*call
         };
-        let mut text = mem::take(&mut self.dispatcher.tool_calls.scratch);
+        let mut text = mem::take(&mut self.dispatcher.mcp_calls.scratch);
         text.clear();
         let mut inner_reply = reply.apart(&mut text);
         let outcome = self.call_function(&inner, &mut inner_reply);
@@ -135,11 +139,11 @@ impl<H: Handler> Dispatch<'_, H> {
             }
             CallOutcome::Deferred | CallOutcome::Stream | CallOutcome::Reporting => {
                 let id = CallId { connection: self.caller.connection, number: call.number };
-                self.dispatcher.tool_calls.insert(id, tool, request.is_newest());
+                self.dispatcher.mcp_calls.insert(id, Some(tool), request.is_newest());
             }
             CallOutcome::CancelRequest => {}
         }
-        self.dispatcher.tool_calls.scratch = text;
+        self.dispatcher.mcp_calls.scratch = text;
         outcome
     }
 

@@ -1,21 +1,21 @@
 //! The functions of a server as tools of the Model Context Protocol (MCP).
 //!
 //! `tools/call` finds the function of a tool and wraps its result, whether that comes at once
-//! (`Dispatch::call_mcp`) or later ([`ToolCalls`]). Every other method is a procedure of its own,
+//! (`Dispatch::call_mcp`) or later ([`McpCalls`]). Every other method is a procedure of its own,
 //! which gets the params and the version of the request.
 
+mod deferred;
 mod dispatch;
 mod result;
 mod schema;
-mod tool_calls;
 
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+pub(crate) use deferred::McpCalls;
 pub use schema::ResultSchema;
-pub(crate) use tool_calls::ToolCalls;
 
 /// The path of MCP over HTTP.
 pub(crate) const PATH: &str = "/mcp";

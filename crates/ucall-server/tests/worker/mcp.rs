@@ -15,6 +15,7 @@ const META: &str = concat!(
 fn harness() -> Harness {
     let harness = Harness::new();
     harness.procedures.insert_mcp_method("tools/list", Procedure::Echo);
+    harness.procedures.insert_mcp_method("later/list", Procedure::Later);
     let tool = |name: &str, method: &str, form| Tool {
         name: name.to_owned(),
         method: method.to_owned(),
@@ -226,4 +227,26 @@ fn progress_goes_to_callers_with_a_token() {
     }
     assert!(text(&peer).contains("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\""));
     assert!(text(&raw).starts_with("{\"jsonrpc\":\"2.0\",\"id\":2,\"result\""));
+}
+
+#[test]
+fn notifications_of_any_kind_leave_before_the_reply() {
+    let message = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+    let mut harness = harness();
+    let (peer, raw) = (harness.connect(), harness.connect());
+    peer.write(long_call("1", "").as_bytes());
+    raw.write(call("later/list", &format!("{{{META}}}"), "2").as_bytes());
+    harness.turn();
+    for id in ["1", "2"] {
+        let handler = harness.worker.handler_mut();
+        let call = handler.deferred[id.as_bytes()];
+        handler.items.push_back((call, Overflow::Pause, message.to_owned()));
+        handler.calls.outcomes().wake();
+        harness.turn();
+    }
+    assert!(text(&peer).ends_with(&format!("data: {message}\n\n\r\n")));
+    assert_eq!(text(&raw), format!("{message}\n"));
+    harness.complete("2", Err(RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")));
+    let error = r#"{"code":-32603,"message":"Deadline passed"}"#;
+    assert_eq!(text(&raw), format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"error\":{error}}}\n"));
 }

@@ -1,4 +1,5 @@
-//! The calls of tools that are deferred, whose results are wrapped when they end.
+//! The requests that are deferred: the results of tools are wrapped when they end, and errors get
+//! codes that MCP allows.
 
 use std::mem;
 use std::sync::Arc;
@@ -13,26 +14,27 @@ use crate::caller::CallId;
 use crate::handler::Polled;
 
 #[derive(Debug)]
-struct ToolCall {
-    tool: Arc<Tool>,
+struct McpCall {
+    /// `None` for a method, whose result stays as it is.
+    tool: Option<Arc<Tool>>,
     is_newest: bool,
 }
 
 /// The deferred calls of tools of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct ToolCalls {
-    calls: HashMap<CallId, ToolCall, FixedState>,
+pub(crate) struct McpCalls {
+    calls: HashMap<CallId, McpCall, FixedState>,
     /// Memory for results, used again and again.
     pub(super) scratch: Vec<u8>,
 }
 
-impl ToolCalls {
+impl McpCalls {
     pub(crate) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    pub(super) fn insert(&mut self, call: CallId, tool: Arc<Tool>, is_newest: bool) {
-        self.calls.insert(call, ToolCall { tool, is_newest });
+    pub(super) fn insert(&mut self, call: CallId, tool: Option<Arc<Tool>>, is_newest: bool) {
+        self.calls.insert(call, McpCall { tool, is_newest });
     }
 
     /// Forgets a call that gets its reply otherwise.
@@ -52,7 +54,13 @@ impl ToolCalls {
             Polled::Result => Ok(&text[..]),
             Polled::Error(ref error) => Err(error.clone()),
         };
-        let Some(ToolCall { tool, is_newest }) = self.calls.remove(&call) else { return polled };
+        let Some(McpCall { tool, is_newest }) = self.calls.remove(&call) else { return polled };
+        let Some(tool) = tool else {
+            return match polled {
+                Polled::Error(error) => Polled::Error(error.for_mcp()),
+                polled => polled,
+            };
+        };
         self.scratch.clear();
         let outcome = write_outcome(&mut self.scratch, outcome, &tool, is_newest);
         mem::swap(text, &mut self.scratch);
