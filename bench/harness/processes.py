@@ -62,9 +62,9 @@ def start_load(command: Iterable[object], **how) -> subprocess.Popen:
     return start_pinned(command, cores()[1], **{"stdout": subprocess.PIPE, **how})
 
 
-def run_load(command: Iterable[object], seconds: float) -> str:
+def run_load(command: Iterable[object], seconds: float, **how) -> str:
     """Runs a load on its core, ends it after a time limit, and returns its output."""
-    process = start_load(command, stderr=subprocess.STDOUT)
+    process = start_load(command, stderr=subprocess.STDOUT, **how)
     try:
         output, _ = process.communicate(timeout=seconds + OVERTIME_SECONDS)
     finally:

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     counted = []
     for server in () if options.no_exact else contenders:
         figures.log(f"instructions and system calls of {server.label}")
-        counted.append(exact.counts(server))
+        counted += exact.counts(server)
     if counted:
         print(tables.exact(Results({"samples": [], "exact": counted}), contenders))
     raw = {"machine": machine.describe(), "exact": counted, "problems": records.problems}

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 from bench import OUTPUT, ROOT
 from bench.harness import certificate, processes
 from bench.sections import report
-from bench.suite import calibration, documents, exact, idle, machine, plan, rounds
+from bench.suite import calibration, documents, drivers, exact, idle, machine, plan, rounds
 
 OURS = ("headline", "same", "clients", "quoted", "tails", "exact")
 #: Sections that do not consist of groups.
@@ -47,11 +48,24 @@ class Step:
 def steps(name: str, brief: bool) -> Iterator[Step]:
     """The steps of a section."""
     if special := SPECIAL.get(name):
-        yield Step(name, special.estimate(brief), partial(special.measure_all, brief))
+        seconds = special.PART_SECONDS * len(special.parts())
+        yield Step(name, seconds, partial(measure_parts, name, special))
         return
     for number, group in enumerate(plan.groups_of(name, brief)):
         measure = partial(rounds.run_group, group, f"{name}.{number}")
         yield Step(f"{name}.{number}", group.estimate, measure)
+
+
+def measure_parts(name: str, section: ModuleType, run: rounds.Run) -> list[dict]:
+    found = []
+    for label, measure in section.parts().items():
+        run.progress.print_line(f"{name}: {label}")
+        try:
+            found += measure()
+        except drivers.FAILURES as error:
+            run.records.problem(f"{name}: {label}: {error}")
+        run.progress.advance(section.PART_SECONDS)
+    return found
 
 
 def new_results(options: argparse.Namespace) -> dict:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import timeit
 from collections.abc import Callable
 from functools import partial
@@ -18,46 +17,24 @@ import msgspec
 
 from bench import OUTPUT, ROOT
 from bench.harness import processes
-from bench.suite.rounds import Run
 
-ESTIMATE_SECONDS = 35.0
+PART_SECONDS = 17.5
 SECONDS_MAX = 120
 DOCUMENTS = OUTPUT / "json"
 CRITERION = OUTPUT / "criterion"
 
 
-def estimate(brief: bool) -> float:
-    return ESTIMATE_SECONDS
+def parts() -> dict[str, Callable[[], list[dict]]]:
+    return {"ucall, serde_json, simd-json": criterion, "msgspec": msgspec_medians}
 
 
-def measure_all(brief: bool, run: Run) -> list[dict]:
-    run.progress.print_line("JSON: parsing and writing")
-    try:
-        run_criterion()
-        found = criterion_medians(CRITERION) + msgspec_medians()
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        run.records.problem(f"json: {error}")
-        found = []
-    run.progress.advance(ESTIMATE_SECONDS)
-    return found
-
-
-def run_criterion() -> None:
+def criterion() -> list[dict]:
     """Removes results of earlier runs."""
-    program = OUTPUT / "json-bench"
     shutil.rmtree(CRITERION, ignore_errors=True)
     environment = {**os.environ, "CRITERION_HOME": str(CRITERION), "JSON_DOCUMENTS": str(DOCUMENTS)}
-    core, _ = processes.cores()
-    done = subprocess.run(
-        ["taskset", "-c", str(core), str(program), "--bench", "--noplot", "--quiet"],
-        env=environment,
-        cwd=ROOT / "bench/json",
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-    )
-    if done.returncode:
-        raise ValueError(done.stderr[-300:])
+    command = [OUTPUT / "json-bench", "--bench", "--noplot", "--quiet"]
+    processes.run_load(command, SECONDS_MAX, env=environment, cwd=ROOT / "bench/json")
+    return criterion_medians(CRITERION)
 
 
 def criterion_medians(directory: Path) -> list[dict]:

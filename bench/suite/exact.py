@@ -16,19 +16,19 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import OUTPUT
 from bench.harness import processes, request
 from bench.suite import servers
 from bench.suite.plan import SINGLE
-from bench.suite.rounds import Run
 from bench.suite.servers import Server
 
 FEW, MANY = 1000, 11000
 STEPS = MANY - FEW
 REPORT_SECONDS_MAX = 10
-ESTIMATE_SECONDS = 8.0
+PART_SECONDS = 8.0
 
 REPLY_HEAD = re.compile(rb"(?is)HTTP/1.1 200 .*?\r\ncontent-length: (\d+)(?=\r\n).*?\r\n\r\n")
 
@@ -183,22 +183,10 @@ def receive_exactly(connection: socket.socket, count: int) -> None:
         count -= len(receive_some(connection))
 
 
-def chosen() -> list[Server]:
-    return [*servers.floors("http"), *servers.ours("http")]
+def counts(server: Server) -> list[dict]:
+    return [{"server": server.name, **asdict(figures(server))}]
 
 
-def estimate(brief: bool) -> float:
-    return ESTIMATE_SECONDS * len(chosen())
-
-
-def counts(server: Server) -> dict:
-    return {"server": server.name, **asdict(figures(server))}
-
-
-def measure_all(brief: bool, run: Run) -> list[dict]:
-    found = []
-    for server in chosen():
-        run.progress.print_line(f"instructions and system calls: {server.name}")
-        found.append(counts(server))
-        run.progress.advance(ESTIMATE_SECONDS)
-    return found
+def parts() -> dict[str, Callable[[], list[dict]]]:
+    chosen = [*servers.floors("http"), *servers.ours("http")]
+    return {server.label: partial(counts, server) for server in chosen}

@@ -1,33 +1,26 @@
 """The memory of idle connections, and the calls of other clients meanwhile."""
 
 import subprocess
+from collections.abc import Callable
+from functools import partial
 
 from bench.harness import processes, usage
 from bench.suite import drivers, servers
-from bench.suite.rounds import Run
-from bench.suite.servers import Load
+from bench.suite.servers import Load, Server
 
 CONNECTIONS = 10_000
 BUSY = Load("busy", "32 clients beside the idle ones", 32, tool="own")
 OPENING_SECONDS_MAX = 30
-ESTIMATE_SECONDS = 5.0
+PART_SECONDS = 5.0
 
 
-def estimate(brief: bool) -> float:
-    return ESTIMATE_SECONDS * len(servers.ours("http"))
+def parts() -> dict[str, Callable[[], list[dict]]]:
+    return {server.label: partial(measured, server) for server in servers.ours("http")}
 
 
-def measure_all(brief: bool, run: Run) -> list[dict]:
-    found = []
-    for server in servers.ours("http"):
-        run.progress.print_line(f"idle: {CONNECTIONS:,} connections on {server.label}")
-        try:
-            with server.running(BUSY) as running:
-                found.append({"server": server.name, **measure(running)})
-        except drivers.FAILURES as error:
-            run.records.problem(f"idle: {server.label}: {error}")
-        run.progress.advance(ESTIMATE_SECONDS)
-    return found
+def measured(server: Server) -> list[dict]:
+    with server.running(BUSY) as running:
+        return [{"server": server.name, **measure(running)}]
 
 
 def measure(running: processes.Server) -> dict:
