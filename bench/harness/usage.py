@@ -1,6 +1,5 @@
 """CPU time and memory of a process, from /proc."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -23,23 +22,12 @@ def family(pid: int) -> list[int]:
     return found
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Resident bytes, now and at most, in MB (10^6 bytes)."""
-
-    now_mb: float
-    peak_mb: float
-
-
-def memory(pid: int) -> Memory:
+def resident_mb(pid: int, field: str = "VmRSS") -> float:
+    """Resident memory in MB (10^6 bytes): now, or for VmHWM at most."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return Memory(kilobytes_in_mb(fields["VmRSS"]), kilobytes_in_mb(fields["VmHWM"]))
+    kilobytes = dict(line.split(":", 1) for line in lines)[field]
+    return int(kilobytes.split()[0]) * 1024 / 1e6
 
 
 def resident_kib(pid: int) -> float:
-    return memory(pid).now_mb * 1e6 / 1024
-
-
-def kilobytes_in_mb(field: str) -> float:
-    return int(field.split()[0]) * 1024 / 1e6
+    return resident_mb(pid) * 1e6 / 1024

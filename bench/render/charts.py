@@ -5,7 +5,7 @@ the servers of a chart differ by a factor of a hundred.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -51,18 +51,22 @@ def bars(title: str, note: str, unit: str, found: Sequence[Bar], least: float | 
 
     bottom = TOP + ROW * len(found)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" role="img" aria-label="{escape(title)}">',
-        STYLE,
         f'<text class="title" x="12" y="24">{escape(title)}</text>',
         f'<text class="note" x="12" y="44">{escape(note)}</text>',
         *(grid_line(tick, x(tick), bottom) for tick in ticks(low, high)),
         *(bar_parts(bar, TOP + ROW * index, x(bar.value)) for index, bar in enumerate(found)),
         f'<text class="tick" x="{LEFT}" y="{bottom + 34}">{escape(unit)}, logarithmic</text>',
         legend([bar.family for bar in found], bottom + 34),
-        "</svg>\n",
     ]
-    return "\n".join(parts)
+    return svg(WIDTH, height, title, parts)
+
+
+def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img" aria-label="{escape(title)}">'
+    )
+    return "\n".join([head, STYLE, *parts, "</svg>\n"])
 
 
 def scale(values: Sequence[float], least: float | None) -> tuple[float, float]:

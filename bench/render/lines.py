@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from bench.render.charts import STYLE
+from bench.render.charts import svg
 
 LEFT, WIDTH, LEGEND, TOP, HEIGHT, STEP = 76, 540, 200, 40, 220, 290
 #: The first is for the baseline.
@@ -63,18 +63,10 @@ def lines(panels: Sequence[Panel], dashed: Collection[str] = ()) -> str:
         name: f'stroke="{colour}"' + (' stroke-dasharray="5 3"' if name in dashed else "")
         for name, colour in zip(names, COLOURS, strict=False)
     }
-    width, height = LEFT + WIDTH + LEGEND, STEP * len(panels)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" role="img" '
-            f'aria-label="{escape("; ".join(panel.title for panel in panels))}">',
-            STYLE,
-            *(_panel(panel, STEP * index, styles) for index, panel in enumerate(panels)),
-            *(_entry(name, index, styles[name]) for index, name in enumerate(names)),
-            "</svg>\n",
-        ]
-    )
+    parts = [_panel(panel, STEP * index, styles) for index, panel in enumerate(panels)]
+    parts += (_entry(name, index, styles[name]) for index, name in enumerate(names))
+    title = "; ".join(panel.title for panel in panels)
+    return svg(LEFT + WIDTH + LEGEND, STEP * len(panels), title, parts)
 
 
 def _panel(panel: Panel, top: float, styles: Mapping[str, str]) -> str:

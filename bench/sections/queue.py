@@ -113,7 +113,7 @@ def measure_pair(contender: str, size: int, seconds: float) -> Turn:
         raise TurnFailed("longer than a stream takes")
     with broker(mode) as between:
         turn = measure_sides(python, script, mode, between.port, size, seconds)
-        return turn | {"broker_mb": usage.memory(between.pid).peak_mb}
+        return turn | {"broker_mb": usage.resident_mb(between.pid, "VmHWM")}
 
 
 def measure_sides(

@@ -82,7 +82,7 @@ def state(server: processes.Server) -> tuple[float, int]:
     while (connections := open_connections(server.port)) and time.monotonic() < deadline:
         time.sleep(0.1)
     files = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
-    return usage.memory(server.pid).now_mb, files + connections
+    return usage.resident_mb(server.pid), files + connections
 
 
 @contextmanager

@@ -249,11 +249,11 @@ def slow_growth_mb(engine: str) -> tuple[float, float]:
         connections(server.port, SUBSCRIBERS, True) as opened,
     ):
         subscribed(opened)
-        resident = [usage.memory(server.pid).now_mb]
+        resident = [usage.resident_mb(server.pid)]
         for _ in range(2):
             for _ in range(SLOW_MESSAGES // 2):
                 publish_once(control, opened[slow:], True)
-            resident.append(usage.memory(server.pid).now_mb)
+            resident.append(usage.resident_mb(server.pid))
         start, middle, end = resident
         return middle - start, end - middle
 

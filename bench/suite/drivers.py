@@ -7,7 +7,6 @@ import re
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy
@@ -31,27 +30,6 @@ FAILURES = (
     OSError,
     ValueError,
 )
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The figures of one load. Latencies are those of a request, which may be a batch.
-    `p999_windows_us` is the median of the twentieths of a second: a stop of the machine changes
-    one or two. Only `bench/load` gives it and `max_us`. Cycles and what follows are None where the
-    machine does not count them."""
-
-    calls_per_second: float
-    p50_us: float | None
-    p99_us: float | None
-    p999_us: float | None
-    p999_windows_us: float | None
-    max_us: float | None
-    cpu_us_per_call: float
-    rss_mb: float
-    errors: int
-    cycles_per_call: float | None
-    instructions_per_call: float | None
-    cache_misses_per_call: float | None
 
 
 def parsed(output: str) -> dict:
@@ -200,7 +178,10 @@ def check_grpc(port: int) -> None:
 
 
 def measure(server: Server, running: processes.Server, load: Load, seconds: int) -> dict:
-    """Runs a load on a running server, and returns the fields of a sample."""
+    """Runs a load on a running server, and returns the fields of a sample. Latencies are those of a
+    request, which may be a batch. `p999_windows_us` is the median of the twentieths of a second: a
+    stop of the machine changes one or two. Only `bench/load` gives it and `max_us`. Cycles and what
+    follows are None where the machine does not count them."""
     pids = usage.family(running.pid)
     before = usage.cpu_nanoseconds(*pids)
     found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds, pids)
@@ -213,22 +194,20 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
         counts = [found[event] for event in events if event in found]
         return sum(counts) / calls if len(counts) == len(events) else None
 
-    return asdict(
-        Sample(
-            calls_per_second=calls / found["duration"],
-            p50_us=found["p50"],
-            p99_us=found["p99"],
-            p999_us=found["p999"],
-            p999_windows_us=found.get("p999_windows"),
-            max_us=found.get("max"),
-            cpu_us_per_call=cpu / 1e3 / calls,
-            rss_mb=sum(usage.memory(pid).now_mb for pid in pids),
-            errors=found["errors"],
-            cycles_per_call=counted("user_cycles", "system_cycles"),
-            instructions_per_call=counted("user_instructions", "system_instructions"),
-            cache_misses_per_call=counted("cache_misses"),
-        )
-    )
+    return {
+        "calls_per_second": calls / found["duration"],
+        "p50_us": found["p50"],
+        "p99_us": found["p99"],
+        "p999_us": found["p999"],
+        "p999_windows_us": found.get("p999_windows"),
+        "max_us": found.get("max"),
+        "cpu_us_per_call": cpu / 1e3 / calls,
+        "rss_mb": sum(map(usage.resident_mb, pids)),
+        "errors": found["errors"],
+        "cycles_per_call": counted("user_cycles", "system_cycles"),
+        "instructions_per_call": counted("user_instructions", "system_instructions"),
+        "cache_misses_per_call": counted("cache_misses"),
+    }
 
 
 def echo_request(text: str) -> Path:
