@@ -31,10 +31,6 @@ c-library:
 	@mkdir -p $(@D)
 	cd bench/nats_echo && go build -o $(abspath $@) .
 
-.bench/fastapi/bin/python:
-	"$$(tools/find-python.sh)" -m venv .bench/fastapi
-	$@ -m pip install --quiet "fastapi<1" "uvicorn[standard]<1"
-
 # The model needs PyTorch, which has several GB. The index without GPU code is smaller.
 TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 .bench/embeddings/bin/python: $(STAMPS)/package-release
@@ -63,7 +59,7 @@ tools-queue:
 	@tools/install-queue-bench.sh $(PY)
 tools-mcp:
 	@tools/install-mcp.sh
-tools-streams:
+tools-python:
 	@tools/build-bench-peers.sh python
 
 bench: bench-tools ## Compare with the floor and five servers: 20 to 30 minutes (ROWS=headline,idle)
@@ -91,7 +87,7 @@ bench-report: $(STAMPS)/test-tools #: Write docs/benchmarks.md and the README's 
 bench-shapes: $(STAMPS)/test-tools #: Record again what curl, Go, Chromium and other clients send
 	$(BENCH) shapes $(CLIENTS)
 
-bench-async: setup-release .bench/floor-sleeper .bench/floor-beside .bench/fastapi/bin/python tools-peers #: Compare concurrency with C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
+bench-async: setup-release .bench/floor-sleeper .bench/floor-beside tools-peers tools-python #: Compare concurrency with C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
 	$(BENCH) sleepers $(BENCH_FLAGS)
 
 bench-embeddings: setup-release .bench/embeddings/bin/python #: Measure the gain of batching for a sentence-embedding model
@@ -117,4 +113,4 @@ bench-udp: setup-release .bench/c-server .bench/c-no-sockets .bench/floor-udp_ec
 bench-xdp: export PYTHONPATH := tests
 bench-xdp: $(STAMPS)/test-tools .bench/c-server .bench/floor-udp_echo .bench/floor-xdp_load #: Compare AF_XDP with a socket, between two network namespaces (needs root)
 bench-queue: setup-release .bench/floor-pair tools-queue #: Compare queues with net-queue, pyzmq and C (BENCH_FLAGS=--write)
-bench-streams: setup-release .bench/floor-publish .bench/floor-streams tools-streams #: Compare streams with FastAPI, Granian and Litestar, and publishing with C (BENCH_FLAGS="--rounds 1")
+bench-streams: setup-release .bench/floor-publish .bench/floor-streams tools-python #: Compare streams with FastAPI, Granian and Litestar, and publishing with C (BENCH_FLAGS="--rounds 1")

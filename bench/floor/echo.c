@@ -89,7 +89,7 @@ int main(void) {
     char *buffer = malloc(HEAD_BYTES_MAX + (size_t)BODY_BYTES_MAX);
     if (!buffer) fail("malloc");
     epoll = new_epoll();
-    int listener = listen_on(0, 0);
+    int listener = listen_on(0);
     for (;;) {
         int connection = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (connection < 0) fail("accept4");

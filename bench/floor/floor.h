@@ -51,7 +51,7 @@ static void floor_start(int count, char **arguments) {
     if (!floor_.replies) fail("malloc");
     for (size_t at = 0; at < times; at++)
         memcpy(floor_.replies + at * floor_.reply_bytes, reply, floor_.reply_bytes);
-    floor_.listener = listen_on(0, SOCK_NONBLOCK);
+    floor_.listener = listen_on(SOCK_NONBLOCK);
     signal(SIGTERM, stop);
     signal(SIGINT, stop);
 }

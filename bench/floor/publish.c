@@ -18,7 +18,7 @@ int main(int argc, char **argv) {
     size_t length = (size_t)atol(argv[1]);
     char *message = malloc(length), byte;
     memset(message, 'x', length);
-    int listener = listen_on(0, 0);
+    int listener = listen_on(0);
     int command = accept(listener, NULL, NULL);
     for (int at = 0; at < count; at++) subscribers[at] = accept(listener, NULL, NULL);
     while (recv(command, &byte, 1, 0) == 1) {

@@ -2,7 +2,7 @@
  * `sum` at once. What it takes under a load is the load generator's own cost, and the floor for any
  * server.
  *
- *     sleeper PORT MILLISECONDS
+ *     sleeper MILLISECONDS
  *
  * One thread, one epoll. All requests sleep equally long, so that the first to come is the first to
  * be due: a queue does for a heap. */
@@ -47,12 +47,9 @@ static void take(int socket, int64_t sleep_ns) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 3) {
-        fprintf(stderr, "usage: sleeper PORT MILLISECONDS\n");
-        return 2;
-    }
-    int64_t sleep_ns = atoll(arguments[2]) * 1000000;
-    int listener = listen_on(atoi(arguments[1]), SOCK_NONBLOCK), poll = new_epoll();
+    if (count != 2) return 2;
+    int64_t sleep_ns = atoll(arguments[1]) * 1000000;
+    int listener = listen_on(SOCK_NONBLOCK), poll = new_epoll();
     struct epoll_event events[EVENTS];
     watch(poll, listener, EPOLLIN, (epoll_data_t){.fd = listener});
     for (;;) {

@@ -56,13 +56,11 @@ static inline int announced(int bound) {
     return bound;
 }
 
-/* Listens, on a free port for 0, and announces the port. Connections inherit TCP_NODELAY, which
- * saves a system call for each. */
-static inline int listen_on(int port, int flags) {
-    struct sockaddr_in address = loopback(port);
-    int const on = 1;
+/* Listens on a free port, and announces it. Connections inherit TCP_NODELAY, which saves a system
+ * call for each. */
+static inline int listen_on(int flags) {
+    struct sockaddr_in address = loopback(0);
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     send_at_once(listener);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 4096))
         fail("listen");

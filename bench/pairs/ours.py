@@ -19,12 +19,12 @@ if mode == "trusted":
     protocol = nq.Protocol.SHM
 elif mode == "arrays":
     protocol = nq.Protocol.UNIX
-CERTIFICATES = Path(__file__).resolve().parents[2] / ".bench" / "certs"
+OUTPUT = Path(__file__).resolve().parents[2] / ".bench"
 security = None
 if mode == "tls" and role == "get":
-    security = nq.SecurityOptions(CERTIFICATES / "server.key", CERTIFICATES / "server.pem")
+    security = nq.SecurityOptions(OUTPUT / "tls.pem", OUTPUT / "tls.pem")
 elif mode == "tls":
-    security = nq.SecurityOptions(authority=CERTIFICATES / "client.pem")
+    security = nq.SecurityOptions(authority=OUTPUT / "tls-authority.pem")
 options = nq.CommunicatorOptions(
     netloc=nq.NetworkLocation("127.0.0.1", port),
     connection=nq.ConnectionOptions(

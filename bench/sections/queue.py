@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench import OUTPUT, ROOT
-from bench.harness import figures, processes, usage
+from bench.harness import certificate, figures, processes, usage
 from bench.harness.figures import interval
 from bench.render import queues
 
@@ -65,13 +65,6 @@ Turn = dict[str, float]
 
 class TurnFailed(Exception):
     """A turn without figures, with the reason."""
-
-
-def make_certificates(folder: Path) -> None:
-    """Writes certificates for the pair that uses TLS."""
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "trustme", "--quiet", "--dir", str(folder)]
-    subprocess.run([*command, "--identities", "localhost", "127.0.0.1"], check=True)
 
 
 def measure_c_pair(size: int, seconds: float) -> Turn:
@@ -221,7 +214,7 @@ def run(given: argparse.Namespace) -> dict:
     if given.before:
         given.only = add_before(given.before)
     given.only = list(filter(is_installed, given.only))
-    make_certificates(OUTPUT / "certs")
+    certificate.issue()
     samples = {size: measure(size, given) for size in given.sizes}
     if given.before:
         print(against_before(samples))

@@ -26,7 +26,8 @@ from bench import OUTPUT, ROOT
 from bench.harness import figures, processes
 from bench.harness.figures import Column, Sample, spread
 from bench.render.lines import Axis, Panel, lines
-from bench.suite.servers import served
+from bench.suite.plan import SINGLE
+from bench.suite.servers import Server, python_peer, served
 
 ROUNDS = 5
 HAS_ENGINES = True
@@ -45,8 +46,8 @@ def ours(engine: str, kind: str = "async") -> tuple[str, ...]:
     return served("sleeper", "--engine", engine, "--kind-of-sleep", kind)
 
 
-def ideal(port: int) -> tuple[str, ...]:
-    return (str(OUTPUT / "floor-sleeper"), str(port), str(SLEEP_MS))
+def ideal() -> tuple[str, ...]:
+    return (str(OUTPUT / "floor-sleeper"), str(SLEEP_MS))
 
 
 def beside_load(port: int, sleepers: int, method: str = "sum") -> Sample:
@@ -88,7 +89,7 @@ AT_32 = "`sum` at 32 connections"
 
 def beside(options: argparse.Namespace) -> None:
     """The 99th percentile of `sum` alone, and while sleeping calls wake at the same moment."""
-    commands = {IDEAL: ideal(0), **{f"ucall {it}": ours(it) for it in options.engines}}
+    commands = {IDEAL: ideal(), **{f"ucall {it}": ours(it) for it in options.engines}}
     sides = {
         "p99 alone µs": lambda port: beside_load(port, 0)["p99"],
         f"p99 beside {SLEEPERS} sleepers µs": lambda port: beside_load(port, SLEEPERS)["p99"],
@@ -161,18 +162,17 @@ def call_once(url: str, body: bytes) -> None:
     urllib.request.urlopen(urllib.request.Request(url, body), timeout=60).read()
 
 
-def sleeping(engines: list[str], port: int) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The command and the path of each server."""
-    found = {IDEAL: (ideal(port), "/")}
+def sleeping(engines: list[str]) -> dict[str, tuple[Server, str]]:
+    """Each server, and the path that it sleeps at."""
+    found = {IDEAL: (Server("sleeper", IDEAL, "floor", ideal()), "/")}
     for engine in engines:
         for kind in ("async", "threads"):
-            command = (*ours(engine, kind), "--port", str(port))
-            found[f"ucall {engine}, {kind}"] = command, "/"
-    python = OUTPUT / "fastapi/bin/python"
-    if python.exists():
-        command = (python, ROOT / "bench/servers/sleeper_fastapi.py", port)
-        found["FastAPI, async def"] = command, "/async"
-        found["FastAPI, def"] = command, "/def"
+            server = Server("sleeper", "", "ours", ours(engine, kind))
+            found[f"ucall {engine}, {kind}"] = server, "/"
+    fastapi = python_peer("sleeper", "FastAPI", "fastapi_sleep")
+    if fastapi.is_there:
+        found["FastAPI, async def"] = fastapi, "/async"
+        found["FastAPI, def"] = fastapi, "/def"
     return found
 
 
@@ -189,11 +189,9 @@ def percentiles(url: str, calls: int, connections: int, keep: bool) -> list[floa
 Percentiles = dict[str, dict[str, list[list[float]]]]
 
 
-def measure_sleepers(name: str, engines: list[str], runs: Percentiles) -> None:
-    port = processes.free_port()
-    command, path = sleeping(engines, port)[name]
-    url = f"http://127.0.0.1:{port}{path}"
-    with processes.serving_on(command, port, "sleepers"):
+def measure_sleepers(name: str, server: Server, path: str, runs: Percentiles) -> None:
+    with server.running(SINGLE) as running:
+        url = f"http://127.0.0.1:{running.port}{path}"
         call_once(url, CALL)
         for calls, connections, keep in LOADS:
             if name.endswith(("threads", ", def")) and connections >= MANY_CONNECTIONS:
@@ -206,8 +204,8 @@ def measure_sleepers(name: str, engines: list[str], runs: Percentiles) -> None:
 def sleepers(options: argparse.Namespace) -> None:
     runs: Percentiles = {}
     for number in range(options.rounds):
-        for name in sleeping(options.engines, 0):
-            measure_sleepers(name, options.engines, runs)
+        for name, (server, path) in sleeping(options.engines).items():
+            measure_sleepers(name, server, path, runs)
         figures.log(f"sleepers: round {number + 1} of {options.rounds}")
     figures.write(figures.part("sleepers"), runs)
     medians = {

@@ -8,6 +8,7 @@ write JSON-RPC by itself, `jsonrpc.answer` does.
 import asyncio
 import importlib
 import sys
+import time
 
 HOST = "127.0.0.1"
 JSON = "application/json"
@@ -73,6 +74,23 @@ def fastapi_websocket(port: int) -> None:
 
     # 1.5 times as fast as `websockets`, which is deprecated.
     run_uvicorn(app, port, ws="websockets-sansio", ws_per_message_deflate=False)
+
+
+def fastapi_sleep(port: int) -> None:
+    """Functions that sleep, async and plain: `POST /async` and `POST /def`."""
+    from fastapi import FastAPI
+
+    app = FastAPI()
+
+    @app.post("/async")
+    async def sleep_async():
+        await asyncio.sleep(0.1)
+
+    @app.post("/def")
+    def sleep_blocking():
+        time.sleep(0.1)
+
+    run_uvicorn(app, port)
 
 
 def litestar(port: int) -> None:
