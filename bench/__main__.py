@@ -8,40 +8,26 @@ and measures nothing.
 """
 
 import argparse
+import ast
 import importlib
 import json
 import resource
 import signal
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from bench import OUTPUT
 from bench.harness import figures
 
-SECTIONS = {
-    "client": "the client and a bare socket, both calling the floor",
-    "compare": "the targets of two runs side by side",
-    "echo": "an echo of 1 MiB of bytes and of as many in C",
-    "gate": "instructions and system calls of a call, which may not rise",
-    "idle": "the memory of idle connections, in C",
-    "many_servers": "clients of several servers, and gRPC's round_robin",
-    "mcp": "a tool of MCP, FastMCP, the official SDK and a plain call",
-    "nats": "calls through NATS, nats-py's micro service and a Go echo",
-    "queue": "queues, net-queue, pyzmq, nats-py and a pair in C",
-    "quick": "ucall and the floor, in minutes",
-    "relay": "relayed calls, HAProxy and nginx",
-    "report": "the pages of the newest whole runs",
-    "shapes": "the requests that real clients send, recorded",
-    "sleepers": "concurrency, a C program and FastAPI",
-    "slow_peers": "calls beside thousands of slow connections",
-    "store": "the key-value store and Redis",
-    "streams": "streams, FastAPI, Granian and Litestar; publishing and C",
-    "threads": "two threads of the C library and one",
-    "tls": "TLS and plain TCP",
-    "udp": "UDP, raw TCP, echoes, memcached and Knot DNS",
-    "whole": "ucall, the floor and other projects' servers",
-    "xdp": "AF_XDP and a socket, between two network namespaces",
-}
+FOLDER = Path(__file__).parent / "sections"
+SECTIONS = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
+
+
+def about(name: str) -> str:
+    """What a section does, without importing what it needs."""
+    text = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text()))
+    return text.partition("\n\n")[0].replace("\n", " ")
 
 
 def words(text: str) -> list[str]:
@@ -89,7 +75,7 @@ def run(name: str, section: ModuleType, options: argparse.Namespace) -> None:
 def main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name not in SECTIONS:
-        listed = "\n".join(f"  {name:14}{what}" for name, what in SECTIONS.items())
+        listed = "\n".join(f"  {name:14}{about(name)}" for name in SECTIONS)
         print(f"python -m bench SECTION [options]; SECTION --help describes one.\n\n{listed}")
         sys.exit(name not in ("--help", "-h"))
     section = importlib.import_module(f"bench.sections.{name}")

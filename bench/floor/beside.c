@@ -1,10 +1,10 @@
 /* The load for "fast calls beside slow ones": 32 connections that call `sum` as fast as replies
  * come, and so many that call `sleep`, all at one moment, again when the last has its reply.
  *
- *     beside PORT SLEEPERS SECONDS [METHOD]
+ *     beside PORT SLEEPERS SECONDS METHOD
  *
- * METHOD is called instead of `sum`, with the same params.
- * Prints the calls of `sum` a second, and the median and the 99th percentile of their latency in
+ * METHOD is `sum`, or another one with its params.
+ * Prints the calls of METHOD a second, and the median and the 99th percentile of their latency in
  * microseconds. One thread. It looks at the fast connections before each single one of the slow, so
  * that what the slow ones cost the load itself is not taken for the server's. */
 #define _GNU_SOURCE
@@ -77,17 +77,14 @@ static int ascending(const void *left, const void *right) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 4 && count != 5) {
-        fprintf(stderr, "usage: beside PORT SLEEPERS SECONDS [METHOD]\n");
-        return 2;
-    }
+    if (count != 5) return 2;
     int slow = atoi(arguments[2]), polls[2] = {new_epoll(), new_epoll()};
     static int fast_sockets[FAST], slow_sockets[SLOW_MAX];
     if (slow > SLOW_MAX) return 2;
     char call[256];
     snprintf(call, sizeof call,
              "{\"jsonrpc\":\"2.0\",\"method\":\"%s\",\"params\":{\"a\":55,\"b\":21},\"id\":1}",
-             count == 5 ? arguments[4] : "sum");
+             arguments[4]);
     make(&sum, call);
     make(&sleeping, "{\"jsonrpc\":\"2.0\",\"method\":\"sleep\",\"id\":1}");
     latencies_ns = malloc(CALLS_MAX * sizeof *latencies_ns);

@@ -66,10 +66,7 @@ static void read_whole(int descriptor, struct input *input, char *target, size_t
 }
 
 int main(int count, char **arguments) {
-    if (count != 3) {
-        fprintf(stderr, "usage: pair SIZE SECONDS\n");
-        return 2;
-    }
+    if (count != 3) return 2;
     uint64_t size = strtoull(arguments[1], NULL, 10);
     double seconds = strtod(arguments[2], NULL);
     struct sockaddr_in address = loopback(0);

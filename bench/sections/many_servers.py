@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
 import grpc
@@ -119,12 +119,6 @@ class RoundRobinClient:
     def close(self) -> None:
         self._channel.close()
 
-    def __enter__(self) -> RoundRobinClient:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
 
 @contextmanager
 def serving(host: str, seconds: float, source: str = UCALL) -> Iterator[int]:
@@ -195,7 +189,7 @@ def measure(
     callers: int,
     seconds: float,
 ) -> Sample:
-    with make(addresses) as client:
+    with closing(make(addresses)) as client:
         running = Callers(lambda: client.work(), callers, warm_up_s=1)
         time.sleep(1 + seconds)
         running.end()

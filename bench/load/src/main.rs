@@ -53,9 +53,7 @@ fn report(wire: &Wire, outcome: &Outcome) -> serde_json::Value {
         "p999": percentile(0.999),
         "p999_windows": median(outcome.windows.clone()).map(|median| median as f64 / 1e3),
         "max": outcome.latency.max() as f64 / 1e3,
-        "mean": outcome.latency.mean() / 1e3,
         "reply": String::from_utf8_lossy(&first.body[..first.body.len().min(REPLY_PRINTED_MAX)]),
-        "reply_bytes": first.reply_bytes,
     })
 }
 
