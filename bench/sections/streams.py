@@ -14,7 +14,7 @@ import json
 import socket
 import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from functools import partial
 from bench import OUTPUT
 from bench.harness import figures, processes, request, usage
 from bench.harness.figures import Column, Sample, spread
+from bench.harness.processes import LoadError
 from bench.suite.plan import SINGLE
 from bench.suite.servers import Server, python_peer, served
 
@@ -51,10 +52,6 @@ UPGRADE = (
 ).encode()
 
 
-class StreamError(Exception):
-    """A stream without its items."""
-
-
 @dataclass(frozen=True)
 class Wire:
     """The bytes of a request, and texts that occur once in each item and at a stream's end."""
@@ -65,31 +62,24 @@ class Wire:
     is_websocket: bool = False
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What all streams together took, and what the reader measured meanwhile."""
-
-    items: int
-    seconds: float
-    first_ms: list[float]
-    cost: float
-
-
-def read_streams(wire: Wire, port: int, count: int, cost: Callable[[], float]) -> Reading:
-    """Reads `count` streams at once. `cost` is called before the requests and after the replies."""
+def read_streams(
+    wire: Wire, server: processes.Server, count: int
+) -> tuple[float, float, list[float]]:
+    """Reads `count` streams at once. Returns the seconds, the microseconds of the server's CPU time
+    meanwhile, and the milliseconds until each stream's first item."""
     path = OUTPUT / "stream.request"
     path.write_bytes(wire.request)
-    command = [READER, port, count, int(wire.is_websocket), path, wire.item, wire.end]
+    command = [READER, server.port, count, int(wire.is_websocket), path, wire.item, wire.end]
     with processes.start_load(command, stdin=subprocess.PIPE, text=True) as reader:
         if reader.stdout.readline() != "ready\n":
-            raise StreamError("no connections")
-        before = cost()
+            raise LoadError("no connections")
+        before = cpu_us(server.pid)
         output, _ = reader.communicate("go\n", timeout=WAIT_SECONDS_MAX)
-        after = cost()
-    if reader.returncode:
-        raise StreamError(f"status {reader.returncode}")
-    items, seconds, *first = output.split()
-    return Reading(int(items), float(seconds), list(map(float, first)), after - before)
+        used = cpu_us(server.pid) - before
+    items, seconds, *first = map(float, output.split() or (0, 0))
+    if items != count * TOKENS:
+        raise LoadError(f"{items:.0f} tokens in {count} streams")
+    return seconds, used, first
 
 
 def masked(text: bytes) -> bytes:
@@ -104,7 +94,7 @@ def connected(port: int, is_websocket: bool) -> socket.socket:
     if is_websocket:
         connection.sendall(UPGRADE)
         if b" 101 " not in connection.recv(READ_BYTES):
-            raise StreamError("no upgrade")
+            raise LoadError("no upgrade")
     return connection
 
 
@@ -121,7 +111,7 @@ def receive_from_all(sockets: Iterable[socket.socket], length: int) -> None:
         while left > 0:
             received = len(connection.recv(left))
             if not received:
-                raise StreamError("a subscriber's connection closed")
+                raise LoadError("a subscriber's connection closed")
             left -= received
 
 
@@ -170,20 +160,15 @@ def cpu_us(pid: int) -> float:
 
 def sample_tokens(contender: Server, wire: Wire) -> Sample:
     with contender.running(SINGLE) as server:
-
-        def read(count: int) -> Reading:
-            reading = read_streams(wire, server.port, count, lambda: cpu_us(server.pid))
-            if reading.items != count * TOKENS:
-                raise StreamError(f"{contender.label}: {reading.items} tokens")
-            return reading
-
-        read(CONNECTIONS)
-        alone, together = [read(1) for _ in range(5)], read(CONNECTIONS)
+        read_streams(wire, server, CONNECTIONS)
+        alone = [read_streams(wire, server, 1)[2] for _ in range(5)]
+        seconds, used, first = read_streams(wire, server, CONNECTIONS)
+    items = CONNECTIONS * TOKENS
     return {
-        "rate": together.items / together.seconds,
-        "cpu_us": together.cost / together.items,
-        "first_ms": min(each.first_ms[0] for each in alone),
-        "first_p99_ms": statistics.quantiles(together.first_ms, n=100, method="inclusive")[98],
+        "rate": items / seconds,
+        "cpu_us": used / items,
+        "first_ms": min(alone)[0],
+        "first_p99_ms": statistics.quantiles(first, n=100, method="inclusive")[98],
     }
 
 
