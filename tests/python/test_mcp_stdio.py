@@ -14,11 +14,18 @@ from typing import IO, Any
 
 import forking
 import pytest
+from serving import Serve
 
-from harness import eventually
+from harness import Wire, eventually, request
 from ucall._command.settings import Settings
 
-APP = """
+SUM = """
+@server
+def sum(a: int, b: int) -> int:
+    return a + b
+"""
+APP = (
+    """
 import asyncio, os, resource, socket, subprocess, sys, threading, time
 import ucall
 from ucall import Limits, Timeouts, TLS, UDP
@@ -32,10 +39,6 @@ server = ucall.Server(
     ),
     **{"tls": TLS(certfile="absent.pem")} if "--engine" in sys.argv else {"udp": UDP()},
 )
-
-@server
-def sum(a: int, b: int) -> int:
-    return a + b
 
 @server
 def prints() -> str:
@@ -96,6 +99,8 @@ def report_idle():
 def watch_idle() -> None:
     threading.Thread(target=report_idle, daemon=True).start()
 """
+    + SUM
+)
 
 
 class Host:
@@ -178,6 +183,64 @@ def test_only_replies_are_written_to_standard_output(tmp_path: Path, engine: str
             assert f"{line}\n" in host.log()
 
 
+def mcp(method: str, id: int, **params: Any) -> bytes:
+    meta = {"io.modelcontextprotocol/protocolVersion": NEWEST}
+    meta["io.modelcontextprotocol/clientCapabilities"] = {}
+    return request(method, {"_meta": meta, **params}, id)
+
+
+NEWEST = "2026-07-28"
+OLDER = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test"}}
+#: Messages of both eras.
+MESSAGES = [
+    request("initialize", OLDER, 1),
+    request("notifications/initialized", None, ...),
+    request("tools/list", None, 2),
+    request("tools/call", {"name": "sum", "arguments": {"a": 1, "b": 2}}, 3),
+    mcp("tools/list", 4),
+    mcp("tools/call", 5, name="sum", arguments={"a": 1}),
+    mcp("tools/call", 6, name="nowhere"),
+    mcp("nothing", 7),
+]
+
+
+def test_mcp_is_the_same_on_standard_input_tcp_and_unix_sockets(
+    tmp_path: Path, serve: Serve
+) -> None:
+    def sum(a: int, b: int) -> int:
+        return a + b
+
+    (tmp_path / "small.py").write_text(f"import ucall\nserver = ucall.Server()\n{SUM}")
+    tcp = serve(sum, mcp=True)
+    unix = serve(sum, mcp=True, uds=tmp_path / "socket")
+    replies = []
+    for address in (tcp.port, unix.host.removeprefix("unix:")):
+        with Wire(address) as wire:
+            wire.send(b"\n".join(MESSAGES))
+            replies.append([json.loads(wire.line()) for _ in range(7)])
+    command = [sys.executable, "-m", "ucall", "small:server", "--mcp-stdio"]
+    done = forking.run(command, cwd=tmp_path, input=b"\n".join(MESSAGES))
+    replies.append([json.loads(line) for line in done.stdout.splitlines()])
+    assert replies[0] == replies[1] == replies[2]
+    [initialized, listed, called, newest, refused, unknown, _] = replies[0]
+    assert initialized["result"]["protocolVersion"] == "2025-11-25"
+    assert [tool["name"] for tool in listed["result"]["tools"]] == ["sum"]
+    assert called["result"]["structuredContent"] == {"result": 3}
+    assert newest["result"]["resultType"] == "complete"
+    assert refused["result"]["isError"] and unknown["error"]["code"] == -32602
+
+
+def test_a_host_cancels_a_call(tmp_path: Path) -> None:
+    with serving(tmp_path) as host:
+        call = {"name": "sleep", "arguments": {"seconds": 1000}}
+        host.to.write(request("tools/call", call, 1) + b"\n")
+        host.to.flush()
+        assert host.waits_for("sleeps\n")
+        host.to.write(request("notifications/cancelled", {"requestId": 1}, ...) + b"\n")
+        assert host.result("sum", 1, 2) == 3
+        assert host.waits_for("cancelled\n")
+
+
 def test_the_end_of_input_ends_a_program_that_was_asked_for_nothing(tmp_path: Path) -> None:
     with serving(tmp_path) as host:
         host.to.close()
@@ -199,10 +262,11 @@ def test_a_long_line_costs_no_memory_and_the_next_is_answered(tmp_path: Path) ->
 def test_errors_do_not_interrupt_a_long_reply(tmp_path: Path) -> None:
     with serving(tmp_path) as host:
         host.send(1, "repeat", 3_000_000)
+        begin = host.replies.read(1)
         host.to.write(b"no JSON\n" * 100)
         host.to.close()
         output, status = host.end()
-        replies = [json.loads(line) for line in output.splitlines()]
+        replies = [json.loads(line) for line in (begin + output).splitlines()]
         assert sum("result" in reply for reply in replies) == 1
         assert len(replies) == 101 and status == 0
 

@@ -30,9 +30,10 @@ __all__ = ["OPTIONS", "Stdio"]
 
 log = logging.getLogger("ucall")
 
-#: Options that a server has in place of its own: a host may be quiet for days, or stand still in a
-#: debugger, and no load balancer has to be told of the end.
+#: Options that a server has in place of its own. Its functions are tools; a host may be quiet for
+#: days, or stand still in a debugger; and no load balancer has to learn of the end.
 OPTIONS: Final = {
+    "mcp": True,
     "idle_timeout_s": 1e9,
     "send_timeout_s": 1e9,
     "shutdown_delay_s": 0.0,
