@@ -26,10 +26,14 @@ import asyncio, json, os, sys
 from collections.abc import Iterator
 import ucall
 
+def user(ctx):
+    from ucall.auth import AccessToken
+    return AccessToken("eve", frozenset(), {}) if "x-token" in ctx.headers else "ada"
+
 options = json.loads(sys.argv[1])
 workers = options.pop("workers", None)
 port = options.pop("port", 0)
-auth = {"auth": lambda ctx: "ada"} if options.pop("auth", False) else {}
+auth = {"auth": user} if options.pop("auth", False) else {}
 store = options.pop("store", None)
 server = ucall.Server(port=port, **auth, **ucall.options.arguments(options))
 if store is not None:
@@ -144,6 +148,10 @@ def test_a_line_has_the_fields_of_a_call(tmp_path: Path) -> None:
             "bytes_in": len(b"[2, 40]"),
             "bytes_out": 2,
         }
+        with Wire(port) as wire:
+            wire.send(http(request("sum", [2, 40]), "X-Token: any"))
+            wire.reply()
+        assert lines(process.stdout, 1)[0]["user"] == "eve"
 
 
 @pytest.mark.parametrize(

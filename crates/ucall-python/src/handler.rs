@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
@@ -381,7 +382,9 @@ impl Handler for Interpreter {
 
     fn identity_name(&mut self) -> Option<String> {
         let py = self.attach();
-        self.functions.contexts.user()?.extract(py).ok()
+        let user = self.functions.contexts.user()?.bind(py);
+        let subject = || user.getattr(intern!(py, "subject"))?.extract();
+        user.extract().or_else(|_: PyErr| subject()).ok()
     }
 
     fn set_logged(&mut self, logged: LoggedCall) {
