@@ -162,9 +162,12 @@ fn member<const END: u8>(
     Some((Member::new(key, key_len, value_at, value_at + value.len()), rest))
 }
 
-/// The value that `text` starts with, and what follows it.
+/// The value that a valid text starts with, and what follows it.
 pub(super) fn value(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    scalar(text).or_else(|| other_value(text, NESTING_MAX))
+    let found = scalar(text).or_else(|| other_value(text, NESTING_MAX))?;
+    // A number may go on where the fast path ends.
+    let has_ended = !matches!(found.1, [b'0'..=b'9' | b'.' | b'e' | b'E', ..]);
+    has_ended.then_some(found)
 }
 
 /// A value that is no [`scalar`], and what follows it.
