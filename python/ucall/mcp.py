@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from ucall._mcp import forms, inputs
+from ucall._mcp import log as _log
 from ucall._mcp import state as _states
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "ask",
     "client_capabilities",
     "elicit",
+    "log",
     "set_state_key",
     "state",
 ]
@@ -150,6 +152,31 @@ def ask(
 def state(ctx: Context) -> Any:
     """The value that `ask` has kept in an earlier round of this call; None in the first."""
     return inputs.kept_state(ctx)
+
+
+def log(
+    ctx: Context,
+    level: Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"],
+    data: Any,
+    logger: str | None = None,
+) -> None:
+    """Sends the client of a call a log message, if it asks for those of its level.
+
+    From an async function or a thread it leaves at once, from a plain function with its reply. It
+    does nothing for calls that have not come by MCP. What the operator should know belongs into
+    the server's own log.
+
+    Args:
+        ctx: The context of the call.
+        level: How severe it is.
+        data: A value of JSON.
+        logger: What the message is of.
+
+    Raises:
+        TypeError: ``data`` is no value of JSON.
+        ValueError: There is no such level.
+    """
+    _log.log(ctx, level, data, logger)
 
 
 def client_capabilities(ctx: Context) -> dict[str, Any]:

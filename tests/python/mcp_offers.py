@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ucall._functions.methods import Methods
@@ -22,6 +24,15 @@ class Caller(NamedTuple):
     method: str
     request: tuple[dict[str, Any], str] | None
     user: Any = None
+    #: Gets the messages that are sent on the call's stream.
+    send: Callable[[dict[str, Any]], object] = print
+    cancelled: bool = False
+
+    transport: str = "http"
+
+    def _mcp_send(self, text: bytes) -> bool:
+        self.send(json.loads(text))
+        return True
 
     @property
     def _mcp(self) -> tuple[dict[str, Any], str] | None:
@@ -51,6 +62,7 @@ class Offers(ContentDecorators):
         texts = "shop", "1.2", ""
         methods = Methods((1000, 1000))
         self.registry = Registry(self.core, methods, *texts, is_private)  # type: ignore[arg-type]
+        self.registry.bus.listen = lambda change: None  # type: ignore[method-assign]
         self.loops: list[bool] = []
         made = Content(Host(self.registry, threads, lambda: self.loops.append(True)))
 
@@ -63,14 +75,21 @@ class Offers(ContentDecorators):
     def mode(self, method: str) -> str:
         return self.core.methods[method][1]
 
-    def call(self, method: str, version: str = NEWEST, user: Any = None, **params: Any) -> Any:
+    def call(
+        self,
+        method: str,
+        version: str = NEWEST,
+        user: Any = None,
+        send: Callable[[dict[str, Any]], object] = print,
+        **params: Any,
+    ) -> Any:
         """The result of a method; raises its error."""
         function, mode, takes_context = self.core.methods[method]
         meta = {"io.modelcontextprotocol/clientCapabilities": CAPABILITIES}
         params = {"_meta": meta, **params}
         given = (params, version)
         if takes_context:
-            given = (*given, Caller(method, (params, version), user))
+            given = (*given, Caller(method, (params, version), user, send))
         if mode == "task":
             return asyncio.run(function(*given))
         if mode == "inline":

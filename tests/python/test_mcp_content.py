@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -11,7 +12,6 @@ import pytest
 from mcp_offers import CAPABILITIES, NEWEST, OLDER
 
 import ucall
-from ucall._mcp.registry import HAS_EVENTS
 from wire import Wire
 
 PREFIX = "io.modelcontextprotocol/"
@@ -34,6 +34,23 @@ def shop(server: ucall.Server) -> None:
     async def task(item: str, ctx: ucall.Context) -> str:
         return ask(ctx, item)
 
+    def log(ctx: ucall.Context) -> str:
+        ucall.mcp.log(ctx, "debug", "begins")
+        ucall.mcp.log(ctx, "warning", {"stock": 0}, "shop")
+        return "done"
+
+    @server
+    def inline_log(ctx: ucall.Context) -> str:
+        return log(ctx)
+
+    @server(threads=True)
+    def thread_log(ctx: ucall.Context) -> str:
+        return log(ctx)
+
+    @server
+    async def task_log(ctx: ucall.Context) -> str:
+        return log(ctx)
+
     @server.resource("shop://{item}")
     async def stock(item: str, ctx: ucall.Context) -> str:
         return ask(ctx, item)
@@ -55,18 +72,26 @@ def server() -> Iterator[ucall.Server]:
         yield server
 
 
-def post(
-    server: ucall.Server, method: str, version: str = NEWEST, can: Any = CAPABILITIES, **params: Any
-) -> tuple[int, Any]:
-    """The status and the reply of a request over HTTP."""
+def request(
+    server: ucall.Server, method: str, version: str, can: Any, params: dict[str, Any]
+) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The URL, the headers and the body of a request."""
     if version == NEWEST:
         meta = {"protocolVersion": version, "clientCapabilities": can}
-        params["_meta"] = {PREFIX + name: value for name, value in meta.items()}
+        params = {"_meta": {PREFIX + name: value for name, value in meta.items()}, **params}
     headers = {"Mcp-Method": method, "MCP-Protocol-Version": version}
     named = params.get("name", params.get("uri"))
     headers |= {"Mcp-Name": named} if named else {}
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    response = httpx.post(f"http://127.0.0.1:{server.port}/mcp", json=body, headers=headers)
+    return f"http://127.0.0.1:{server.port}/mcp", headers, body
+
+
+def post(
+    server: ucall.Server, method: str, version: str = NEWEST, can: Any = CAPABILITIES, **params: Any
+) -> tuple[int, Any]:
+    """The status and the reply of a request over HTTP."""
+    url, headers, body = request(server, method, version, can, params)
+    response = httpx.post(url, json=body, headers=headers)
     return response.status_code, response.json()
 
 
@@ -100,13 +125,76 @@ def test_input_is_asked_for(server: ucall.Server, method: str, params: dict[str,
     assert reply["error"]["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
 
 
+@contextmanager
+def streamed(
+    server: ucall.Server, method: str, version: str, can: Any = CAPABILITIES, **params: Any
+) -> Iterator[Iterator[Any]]:
+    """The messages of a reply that is a stream of events."""
+    url, headers, body = request(server, method, version, can, params)
+    headers |= {"Accept": "application/json, text/event-stream"}
+    with httpx.stream("POST", url, json=body, headers=headers) as response:
+        if response.headers["content-type"] == "application/json":
+            yield iter([json.loads(response.read())])
+        else:
+            lines = response.iter_lines()
+            yield (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+
+
+def answer(server: ucall.Server, id: str, result: Any) -> int:
+    """The status of a client's reply to a request of the server."""
+    body = {"jsonrpc": "2.0", "id": id, "result": result}
+    headers = {"MCP-Protocol-Version": OLDER}
+    response = httpx.post(f"http://127.0.0.1:{server.port}/mcp", json=body, headers=headers)
+    assert response.content == b""
+    return response.status_code
+
+
 @pytest.mark.parametrize(("method", "params"), CALLS)
-def test_older_clients_get_the_reason(
+def test_older_clients_are_asked_meanwhile(
     server: ucall.Server, method: str, params: dict[str, Any]
 ) -> None:
+    # Without a stream, and within a function that cannot wait, they get the reason.
     _, reply = post(server, method, OLDER, **params)
-    assert f"which takes version {NEWEST} of MCP" in json.dumps(reply)
+    assert f"use version {NEWEST} of MCP" in json.dumps(reply)
     assert ("error" in reply) == (method != "tools/call")
+    with streamed(server, method, OLDER, **params) as messages:
+        asked = next(messages)
+        if params.get("name") in ("inline", "order"):
+            assert f"use version {NEWEST} of MCP" in json.dumps(asked)
+            return
+        assert (asked["method"], asked["params"]["message"]) == (
+            "elicitation/create",
+            "How many pear?",
+        )
+        assert answer(server, "guessed", {"action": "accept", "content": {"count": 9}}) == 202
+        assert answer(server, asked["id"], {"action": "accept", "content": {"count": 3}}) == 202
+        assert answer(server, asked["id"], {"action": "decline"}) == 202
+        reply = next(messages)
+        assert (reply["id"], "accept 3 pear" in json.dumps(reply)) == (1, True)
+        assert list(messages) == []
+
+
+@pytest.mark.parametrize("name", ["inline_log", "thread_log", "task_log"])
+def test_log_messages(server: ucall.Server, name: str) -> None:
+    def logged(version: str, **params: Any) -> list[Any]:
+        call = {"name": name, "arguments": {}, **params}
+        with streamed(server, "tools/call", version, **call) as messages:
+            *logged, reply = messages
+        assert reply["result"]["content"] == [{"type": "text", "text": "done"}]
+        assert {it["method"] for it in logged} <= {"notifications/message"}
+        return [it["params"] for it in logged]
+
+    warning = {"level": "warning", "logger": "shop", "data": {"stock": 0}}
+    assert logged(OLDER) == [{"level": "debug", "data": "begins"}, warning]
+    assert logged(NEWEST) == []
+    meta = {
+        PREFIX + "protocolVersion": NEWEST,
+        PREFIX + "clientCapabilities": {},
+        PREFIX + "logLevel": "info",
+    }
+    assert logged(NEWEST, _meta=meta) == [warning]
+    _, reply = post(server, "tools/call", OLDER, name=name, arguments={})
+    assert reply["result"]["content"] == [{"type": "text", "text": "done"}]
 
 
 @pytest.mark.parametrize("version", [NEWEST, OLDER])
@@ -127,17 +215,19 @@ def test_resources_and_prompts(server: ucall.Server, version: str) -> None:
 
 def test_capabilities(server: ucall.Server) -> None:
     _, reply = post(server, "server/discover")
-    changes = {"listChanged": True} if HAS_EVENTS else {}
+    changes = {"listChanged": True}
     assert reply["result"]["capabilities"] == {
         "tools": changes,
-        "resources": changes | ({"subscribe": True} if HAS_EVENTS else {}),
+        "resources": changes | {"subscribe": True},
         "prompts": changes,
         "completions": {},
+        "logging": {},
     }
     # Changes have no way to older clients over HTTP.
     _, reply = post(server, "initialize", OLDER, protocolVersion=OLDER)
-    capabilities = {"tools": {}, "resources": {}, "prompts": {}, "completions": {}}
-    assert reply["result"]["capabilities"] == capabilities
+    capabilities = reply["result"]["capabilities"]
+    names = ("tools", "resources", "prompts", "completions", "logging")
+    assert capabilities == {name: {} for name in names}
 
 
 def test_a_connection_asks_too(server: ucall.Server) -> None:

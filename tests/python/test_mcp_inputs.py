@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import enum
@@ -390,7 +391,7 @@ def test_url_mode_takes_a_client_that_opens_urls() -> None:
 
 def test_older_versions_and_other_calls_cannot_be_asked() -> None:
     for ctx, problem in (
-        (caller(version=OLDER), f"which takes version {NEWEST} of MCP"),
+        (caller(version=OLDER), f"use version {NEWEST} of MCP, or serve it in a thread or async"),
         (caller()._replace(request=None), "call it over MCP"),
     ):
         with pytest.raises(ucall.RPCError) as raised:
@@ -429,6 +430,70 @@ def test_prompts_and_resources_ask(is_async: bool) -> None:
         with pytest.raises(ucall.RPCError) as raised:
             offers.call(method, _meta={}, **params)
         assert raised.value.code == -32021
+
+
+def order_later(item: str, ctx: ucall.Context) -> str:
+    return f"{item}: {order(ctx)}"
+
+
+async def order_async(item: str, ctx: ucall.Context) -> str:
+    return order_later(item, ctx)
+
+
+@pytest.mark.parametrize("function", [order_later, order_async])
+def test_older_clients_are_asked_while_their_call_is_open(function: Any) -> None:
+    offers = Offers(threads=True)
+    offers.prompt(name="order")(function)
+    answers = {"Name?": accept(name="Ann"), "Size for Ann?": {"action": "cancel"}}
+    asked: list[str] = []
+
+    def reply(message: dict[str, Any]) -> None:
+        assert (message["jsonrpc"], message["method"]) == ("2.0", "elicitation/create")
+        asked.append(message["id"])
+        response = {"jsonrpc": "2.0", "id": asked[-1]}
+        result = {"result": answers[message["params"]["message"]]}
+        for other in ({"id": "guessed"}, {"user": "eve"}, {}, {}):  # The last one comes twice.
+            caller = Caller("$/response", None, other.pop("user", "ann"))
+            offers.registry.exchanges.respond(response | other | result, OLDER, caller)
+
+    params: dict[str, Any] = {"name": "order", "arguments": {"item": "pear"}}
+    result = offers.call("prompts/get", OLDER, "ann", reply, **params)
+    assert result["messages"][0]["content"]["text"] == "pear: ('Ann', 'cancel', {})"
+    assert len(set(asked)) == 2
+    # What nobody waits for here may wait in another worker.
+    assert offers.core.published.count("$/bus") == 4
+
+    def fail(message: dict[str, Any]) -> None:
+        response = {"id": message["id"], "error": {"code": -1, "message": "no screen"}}
+        offers.registry.exchanges.respond(response, OLDER, Caller("$/response", None, "ann"))
+
+    with pytest.raises(ucall.RPCError, match="The client failed: no screen"):
+        asyncio.run(
+            offers.registry.exchanges.run_async(
+                lambda: order_async("pear", caller("ann", OLDER)._replace(send=fail)),
+                caller("ann", OLDER)._replace(send=fail),
+            )
+        )
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_older_clients_may_not_answer(is_async: bool) -> None:
+    offers = Offers()
+    ctx = caller(version=OLDER)._replace(send=lambda message: None)
+
+    def ask() -> Any:
+        return mcp.elicit(ctx, "?", {"x": str}, expires_s=0.01)
+
+    async def ask_async() -> Any:
+        return ask()
+
+    exchanges = offers.registry.exchanges
+    with pytest.raises(ucall.RPCError, match="The client has not answered"):
+        asyncio.run(exchanges.run_async(ask_async, ctx)) if is_async else exchanges.run(ask, ctx)
+    gone = ctx._replace(cancelled=True)
+    with pytest.raises(ucall.RPCError, match="The client has not answered"):
+        exchanges.run(lambda: mcp.elicit(gone, "?", {"x": str}), gone)
+    assert exchanges._waiting == {}
 
 
 def test_a_state_is_json() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from mcp_offers import CAPABILITIES, NEWEST
+from mcp_offers import CAPABILITIES, NEWEST, OLDER
 from serving import Serve
 from test_workers import supervised
 
@@ -96,6 +98,33 @@ def test_a_connection_listens(serve: Serve) -> None:
 
 def one(day: str) -> str:
     return day
+
+
+def test_a_client_over_http_listens(serve: Serve) -> None:
+    server = offering(serve)
+    url = f"http://127.0.0.1:{server.port}/mcp"
+    filters = {"toolsListChanged": True, "resourceSubscriptions": ["notes://today"]}
+    params = {"_meta": META, "notifications": filters}
+    body = {"jsonrpc": "2.0", "id": "s", "method": "subscriptions/listen", "params": params}
+    headers = {"Mcp-Method": "subscriptions/listen", "MCP-Protocol-Version": NEWEST}
+    refused = httpx.post(url, json=body, headers=headers).json()
+    assert refused["error"]["data"] == "Accept: expected text/event-stream"
+    headers |= {"Accept": "application/json, text/event-stream"}
+    with httpx.stream("POST", url, json=body, headers=headers) as response:
+        lines = response.iter_lines()
+        messages = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        acknowledged = next(messages)
+        assert acknowledged["params"] == {
+            "notifications": filters,
+            "_meta": {PREFIX + "subscriptionId": "s"},
+        }
+        server.prompt(name="unheard")(notes)
+        server.add(lambda: 1, "added")
+        assert next(messages)["method"] == "notifications/tools/list_changed"
+        server.publish("notes://today", UPDATED, {"uri": "notes://today"})
+        assert next(messages)["params"]["uri"] == "notes://today"
+    # It ends with its client.
+    assert eventually(lambda: server.stats()["subscriptions"] == 0)
 
 
 def test_only_what_there_is_is_agreed_to(serve: Serve) -> None:
@@ -198,4 +227,42 @@ def test_the_clients_of_all_workers_hear(tmp_path: Path) -> None:
             updates = [it["params"] for it in messages if it.get("id") != "p"]
             meta = {PREFIX + "subscriptionId": pid}
             assert updates == [{"uri": "n://1", "_meta": meta}] * 2
+        app.stop()
+
+
+ASKING = """
+import os, ucall
+server = ucall.Server(port=0, mcp=True)
+@server
+def worker() -> int:
+    return os.getpid()
+@server
+async def ask(ctx: ucall.Context) -> str:
+    return ucall.mcp.elicit(ctx, str(os.getpid()), {"x": str}).content["x"]
+"""
+
+
+def test_an_older_client_may_answer_another_worker(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--workers", "2", source=ASKING) as app, ExitStack() as stack:
+        app.wait_for(2)
+        url = f"http://127.0.0.1:{app.port}"
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask"}}
+        headers = {"MCP-Protocol-Version": OLDER, "Accept": "application/json, text/event-stream"}
+        stream = httpx.stream("POST", f"{url}/mcp", json=call, headers=headers)
+        lines = stack.enter_context(stream).iter_lines()
+        messages = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        asked = next(messages)
+        clients: list[httpx.Client] = []
+
+        def connect() -> bool:
+            clients.append(stack.enter_context(httpx.Client(base_url=url)))
+            reply = clients[-1].post("/", json={"jsonrpc": "2.0", "id": 1, "method": "worker"})
+            return str(reply.json()["result"]) != asked["params"]["message"]
+
+        assert eventually(connect)
+        result = {"action": "accept", "content": {"x": "there"}}
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
+        headers = {"MCP-Protocol-Version": OLDER}
+        assert clients[-1].post("/mcp", json=answer, headers=headers).status_code == 202
+        assert next(messages)["result"]["content"] == [{"type": "text", "text": "there"}]
         app.stop()

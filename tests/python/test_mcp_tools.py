@@ -445,7 +445,7 @@ def test_an_older_client_begins_by_a_handshake(serve: Serve, version: str) -> No
     found = ask(server, "initialize", params, version)["result"]
     assert found == {
         "protocolVersion": version,
-        "capabilities": {"tools": {}},
+        "capabilities": {"logging": {}, "tools": {}},
         "serverInfo": {"name": "Shop", "version": "2.0"},
         "instructions": "Buy little.",
     }
@@ -470,7 +470,7 @@ def test_a_newest_client_discovers_the_server(serve: Serve) -> None:
     }
     assert ask(server, "server/discover")["result"] == common | {
         "supportedVersions": [NEWEST, *OLDER],
-        "capabilities": {"tools": {}},
+        "capabilities": {"logging": {}, "tools": {"listChanged": True}},
         "instructions": "Buy little.",
     }
     listed = ask(server, "tools/list", {"cursor": None})["result"]

@@ -136,6 +136,8 @@ class Functions:
             stream=stream,
             spans=self._spans,
         )
+        if self.mcp is not None:
+            registration = self.mcp.with_rounds(registration)
         known = self.methods.served.get(name)
         if known is None or not signatures.is_redefinition(function, known.function):
             self._check_unused([name])

@@ -16,6 +16,8 @@ __all__ = ["Registry", "Tools", "enable"]
 
 def enable(registry: Registry) -> Tools:
     """Has a server answer all methods of MCP, and returns its tools."""
+    registry.bus.register()
+    registry.add_method("$/response", registry.exchanges.respond)
     methods.register(registry)
     tools = Tools(registry)
     tools.register()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from ucall._core import Context
 from ucall._functions import signatures
@@ -77,6 +77,7 @@ class MethodRunner:
         begin: Callable[[dict[str, Any], str, Context], Call],
     ) -> None:
         self._host = host
+        self._exchanges = host.registry.exchanges
         self._method = method
         self._begin = begin
         self._mode: Mode | None = None
@@ -93,22 +94,32 @@ class MethodRunner:
         self._host.registry.add_method(self._method, run, mode=mode)
 
     def run(self, params: dict[str, Any], version: str, ctx: Context) -> dict[str, Any]:
-        """Answers a call of the method."""
-        try:
+        """Answers a call of the method, at once or in a thread."""
+
+        def answer() -> dict[str, Any]:
             call = self._begin(params, version, ctx)
             return call.finish(call.function())
+
+        try:
+            if self._mode == "thread":
+                return cast(dict[str, Any], self._exchanges.run(answer, ctx))
+            return answer()
         except Reply as reply:
             return _result_of(reply)
 
     async def run_task(self, params: dict[str, Any], version: str, ctx: Context) -> dict[str, Any]:
         """Answers a call of the method, within the event loop."""
-        try:
+
+        async def answer() -> dict[str, Any]:
             call = self._begin(params, version, ctx)
             if call.mode == "task":
                 return call.finish(await call.function())
             if call.mode == "thread":
                 return call.finish(await asyncio.to_thread(call.function))
             return call.finish(call.function())
+
+        try:
+            return cast(dict[str, Any], await self._exchanges.run_async(answer, ctx))
         except Reply as reply:
             return _result_of(reply)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 from ucall._mcp import forms, state, versions
@@ -54,12 +55,37 @@ class Reply(RPCError):
         self.member = member
 
 
+class Asked(RPCError):
+    """Ends a call of a client of an older version, which can be asked while its call is open.
+
+    Where nothing asks it, the client gets this error.
+    """
+
+    code = -32600
+
+    def __init__(
+        self, requests: dict[str, Any], answers: dict[str, Any], kept: Any, expires_s: float
+    ) -> None:
+        problem = f"asks for input: use version {versions.NEWEST} of MCP, or serve it in a thread"
+        super().__init__(-32600, "Invalid Request", f"this function {problem} or async")
+        self.requests = requests
+        self.answers = answers
+        self.kept = kept
+        self.expires_s = expires_s
+
+
+#: The answers to earlier rounds of a call of an older version, and the value that it has kept.
+earlier: ContextVar[tuple[dict[str, Any], Any]] = ContextVar("earlier", default=({}, None))
+
+
 class _Rounds(NamedTuple):
     """What the caller sent of the earlier rounds."""
 
     params: dict[str, Any]
     answers: dict[str, Any]
     kept: Any
+    #: Whether the call stays open while its client is asked.
+    is_open: bool
 
 
 def ask(
@@ -70,12 +96,14 @@ def ask(
     missing = {key: dict(it) for key, it in requests.items() if key not in rounds.answers}
     if not missing:
         return {key: _checked(key, requests[key], rounds.answers[key]) for key in requests}
+    kept = rounds.kept if kept is None else kept
+    if rounds.is_open:
+        raise Asked(missing, rounds.answers, kept, expires_s)
     _check_capabilities(missing, client_capabilities(ctx))
-    content = [rounds.answers, rounds.kept if kept is None else kept]
     result = {
         "resultType": "input_required",
         "inputRequests": missing,
-        "requestState": state.seal(content, expires_s, ctx, rounds.params),
+        "requestState": state.seal([rounds.answers, kept], expires_s, ctx, rounds.params),
     }
     raise Reply({"result": result})
 
@@ -114,14 +142,13 @@ def _rounds(ctx: Caller) -> _Rounds:
     """
     params, version = _request(ctx)
     if versions.era(version).has_handshake:
-        problem = f"this function asks for input, which takes version {versions.NEWEST} of MCP"
-        raise RPCError(-32600, "Invalid Request", problem)
+        return _Rounds(params, *earlier.get(), is_open=True)
     responses = params.get("inputResponses", {})
     if not isinstance(responses, dict):
         raise _refusal(f"inputResponses: expected an object, got {kind_of(responses)}")
     text = params.get("requestState")
     if text is None:
-        return _Rounds(params, responses, None)
+        return _Rounds(params, responses, None, False)
     if not isinstance(text, str):
         raise _refusal(f"requestState: expected a string, got {kind_of(text)}")
     try:
@@ -129,7 +156,7 @@ def _rounds(ctx: Caller) -> _Rounds:
     except state.InvalidState as invalid:
         raise _refusal(f"requestState: {invalid}") from None
     # An answer that was sealed stays as it is.
-    return _Rounds(params, responses | answers, kept)
+    return _Rounds(params, responses | answers, kept, False)
 
 
 def _checked(key: str, request: Mapping[str, Any], answer: Any) -> Any:
@@ -138,6 +165,8 @@ def _checked(key: str, request: Mapping[str, Any], answer: Any) -> Any:
     Raises:
         Reply: It has not.
     """
+    if isinstance(answer, RPCError):
+        raise answer
     where = f"inputResponses.{key}"
     if not isinstance(answer, dict):
         raise _refusal(f"{where}: expected an object, got {kind_of(answer)}")

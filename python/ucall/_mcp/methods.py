@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ucall._mcp.log import LEVELS
 from ucall._mcp.registry import Registry
 from ucall._mcp.versions import ERAS, NEWEST_WITH_HANDSHAKE, era
 from ucall.errors import RPCError
@@ -18,17 +19,6 @@ TTL_MS = 60_000
 #: What the capabilities say of notifications.
 _CHANGES = ("listChanged", "subscribe")
 
-_LOG_LEVELS = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-)
-
 
 def register(registry: Registry) -> None:
     """Has the server answer them."""
@@ -38,6 +28,7 @@ def register(registry: Registry) -> None:
     registry.add_method("notifications/initialized", answers.initialized)
     registry.add_method("ping", answers.ping)
     registry.add_method("logging/setLevel", answers.set_level)
+    registry.capabilities["logging"] = {}
 
 
 class _Answers:
@@ -70,10 +61,10 @@ class _Answers:
         return {}
 
     def set_level(self, params: Json, version: str) -> Json:
-        """Clients may ask for a level, though the server sends no log messages: it has a log."""
+        """Clients may ask for a level, which is not kept: there is no session. They get all."""
         _check_handshake(version)
-        if params.get("level") not in _LOG_LEVELS:
-            expected = f"level: expected one of {', '.join(_LOG_LEVELS)}"
+        if params.get("level") not in LEVELS:
+            expected = f"level: expected one of {', '.join(LEVELS)}"
             raise RPCError(-32602, "Invalid params", expected)
         return {}
 

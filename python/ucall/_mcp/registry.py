@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ucall._core import Context
 from ucall._functions import signatures
+from ucall._mcp.bus import Bus
+from ucall._mcp.older import Exchanges
 from ucall._mcp.versions import era
 
 if TYPE_CHECKING:
     from ucall import _core
     from ucall._functions.methods import Methods
+    from ucall._functions.registration import Registration
 
-__all__ = ["HAS_EVENTS", "Registry", "list_changed"]
+__all__ = ["Registry", "list_changed"]
 
 Json = dict[str, Any]
-
-#: Whether the reply to a call over HTTP may have messages before it.
-HAS_EVENTS = hasattr(Context, "_mcp_send")
 
 _SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
@@ -52,6 +52,8 @@ class Registry:
         is_private: bool,
     ) -> None:
         self.core = core
+        self.bus = Bus(core)
+        self.exchanges = Exchanges(self.bus)
         self.methods = methods
         self.server_info: Json = {"name": title, "version": version}
         self.instructions = instructions
@@ -74,9 +76,19 @@ class Registry:
         signature = signatures.describe(function, name, hints, types)
         self.core.insert_mcp_method(name, function, signature, types.encode, mode=mode)
 
+    def with_rounds(self, registration: Registration) -> Registration:
+        """A function that may ask its caller for input, and can wait for clients of older versions:
+        one that is async, or runs in a thread, and has a context."""
+        if registration.mode not in ("task", "thread") or registration.batch is not None:
+            return registration
+        if not any(takes == "context" for _, _, takes, *_ in registration.signature or ()):
+            return registration
+        function = self.exchanges.wrap(registration.function, registration.mode == "task")
+        return dataclasses.replace(registration, function=function)
+
     def announce(self, capability: str, **changes: bool) -> None:
         """Announces a capability, and of which changes clients hear."""
-        self.capabilities[capability] = changes if HAS_EVENTS else {}
+        self.capabilities[capability] = changes
 
     def report_change(self, capability: str) -> None:
         """Reports, from any thread, that the list of what the server offers has changed. Clients

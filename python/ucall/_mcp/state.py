@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ucall._workers import process_role
 
-__all__ = ["KEY_BYTES_MIN", "InvalidState", "open_state", "seal", "set_key"]
+__all__ = ["KEY_BYTES_MIN", "InvalidState", "identify", "open_state", "seal", "set_key"]
 
 KEY_BYTES_MIN = 32
 
@@ -65,7 +65,7 @@ def seal(content: object, expires_s: float, caller: _Caller, params: Mapping[str
     Raises:
         TypeError: The value is not of JSON, or nothing identifies the user.
     """
-    sealed = [int(time.time() + expires_s), _call(caller, params), _user(caller.user), content]
+    sealed = [int(time.time() + expires_s), _call(caller, params), identify(caller.user), content]
     payload = _base64(json.dumps(sealed, ensure_ascii=False, separators=(",", ":")).encode())
     return f"{payload}.{_mac('state', payload)}"
 
@@ -81,7 +81,7 @@ def open_state(text: str, caller: _Caller, params: Mapping[str, Any]) -> Any:
     if not hmac.compare_digest(mac.encode(errors="replace"), expected.encode()):
         raise InvalidState("was changed, or is not of this server")
     expiry, call, user, content = json.loads(_decoded(payload))
-    if user != _user(caller.user):
+    if user != identify(caller.user):
         raise InvalidState("belongs to another caller")
     if call != _call(caller, params):
         raise InvalidState("belongs to a call with another name or other arguments")
@@ -96,7 +96,7 @@ def _call(caller: _Caller, params: Mapping[str, Any]) -> str:
     return _mac("call", json.dumps([caller.method, salient], sort_keys=True))
 
 
-def _user(user: Any) -> str:
+def identify(user: Any) -> str:
     """Identifies the user that the server's ``auth`` returned."""
     return _mac("user", json.dumps(_identity(user), sort_keys=True))
 

@@ -1,22 +1,21 @@
 """Tells clients what has changed: ``subscriptions/listen``, and what older versions have for it.
 
 A call that listens is a future, which ends with the server's drain or by its client. What
-`ucall.Server.publish` sends, in this process or in another worker, comes to `_published` on the
-worker's thread, which sends it on to the calls that listen for it. So nothing waits, and nothing
-runs while nothing is published.
+`ucall.Server.publish` sends, in this process or in another worker, comes by the bus, on the
+worker's thread, and goes on to the calls that listen for it. So nothing waits, and nothing runs
+while nothing is published.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ucall import _core
 from ucall._core import Context
-from ucall._mcp.registry import HAS_EVENTS, Registry, list_changed
+from ucall._mcp.bus import notification, send
+from ucall._mcp.registry import Registry, list_changed
 from ucall._mcp.texts import invalid
 from ucall._mcp.versions import NEWEST, era
 from ucall.errors import RPCError
@@ -39,8 +38,6 @@ _LISTS = {
 _URIS = "resourceSubscriptions"
 #: The URIs of one call.
 URIS_MAX = 1024
-#: How the messages begin that may concern a client of MCP.
-_BEGINNING = b'{"jsonrpc":"2.0","method":"notifications/'
 
 
 @dataclass(eq=False)
@@ -48,7 +45,7 @@ class _Listening:
     """A call that listens."""
 
     id: str | int | float
-    send: Callable[[str, Json], object]
+    ctx: Context
     methods: set[str]
     uris: set[str]
     future: Future[Json] = field(default_factory=Future)
@@ -58,9 +55,14 @@ class _Listening:
             return params.get("uri") in self.uris
         return method in self.methods
 
-    def tell(self, method: str, params: Json) -> None:
-        meta = {**params.get("_meta", {}), _SUBSCRIPTION_ID: self.id}
-        self.send(method, {**params, "_meta": meta})
+    def tell(self, method: str, params: Json) -> bool:
+        """Sends a notification; `False` if the client takes none."""
+        params = {**params, "_meta": {**params.get("_meta", {}), _SUBSCRIPTION_ID: self.id}}
+        if self.ctx.transport == "http":
+            return send(self.ctx, notification(method, params))
+        # A connection has limits for messages that wait.
+        self.ctx.notify(method, params)
+        return True
 
 
 class Subscriptions:
@@ -77,7 +79,8 @@ class Subscriptions:
         registry.add_method("resources/subscribe", self.subscribe)
         registry.add_method("resources/unsubscribe", self.unsubscribe)
         registry.on_tools_change.append(lambda: registry.report_change("tools"))
-        _core.set_listener(registry.core, self._published)
+        registry.bus.observers.append(self._observe)
+        registry.bus.on_drain.append(self._end)
 
     def listen(self, params: Json, version: str, ctx: Context) -> Future[Json]:
         """Sends what the client listens for, until it ends the call or the server drains."""
@@ -88,10 +91,11 @@ class Subscriptions:
             raise invalid("id: expected a request")
         agreed = self._agreed(params.get("notifications"))
         methods = {list_changed(_LISTS[name]) for name in agreed if name in _LISTS}
-        listening = _Listening(call_id, _sender(ctx), methods, set(agreed.get(_URIS, ())))
-        listening.tell(_ACKNOWLEDGED, {"notifications": agreed})
+        listening = _Listening(call_id, ctx, methods, set(agreed.get(_URIS, ())))
+        if not listening.tell(_ACKNOWLEDGED, {"notifications": agreed}):
+            raise invalid("Accept: expected text/event-stream")
         self._listening.add(listening)
-        self._count()
+        self._registry.bus.listen(1)
         listening.future.add_done_callback(lambda _: self._remove(listening))
         return listening.future
 
@@ -128,42 +132,19 @@ class Subscriptions:
         known = [uri for uri in uris if self._registry.has_resource(uri)]
         return agreed | ({_URIS: known} if known else {})
 
-    def _published(self, topic: str | None, text: bytes | None) -> None:
-        if text is None:
-            for listening in tuple(self._listening):
-                meta = {_SUBSCRIPTION_ID: listening.id}
-                result = self._registry.complete({"_meta": meta}, NEWEST)
-                listening.future.set_result(result)
-        elif text.startswith(_BEGINNING):
-            message = json.loads(text)
-            method, params = message["method"], message.get("params", {})
-            if isinstance(params, dict):
-                for listening in tuple(self._listening):
-                    if listening.wants(method, params):
-                        listening.tell(method, params)
+    def _observe(self, method: str, params: Json) -> None:
+        for listening in tuple(self._listening):
+            if listening.wants(method, params):
+                listening.tell(method, params)
+
+    def _end(self) -> None:
+        for listening in tuple(self._listening):
+            result = {"_meta": {_SUBSCRIPTION_ID: listening.id}}
+            listening.future.set_result(self._registry.complete(result, NEWEST))
 
     def _remove(self, listening: _Listening) -> None:
         self._listening.discard(listening)
-        self._count()
-
-    def _count(self) -> None:
-        _core.set_listeners(self._registry.core, len(self._listening))
-
-
-def _sender(ctx: Context) -> Callable[[str, Json], object]:
-    """Sends notifications to the caller of a call, on its own stream."""
-    if ctx.transport != "http":
-        return ctx.notify
-
-    if not HAS_EVENTS:
-        raise RPCError(-32601, "Method not found")
-    send_text = getattr(ctx, "_mcp_send")  # noqa: B009
-
-    def send(method: str, params: Json) -> None:
-        message = {"jsonrpc": "2.0", "method": method, "params": params}
-        send_text(json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode())
-
-    return send
+        self._registry.bus.listen(-1)
 
 
 def _resource(registry: Registry, params: Json, version: str) -> str:

@@ -118,6 +118,8 @@ fn statuses_follow_the_era() {
         (call("tools/list", &newest, "1"), None, "400", "-32020"),
         (call("tools/list", "{}", "1"), Some(("tools/list", "")), "400", "-32602"),
         (notification.to_owned(), None, "202", ""),
+        (r#"{"jsonrpc":"2.0","id":"s","result":{}}"#.to_owned(), None, "202", ""),
+        (r#"{"id":"s","result":{},"error":{}}"#.to_owned(), None, "400", "-32600"),
         ("{".to_owned(), None, "400", r#"{"jsonrpc":"2.0","error":{"code":-32700"#),
         (r#"{"id":true}"#.to_owned(), None, "400", r#"{"jsonrpc":"2.0","error":{"code":-32600"#),
     ] {
