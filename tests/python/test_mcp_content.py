@@ -120,8 +120,8 @@ def test_input_is_asked_for(server: ucall.Server, method: str, params: dict[str,
     status, reply = post(server, method, **again)
     assert (status, reply["error"]["code"]) == (200, -32602)
     assert reply["error"]["data"] == "requestState: was changed, or is not of this server"
-    _, reply = post(server, method, can={"sampling": {}}, **params)
-    assert reply["error"]["code"] == -32021
+    status, reply = post(server, method, can={"sampling": {}}, **params)
+    assert (status, reply["error"]["code"]) == (400, -32021)
     assert reply["error"]["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
 
 

@@ -6,8 +6,11 @@ use super::exchange::ExchangeReply;
 use super::http_route::ResponseFraming;
 use crate::http1::{
     AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter, Version, continue_100,
+    write_json_response,
 };
-use crate::rpc::{ItemFormat, ItemToken};
+use crate::json::Reader;
+use crate::rpc::mcp::{self, McpStatus};
+use crate::rpc::{ItemFormat, ItemToken, RpcError};
 
 /// How a reply is framed that cannot be written yet.
 #[derive(Debug, Default)]
@@ -19,6 +22,8 @@ pub(super) struct HttpFraming {
     pub(super) allowed_origin: Option<Vec<u8>>,
     /// How the items of a stream are framed before the reply, and the reply with them.
     pub(super) items: Option<HttpItems>,
+    /// Set if it is the reply to a single request of MCP: whether that is of the newest era.
+    pub(super) is_newest_mcp: Option<bool>,
     /// Set if the reply is the response of a route.
     pub(super) response: Option<ResponseFraming>,
 }
@@ -200,5 +205,25 @@ pub(super) fn write_deferred_reply(
     }
     let pending = replies.begin(out, &framing.reply_headers());
     reply.write(out);
-    replies.end(out, pending);
+    let status = framing.is_newest_mcp.map(|is_newest| {
+        let text = out.get(pending.body_at()..).unwrap_or_default();
+        mcp::status(error_code(text), is_newest)
+    });
+    match status {
+        None | Some(McpStatus::Ok) => replies.end(out, pending),
+        Some(status) => {
+            let text = out.split_off(pending.body_at());
+            replies.abort(out, pending);
+            let (line, headers) = status.lines();
+            let mut response = Vec::new();
+            write_json_response(&mut response, line, headers, &text);
+            replies.response(out, &response, &framing.reply_headers(), false);
+        }
+    }
+}
+
+/// The code of the error that a reply has.
+fn error_code(reply: &[u8]) -> Option<i64> {
+    let [error] = Reader::new(reply).members([b"error"])?;
+    error.map(|error| RpcError::of_object(error).code)
 }

@@ -23,6 +23,8 @@ struct McpService<'a, S> {
     service: &'a mut S,
     /// That of the reply to the last request.
     status: McpStatus,
+    /// Whether that is of the newest era.
+    is_newest: bool,
 }
 
 impl<S: Service> Service for McpService<'_, S> {
@@ -39,7 +41,8 @@ impl<S: Service> Service for McpService<'_, S> {
         };
         let outcome = self.service.call_mcp(call, &request, reply);
         let error = if outcome == CallOutcome::Done { reply.error_code() } else { None };
-        self.status = status(error, request.is_newest());
+        self.is_newest = request.is_newest();
+        self.status = status(error, self.is_newest);
         reply.adapt_to_mcp();
         outcome
     }
@@ -57,7 +60,7 @@ impl PlainConnection {
         let request = self.next_request();
         let pending = environment.replies.begin(environment.out, reply_headers);
         let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
-        let (mut ran, mut status) = run(body, context, environment);
+        let (mut ran, mut status, is_newest) = run(body, context, environment);
         if status == McpStatus::BadRequest
             && ran.is_ok()
             && take_response(body, context, environment)
@@ -71,7 +74,9 @@ impl PlainConnection {
             Ok(DocumentOutcome::Deferred(reply)) => {
                 replies.abort(out, pending);
                 let items = HttpItems::of_mcp(head, *now).filter(|_| reply.is_single());
-                let framing = HttpFraming { items, ..HttpFraming::new(head, reply_headers) };
+                let is_newest_mcp = reply.is_single().then_some(is_newest);
+                let framing =
+                    HttpFraming { items, is_newest_mcp, ..HttpFraming::new(head, reply_headers) };
                 self.exchanges.push(request, framing, reply);
             }
             Ok(DocumentOutcome::NoReply) => {
@@ -114,15 +119,18 @@ impl PlainConnection {
     }
 }
 
-/// Runs a document; returns the status of its reply, too.
+/// Runs a document; returns the status of its reply, too, and whether it is of the newest era.
 fn run<S: Service>(
     body: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
-) -> (Result<DocumentOutcome, JsonError>, McpStatus) {
+) -> (Result<DocumentOutcome, JsonError>, McpStatus, bool) {
     // Only a document that is no request gets no call.
-    let mut service =
-        McpService { service: &mut *environment.service, status: McpStatus::BadRequest };
+    let mut service = McpService {
+        service: &mut *environment.service,
+        status: McpStatus::BadRequest,
+        is_newest: false,
+    };
     let mut environment = Environment {
         limits: environment.limits,
         access: environment.access,
@@ -136,7 +144,7 @@ fn run<S: Service>(
         load: environment.load,
     };
     let ran = run_document::<true, _>(body, context, &mut environment).map(|(ran, _)| ran);
-    (ran, service.status)
+    (ran, service.status, service.is_newest)
 }
 
 /// Has the service take a client's reply to a request of the server, as a notification whose params
