@@ -7,6 +7,8 @@ import hashlib
 import hmac
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -308,6 +310,22 @@ def test_a_server_may_name_its_own_address(serve: Serve, issuer: Issuer) -> None
         response = httpx.post(url, content=text, headers=headers)
         assert response.status_code == status, response.text
         assert response.headers.get("WWW-Authenticate") == challenge
+
+
+@pytest.mark.parametrize("missing", ["jwt", "cryptography"])
+def test_its_library_is_imported_on_demand(missing: str) -> None:
+    source = f"""
+import sys
+sys.modules[{missing!r}] = None
+import ucall, ucall.auth
+ucall.Server(port=0, auth=ucall.auth.bearer(["key"]))
+print([name for name in sys.modules if name.startswith("ucall._oauth")])
+ucall.auth.oauth("https://issuer.example", "audience")
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.stdout == "['ucall._oauth', 'ucall._oauth.access_token']\n"
+    remedy = "oauth needs PyJWT, which is not installed: pip install 'pyjwt[crypto]'"
+    assert done.stderr.endswith(f"ImportError: {remedy}\n")
 
 
 @pytest.mark.parametrize(
