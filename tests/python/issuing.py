@@ -27,27 +27,41 @@ def jwk_of(key: Any, kid: str | None) -> dict[str, Any]:
 
 
 class Issuer:
-    """Issues tokens signed by `key`, and answers GET with `documents`."""
+    """Issues tokens signed by `key`, and answers requests with `documents`, by path. A function
+    there gets the query or the body of its request."""
 
     def __init__(self, path: str = "") -> None:
         self.paths: list[str] = []
         self.documents: dict[str, Any] = {}
+        #: Where a 302 leads to.
+        self.location = "/elsewhere"
         #: A test takes it while the issuer is not to answer.
         self.answering = threading.Lock()
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                issuer.paths.append(self.path)
+                path, _, query = self.path.partition("?")
+                self.answer(path, query)
+
+            def do_POST(self) -> None:
+                self.answer(
+                    self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()
+                )
+
+            def answer(self, path: str, text: str) -> None:
+                issuer.paths.append(path)
                 with issuer.answering:
-                    document = issuer.documents.get(self.path, 404)
+                    document = issuer.documents.get(path, 404)
+                document = document(text) if callable(document) else document
                 is_text = isinstance(document, bytes)
-                text = document if is_text else json.dumps(document).encode()
+                content = document if is_text else json.dumps(document).encode()
                 self.send_response(document if isinstance(document, int) else 200)
-                self.send_header("Content-Length", str(len(text)))
-                self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", str(len(content)))
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Location", issuer.location)
                 self.end_headers()
-                self.wfile.write(text)
+                self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
                 """Writes nothing."""
