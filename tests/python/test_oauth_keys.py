@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from functions import whoami
 from issuing import AUDIENCE, METADATA, Issuer
 
 import ucall
 import ucall.auth
-from harness import HOST, eventually, free_port
+from harness import HOST, Wire, eventually, free_port, http, request
 from ucall._oauth import key_set
 from ucall._oauth.issuer import Issuer as IssuerReader
 from ucall._oauth.key_set import MIN_INTERVAL_S, KeySet
@@ -30,11 +29,11 @@ def issuer() -> Iterator[Issuer]:
 
 
 def status_of(server: ucall.Server, token: str) -> int:
-    call = b'{"jsonrpc":"2.0","method":"whoami","id":1}'
-    headers = {"Authorization": f"Bearer {token}"}
-    response = httpx.post(f"http://{HOST}:{server.port}", content=call, headers=headers)
-    assert (response.status_code == 503) == (response.headers.get("Retry-After") == "1")
-    return response.status_code
+    with Wire(server.port) as wire:
+        wire.send(http(request("whoami"), f"Authorization: Bearer {token}"))
+        status, head, _ = wire.reply()
+    assert (status == 503) == (b"\r\nRetry-After: 1\r\n" in head)
+    return status
 
 
 def test_metadata_is_found_at_all_of_its_places(issuer: Issuer) -> None:

@@ -43,7 +43,8 @@ def check_url(name: str, url: str) -> str:
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
     is_plain = url.isascii() and url.isprintable() and not any(mark in url for mark in ' "\\')
     if not is_safe or not parts.hostname or parts.fragment or parts.username or not is_plain:
-        raise ValueError(f"{name}: expected an https address, got {url!r}")
+        expected = "expected an https address, or an http one of this machine"
+        raise ValueError(f"{name}: {expected}; got {url!r}")
     return url
 
 

@@ -71,10 +71,10 @@ class ResourceServer:
         try:
             found = self._checker.check(token.strip(" "))
         except UnknownKey as refused:
-            log.debug("auth: a token was refused: %s", refused)
+            log.debug("auth: a token was refused: %r", str(refused))
             raise _Unavailable from None
         except RefusedToken as refused:
-            log.debug("auth: a token was refused: %s", refused)
+            log.debug("auth: a token was refused: %r", str(refused))
             return None
         if not self._scopes <= found.scopes:
             raise _InsufficientScope
