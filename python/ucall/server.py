@@ -191,6 +191,7 @@ class Server(Decorators, ContentDecorators):
         self._udp = udp
         self._drain_timeout_s = timeouts.drain_timeout_s
         self._lifespan = LifespanHooks(lifespan)
+        self._reads_headers = oauth is not None or isinstance(auth, _core.Keys)
         if oauth is not None:
             self._lifespan.startup.append(oauth.startup)
             self._lifespan.shutdown.append(oauth.shutdown)
@@ -524,7 +525,16 @@ def check(server: Server, broker: Broker | None = None) -> None:
 
 
 def serve_stdio(server: Server, stdio: Stdio) -> int:
-    """Serves on standard input and output, without binding an address. Returns the exit status."""
+    """Serves on standard input and output, without binding an address. Returns the exit status.
+
+    Raises:
+        StartupError: ``auth`` reads headers, which there are none of.
+    """
+    if server._reads_headers:
+        raise process_role.StartupError(
+            "auth: keys and tokens come in headers, which standard input has not; "
+            "serve a server without auth, or with a function of the context"
+        )
     launch.announce(f"serving on standard input and output, engine: {server.engine}")
     run = functools.partial(server._run, -1, -1, None, None)
     return stdio.serve(server._core, run, server._drain_timeout_s)

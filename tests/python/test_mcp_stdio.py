@@ -345,6 +345,15 @@ def test_a_closed_descriptor_is_reported(tmp_path: Path, closed: int) -> None:
     assert b"--mcp-stdio: " + name + b" is closed; a host has to open both\n" in done.stderr
 
 
+def test_keys_in_headers_are_refused_at_the_start(tmp_path: Path) -> None:
+    made = "ucall.Server(auth=ucall.auth.bearer(['secret']))"
+    (tmp_path / "keys.py").write_text(f"import ucall, ucall.auth\nserver = {made}\n")
+    command = [sys.executable, "-m", "ucall", "keys:server", "--mcp-stdio"]
+    done = forking.run(command, cwd=tmp_path)
+    assert done.returncode == 1 and done.stdout == b""
+    assert b"auth: keys and tokens come in headers, which standard input has not" in done.stderr
+
+
 @pytest.mark.parametrize(
     "flags", [["--port", "1"], ["--workers", "2"], ["--reload"], ["--ssl-certfile", "a.pem"]]
 )
