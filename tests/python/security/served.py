@@ -83,6 +83,13 @@ def main() -> None:
     def state() -> dict[str, int]:
         return {"connections": server.stats()["connections"], "waiting": len(held)}
 
+    if options.get("mcp"):
+        from ucall.mcp import elicit
+
+        @server
+        def confirm(ctx: ucall.Context) -> bool:
+            return bool(elicit(ctx, "Sure?", {"sure": bool}, key="sure").content["sure"])
+
     server.on_startup(lambda: print(server.port, flush=True))
     server.run()
 

@@ -28,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "idle_timeout_s": 0.5,
         "send_timeout_s": 0.5,
     },
+    "agents": {"mcp": True},
     "stuck": {"send_timeout_s": 0.5},
     "tight": {
         "max_body_bytes": 20_000_000,

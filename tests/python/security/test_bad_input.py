@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import agents
 import cases
 import pytest
 import report
@@ -37,6 +38,7 @@ ALL: list[Case] = [
     *cases.documents(),
     *cases.browsers(),
     *cases.unauthenticated(),
+    *agents.mcp(),
     *scenarios.concurrency(),
     *scenarios.pipelines(),
     *scenarios.timed(),
