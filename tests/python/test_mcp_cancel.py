@@ -1,0 +1,102 @@
+"""Tools end when their caller closes the stream of events."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import Wire, eventually, http
+
+VERSION = "2026-07-28"
+KINDS = ["in_task", "in_thread", "in_process"]
+
+# Each says how it has ended in the file of its param.
+SCRIPT = """
+import asyncio, importlib, os, sys, time
+import ucall
+
+server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0, mcp=True)
+
+
+def write(path: str, text: str) -> None:
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+@server
+async def in_task(ctx: ucall.Context, path: str) -> None:
+    ctx.progress(0)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        write(path, "cancelled")
+        raise
+
+
+def work(ctx: ucall.Context, path: str) -> None:
+    ctx.progress(0)
+    while not ctx.cancelled:
+        time.sleep(0.001)
+    write(path, "cancelled")
+
+
+@server(threads=True)
+def in_thread(ctx: ucall.Context, path: str) -> None:
+    work(ctx, path)
+
+
+@server(processes=1)
+def in_process(ctx: ucall.Context, path: str) -> None:
+    work(ctx, path)
+
+
+server.on_startup(lambda: print(server.port))
+server.run()
+"""
+
+
+@contextmanager
+def running(folder: Path, engine: str) -> Iterator[int]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-u", str(script), engine]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def posted(name: str, path: Path) -> bytes:
+    """A call that asks for progress."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "progressToken": 1,
+    }
+    headers = [f"MCP-Protocol-Version: {VERSION}", "Mcp-Method: tools/call", f"Mcp-Name: {name}"]
+    params = {"name": name, "arguments": {"path": str(path)}, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    accept = "Accept: application/json, text/event-stream"
+    return http(json.dumps(body).encode(), *headers, accept, target="/mcp")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_caller_leaves(kind: str, engine: str, tmp_path: Path) -> None:
+    path = tmp_path / "ended"
+    with running(tmp_path, engine) as port:
+        with Wire(port) as wire:
+            wire.send(posted(kind, path))
+            assert wire.take_to(b"notifications/progress").endswith(b"notifications/progress")
+        assert eventually(path.exists)
+        assert path.read_text() == "cancelled"
