@@ -167,11 +167,11 @@ impl<H: Handler> Dispatcher<H> {
 
     /// Cancels the deferred calls of a connection that has closed.
     pub(crate) fn cancel(&mut self, connection: Id) {
+        if !self.mcp_calls.is_empty() && self.mcp_calls.remove_connection(connection) {
+            return;
+        }
         self.handler.cancel(connection);
         self.natives.cancel_connection(connection);
-        if !self.mcp_calls.is_empty() {
-            self.mcp_calls.remove_connection(connection);
-        }
     }
 
     /// The limit on running deferred calls.

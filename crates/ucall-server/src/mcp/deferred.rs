@@ -7,6 +7,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_engine::Id;
+use ucall_proto::{Call, McpRequest};
 
 use super::Tool;
 use super::result::{ToolOutcome, write_outcome};
@@ -18,6 +19,8 @@ struct McpCall {
     /// `None` for a method, whose result stays as it is.
     tool: Option<Arc<Tool>>,
     is_newest: bool,
+    /// Whether it came over HTTP.
+    is_http: bool,
 }
 
 /// The deferred calls of tools of one worker.
@@ -33,8 +36,15 @@ impl McpCalls {
         self.calls.is_empty()
     }
 
-    pub(super) fn insert(&mut self, call: CallId, tool: Option<Arc<Tool>>, is_newest: bool) {
-        self.calls.insert(call, McpCall { tool, is_newest });
+    pub(super) fn insert(
+        &mut self,
+        id: CallId,
+        call: &Call<'_>,
+        request: &McpRequest<'_>,
+        tool: Option<Arc<Tool>>,
+    ) {
+        let (is_newest, is_http) = (request.is_newest(), call.head.is_some());
+        self.calls.insert(id, McpCall { tool, is_newest, is_http });
     }
 
     /// Forgets a call that gets its reply otherwise.
@@ -42,9 +52,16 @@ impl McpCalls {
         self.calls.remove(&call);
     }
 
-    /// Forgets the calls of a connection that has closed.
-    pub(crate) fn remove_connection(&mut self, connection: Id) {
-        self.calls.retain(|call, _| call.connection != connection);
+    /// Forgets the calls of a connection that has closed. Returns whether they go on: in the older
+    /// eras the end of an HTTP request does not cancel it.
+    pub(crate) fn remove_connection(&mut self, connection: Id) -> bool {
+        let mut goes_on = false;
+        self.calls.retain(|id, call| {
+            let stays = id.connection != connection;
+            goes_on |= !stays && call.is_http && !call.is_newest;
+            stays
+        });
+        goes_on
     }
 
     /// Wraps what has come of a call, if it is of a tool and has ended. `text` has its result.
@@ -54,7 +71,7 @@ impl McpCalls {
             Polled::Result => Ok(&text[..]),
             Polled::Error(ref error) => Err(error.clone()),
         };
-        let Some(McpCall { tool, is_newest }) = self.calls.remove(&call) else { return polled };
+        let Some(McpCall { tool, is_newest, .. }) = self.calls.remove(&call) else { return polled };
         let Some(tool) = tool else {
             return match polled {
                 Polled::Error(error) => Polled::Error(error.for_mcp()),

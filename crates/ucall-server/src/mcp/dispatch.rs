@@ -81,7 +81,7 @@ impl<H: Handler> Dispatch<'_, H> {
         let outcome = self.run(&procedure, &inner, reply);
         if outcome.is_deferred() {
             let id = CallId { connection: self.caller.connection, number: call.number };
-            self.dispatcher.mcp_calls.insert(id, None, request.is_newest());
+            self.dispatcher.mcp_calls.insert(id, call, request, None);
         }
         self.dispatcher.mcp_calls.scratch = params;
         outcome
@@ -139,7 +139,7 @@ impl<H: Handler> Dispatch<'_, H> {
             }
             CallOutcome::Deferred | CallOutcome::Stream | CallOutcome::Reporting => {
                 let id = CallId { connection: self.caller.connection, number: call.number };
-                self.dispatcher.mcp_calls.insert(id, Some(tool), request.is_newest());
+                self.dispatcher.mcp_calls.insert(id, call, request, Some(tool));
             }
             CallOutcome::CancelRequest => {}
         }

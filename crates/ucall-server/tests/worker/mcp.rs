@@ -1,7 +1,9 @@
 //! The Model Context Protocol: tools, methods, eras and statuses, over HTTP and raw TCP.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
+use ucall_engine::fake::SendMode;
 use ucall_proto::RpcError;
 use ucall_server::{Overflow, Tool, ToolForm};
 
@@ -251,4 +253,26 @@ fn notifications_of_any_kind_leave_before_the_reply() {
     harness.complete("2", Err(RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")));
     let error = r#"{"code":-32603,"message":"Deadline passed"}"#;
     assert_eq!(text(&raw), format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"error\":{error}}}\n"));
+}
+
+#[test]
+fn the_end_of_a_stream_cancels_its_call_in_the_newest_era_alone() {
+    for newest in [true, false] {
+        let mut harness = harness();
+        let peer = harness.connect();
+        let socket = peer.socket().unwrap();
+        let headers = newest.then_some(("tools/call", "later-tool"));
+        peer.write(
+            post(&call("tools/call", &params("later-tool", newest), "1"), headers).as_bytes(),
+        );
+        harness.turn();
+        peer.set_send_mode(SendMode::Failing(ErrorKind::BrokenPipe));
+        peer.shut_down();
+        harness.turns(2);
+        assert!(peer.is_closed());
+        let cancelled = harness.worker.handler_mut().cancelled.clone();
+        assert_eq!(cancelled, if newest { vec![socket] } else { vec![] });
+        harness.complete("1", Ok(b"1".to_vec()));
+        assert_eq!(text(&peer), "");
+    }
 }
