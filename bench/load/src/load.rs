@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use mio::net::TcpStream;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::Error;
@@ -43,7 +44,7 @@ pub struct Outcome {
 
 /// A connection, and its requests without replies.
 struct Connection {
-    stream: Stream<TcpStream>,
+    stream: Stream,
     since: Instant,
     /// Bytes sent of the current requests, and bytes received of their replies.
     sent: usize,
@@ -215,15 +216,15 @@ impl<'a> Load<'a> {
     }
 
     fn opened(&self, at: usize) -> Result<Connection, Error> {
-        let mut stream = if self.options.reconnect {
+        let stream = if self.options.reconnect {
             Stream::Plain(self.wire.start_connecting()?)
         } else {
             self.wire.open()?
         };
         stream.socket().set_nonblocking(true)?;
-        let mut stream = stream.on(TcpStream::from_std);
         let both = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(stream.socket(), Token(at), both)?;
+        let mut socket = SourceFd(&stream.socket().as_raw_fd());
+        self.poll.registry().register(&mut socket, Token(at), both)?;
         let client = at % self.requests.len();
         // Connections start at different requests, so that the server does not get the same ones
         // in a row.

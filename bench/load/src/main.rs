@@ -10,7 +10,6 @@ mod stream;
 mod wire;
 
 use std::io::{self, BufRead, Write};
-use std::net::TcpStream;
 
 use load::{Load, Outcome};
 use options::Options;
@@ -24,7 +23,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens the idle connections, prints a line, and waits for a line on standard input, so that the
 /// server's memory can be measured meanwhile.
-fn open_idle(wire: &Wire, count: usize) -> Result<Vec<Stream<TcpStream>>, Error> {
+fn open_idle(wire: &Wire, count: usize) -> Result<Vec<Stream>, Error> {
     let idle = (0..count).map(|_| wire.call_once()).collect::<Result<Vec<_>, _>>()?;
     if count > 0 {
         println!("idle {count}");

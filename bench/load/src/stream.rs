@@ -1,7 +1,7 @@
 //! A connection with or without TLS.
 
 use std::io::{self, Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,33 +12,22 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use crate::Error;
 
 /// A connection, on a blocking socket or not.
-pub enum Stream<S: Read + Write> {
-    Plain(S),
-    Tls(Box<StreamOwned<ClientConnection, S>>),
+pub enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
-impl<S: Read + Write> Stream<S> {
+impl Stream {
     /// The socket.
-    pub fn socket(&mut self) -> &mut S {
+    pub fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(socket) => socket,
-            Self::Tls(stream) => &mut stream.sock,
-        }
-    }
-
-    /// The same connection on another form of the socket.
-    pub fn on<T: Read + Write>(self, form: impl FnOnce(S) -> T) -> Stream<T> {
-        match self {
-            Self::Plain(socket) => Stream::Plain(form(socket)),
-            Self::Tls(stream) => {
-                let StreamOwned { conn, sock } = *stream;
-                Stream::Tls(Box::new(StreamOwned::new(conn, form(sock))))
-            }
+            Self::Tls(stream) => &stream.sock,
         }
     }
 }
 
-impl<S: Read + Write> Read for Stream<S> {
+impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(bytes),
@@ -47,7 +36,7 @@ impl<S: Read + Write> Read for Stream<S> {
     }
 }
 
-impl<S: Read + Write> Write for Stream<S> {
+impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
@@ -73,11 +62,11 @@ pub fn tls_of(authority: &Path) -> Result<Arc<ClientConfig>, Error> {
 }
 
 /// Begins TLS on a connected socket.
-pub fn encrypted<S: Read + Write>(
-    socket: S,
+pub fn encrypted(
+    socket: TcpStream,
     tls: &Arc<ClientConfig>,
     address: IpAddr,
-) -> Result<Stream<S>, Error> {
+) -> Result<Stream, Error> {
     let client = ClientConnection::new(tls.clone(), ServerName::from(address))?;
     Ok(Stream::Tls(Box::new(StreamOwned::new(client, socket))))
 }

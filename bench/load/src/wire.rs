@@ -116,7 +116,7 @@ impl Wire {
     }
 
     /// A connection on which the server waits for requests.
-    pub fn open(&self) -> Result<Stream<TcpStream>, Error> {
+    pub fn open(&self) -> Result<Stream, Error> {
         let stream = self.connect()?;
         if self.protocol != Protocol::WebSocket {
             return Ok(stream);
@@ -126,7 +126,7 @@ impl Wire {
     }
 
     /// A connection that has had one call.
-    pub fn call_once(&self) -> Result<Stream<TcpStream>, Error> {
+    pub fn call_once(&self) -> Result<Stream, Error> {
         let mut stream = self.open()?;
         let exchange = &self.clients[0][0];
         stream.write_all(&exchange.request)?;
@@ -154,7 +154,7 @@ impl Wire {
         }
     }
 
-    fn connect(&self) -> Result<Stream<TcpStream>, Error> {
+    fn connect(&self) -> Result<Stream, Error> {
         let stream = TcpStream::connect_timeout(&self.address, WAIT_MAX)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
@@ -194,7 +194,7 @@ fn masked_frame(body: &[u8]) -> Result<Vec<u8>, Error> {
 
 /// Reads until `length_of` returns the whole length, and all bytes have arrived.
 fn read_until(
-    stream: &mut Stream<TcpStream>,
+    stream: &mut Stream,
     length_of: impl Fn(&[u8]) -> Result<Option<usize>, Error>,
 ) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
@@ -226,14 +226,14 @@ fn http_lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Error> {
     Ok(Some((head_bytes, std::str::from_utf8(length.value)?.trim().parse()?)))
 }
 
-fn http_reply(stream: &mut Stream<TcpStream>) -> Result<(usize, Vec<u8>), Error> {
+fn http_reply(stream: &mut Stream) -> Result<(usize, Vec<u8>), Error> {
     let whole = |bytes: &[u8]| Ok(http_lengths(bytes)?.map(|(head, body)| head + body));
     let bytes = read_until(stream, whole)?;
     let (head_bytes, _) = http_lengths(&bytes)?.ok_or("no head")?;
     Ok((bytes.len(), bytes[head_bytes..].to_vec()))
 }
 
-fn raw_reply(stream: &mut Stream<TcpStream>) -> Result<(usize, Vec<u8>), Error> {
+fn raw_reply(stream: &mut Stream) -> Result<(usize, Vec<u8>), Error> {
     let whole = |bytes: &[u8]| Ok(bytes.ends_with(b"\n").then_some(bytes.len()));
     let bytes = read_until(stream, whole)?;
     Ok((bytes.len(), bytes))
@@ -241,7 +241,7 @@ fn raw_reply(stream: &mut Stream<TcpStream>) -> Result<(usize, Vec<u8>), Error> 
 
 /// Servers do not mask: a frame's head has 2, 4 or 10 bytes.
 fn websocket_reply(
-    stream: Stream<TcpStream>,
+    stream: Stream,
     address: SocketAddr,
     body: &[u8],
 ) -> Result<(usize, Vec<u8>), Error> {
