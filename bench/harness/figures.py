@@ -60,7 +60,9 @@ def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def in_turns(contenders: Mapping[str, Callable[[], Sample]], rounds: int, what: str = "") -> Runs:
+def in_turns(
+    contenders: Mapping[str, Callable[[], Sample | None]], rounds: int, what: str = ""
+) -> Runs:
     """Measures each contender once a round."""
     runs: Runs = {name: [] for name in contenders}
     for number in range(rounds):

@@ -12,6 +12,7 @@ of docs/queues.md and docs/queue.svg are written. A whole run takes six minutes.
 
 import argparse
 import contextlib
+import functools
 import os
 import platform
 import subprocess
@@ -24,6 +25,7 @@ from pathlib import Path
 from bench import OUTPUT, ROOT
 from bench.harness import certificate, figures, processes, usage
 from bench.harness.figures import interval
+from bench.harness.processes import LoadError
 from bench.render import queues
 
 PAIRS = ROOT / "bench/pairs"
@@ -63,10 +65,6 @@ SLACK_S = 8.0
 Turn = dict[str, float]
 
 
-class TurnFailed(Exception):
-    """A turn without figures, with the reason."""
-
-
 def measure_c_pair(size: int, seconds: float) -> Turn:
     command = [str(OUTPUT / "floor-pair"), str(size), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -92,18 +90,13 @@ def broker(mode: str) -> Iterator[processes.Server]:
 
 
 def measure_pair(contender: str, size: int, seconds: float) -> Turn:
-    """Runs one turn.
-
-    Raises:
-        TurnFailed: It failed, or exceeded its time.
-    """
     if CONTENDERS[contender] is None:
         return measure_c_pair(size, seconds)
     python, script, mode = CONTENDERS[contender]
     if mode not in BROKERS:
         return measure_sides(python, script, mode, processes.free_port(), size, seconds)
     if mode == "jetstream" and size > STREAM_BYTES_MAX:
-        raise TurnFailed("longer than a stream takes")
+        raise LoadError("longer than a stream takes")
     with broker(mode) as between:
         turn = measure_sides(python, script, mode, between.port, size, seconds)
         return turn | {"broker_mb": usage.resident_mb(between.pid, "VmHWM")}
@@ -135,32 +128,30 @@ def measure_sides(
             side.kill()
             side.wait()
     if has_timed_out or not first_line:
-        raise TurnFailed(f"stalled for {2 * seconds + SLACK_S:.0f} s")
+        raise LoadError(f"stalled for {2 * seconds + SLACK_S:.0f} s")
     try:
         messages, took, get_cpu, get_mb = map(float, outputs[0][0].split())
         put_cpu, put_mb = map(float, outputs[1][0].split())
     except ValueError:
         errors = "".join(side[1] for side in outputs).strip().splitlines()
-        raise TurnFailed(errors[-1] if errors else "said nothing") from None
+        raise LoadError(errors[-1] if errors else "said nothing") from None
     cpu_us = (get_cpu + put_cpu) / max(messages, 1) * 1e6
     return {"rate": messages / took, "cpu_us": cpu_us, "put_mb": put_mb, "get_mb": get_mb}
 
 
+def turn(contender: str, size: int, seconds: float) -> Turn | None:
+    try:
+        return measure_pair(contender, size, seconds)
+    except LoadError as failure:
+        figures.log(f"{contender}: {failure}")
+        return None
+
+
 def measure(size: int, given: argparse.Namespace) -> queues.Turns:
     """Runs the turns of all contenders at one size."""
-    turns: queues.Turns = {name: [] for name in given.only}
+    turns = {name: functools.partial(turn, name, size, given.seconds) for name in given.only}
     rounds = given.rounds or SIZES.get(size, 3)
-    for number in range(rounds):
-        for name in given.only:
-            where = f"{queues.size_name(size)}, round {number + 1} of {rounds}: {name}"
-            try:
-                turn = measure_pair(name, size, given.seconds)
-                output = f"{turn['rate']:,.0f} a second"
-            except TurnFailed as failure:
-                turn, output = None, str(failure)
-            turns[name].append(turn)
-            figures.log(f"{where}: {output}")
-    return turns
+    return figures.in_turns(turns, rounds, queues.size_name(size))
 
 
 def add_before(python: Path) -> list[str]:
@@ -173,14 +164,14 @@ def add_before(python: Path) -> list[str]:
 
 def against_before(results: queues.Results) -> str:
     """The ratio of each ucall contender's rate to that of the build before, over the rounds."""
-    lines = ["| size | ucall | ratio to before, median (95% interval) |", "|---|---|---:|"]
+    rows = []
     for size, turns in results.items():
         for name in turns:
-            if name.endswith(", before"):
-                ours = name.removesuffix(", before")
-                if found := interval(figures.ratios(turns, ours, name, "rate")):
-                    lines.append(f"| {queues.size_name(size)} | {ours} | {found.text('{:.2f}')} |")
-    return "\n".join(lines)
+            ours = name.removesuffix(", before")
+            found = interval(figures.ratios(turns, ours, name, "rate"))
+            if found and ours != name:
+                rows.append([f"{queues.size_name(size)}, {ours}", found.text("{:.2f}")])
+    return figures.table(["", "ratio to before, median (95% interval)"], rows)
 
 
 PAGE = ROOT / "docs/queues.md"
