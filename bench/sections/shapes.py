@@ -24,9 +24,10 @@ BROWSER = "chromium"
 COMMANDS = {
     "wrk": ["wrk", "-t1", "-c1", "-d1s", "-s", str(ROOT / "bench/wrk/load.lua"), "{url}"],
     "curl": ["bash", str(CLIENTS / "curl.sh"), "{url}"],
-    "requests": [sys.executable, str(CLIENTS / "requests_client.py"), "{url}"],
-    "httpx": [sys.executable, str(CLIENTS / "httpx_client.py"), "{url}"],
-    "aiohttp": [sys.executable, str(CLIENTS / "aiohttp_client.py"), "{url}"],
+    **{
+        name: [sys.executable, str(CLIENTS / "clients.py"), name, "{url}"]
+        for name in ("requests", "httpx", "aiohttp")
+    },
     "go": ["go", "run", str(CLIENTS / "client.go"), "{url}"],
     "node": ["node", str(CLIENTS / "client.mjs"), "{url}"],
     "chromium": [

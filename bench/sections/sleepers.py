@@ -110,7 +110,7 @@ def share(options: argparse.Namespace) -> None:
 
 EMBEDDINGS = OUTPUT / "embeddings/bin/python"
 CONNECTIONS = 32
-SECONDS = 3.0
+CALL_SECONDS = 3.0
 
 
 def embeddings(options: argparse.Namespace) -> None:
@@ -138,7 +138,7 @@ def _call(method: str, text: str) -> bytes:
 
 def _rate(port: int, method: str) -> float:
     """Calls a second of concurrent callers, each of which waits for its reply."""
-    ends_at = time.monotonic() + SECONDS
+    ends_at = time.monotonic() + CALL_SECONDS
     counts = [0] * CONNECTIONS
 
     def caller(number: int) -> None:
@@ -155,7 +155,7 @@ def _rate(port: int, method: str) -> float:
         thread.start()
     for thread in callers:
         thread.join()
-    return sum(counts) / SECONDS
+    return sum(counts) / CALL_SECONDS
 
 
 def call_once(url: str, body: bytes) -> None:
