@@ -11,22 +11,15 @@ import time
 EXPECTED_RESULT = 76
 
 
-def call(call_id: int) -> str:
-    return f'{{"jsonrpc":"2.0","method":"sum","params":{{"a":55,"b":21}},"id":{call_id}}}'
-
-
 def body(batch: int) -> bytes:
     """One call, or with `batch` above 0 a batch of `batch` calls with ids from 1."""
-    if batch == 0:
-        return call(1).encode()
-    return f"[{','.join(call(call_id) for call_id in range(1, batch + 1))}]".encode()
+    call = '{"jsonrpc":"2.0","method":"sum","params":{"a":55,"b":21},"id":%d}'
+    calls = ",".join(call % call_id for call_id in range(1, max(batch, 1) + 1))
+    return (f"[{calls}]" if batch else calls).encode()
 
 
 def http_request(batch: int) -> bytes:
-    return http_post(body(batch))
-
-
-def http_post(content: bytes) -> bytes:
+    content = body(batch)
     head = (
         "POST / HTTP/1.1\r\n"
         "Host: 127.0.0.1\r\n"

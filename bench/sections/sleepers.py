@@ -40,6 +40,7 @@ LOADS = [(1000, 100, True), (1000, 100, False), (5000, 1000, True), (5000, 1000,
 #: What servers that use threads cannot hold.
 MANY_CONNECTIONS = 1000
 IDEAL = "ideal C"
+FASTAPI = python_peer("sleeper", "FastAPI", "fastapi_sleep")
 
 
 def ours(engine: str, kind: str = "async") -> tuple[str, ...]:
@@ -169,10 +170,9 @@ def sleeping(engines: list[str]) -> dict[str, tuple[Server, str]]:
         for kind in ("async", "threads"):
             server = Server("sleeper", "", "ours", ours(engine, kind))
             found[f"ucall {engine}, {kind}"] = server, "/"
-    fastapi = python_peer("sleeper", "FastAPI", "fastapi_sleep")
-    if fastapi.is_there:
-        found["FastAPI, async def"] = fastapi, "/async"
-        found["FastAPI, def"] = fastapi, "/def"
+    if FASTAPI.is_there:
+        found["FastAPI, async def"] = FASTAPI, "/async"
+        found["FastAPI, def"] = FASTAPI, "/def"
     return found
 
 

@@ -5,7 +5,7 @@ and change in the middle of a round. Two samples are compared only if they were 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from bench.harness import processes, usage
 from bench.suite import drivers
@@ -17,28 +17,23 @@ LOAD = Load("calibration", "32 clients, one request")
 SAME_MODE_RATIO = 1.3
 
 
-class Calibration:
-    """A floor that runs beside the servers of a run, idle but for these measurements."""
-
-    def __init__(self, floor: processes.Server) -> None:
-        self._floor = floor
-
-    def measure(self) -> float:
-        """Microseconds of CPU time a call, of user and kernel."""
-        before = usage.cpu_nanoseconds(self._floor.pid)
-        requests = drivers.call(self._floor.port, LOAD, SECONDS)["requests"]
-        return (usage.cpu_nanoseconds(self._floor.pid) - before) / 1e3 / requests
-
-
 def floor_of_http(name: str) -> contextlib.AbstractContextManager[processes.Server]:
     """The floor on epoll, which answers requests of one length."""
     return processes.serving(floors("http")[0].command_for(LOAD), name)
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Calibration]:
+def running() -> Iterator[Callable[[], float]]:
+    """Yields what measures a floor that runs beside the servers of a run, idle but for this:
+    microseconds of CPU time a call, of user and kernel."""
     with floor_of_http("calibration") as floor:
-        yield Calibration(floor)
+
+        def measure() -> float:
+            before = usage.cpu_nanoseconds(floor.pid)
+            requests = drivers.call(floor.port, LOAD, SECONDS)["requests"]
+            return (usage.cpu_nanoseconds(floor.pid) - before) / 1e3 / requests
+
+        yield measure
 
 
 def is_one_mode(costs: Iterable[float]) -> bool:

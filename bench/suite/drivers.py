@@ -20,8 +20,6 @@ PROGRAM = OUTPUT / "target/release/load"
 GRPC_BODY = b"\x00\x00\x00\x00\x04\x08\x37\x10\x15"
 #: A reply is a message's head of five bytes, and `result = 76` in two.
 GRPC_REPLY_BYTES = 7
-
-
 FAILURES = (
     LoadError,
     processes.StartError,

@@ -9,12 +9,12 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.suite import drivers
 from bench.suite.calibration import SECONDS as CALIBRATION_SECONDS
-from bench.suite.calibration import Calibration, is_one_mode
+from bench.suite.calibration import is_one_mode
 from bench.suite.servers import Load, Server, floors_of
 
 #: The time to start and check a server and to calibrate, for the estimate of the time left.
@@ -81,7 +81,7 @@ class Records:
 class Run:
     """What all groups of a run share."""
 
-    calibration: Calibration
+    calibrate: Callable[[], float]
     records: Records
     progress: Progress
 
@@ -104,7 +104,7 @@ def run_group(group: Group, name: str, run: Run) -> None:
 
 def run_load(group: Group, load: Load, name: str, servers: list[Server], run: Run) -> None:
     accepted: Counter[str] = Counter()
-    before = run.calibration.measure()
+    before = run.calibrate()
     for round_number in range(group.rounds * ROUNDS_MAX_RATIO):
         chosen = order(lacking(group, servers, accepted), round_number)
         if not chosen:
@@ -115,7 +115,7 @@ def run_load(group: Group, load: Load, name: str, servers: list[Server], run: Ru
         for server in chosen:
             with noted(group, server, load, run.records, servers):
                 found[server.name] = measured(server, load, group.seconds)
-            after = run.calibration.measure()
+            after = run.calibrate()
             if server.name in found:
                 found[server.name]["calibration_us"] = [before, after]
             before = after

@@ -1,5 +1,6 @@
 """Parsing of loads, the output of the gate, and the duration of a whole run."""
 
+import ast
 import socket
 import subprocess
 import sys
@@ -8,10 +9,10 @@ import threading
 import pytest
 
 from bench.harness import counters, request, usage
-from bench.sections import gate, whole
+from bench.sections import gate, sleepers, streams, whole
 from bench.suite import drivers, exact, plan, rounds
 from bench.suite.rounds import order
-from bench.suite.servers import Load, everyone
+from bench.suite.servers import PEERS, Load, everyone
 
 H2LOAD = """
 finished in 1.00s, 7838.00 req/s, 620.11KB/s
@@ -89,6 +90,14 @@ def test_every_server_is_measured():
     assert {*whole.OURS, *whole.PEERS} == {*plan.SECTIONS, *whole.SPECIAL}
 
 
+def test_every_python_peer_is_a_function_of_their_module():
+    module = ast.parse((PEERS / "python/servers.py").read_text())
+    kinds = {it.name for it in module.body if isinstance(it, ast.FunctionDef)}
+    servers = [*(it for it in everyone() if it.family == "python"), sleepers.FASTAPI]
+    asked = {server.command[3] for server in servers}
+    assert asked | {kind for kind, *_ in streams.PEERS.values()} <= kinds
+
+
 class Modes:
     """A calibration with these results, the last one again and again."""
 
@@ -105,7 +114,7 @@ def run_two(monkeypatch, *costs: float, rounds_asked: int = 2) -> rounds.Records
     monkeypatch.setattr(rounds, "measured", lambda server, load, seconds: {"errors": 0})
     group = rounds.Group("s", (floor, server), (LOAD,), rounds_asked, 1)
     records = rounds.Records()
-    run_ = rounds.Run(Modes(*costs), records, rounds.Progress(0))
+    run_ = rounds.Run(Modes(*costs).measure, records, rounds.Progress(0))
     rounds.run_load(group, LOAD, "s.0", [floor, server], run_)
     return records
 
