@@ -16,18 +16,17 @@ from bench.suite.servers import Load
 
 SECONDS = 2
 HAS_ENGINES = True
-#: Loads, and the rounds of each.
+#: Loads, and the rounds of each; and what is counted without rounds.
 PARTS = {
     "headline": (plan.CONSTANT, 15),
     "single": (plan.SINGLE, 5),
     "batch": (Load("batch-100", "32 clients, batches of 100", 32, batch=100), 5),
     "pipeline": (Load("depth-16", "32 clients, 16 deep", 32, depth=16), 5),
+    "exact": (),
 }
 OPTIONS = {
     "--rounds": {"type": int, "help": "by default 15 for the headline, 5 for others"},
     "--language": {"choices": ["python", "c"], "default": "python"},
-    "--no-exact": {"action": "store_true", "help": "without instructions and system calls"},
-    "--only-exact": {"action": "store_true", "help": "nothing else"},
 }
 
 
@@ -43,10 +42,9 @@ def run(options: argparse.Namespace) -> None:
         figures.log("Only one core: server and load share it, so the figures are not reliable.")
     processes.pin_to(processes.cores()[1])
     contenders = chosen(options)
-    parts = {name: PARTS[name] for name in ([] if options.only_exact else options.only)}
     groups = [
         Group("quick", contenders, (load,), options.rounds or usual, options.seconds)
-        for load, usual in parts.values()
+        for load, usual in (PARTS[name] for name in options.only if name != "exact")
     ]
     records = rounds.Records()
     progress = rounds.Progress(sum(group.estimate for group in groups))
@@ -58,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         [load] = group.loads
         print(f"{load.label}\n\n{tables.calls(results, contenders, load.name)}\n", flush=True)
     counted = []
-    for server in () if options.no_exact else contenders:
+    for server in contenders if "exact" in options.only else ():
         figures.log(f"instructions and system calls of {server.label}")
         counted += exact.counts(server)
     if counted:
