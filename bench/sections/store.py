@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bench import OUTPUT, ROOT
@@ -188,21 +189,25 @@ def sample(servers: list[processes.Server], loads: list[Load], seconds: float) -
     return {"cpu_us": used / operations / 1e3, **found}
 
 
-def cell(samples: Sequence[Sample]) -> str:
-    cpu, *rates = (statistics.median(one[figure] for one in samples) for figure in FIGURES)
+def sides(row: Row) -> tuple[str, str]:
+    """The names of its samples."""
+    return f"{row.name}, ucall", f"{row.name}, Redis"
+
+
+def cell(runs: figures.Runs, name: str) -> str:
+    cpu, *rates = (statistics.median(figures.values(runs, name, field)) for field in FIGURES)
     of_kinds = zip(rates, FIGURES[1:], strict=True)
     return ", ".join(
         [f"{cpu:.2f} µs", *(f"{rate:,.0f} {kind}/s" for rate, kind in of_kinds if rate)]
     )
 
 
-def table(found: dict[str, list[list[Sample]]]) -> str:
+def table(runs: figures.Runs) -> str:
     rows = []
     for row in ROWS:
-        cells = [cell(side) for side in zip(*found[row.name], strict=True)]
-        ratios = interval([ours["cpu_us"] / theirs["cpu_us"] for ours, theirs in found[row.name]])
+        ratios = interval(figures.ratios(runs, *sides(row), "cpu_us"))
         assert ratios is not None
-        cells.append(ratios.text("{:.2f}"))
+        cells = [*(cell(runs, side) for side in sides(row)), ratios.text("{:.2f}")]
         if row.most is not None:
             cells += [f"at most {row.most:.2f}", outcome(ratios, most=row.most)]
         rows.append([row.name, *[*cells, "", ""][:5]])
@@ -225,20 +230,17 @@ def redis_version() -> str:
     return found
 
 
-def measured(options: argparse.Namespace) -> dict[str, list[list[Sample]]]:
+def measured(options: argparse.Namespace) -> figures.Runs:
     folder = OUTPUT / "store"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    found: dict[str, list[list[Sample]]] = {row.name: [] for row in ROWS}
+    turns = {}
     with ours(options.engine, folder) as store, redis(folder) as other:
-        for number in range(options.rounds):
-            figures.log(f"round {number + 1} of {options.rounds}")
-            for row in ROWS:
-                sides = [(store, row.ours), (other, row.theirs)]
-                order = [0, 1] if number % 2 else [1, 0]
-                pair = {side: sample(*sides[side], options.seconds) for side in order}
-                found[row.name].append([pair[0], pair[1]])
-    return found
+        for row in ROWS:
+            both = (store, row.ours), (other, row.theirs)
+            for side, (servers, loads) in zip(sides(row), both, strict=True):
+                turns[side] = partial(sample, servers, loads, options.seconds)
+        return figures.in_turns(turns, options.rounds)
 
 
 def run(options: argparse.Namespace) -> dict:

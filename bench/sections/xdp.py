@@ -111,18 +111,17 @@ def receive_by_napi() -> None:
             fcntl.ioctl(any_socket, SIOCETHTOOL, request)
 
 
-def napi_threads() -> list[int]:
+def tasks_named(start: str) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
-            if entry.read_text().startswith("napi/eth0-"):
+            if entry.read_text().startswith(start):
                 found.append(int(entry.parent.name))
-    return found
+    return sorted(found)
 
 
-def ksoftirqd(core: int) -> int:
-    names = {int(it.parent.name): it for it in Path("/proc").glob("[0-9]*/comm")}
-    return next(pid for pid in sorted(names) if names[pid].read_text() == f"ksoftirqd/{core}\n")
+def napi_threads() -> list[int]:
+    return tasks_named("napi/eth0-")
 
 
 def busy_us(core: int) -> float:
@@ -163,7 +162,7 @@ def measure(
     core = network.server.core
     with serving(network, contender) as (pid, port):
         load(network, port, "window", 32, WARM_UP_SECONDS)
-        tasks = [pid, ksoftirqd(core), *network.server.threads]
+        tasks = [pid, *tasks_named(f"ksoftirqd/{core}\n"), *network.server.threads]
         before = usage.cpu_nanoseconds(*tasks), busy_us(core)
         found = load(network, port, kind, much, seconds)
         after = usage.cpu_nanoseconds(*tasks), busy_us(core)

@@ -64,8 +64,10 @@ def test_the_stored_results_of_a_section_make_its_figures(path):
 def test_the_figures_of_the_store_are_written_to_its_page(results):
     sample = {"cpu_us": 1.0, "reads": 2000.0, "writes": 0.0}
     twice = {**sample, "cpu_us": 2.0}
-    samples = {row.name: [[sample, twice]] * 5 for row in store.ROWS}
-    samples["GET, depth 1"] = [[twice, sample]] * 5
+    samples = {}
+    for row in store.ROWS:
+        ours, theirs = (twice, sample) if row.name == "GET, depth 1" else (sample, twice)
+        samples |= {f"{row.name}, ucall": [ours] * 5, f"{row.name}, Redis": [theirs] * 5}
     section = store.report(
         {
             "engine": "posix",
