@@ -132,10 +132,10 @@ def sample(contender: Contender, options: argparse.Namespace) -> Sample:
 
         load(WARM_UP_SECONDS)
         pids = usage.family(server.pid)
-        warm, before = usage.memory(server.pid).now_mb, usage.cpu_nanoseconds(*pids)
+        warm, before = usage.resident_mb(server.pid), usage.cpu_nanoseconds(*pids)
         found = load(options.seconds)
         used = usage.cpu_nanoseconds(*pids) - before
-        loaded = usage.memory(server.pid).now_mb
+        loaded = usage.resident_mb(server.pid)
         if contender.version == OLDER:
             leave_silently(server.port, options.clients)
         return {
@@ -144,7 +144,7 @@ def sample(contender: Contender, options: argparse.Namespace) -> Sample:
             "start_ms": started_ms,
             "rss_mb": loaded,
             "grown_kb": (loaded - warm) * 1e3,
-            "left_kb": (usage.memory(server.pid).now_mb - loaded) * 1e3,
+            "left_kb": (usage.resident_mb(server.pid) - loaded) * 1e3,
         }
 
 
