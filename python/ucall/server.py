@@ -536,7 +536,7 @@ def serve_stdio(server: Server, stdio: Stdio) -> int:
             "serve a server without auth, or with a function of the context"
         )
     launch.announce(f"serving on standard input and output, engine: {server.engine}")
-    run = functools.partial(server._run, -1, -1, None, None)
+    run = functools.partial(server._run, -1, -1, None)
     return stdio.serve(server._core, run, server._drain_timeout_s)
 
 

@@ -35,7 +35,7 @@ pub use connection::{
 pub use cookie::CookieKey;
 pub use keys::KeySet;
 pub use limits::Limits;
-pub use lines::Lines;
+pub use lines::{Lines, ReplyLines};
 pub use rpc::mcp::CANCELLED;
 pub use rpc::{
     AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta, Reply,

@@ -4,6 +4,8 @@
 //! document begins. Here that is the next line. So [`Lines`] passes on only what a raw connection
 //! takes, and answers the other lines itself.
 //!
+//! [`ReplyLines`] adapts what the connection sends.
+//!
 //! White space before a document takes no memory, and white space after it is part of it.
 
 use memchr::memchr;
@@ -94,6 +96,68 @@ impl Lines {
     }
 }
 
+/// How the notification of a drain begins.
+const DRAIN_START: &[u8] = br#"{"jsonrpc":"2.0","method":"$/drain""#;
+/// How a reply begins to what has no valid id.
+const UNKNOWN_ID_START: &[u8] = br#"{"jsonrpc":"2.0","id":null,"error":"#;
+const ERROR_START: &[u8] = br#"{"jsonrpc":"2.0","error":"#;
+
+/// Adapts the lines of a raw connection to MCP, which has no id that is null, and does not know the
+/// notification of a drain.
+#[derive(Debug, Default)]
+pub struct ReplyLines {
+    /// The beginning of a line, as long as it may be one of the two.
+    start: Vec<u8>,
+    place: Place,
+}
+
+/// Where the next byte is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Place {
+    /// In the beginning of a line.
+    #[default]
+    Start,
+    /// In the rest of a line.
+    Rest,
+    /// In the rest of a line that is left out.
+    LeftOut,
+}
+
+impl ReplyLines {
+    /// Appends the next bytes to `out`, adapted. It may keep the beginning of a line until the next
+    /// bytes come.
+    pub fn adapt(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            match self.place {
+                Place::Start => self.begin(piece, out),
+                Place::Rest => out.extend_from_slice(piece),
+                Place::LeftOut => {}
+            }
+            if piece.ends_with(b"\n") {
+                self.place = Place::Start;
+            }
+        }
+    }
+
+    fn begin(&mut self, piece: &[u8], out: &mut Vec<u8>) {
+        self.start.extend_from_slice(piece);
+        let start = &self.start[..];
+        if start.starts_with(DRAIN_START) {
+            self.place = Place::LeftOut;
+        } else if let Some(rest) = start.strip_prefix(UNKNOWN_ID_START) {
+            out.extend_from_slice(ERROR_START);
+            out.extend_from_slice(rest);
+            self.place = Place::Rest;
+        } else if DRAIN_START.starts_with(start) || UNKNOWN_ID_START.starts_with(start) {
+            return;
+        } else {
+            out.extend_from_slice(start);
+            self.place = Place::Rest;
+        }
+        self.start.clear();
+    }
+}
+
 /// A line from its first byte that is no white space.
 fn without_indent(line: &[u8]) -> &[u8] {
     let start = line.iter().position(|byte| !b" \t\r".contains(byte));
@@ -102,7 +166,7 @@ fn without_indent(line: &[u8]) -> &[u8] {
 
 /// The id is unknown, and MCP has no id that is null: it is absent.
 fn write_error(error: &RpcError, out: &mut Vec<u8>) {
-    out.extend_from_slice(br#"{"jsonrpc":"2.0","error":"#);
+    out.extend_from_slice(ERROR_START);
     error.write(out);
     out.extend_from_slice(b"}\n");
 }
@@ -170,5 +234,27 @@ mod tests {
         let mut lines = Lines::new(&Limits::default());
         lines.receive(&[b' '; 100], &mut vec![], &mut vec![]);
         assert!(lines.partial.is_empty());
+    }
+
+    #[test]
+    fn replies_are_those_of_mcp() {
+        let sent = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\"}\n\
+            {\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{}}\n\
+            {\"jsonrpc\":\"2.0\",\"method\":\"$/drain\"}\n\
+            {\"jsonrpc\":\"2.0\",\"method\":\"$/drain\",\"params\":{}}\n\
+            {\"jsonrpc\":\"2.0\",\"method\":\"$/drains\"}\n[]\n{\n";
+        let expected = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"\"}\n\
+            {\"jsonrpc\":\"2.0\",\"error\":{}}\n\
+            {\"jsonrpc\":\"2.0\",\"method\":\"$/drains\"}\n[]\n{\n";
+        let run = |pieces: &[&[u8]]| {
+            let (mut lines, mut out) = (ReplyLines::default(), Vec::new());
+            pieces.iter().for_each(|piece| lines.adapt(piece, &mut out));
+            out
+        };
+        for split in 0..=sent.len() {
+            let (head, tail) = sent.split_at(split);
+            assert_eq!(run(&[head, tail]), expected, "split at {split}");
+        }
+        assert_eq!(run(&sent.chunks(1).collect::<Vec<_>>()), expected);
     }
 }

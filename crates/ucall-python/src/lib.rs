@@ -126,7 +126,7 @@ mod _core {
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
     #[pymodule_export]
-    use crate::stdio::{Lines, serve_stream};
+    use crate::stdio::{Lines, ReplyLines, serve_stream};
     #[cfg(feature = "store")]
     #[pymodule_export]
     use crate::store::{PyStore, insert_store};

@@ -21,6 +21,25 @@ pub(crate) fn serve_stream(server: &Bound<'_, Server>, descriptor: RawFd) {
 #[pyclass(frozen, module = "ucall._core")]
 pub(crate) struct Lines(Mutex<ucall_proto::Lines>);
 
+/// Adapts the lines that a server sends to MCP.
+#[pyclass(frozen, module = "ucall._core")]
+pub(crate) struct ReplyLines(Mutex<ucall_proto::ReplyLines>);
+
+#[pymethods]
+impl ReplyLines {
+    #[new]
+    fn new() -> Self {
+        Self(Mutex::default())
+    }
+
+    /// The next bytes, adapted. It may keep the beginning of a line until the next ones come.
+    fn adapt<'py>(&self, py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyBytes> {
+        let mut out = Vec::with_capacity(bytes.len());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).adapt(bytes, &mut out);
+        PyBytes::new(py, &out)
+    }
+}
+
 #[pymethods]
 impl Lines {
     #[new]

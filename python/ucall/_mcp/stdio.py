@@ -4,9 +4,9 @@ The server has one connection over raw TCP's protocol, a pair of sockets. One th
 lines of standard input to it, and another one its replies to standard output, each a line. A line
 that is no document is answered here, because the server would close its connection.
 
-The connection ends with standard input, or at a signal: its sending side is shut down, the calls
-that run get a moment to finish, and their replies are written. No drain begins before that, since
-it would be announced in a notification of ucall's own.
+The connection ends with standard input, or at a signal: its sending side is shut down, and the
+server drains, so that calls that listen end, others get a moment to finish, and all replies are
+written. MCP does not know the notification of a drain, which is left out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from ucall import _core, _forks
 from ucall._workers.process_role import StartupError
 
 __all__ = ["OPTIONS", "Stdio"]
+
+#: Runs a server, and calls a function when it has started.
+Run = Callable[[Callable[[], None]], None]
 
 log = logging.getLogger("ucall")
 
@@ -80,26 +83,28 @@ class Stdio:
         self._has_failed = False
         _forks.in_child(self._close_in_child)
 
-    def serve(self, core: _core.Server, run: Callable[[], None], drain_timeout_s: float) -> int:
+    def serve(self, core: _core.Server, run: Run, drain_timeout_s: float) -> int:
         """Serves until the end of standard input, or a signal. Returns the exit status.
 
         Args:
             core: The server.
-            run: Runs it, until it is stopped.
+            run: Runs it until it is stopped, and calls a function when it has started.
             drain_timeout_s: Seconds that running calls get at the end.
         """
         self._core, self._drain_timeout_s = core, drain_timeout_s
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle_signal)
         _core.serve_stream(core, self._far_number)
-        for work in (self._read_all, self._write_all):
-            threading.Thread(target=work, daemon=True).start()
         try:
-            run()
+            run(self._start)
             self._ended.wait(_FLUSH_S)
         except KeyboardInterrupt:
             pass  # Of a second signal.
         return 1 if self._has_failed else 0
+
+    def _start(self) -> None:
+        for work in (self._read_all, self._write_all):
+            threading.Thread(target=work, daemon=True).start()
 
     def _read_all(self) -> None:
         """Passes the documents of standard input on, and answers its other lines."""
@@ -120,9 +125,12 @@ class Stdio:
 
     def _write_all(self) -> None:
         """Passes the replies on, until the connection ends."""
-        is_within_line = False
+        lines, is_within_line = _core.ReplyLines(), False
         try:
-            while data := self._near.recv(_CHUNK_BYTES):
+            while received := self._near.recv(_CHUNK_BYTES):
+                data = lines.adapt(received)
+                if not data:
+                    continue
                 if not is_within_line:
                     self._writing.acquire()
                 self._write(data)
@@ -181,14 +189,14 @@ class Stdio:
         self._is_ending = True
         with suppress(OSError):  # The connection has ended.
             self._near.shutdown(socket.SHUT_WR)
+        self._core.drain(serving=True)
         threading.Thread(target=self._limit, daemon=True).start()
         return True
 
     def _limit(self) -> None:
-        """Ends the calls that run for too long, by one way after another."""
-        if self._ended.wait(self._drain_timeout_s):
+        """Ends what the drain has not ended, by one way after another."""
+        if self._ended.wait(self._drain_timeout_s + _STEP_S):
             return
-        log.warning("calls still run %g s after the end: they are cancelled", self._drain_timeout_s)
         self._core.stop(True)
         if self._ended.wait(_STEP_S):
             return
