@@ -16,7 +16,7 @@ import questions
 from PIL import Image
 
 import ucall
-from ucall.mcp import Message, ToolResult
+from ucall.mcp import Message, ToolResult, log
 
 server = ucall.Server(port=0, mcp=True)
 questions.register(server)
@@ -100,9 +100,19 @@ async def test_tool_with_progress(ctx: ucall.Context) -> str:
 
 
 @server
-def test_logging_tool() -> str:
-    """Logs nothing for a caller that did not ask for it."""
-    return "Logging evaluated"
+def test_logging_tool(ctx: ucall.Context) -> str:
+    """Logs to a caller that asks for it."""
+    log(ctx, "info", "Logging evaluated")
+    return "logged"
+
+
+@server
+async def test_tool_with_logging(ctx: ucall.Context) -> str:
+    """Logs three times."""
+    for text in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+        log(ctx, "info", text)
+        await asyncio.sleep(0.05)
+    return "logged"
 
 
 def unused() -> None:
