@@ -154,6 +154,20 @@ def test_a_line_has_the_fields_of_a_call(tmp_path: Path) -> None:
         assert lines(process.stdout, 1)[0]["user"] == "eve"
 
 
+def test_a_call_of_a_tool_is_one_call_of_its_function(tmp_path: Path) -> None:
+    params = {"name": "sum", "arguments": {"a": 2, "b": 40}}
+    with serving(tmp_path, access_log="json", mcp=True) as (process, port):
+        with Wire(port) as raw, Wire(port) as wire:
+            wire.send(http(request("tools/call", params), target="/mcp"))
+            assert wire.reply()[0] == 200
+            raw.result("tools/call", params)
+            raw.result("tools/list")
+            assert raw.result("stats")["calls"] == 3
+        found = [(it["method"], it["code"]) for it in lines(process.stdout, 4)]
+        methods = ["sum", "sum", "tools/list", "stats"]
+        assert found == [(method, None) for method in methods]
+
+
 @pytest.mark.parametrize(
     ("scheme", "name"), [("http", "http"), ("tcp", "tcp"), ("ws", "websocket")]
 )

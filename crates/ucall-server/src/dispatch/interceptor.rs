@@ -124,6 +124,16 @@ impl<H: Handler> Dispatch<'_, H> {
         Some(outcome)
     }
 
+    /// Leaves the line of a call, and its place among the calls, to the one that runs for it.
+    #[cold]
+    pub(crate) fn leave_to_inner_call(&mut self) {
+        self.dispatcher.calls -= 1;
+        let interceptor = self.dispatcher.interceptor.as_deref_mut();
+        if let Some(logged) = interceptor.and_then(|it| it.logged.take()) {
+            logged.discard();
+        }
+    }
+
     /// Restores the caller and ends the line of a call, or passes it on with a call that goes on.
     #[cold]
     pub(super) fn end_intercepted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {

@@ -23,6 +23,7 @@ impl<H: Handler> Dispatch<'_, H> {
         if call.head.is_some() || !self.dispatcher.has_mcp_method(&call.method.unescaped()) {
             return None;
         }
+        self.leave_to_inner_call();
         let outcome = match McpRequest::read(call) {
             Ok(request) => self.run_mcp(call, &request, reply),
             Err(error) => {
