@@ -13,6 +13,7 @@ from mcp_offers import CAPABILITIES, NEWEST, OLDER
 
 import ucall
 from wire import Wire
+from wire import request as call_of
 
 PREFIX = "io.modelcontextprotocol/"
 
@@ -241,6 +242,28 @@ def test_a_connection_asks_too(server: ucall.Server) -> None:
         assert wire.result("tools/call", again)["content"] == content
         # The function's own method is no call of MCP.
         assert wire.error("inline", {"item": "pear"})["data"].endswith("call it over MCP")
+
+
+@pytest.mark.parametrize("name", ["thread", "task"])
+def test_an_older_client_is_asked_on_its_connection(server: ucall.Server, name: str) -> None:
+    with Wire(server.port) as wire:
+        wire.send(call_of("tools/call", {"name": name, "arguments": {"item": "pear"}}))
+        asked = wire.message()
+        assert asked["params"]["message"] == "How many pear?"
+        result = {"action": "accept", "content": {"count": 3}}
+        for answer in ({"id": "guessed", "result": result}, {"id": asked["id"], "result": result}):
+            wire.send(json.dumps({"jsonrpc": "2.0", **answer}).encode())
+        content = [{"type": "text", "text": "accept 3 pear"}]
+        assert wire.message()["result"]["content"] == content
+        # What is no reply is a wrong request, as ever.
+        wire.send(b'{"jsonrpc":"2.0","id":7,"result":1,"error":2}')
+        assert wire.message()["error"]["code"] == -32600
+
+
+def test_a_server_without_mcp_takes_no_replies() -> None:
+    with ucall.Server(port=0) as server, Wire(server.port) as wire:
+        wire.send(b'{"jsonrpc":"2.0","id":7,"result":1}')
+        assert wire.message()["error"]["code"] == -32600
 
 
 def test_a_server_without_mcp_has_none() -> None:

@@ -305,6 +305,10 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         self.route(head).is_some_and(|route| matches!(*route.target, RouteTarget::Mcp))
     }
 
+    fn takes_responses(&self) -> bool {
+        self.dispatcher.has_mcp_method(ucall_proto::RESPONSE)
+    }
+
     fn call_mcp(
         &mut self,
         call: &Call<'_>,

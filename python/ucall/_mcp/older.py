@@ -150,8 +150,7 @@ class Exchanges:
         Raises:
             Asked: The call has no stream that they could be sent on.
         """
-        # Over a connection, no reply has a way to here.
-        if ctx.transport != "http":
+        if ctx.transport not in ("http", "tcp"):  # From others, no reply has a way to here.
             raise asked
         requests = {secrets.token_urlsafe(16): key for key in asked.requests}
         made = _Round(len(requests))

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::exchange::{BatchReply, ExchangeReply, ReplyPart};
+use super::mcp_response::take_response;
 use super::{Environment, Scratch};
 use crate::Limits;
 use crate::http1::Head;
@@ -95,6 +96,14 @@ fn run_general<const IS_FRAMED: bool, S: Service>(
     let document = scan_document(text, environment.limits, &mut members)?;
     if !may_follow::<IS_FRAMED>(text.get(document.len..).unwrap_or_default()) {
         return Err(JsonError::Invalid);
+    }
+    if context.head.is_none()
+        && matches!(&document.content, Content::Single(request) if request.invalid.is_some())
+        && environment.service.takes_responses()
+        && let Some(text) = text.get(..document.len)
+        && take_response(text, context.request, None, environment)
+    {
+        return Ok((DocumentOutcome::NoReply, document.len));
     }
     Ok((run_parsed(&document.content, context, environment), document.len))
 }

@@ -6,16 +6,15 @@
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::http_framing::{HttpFraming, HttpItems};
+use super::mcp_response::take_response;
 use super::{Environment, PlainConnection};
 use crate::http1::{Head, ReplyHeaders, write_json_response};
-use crate::json::{JsonError, Reader, Text};
+use crate::json::JsonError;
 use crate::rpc::mcp::{McpStatus, status};
-use crate::rpc::{Call, CallNumber, CallOutcome, McpRequest, Reply, ReplyLimit, RpcError, Service};
+use crate::rpc::{Call, CallOutcome, McpRequest, Reply, RpcError, Service};
 
 /// How a reply begins whose request had no valid id. MCP leaves the member out.
 const UNKNOWN_ID: &[u8] = br#"{"jsonrpc":"2.0","id":null,"#;
-/// The method that gets what clients reply to requests of the server.
-const RESPONSE: &[u8] = b"$/response";
 const BEFORE_ID: usize = br#"{"jsonrpc":"2.0""#.len();
 
 /// Runs the calls of a document as requests of MCP.
@@ -63,7 +62,7 @@ impl PlainConnection {
         let (mut ran, mut status, is_newest) = run(body, context, environment);
         if status == McpStatus::BadRequest
             && ran.is_ok()
-            && take_response(body, context, environment)
+            && take_response(body, request, Some(head), environment)
         {
             ran = Ok(DocumentOutcome::NoReply);
         }
@@ -145,37 +144,6 @@ fn run<S: Service>(
     };
     let ran = run_document::<true, _>(body, context, &mut environment).map(|(ran, _)| ran);
     (ran, service.status, service.is_newest)
-}
-
-/// Has the service take a client's reply to a request of the server, as a notification whose params
-/// are the document; `false` if it is none.
-#[cold]
-fn take_response<S: Service>(
-    document: &[u8],
-    context: RequestContext<'_>,
-    environment: &mut Environment<'_, S>,
-) -> bool {
-    let members = Reader::new(document).members([&b"method"[..], b"id", b"result", b"error"]);
-    let Some([None, Some(_), result, error]) = members else { return false };
-    if result.is_some() == error.is_some() {
-        return false;
-    }
-    let call = Call {
-        method: Text::plain(RESPONSE),
-        params: Some(document),
-        members: None,
-        id: None,
-        meta: None,
-        number: CallNumber { request: context.request, item: 0 },
-        head: context.head,
-        session: context.session,
-        mcp: None,
-    };
-    let Ok(request) = McpRequest::read(&call) else { return false };
-    let mut unused = Vec::new();
-    let limit = ReplyLimit::after(&unused, environment.limits.reply_bytes_max);
-    let mut reply = Reply::new(&mut unused, None, &limit);
-    environment.service.call_mcp(&call, &request, &mut reply) != CallOutcome::Stream
 }
 
 /// The reply to what is no JSON. It has no id: the one of a request is unknown.

@@ -32,6 +32,7 @@ mod http_route;
 mod items;
 mod long;
 mod mcp;
+mod mcp_response;
 mod memory;
 mod public;
 mod raw;

@@ -45,6 +45,8 @@ const NAME_HEADER: &str = "Mcp-Name";
 
 /// The notification that asks to cancel a call, which gets no reply then.
 pub const CANCELLED: &[u8] = b"notifications/cancelled";
+/// The method that gets what clients reply to requests of the server.
+pub const RESPONSE: &[u8] = b"$/response";
 
 /// The code for headers that differ from the body.
 pub const HEADER_MISMATCH: i64 = -32020;

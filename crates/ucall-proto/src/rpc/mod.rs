@@ -199,6 +199,11 @@ pub trait Service {
         false
     }
 
+    /// Whether clients reply to requests of the server, by documents of the Model Context Protocol.
+    fn takes_responses(&self) -> bool {
+        false
+    }
+
     /// Runs a request of the Model Context Protocol, as [`Service::call`] does.
     fn call_mcp(
         &mut self,
