@@ -1,4 +1,4 @@
-"""Tools end when their caller closes the stream of events."""
+"""Tools whose caller leaves: they end in the newest version of MCP, and go on in older ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from harness import Wire, eventually, http
 
-VERSION = "2026-07-28"
+NEWEST, OLDER = "2026-07-28", "2025-11-25"
 KINDS = ["in_task", "in_thread", "in_process"]
 
 # Each says how it has ended in the file of its param.
@@ -35,7 +35,9 @@ def write(path: str, text: str) -> None:
 async def in_task(ctx: ucall.Context, path: str) -> None:
     ctx.progress(0)
     try:
-        await asyncio.Event().wait()
+        while not os.path.exists(path + ".go"):
+            await asyncio.sleep(0.001)
+        write(path, "finished")
     except asyncio.CancelledError:
         write(path, "cancelled")
         raise
@@ -43,9 +45,9 @@ async def in_task(ctx: ucall.Context, path: str) -> None:
 
 def work(ctx: ucall.Context, path: str) -> None:
     ctx.progress(0)
-    while not ctx.cancelled:
+    while not ctx.cancelled and not os.path.exists(path + ".go"):
         time.sleep(0.001)
-    write(path, "cancelled")
+    write(path, "cancelled" if ctx.cancelled else "finished")
 
 
 @server(threads=True)
@@ -56,6 +58,11 @@ def in_thread(ctx: ucall.Context, path: str) -> None:
 @server(processes=1)
 def in_process(ctx: ucall.Context, path: str) -> None:
     work(ctx, path)
+
+
+@server
+def connections() -> int:
+    return server.stats()["connections"]
 
 
 server.on_startup(lambda: print(server.port))
@@ -77,26 +84,32 @@ def running(folder: Path, engine: str) -> Iterator[int]:
             process.kill()
 
 
-def posted(name: str, path: Path) -> bytes:
+def posted(name: str, path: Path, version: str) -> bytes:
     """A call that asks for progress."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": VERSION,
-        "io.modelcontextprotocol/clientCapabilities": {},
-        "progressToken": 1,
-    }
-    headers = [f"MCP-Protocol-Version: {VERSION}", "Mcp-Method: tools/call", f"Mcp-Name: {name}"]
+    meta: dict[str, Any] = {"progressToken": 1}
+    headers = [f"MCP-Protocol-Version: {version}", "Accept: application/json, text/event-stream"]
+    if version == NEWEST:
+        meta["io.modelcontextprotocol/protocolVersion"] = version
+        meta["io.modelcontextprotocol/clientCapabilities"] = {}
+        headers += ["Mcp-Method: tools/call", f"Mcp-Name: {name}"]
     params = {"name": name, "arguments": {"path": str(path)}, "_meta": meta}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    accept = "Accept: application/json, text/event-stream"
-    return http(json.dumps(body).encode(), *headers, accept, target="/mcp")
+    return http(json.dumps(body).encode(), *headers, target="/mcp")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_caller_leaves(kind: str, engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [NEWEST, OLDER])
+def test_a_caller_leaves(version: str, kind: str, engine: str, tmp_path: Path) -> None:
     path = tmp_path / "ended"
-    with running(tmp_path, engine) as port:
+    with running(tmp_path, engine) as port, Wire(port) as other:
         with Wire(port) as wire:
-            wire.send(posted(kind, path))
-            assert wire.take_to(b"notifications/progress").endswith(b"notifications/progress")
-        assert eventually(path.exists)
-        assert path.read_text() == "cancelled"
+            wire.send(posted(kind, path, version))
+            assert b"notifications/progress" in wire.take_to(b"notifications/progress")
+        if version == NEWEST:
+            assert eventually(path.exists)
+            assert path.read_text() == "cancelled"
+        else:
+            assert eventually(lambda: other.result("connections") == 1)
+            path.with_name("ended.go").touch()
+            assert eventually(path.exists)
+            assert path.read_text() == "finished"
