@@ -28,8 +28,11 @@ struct McpCall {
 pub(crate) struct McpCalls {
     calls: HashMap<CallId, McpCall, FixedState>,
     /// Memory for results, used again and again.
-    pub(super) scratch: Vec<u8>,
+    scratch: Vec<u8>,
 }
+
+/// More memory than that is not kept between requests.
+const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
 impl McpCalls {
     pub(crate) fn is_empty(&self) -> bool {
@@ -45,6 +48,19 @@ impl McpCalls {
     ) {
         let (is_newest, is_http) = (request.is_newest(), call.head.is_some());
         self.calls.insert(id, McpCall { tool, is_newest, is_http });
+    }
+
+    /// Empty memory for the params or the result of a request, until [`McpCalls::give_back`].
+    pub(super) fn take_scratch(&mut self) -> Vec<u8> {
+        let mut scratch = mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch
+    }
+
+    pub(super) fn give_back(&mut self, scratch: Vec<u8>) {
+        if scratch.capacity() <= SCRATCH_BYTES_MAX {
+            self.scratch = scratch;
+        }
     }
 
     /// Forgets a call that gets its reply otherwise.
@@ -78,9 +94,9 @@ impl McpCalls {
                 polled => polled,
             };
         };
-        self.scratch.clear();
-        let outcome = write_outcome(&mut self.scratch, outcome, &tool, is_newest);
-        mem::swap(text, &mut self.scratch);
+        let mut wrapped = self.take_scratch();
+        let outcome = write_outcome(&mut wrapped, outcome, &tool, is_newest);
+        self.give_back(mem::replace(text, wrapped));
         match outcome {
             ToolOutcome::Result => Polled::Result,
             ToolOutcome::Error(error) => Polled::Error(error.for_mcp()),

@@ -1,7 +1,5 @@
 //! Finds and runs what a request of MCP asks for.
 
-use std::mem;
-
 use ucall_proto::json::{Reader, Text};
 use ucall_proto::{CANCELLED, Call, CallOutcome, McpRequest, Reply, RpcError, Service};
 
@@ -65,8 +63,7 @@ impl<H: Handler> Dispatch<'_, H> {
             }
             return CallOutcome::Done;
         };
-        let mut params = mem::take(&mut self.dispatcher.mcp_calls.scratch);
-        params.clear();
+        let mut params = self.dispatcher.mcp_calls.take_scratch();
         params.push(b'[');
         params.extend_from_slice(request.params.unwrap_or(b"{}"));
         params.extend_from_slice(b",\"");
@@ -84,7 +81,7 @@ impl<H: Handler> Dispatch<'_, H> {
             let id = CallId { connection: self.caller.connection, number: call.number };
             self.dispatcher.mcp_calls.insert(id, call, request, None);
         }
-        self.dispatcher.mcp_calls.scratch = params;
+        self.dispatcher.mcp_calls.give_back(params);
         outcome
     }
 
@@ -120,8 +117,7 @@ impl<H: Handler> Dispatch<'_, H> {
             mcp: Some(request),
             ..*call
         };
-        let mut text = mem::take(&mut self.dispatcher.mcp_calls.scratch);
-        text.clear();
+        let mut text = self.dispatcher.mcp_calls.take_scratch();
         let mut inner_reply = reply.apart(&mut text);
         let outcome = self.call_function(&inner, &mut inner_reply);
         match outcome {
@@ -144,7 +140,7 @@ impl<H: Handler> Dispatch<'_, H> {
             }
             CallOutcome::CancelRequest => {}
         }
-        self.dispatcher.mcp_calls.scratch = text;
+        self.dispatcher.mcp_calls.give_back(text);
         outcome
     }
 
