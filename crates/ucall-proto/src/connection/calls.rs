@@ -10,7 +10,7 @@ use super::mcp_response::take_response;
 use super::{Environment, Scratch};
 use crate::Limits;
 use crate::http1::Head;
-use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member, Reader};
+use crate::json::{FirstMembers, JsonError, MEMBERS_MAX, Member, Reader, Text};
 use crate::rpc::{
     Batch, Call, CallNumber, CallOutcome, Content, DocumentOutline, ItemToken, Meta, Reply,
     ReplyLimit, Request, RpcError, Service, mcp, scan_document, write_error_reply,
@@ -345,7 +345,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         reply.end(outcome == CallOutcome::Done);
         // Over HTTP the end of the connection cancels its calls.
         if outcome == CallOutcome::CancelRequest && self.context.head.is_none() {
-            self.cancel_requests.extend(CancelRequest::read(request.params));
+            self.cancel_requests.extend(CancelRequest::read(request.method, request.params));
         }
         outcome
     }
@@ -371,8 +371,10 @@ impl CancelRequest {
     /// What the params of a `$/cancelRequest`, or of MCP's [`CANCELLED`](crate::CANCELLED), ask
     /// for. Of equal keys the last one counts.
     #[cold]
-    pub(super) fn read(params: Option<&[u8]>) -> Option<Self> {
-        let [id, mcp_id] = Reader::new(params?).members([&b"id"[..], b"requestId"])?;
-        Some(Self { id: id.or(mcp_id)?.to_vec(), gets_reply: id.is_some() })
+    pub(super) fn read(method: Text<'_>, params: Option<&[u8]>) -> Option<Self> {
+        let is_mcp = *method.unescaped() == *mcp::CANCELLED;
+        let name = if is_mcp { &b"requestId"[..] } else { b"id" };
+        let [id] = Reader::new(params?).members([name])?;
+        Some(Self { id: id?.to_vec(), gets_reply: !is_mcp })
     }
 }

@@ -216,7 +216,7 @@ impl PlainConnection {
         if request.id.is_some() || !CANCEL_METHODS.contains(&request.method.raw()) {
             return false;
         }
-        let cancel = CancelRequest::read(request.params);
+        let cancel = CancelRequest::read(request.method, request.params);
         let runs = cancel.is_some_and(|it| self.exchanges.number_of(&it.id).is_some());
         search.has_early |= !runs;
         runs
@@ -244,9 +244,10 @@ impl PlainConnection {
         {
             if let Some(number) = self.exchanges.number_of(&id) {
                 environment.service.cancel(number);
-                self.exchanges.complete(number, Err(&error), environment.limits.reply_bytes_max);
-                if !gets_reply {
-                    drop(self.exchanges.pop_whole(number.request));
+                let bytes_max = environment.limits.reply_bytes_max;
+                match gets_reply {
+                    true => self.exchanges.complete(number, Err(&error), bytes_max),
+                    false => self.exchanges.forget(number),
                 }
                 self.flush_completed(number, environment);
             }

@@ -172,6 +172,11 @@ impl ExchangeReply {
         }
     }
 
+    /// Whether it has no text, because its calls stay without a reply.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held_bytes() == 0
+    }
+
     /// Whether it is of one call.
     pub(super) fn is_single(&self) -> bool {
         matches!(self, Self::Single(_))
@@ -237,12 +242,12 @@ impl<F> Exchange<F> {
         })
     }
 
-    /// Writes the reply to an item; returns by how much that adds to
+    /// Writes the reply to an item, or nothing without an outcome; returns by how much that adds to
     /// [`ExchangeReply::held_bytes`], and the id of the call; `None` if it is not waited for.
     fn complete(
         &mut self,
         item: u32,
-        outcome: Result<&[u8], &RpcError>,
+        outcome: Option<Result<&[u8], &RpcError>>,
         bytes_max: usize,
     ) -> Option<(usize, Vec<u8>)> {
         let index = self.part_index(item)?;
@@ -250,9 +255,11 @@ impl<F> Exchange<F> {
         let limit = self.reply.part_limit(bytes_max);
         let part = self.reply.parts_mut().get_mut(index)?;
         let ReplyPart::Waiting { id, .. } = part else { return None };
-        let result_bytes = outcome.map_or(0, <[u8]>::len);
-        let mut out = Vec::with_capacity(AROUND_RESULT_BYTES + id.len() + result_bytes);
-        write_outcome(&mut out, id, outcome, &limit);
+        let mut out = Vec::new();
+        if let Some(outcome) = outcome {
+            out.reserve_exact(AROUND_RESULT_BYTES + id.len() + outcome.map_or(0, <[u8]>::len));
+            write_outcome(&mut out, id, outcome, &limit);
+        }
         let id = mem::take(id);
         *part = ReplyPart::Written(out);
         let separated_len = part.separated_len();
@@ -339,6 +346,20 @@ impl<F> Exchanges<F> {
         &mut self,
         number: CallNumber,
         outcome: Result<&[u8], &RpcError>,
+        bytes_max: usize,
+    ) {
+        self.end_call(number, Some(outcome), bytes_max);
+    }
+
+    /// Has a deferred call stay without a reply.
+    pub(super) fn forget(&mut self, number: CallNumber) {
+        self.end_call(number, None, 0);
+    }
+
+    fn end_call(
+        &mut self,
+        number: CallNumber,
+        outcome: Option<Result<&[u8], &RpcError>>,
         bytes_max: usize,
     ) {
         if let Some(exchange) = self.find(number.request)

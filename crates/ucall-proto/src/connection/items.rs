@@ -64,7 +64,9 @@ impl PlainConnection {
         if matches!(self.protocol, Protocol::Http(_)) {
             return self.flush_in_order(environment);
         }
-        if let Some((_, reply)) = self.exchanges.pop_whole(number.request) {
+        if let Some((_, reply)) = self.exchanges.pop_whole(number.request)
+            && !reply.is_empty()
+        {
             if self.is_websocket() {
                 self.write_message(&reply, environment.out);
             } else {

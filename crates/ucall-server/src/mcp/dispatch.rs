@@ -44,7 +44,7 @@ impl<H: Handler> Dispatch<'_, H> {
         match &*method {
             b"tools/call" if call.id.is_some() => self.call_tool(call, request, reply),
             // Over HTTP a caller cancels by closing its stream.
-            CANCELLED if call.head.is_none() => CallOutcome::CancelRequest,
+            CANCELLED if call.head.is_none() && call.id.is_none() => CallOutcome::CancelRequest,
             _ => self.call_method(&method, call, request, reply),
         }
     }
@@ -77,7 +77,8 @@ impl<H: Handler> Dispatch<'_, H> {
             ..*call
         };
         let outcome = self.run(&procedure, &inner, reply);
-        if outcome.is_deferred() {
+        // Nobody waits for the outcome of a notification.
+        if outcome.is_deferred() && call.id.is_some() {
             let id = CallId { connection: self.caller.connection, number: call.number };
             self.dispatcher.mcp_calls.insert(id, call, request, None);
         }

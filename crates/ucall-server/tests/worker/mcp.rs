@@ -150,18 +150,82 @@ fn a_refusal_has_no_code_of_this_server() {
     }
 }
 
+/// Asks to cancel a call.
+fn cancelled(id: &str) -> String {
+    let params = format!(r#"{{"requestId":{id}}}"#);
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
+}
+
 #[test]
 fn over_raw_tcp_a_cancelled_tool_gets_no_reply() {
     let mut harness = harness();
     let peer = harness.connect();
     peer.write(call("tools/call", &params("later-tool", true), "1").as_bytes());
     harness.turn();
-    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
-    peer.write((cancel.to_owned() + &call("echo", "[]", "2")).as_bytes());
+    peer.write((cancelled("1") + &call("echo", "[]", "2")).as_bytes());
     harness.turn();
     assert_eq!(harness.worker.handler_mut().cancelled_calls.len(), 1);
     harness.complete("1", Ok(b"3".to_vec()));
     assert_eq!(text(&peer), "{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":[]}\n");
+}
+
+#[test]
+fn a_cancelled_tool_leaves_the_other_replies_of_its_batch() {
+    let later = |id| call("tools/call", &params("later-tool", false), id);
+    let mut harness = harness();
+    let peer = harness.connect();
+    let kept = call("tools/list", "{}", "1");
+    let kept_reply = "[{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":[{},\"\"]}]\n";
+    for (batch, ids, replies) in [
+        (format!("[{kept},{}]", later("2")), vec!["2"], kept_reply),
+        (format!("[{},{}]", later("3"), later("4")), vec!["3", "4"], ""),
+    ] {
+        peer.write(batch.as_bytes());
+        harness.turn();
+        assert_eq!(text(&peer), "");
+        for id in ids {
+            peer.write(cancelled(id).as_bytes());
+            harness.turn();
+        }
+        assert_eq!(text(&peer), replies, "{batch}");
+    }
+}
+
+#[test]
+fn each_way_to_cancel_is_a_notification_with_its_own_member() {
+    let mut harness = harness();
+    let peer = harness.connect();
+    peer.write(call("tools/call", &params("later-tool", false), "1").as_bytes());
+    harness.turn();
+    let other = |text: String| text.replace("notifications/cancelled", "$/cancelRequest");
+    let wrong_member = cancelled("1").replace("requestId", "id");
+    peer.write((other(cancelled("1")) + &wrong_member).as_bytes());
+    harness.turn();
+    assert_eq!(text(&peer), "");
+    assert!(harness.worker.handler_mut().cancelled_calls.is_empty());
+    peer.write(cancelled("1").replacen('{', r#"{"id":2,"#, 1).as_bytes());
+    harness.turn();
+    assert!(text(&peer).contains(r#""id":2,"error":{"code":-32601"#));
+    peer.write(other(wrong_member).as_bytes());
+    harness.turn();
+    assert!(text(&peer).contains(r#""id":1,"error":{"code":-32800"#));
+}
+
+#[test]
+fn a_notification_that_ends_later_ends_with_its_connection() {
+    let mut harness = harness();
+    let peer = harness.connect();
+    let socket = peer.socket().unwrap();
+    peer.write(post(r#"{"jsonrpc":"2.0","method":"later/list"}"#, None).as_bytes());
+    harness.turn();
+    assert_eq!(response(&text(&peer)).0, "202");
+    peer.write(post(&call("later", "{}", "1"), None).replace("/mcp", "/").as_bytes());
+    harness.turn();
+    peer.set_send_mode(SendMode::Failing(ErrorKind::BrokenPipe));
+    peer.shut_down();
+    harness.turns(2);
+    assert!(peer.is_closed());
+    assert_eq!(harness.worker.handler_mut().cancelled, [socket]);
 }
 
 #[test]
