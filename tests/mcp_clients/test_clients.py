@@ -40,12 +40,8 @@ def run(*command: str) -> Any:
 @pytest.mark.parametrize(("client", "target"), PAIRS, indirect=True)
 def test_client(client: list[str], mode: str, target: list[str], tmp_path: Path) -> None:
     # In older versions a cancellation over HTTP names a request of a session, and there are none.
-    is_stdio = len(target) > 1
-    can_cancel = mode == "auto" or is_stdio
+    can_cancel = mode == "auto" or len(target) > 1
     found = run(*client, mode, str(tmp_path / "cancelled") if can_cancel else "", *target)
-    greeted = found.pop("greeted")
-    # Nor does a reply to the server find its way over standard input.
-    assert greeted == "Hello, Ada!" if mode == "auto" or not is_stdio else "2026-07-28" in greeted
     assert {"add", "wait", "test_simple_text"} <= set(found.pop("tools"))
     assert found == {
         "version": VERSIONS[mode],
@@ -56,6 +52,7 @@ def test_client(client: list[str], mode: str, target: list[str], tmp_path: Path)
         "part": "123",
         "prompt": "Prompt with arguments: arg1='x', arg2='y'",
         "completed": ["test"],
+        "greeted": "Hello, Ada!",
         "progress": [[0, 100], [50, 100], [100, 100]],
         "cancelled": "cancelled" if can_cancel else None,
     }
