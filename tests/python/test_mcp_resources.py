@@ -11,6 +11,7 @@ import pytest
 from mcp_offers import NEWEST, OLDER, Offers
 
 import ucall
+from ucall._mcp.templates import Template
 
 
 class Level(enum.Enum):
@@ -117,6 +118,22 @@ def test_unknown_resources(uri: str) -> None:
         with pytest.raises(ucall.RPCError) as raised:
             offers.call("resources/read", version, uri=uri)
         assert (raised.value.code, raised.value.data) == (-32602, {"uri": uri})
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "values"),
+    [
+        ("n://{a}-{b}", "n://x-y-z", {"a": "x-y", "b": "z"}),
+        ("n://{a}.{b}.md", "n://x.y.md.md", {"a": "x.y", "b": "md"}),
+        ("n://{a}{b}/{c}", "n://xyz/1%2D2", {"a": "xy", "b": "z", "c": "1-2"}),
+        ("n://{a}-{b}", "n://-x", None),
+        # By trying all ways, these would take hours.
+        ("n://x{a}-{b}-{c}", f"n://{'-' * 100_000}", None),
+        ("n://{a}-{b}-{c}", f"n://{'-' * 100_000}/", None),
+    ],
+)
+def test_variables_share_a_segment(template: str, uri: str, values: dict[str, str] | None) -> None:
+    assert Template(template).match(uri) == values
 
 
 @pytest.mark.parametrize(
