@@ -18,6 +18,7 @@ import ucall
 from ucall import mcp
 from ucall._mcp import inputs, state
 from ucall._mcp.inputs import Reply
+from ucall.auth import AccessToken
 
 META = {"io.modelcontextprotocol/clientCapabilities": CAPABILITIES}
 
@@ -264,6 +265,11 @@ class Claims:
         self.__dict__ = claims
 
 
+def token(subject: str, jti: str, *scopes: str) -> AccessToken:
+    claims = {"iss": "https://login.example.com", "sub": subject, "jti": jti}
+    return AccessToken(subject, frozenset(scopes), claims)
+
+
 @pytest.mark.parametrize(
     ("user", "same", "other"),
     [
@@ -276,6 +282,7 @@ class Claims:
         ({"sub": "a", "exp": 1}, {"sub": "a", "exp": 2}, {"sub": "b", "exp": 1}),
         ({"iss": "x", "sub": "a"}, {"sub": "a", "iss": "x"}, {"iss": "y", "sub": "a"}),
         (Claims(sub="a", exp=1), Claims(sub="a", exp=2), Claims(sub="b", exp=1)),
+        (token("a", "1"), token("a", "2", "write"), token("b", "1")),
     ],
 )
 def test_a_state_is_for_its_caller(user: Any, same: Any, other: Any) -> None:

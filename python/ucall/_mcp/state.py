@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from ucall._oauth.access_token import AccessToken
 from ucall._workers import process_role
 
 __all__ = ["KEY_BYTES_MIN", "InvalidState", "identify", "open_state", "seal", "set_key"]
@@ -103,6 +104,8 @@ def identify(user: Any) -> str:
 
 def _identity(user: Any) -> object:
     """What is equal for all tokens of a user: the subject of its issuer, if it has one."""
+    if isinstance(user, AccessToken):
+        user = user.claims
     claims = user if isinstance(user, Mapping) else getattr(user, "__dict__", {})
     subject = claims.get("sub", getattr(user, "sub", None))
     if isinstance(subject, str):
