@@ -15,7 +15,7 @@ from serving import Serve
 from test_workers import supervised
 
 import ucall
-from harness import eventually
+from harness import eventually, http
 from wire import Wire, request
 
 PREFIX = "io.modelcontextprotocol/"
@@ -125,6 +125,31 @@ def test_a_client_over_http_listens(serve: Serve) -> None:
         assert next(messages)["params"]["uri"] == "notes://today"
     # It ends with its client.
     assert eventually(lambda: server.stats()["subscriptions"] == 0)
+
+
+def test_updates_that_come_at_once_all_arrive(serve: Serve) -> None:
+    count = 1000
+    server = serve(notes, mcp=True)
+
+    def change() -> None:
+        for number in range(count):
+            server.publish("notes://today", UPDATED, {"uri": "notes://today", "number": number})
+
+    server.add(change, "change")
+    server.resource("notes://today")(notes)
+    params = {"_meta": META, "notifications": {"resourceSubscriptions": ["notes://today"]}}
+    headers = [
+        "Accept: text/event-stream",
+        "Mcp-Method: subscriptions/listen",
+        f"MCP-Protocol-Version: {NEWEST}",
+    ]
+    body = request("subscriptions/listen", params)
+    with Wire(server.port) as wire, Wire(server.port) as other:
+        wire.send(http(body, *headers, target="/mcp"))
+        wire.take_to(b"acknowledged")
+        assert other.result("change") is None
+        text = wire.take_to(f'"number":{count - 1},'.encode())
+    assert text.count(b'"number":') == count
 
 
 def test_only_what_there_is_is_agreed_to(serve: Serve) -> None:

@@ -350,7 +350,7 @@ impl Context {
     /// Returns whether the caller takes any.
     fn _mcp_send(&self, text: &[u8]) -> PyResult<bool> {
         match (&self.mcp, self.state.reports()) {
-            (Some(_), Some(reports)) => reports.add(text.to_vec()).map(|()| true),
+            (Some(_), Some(reports)) => reports.add_message(text.to_vec()).map(|()| true),
             _ => Ok(false),
         }
     }

@@ -43,7 +43,7 @@ pub(crate) struct Items {
 
 impl Items {
     /// Appends an item, and leaves memory for the next one in `text`; `true` for the first item.
-    fn push(&mut self, text: &mut Vec<u8>) -> bool {
+    pub(super) fn push(&mut self, text: &mut Vec<u8>) -> bool {
         match self.ends.is_empty() {
             true => std::mem::swap(&mut self.text, text),
             false => self.text.extend_from_slice(text),
@@ -52,15 +52,16 @@ impl Items {
         self.ends.len() == 1
     }
 
-    /// Appends an item. It replaces the last one if as many wait as may. `true` for the first item.
-    pub(super) fn push_newest(&mut self, text: &mut Vec<u8>) -> bool {
-        if self.is_full() {
-            self.ends.pop();
-            self.text.truncate(self.ends.last().copied().unwrap_or(0));
-            self.push(text);
-            return false;
-        }
-        self.push(text)
+    /// Appends an item in place of the last one.
+    pub(super) fn replace_last(&mut self, text: &mut Vec<u8>) {
+        self.ends.pop();
+        self.text.truncate(self.ends.last().copied().unwrap_or(0));
+        self.push(text);
+    }
+
+    /// The bytes of all items.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -80,7 +81,7 @@ impl Items {
         self.ends.clear();
     }
 
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.ends.len() >= WAITING_ITEMS_MAX || self.text.len() >= WAITING_BYTES_MAX
     }
 }

@@ -1,7 +1,8 @@
 //! `ctx.progress`: what a function that is no generator sends before its reply.
 //!
 //! Reports take the way of items. Unlike a generator, a function does not wait while they are not
-//! taken: of those beyond the limit only the newest is kept.
+//! taken: of those beyond the limit only the newest is kept. Messages of MCP take the same way, but
+//! each says something else, so that only memory limits them.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,8 +41,10 @@ pub(crate) struct Reports {
 
 struct State {
     phase: Phase,
-    /// Reports that the worker has not taken.
+    /// Reports and messages that the worker has not taken.
     waiting: Items,
+    /// Whether the last of them is a report.
+    is_last_report: bool,
 }
 
 enum Phase {
@@ -53,7 +56,8 @@ enum Phase {
 
 impl Reports {
     pub(crate) fn new(context: StreamContext) -> Self {
-        let state = State { phase: Phase::Begins, waiting: Items::default() };
+        let state =
+            State { phase: Phase::Begins, waiting: Items::default(), is_last_report: false };
         Self { context, process: OwningProcess::current(), state: Mutex::new(state) }
     }
 
@@ -61,7 +65,19 @@ impl Reports {
     ///
     /// # Errors
     /// It is longer than a reply may be.
-    pub(crate) fn add(&self, mut text: Vec<u8>) -> PyResult<()> {
+    pub(crate) fn add(&self, text: Vec<u8>) -> PyResult<()> {
+        self.push(text, true)
+    }
+
+    /// Sends the text of a message, unless the call has ended.
+    ///
+    /// # Errors
+    /// It is longer than a reply may be.
+    pub(crate) fn add_message(&self, text: Vec<u8>) -> PyResult<()> {
+        self.push(text, false)
+    }
+
+    fn push(&self, mut text: Vec<u8>, is_report: bool) -> PyResult<()> {
         let len_max = self.context.reply_bytes_max;
         if text.len() > len_max {
             let expected = format!("message: expected at most {len_max} bytes (max_reply_bytes)");
@@ -72,9 +88,20 @@ impl Reports {
             return Ok(());
         }
         let mut state = self.state();
-        let is_first = match state.phase {
-            Phase::Ended => false,
-            Phase::Begins | Phase::Runs(_) => state.waiting.push_newest(&mut text),
+        if let Phase::Ended = state.phase {
+            return Ok(());
+        }
+        let is_full = match is_report {
+            true => state.waiting.is_full() && state.is_last_report,
+            false => state.waiting.bytes() + text.len() > len_max,
+        };
+        state.is_last_report = is_report;
+        let is_first = match is_full {
+            true => {
+                state.waiting.replace_last(&mut text);
+                false
+            }
+            false => state.waiting.push(&mut text),
         };
         if let Phase::Runs(token) = state.phase
             && is_first

@@ -9,7 +9,7 @@
 //! | drop the newest | the output | the new one is dropped |
 //! | close | the output | the connection closes |
 //!
-//! Messages of topics all wait in [`ItemQueues`].
+//! Messages of topics all wait in [`ItemQueues`]. What a call of MCP sends has the limit of these.
 //!
 //! Native streams all pause with the first one of their connection: each would add an item.
 
@@ -43,6 +43,12 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
         let bytes_max = self.context.config.limits.stream_bytes_max;
         match overflow {
             Overflow::DropOldest if self.entry.outgoing.is_sending() => {
+                let call = CallId { connection: self.entry.id(), number };
+                // Those of MCP are messages of the server, too.
+                let bytes_max = match self.context.dispatcher.mcp_calls.contains(call) {
+                    true => self.context.config.limits.waiting_message_bytes_max,
+                    false => bytes_max,
+                };
                 let queues = self.entry.items.get_or_insert_default();
                 let item = Bytes::copy_from_slice(value);
                 queues.push_item(number, item, bytes_max, self.context.budget());

@@ -39,6 +39,10 @@ impl McpCalls {
         self.calls.is_empty()
     }
 
+    pub(crate) fn contains(&self, call: CallId) -> bool {
+        self.calls.contains_key(&call)
+    }
+
     pub(super) fn insert(
         &mut self,
         id: CallId,
