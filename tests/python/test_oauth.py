@@ -380,6 +380,11 @@ def test_tools_need_their_scopes(serve: Serve, issuer: Issuer) -> None:
         assert response.status_code == status, response.text
         assert response.headers.get("WWW-Authenticate") == challenge
     assert response.json()["result"]["content"] == [{"type": "text", "text": "a"}]
+    # One refusal leaves an array the results of the other calls.
+    headers = {"Authorization": f"Bearer {issuer.token(scope='base')}"}
+    batch = b"[" + request("ping", {}, 2) + b"," + text + b"]"
+    response = httpx.post(url, content=batch, headers=headers)
+    assert (response.status_code, response.json()[0]["result"]) == (200, {})
 
 
 def test_a_challenge_is_of_its_own_request(serve: Serve, issuer: Issuer) -> None:

@@ -20,7 +20,7 @@ const BEFORE_ID: usize = br#"{"jsonrpc":"2.0""#.len();
 /// Runs the calls of a document as requests of MCP.
 struct McpService<'a, S> {
     service: &'a mut S,
-    /// That of the reply to the last request.
+    /// That of the reply to the last valid request.
     status: McpStatus,
     /// Whether that is of the newest era.
     is_newest: bool,
@@ -33,13 +33,14 @@ impl<S: Service> Service for McpService<'_, S> {
         let request = match McpRequest::read(call) {
             Ok(request) => request,
             Err(error) => {
-                self.status = McpStatus::BadRequest;
                 reply.error(&error);
                 return CallOutcome::Done;
             }
         };
         let outcome = self.service.call_mcp(call, &request, reply);
-        let error = if outcome == CallOutcome::Done { reply.error_code() } else { None };
+        // One error of an array is not that of the others, whose results a client would miss.
+        let is_alone = outcome == CallOutcome::Done && call.number.item == 0;
+        let error = if is_alone { reply.error_code() } else { None };
         self.is_newest = request.is_newest();
         self.status = status(error, self.is_newest);
         reply.adapt_to_mcp();
@@ -124,7 +125,7 @@ fn run<S: Service>(
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,
 ) -> (Result<DocumentOutcome, JsonError>, McpStatus, bool) {
-    // Only a document that is no request gets no call.
+    // Only a valid request changes it.
     let mut service = McpService {
         service: &mut *environment.service,
         status: McpStatus::BadRequest,

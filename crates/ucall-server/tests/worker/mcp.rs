@@ -122,6 +122,8 @@ fn statuses_follow_the_era() {
         (notification.to_owned(), None, "202", ""),
         (r#"{"jsonrpc":"2.0","id":"s","result":{}}"#.to_owned(), None, "202", ""),
         (r#"{"id":"s","result":{},"error":{}}"#.to_owned(), None, "400", "-32600"),
+        (format!("[{},{}]", call("ping", "{}", "1"), call("ping", "[]", "2")), None, "200", "2602"),
+        (format!("[{0},{0}]", call("ping", "[]", "2")), None, "400", "-32602"),
         ("{".to_owned(), None, "400", r#"{"jsonrpc":"2.0","error":{"code":-32700"#),
         (r#"{"id":true}"#.to_owned(), None, "400", r#"{"jsonrpc":"2.0","error":{"code":-32600"#),
     ] {
