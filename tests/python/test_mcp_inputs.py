@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import pytest
 from mcp_offers import CAPABILITIES, NEWEST, OLDER, Caller, Offers
+from serving import Serve
 
 import ucall
+from harness import Wire, http, request
 from ucall import mcp
 from ucall._mcp import inputs, state
 from ucall._mcp.inputs import Reply
@@ -507,3 +509,19 @@ def test_a_state_is_json() -> None:
     with pytest.raises(TypeError):
         mcp.ask(caller(), {"a": {"method": "roots/list"}}, state=object())
     assert inputs.REPLY == -32099
+
+
+async def named(ctx: ucall.Context) -> str:
+    return str(mcp.elicit(ctx, "Name?", {"name": str}).content["name"])
+
+
+def test_nobody_is_asked_where_no_question_arrives(serve: Serve) -> None:
+    server = serve(named, mcp=True)
+    call = request("tools/call", {"name": "named", "arguments": {}})
+    with Wire(server.port) as wire:
+        # The replies of an array come as one JSON text, with nothing before it.
+        batch = b"[" + call + b"," + request("ping", {}, 2) + b"]"
+        wire.send(http(batch, "Accept: application/json, text/event-stream", target="/mcp"))
+        failed, pong = json.loads(wire.reply()[2])
+        assert failed["result"]["isError"] is True
+        assert pong["result"] == {}

@@ -25,9 +25,14 @@ impl Call<'_> {
     }
 
     /// Whether the caller takes something before the reply, as reports of progress: over MCP
-    /// notifications of any kind.
+    /// notifications of any kind. A call of an array over HTTP has no stream for it.
     pub fn takes_reports(&self) -> bool {
-        self.takes_items() || self.mcp.is_some_and(|it| it.takes_notifications(self.head))
+        let takes_notifications = || {
+            let is_alone = self.head.is_none() || self.number.item == 0;
+            let is_request = self.id.is_some() && is_alone;
+            self.mcp.is_some_and(|it| is_request && it.takes_notifications(self.head))
+        };
+        self.takes_items() || takes_notifications()
     }
 
     /// Whether it is a request of a route.
