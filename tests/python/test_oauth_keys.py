@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -147,10 +149,30 @@ def test_keys_are_read_again_by_their_age(issuer: Issuer, caplog: pytest.LogCapt
         assert eventually(lambda: "the old keys stay: " in caplog.text)
         assert keys.keys is known
         # They may have moved.
-        issuer.documents[f"{METADATA}/tenant"]["jwks_uri"] = f"{issuer.origin}/moved"
+        metadata = issuer.documents[f"{METADATA}/tenant"]
+        metadata["jwks_uri"] = 5
+        assert eventually(lambda: "expected a str, got int" in caplog.text)
+        metadata["jwks_uri"] = f"{issuer.origin}/moved"
         issuer.documents["/moved"] = {"keys": [*published["keys"], {"kty": "oct"}]}
         assert eventually(lambda: len(keys.keys.jwks) == 2)
     keys.stop()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_reads_keys_for_itself(issuer: Issuer) -> None:
+    keys = KeySet(IssuerReader(issuer.name, None).read_keys, [], max_age_s=1e6)
+    keys.start()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            assert keys.keys.jwks and not keys.refresh()
+            keys.start()
+            status = 0
+        os._exit(status)
+    keys.stop()
+    assert os.waitpid(child, 0)[1] == 0
+    assert issuer.readings == 2
 
 
 def test_servers_share_keys_and_leave_no_thread(issuer: Issuer) -> None:

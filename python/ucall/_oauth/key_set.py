@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ucall import _forks
+
 if TYPE_CHECKING:
     from ucall._oauth.issuer import Jwk
 
@@ -66,6 +68,13 @@ class KeySet:
         #: Whether they are being read, or will be at once.
         self._is_reading = False
         self._wake = threading.Event()
+        _forks.register(self)
+
+    def abandon(self) -> None:
+        """A forked child has the keys, and neither the servers nor the thread."""
+        self._lock = threading.Lock()
+        self._servers = 0
+        self._is_reading = False
 
     def start(self) -> None:
         """Reads the keys, and keeps them fresh until `stop`. Servers may share them.
@@ -114,7 +123,7 @@ class KeySet:
             try:
                 self._take(read())
                 pause = self._max_age_s
-            except (OSError, ValueError) as error:
+            except Exception as error:  # Whatever an issuer answers, the thread goes on.
                 log.warning("auth: the old keys stay: %s", error)
                 self._take(None)
                 pause = min(MIN_INTERVAL_S, self._max_age_s)

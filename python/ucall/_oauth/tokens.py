@@ -142,9 +142,9 @@ class TokenChecker:
             raise RefusedToken(f"{len(found)} keys are {kid!r} of {algorithm}")
         made = found[0], algorithm
         place = id(made[0]), algorithm
-        if place not in keys.cache:
-            keys.cache[place] = _made(*made)
-        key: jwt.PyJWK = keys.cache[place]
+        key: jwt.PyJWK | None = keys.cache.get(place)
+        if key is None:
+            key = keys.cache[place] = _made(*made)
         return key
 
 
