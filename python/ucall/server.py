@@ -216,7 +216,8 @@ class Server(Decorators, ContentDecorators):
         if describe:
             self._functions.describe(title, version, description)
         if mcp:
-            self._functions.enable_mcp(title, version, description, auth is not None)
+            max_threads = int(core_limits["max_threads"])
+            self._functions.enable_mcp(title, version, description, auth is not None, max_threads)
         self._registered: Registration | None = None
         self._thread = serving_threads.ServingThread(self._core)
 

@@ -9,6 +9,7 @@ import enum
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -20,6 +21,7 @@ from harness import Wire, http, request
 from ucall import mcp
 from ucall._mcp import inputs, state
 from ucall._mcp.inputs import Reply
+from ucall._mcp.older import Exchanges
 from ucall.auth import AccessToken
 
 META = {"io.modelcontextprotocol/clientCapabilities": CAPABILITIES}
@@ -503,6 +505,28 @@ def test_older_clients_may_not_answer(is_async: bool) -> None:
     with pytest.raises(ucall.RPCError, match="The client has not answered"):
         exchanges.run(lambda: mcp.elicit(gone, "?", {"x": str}), gone)
     assert exchanges._waiting == {}
+
+
+def test_questions_to_older_clients_leave_threads_for_others() -> None:
+    exchanges = Exchanges(Offers().registry.bus, 1)
+    asked: list[str] = []
+
+    def ask(reply: Callable[[str], object]) -> Any:
+        ctx = caller("ann", OLDER)._replace(send=lambda message: reply(message["id"]))
+        return exchanges.run(lambda: mcp.elicit(ctx, "?", {"x": str}, expires_s=60), ctx)
+
+    def refuse_another(id: str) -> None:
+        with pytest.raises(ucall.RPCError, match="Too many calls wait"):
+            ask(asked.append)
+        answer(id)
+
+    def answer(id: str) -> None:
+        response = {"id": id, "result": {"action": "cancel"}}
+        exchanges.respond(response, OLDER, Caller("$/response", None, "ann"))  # type: ignore[arg-type]
+
+    for reply in (refuse_another, answer):
+        assert ask(reply).action == "cancel"
+    assert asked == []
 
 
 def test_a_state_is_json() -> None:

@@ -68,12 +68,14 @@ class Functions:
         self.discovery.register(self._core)
         explorer.register(self._core, self._root_methods)
 
-    def enable_mcp(self, title: str, version: str, instructions: str, is_private: bool) -> None:
+    def enable_mcp(
+        self, title: str, version: str, instructions: str, is_private: bool, max_threads: int
+    ) -> None:
         """Has the server speak MCP, with its functions as tools."""
         from ucall import _mcp
 
         texts = title, version, instructions
-        self.mcp = _mcp.Registry(self._core, self.methods, *texts, is_private)
+        self.mcp = _mcp.Registry(self._core, self.methods, *texts, is_private, max_threads)
         self._tools = _mcp.enable(self.mcp)
 
     def content(self, decorator: str) -> Content:

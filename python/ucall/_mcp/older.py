@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -57,10 +58,16 @@ class _Round:
 
 
 class Exchanges:
-    """The requests of one server's functions to clients of older versions."""
+    """The requests of one server's functions to clients of older versions.
 
-    def __init__(self, bus: Bus) -> None:
+    Args:
+        threads_max: Threads that wait for clients at once. A client that has left keeps its own
+            until the question expires.
+    """
+
+    def __init__(self, bus: Bus, threads_max: int) -> None:
         self._bus = bus
+        self._threads = threading.Semaphore(threads_max)
         #: By the ids of the requests, which nobody can guess.
         self._waiting: dict[str, _Waiting] = {}
         bus.handlers[_TOPIC] = self._take
@@ -120,11 +127,16 @@ class Exchanges:
                 question = asked
             finally:
                 earlier.reset(token)
-            ids, done = self._send(ctx, question)
+            if not self._threads.acquire(blocking=False):
+                raise RPCError(-32603, "Too many calls wait for their clients: try again later")
             try:
-                answers = _result(done, ctx, question.expires_s)
+                ids, done = self._send(ctx, question)
+                try:
+                    answers = _result(done, ctx, question.expires_s)
+                finally:
+                    self._forget(ids)
             finally:
-                self._forget(ids)
+                self._threads.release()
             known = question.answers | answers, question.kept
 
     def respond(self, params: Json, version: str, ctx: Context) -> None:
@@ -139,8 +151,7 @@ class Exchanges:
         waiting = self._waiting.get(str(response["id"]))
         if waiting is None:
             return False
-        if response["user"] == waiting.user:
-            del self._waiting[response["id"]]
+        if response["user"] == waiting.user and self._waiting.pop(response["id"], None):
             waiting.round.take(waiting.key, _answer(response))
         return True
 

@@ -34,6 +34,7 @@ class Registry:
         instructions: What a model should know of the server; may be empty.
         is_private: Whether what the server has may depend on the caller, so that caches must not
             share it.
+        max_threads: Threads for blocking functions.
 
     Attributes:
         capabilities: What the server offers, by the names of the specification. Read whenever a
@@ -50,10 +51,11 @@ class Registry:
         version: str,
         instructions: str,
         is_private: bool,
+        max_threads: int = 128,
     ) -> None:
         self.core = core
         self.bus = Bus(core)
-        self.exchanges = Exchanges(self.bus)
+        self.exchanges = Exchanges(self.bus, max(1, max_threads // 2))
         self.methods = methods
         self.server_info: Json = {"name": title, "version": version}
         self.instructions = instructions
