@@ -372,7 +372,7 @@ def test_keys_in_headers_are_refused_at_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--port", "1"], ["--workers", "2"], ["--reload"], ["--ssl-certfile", "a.pem"]]
+    "flags", [["--port", "0"], ["--workers", "2"], ["--reload"], ["--ssl-certfile", "a.pem"]]
 )
 def test_flags_without_an_effect_are_refused(
     flags: list[str], capsys: pytest.CaptureFixture[str]

@@ -346,6 +346,13 @@ def test_a_function_that_cannot_be_a_tool_is_refused() -> None:
     for function in (by_position, math.sqrt):
         with pytest.raises(TypeError, match=r"a tool gets its params by name.*mcp=False"):
             server.add(function)
+
+    def stream() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match=r"stream: stream: a tool has one result.*mcp=False"):
+        server.add(stream, stream="only")
+    server.add(stream, stream="only", mcp=False)
     for headers, problem in [
         ({"other": "Name"}, "'other' is none of its params"),
         ({"price": "Name"}, "expected a str, an int or a bool"),

@@ -266,7 +266,8 @@ _WITH_STDIO = ("app", "mcp_stdio", "engine", "threads", "log_level", "access_log
 def _refuse_with_stdio(parser: Parser, flags: dict[str, Any]) -> None:
     """Exits if a flag or variable is about addresses, processes or brokers."""
     for name, value in flags.items():
-        if value not in (None, False) and not name.startswith(_WITH_STDIO):
+        is_given = value is not None and value is not False
+        if is_given and not name.startswith(_WITH_STDIO):
             flag = name.replace("_", "-")
             parser.error(f"--{flag} (or {_variable(name)}): has no effect with --mcp-stdio")
 

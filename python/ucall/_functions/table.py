@@ -146,6 +146,9 @@ class Functions:
         held = frozenset(required)
         served = Served(function, registration.hints, batch is not None, idempotent, tool, held)
         if self._tools is not None:
+            if tool is not False and stream.stream == "only":
+                problem = "a tool has one result, and this is a stream alone: mcp=False"
+                raise TypeError(f"{name}: stream: {problem}")
             self._tools.check(name, served)
         self.methods.served = {**self.methods.served, name: served}
         self.is_async |= registration.mode in ("task", "async_generator")
