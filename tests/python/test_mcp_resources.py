@@ -154,6 +154,21 @@ def test_wrong_params(params: dict[str, Any], data: str) -> None:
     assert (raised.value.code, raised.value.data) == (-32602, data)
 
 
+def test_numbers_are_those_of_json_or_near() -> None:
+    offers = Offers()
+    offers.resource("n://{value}")(double)
+    for text, number in (("2.5", "5.0"), ("-1e1", "-20.0"), (".5", "1.0"), ("+3.", "6.0")):
+        assert offers.call("resources/read", uri=f"n://{text}")["contents"][0]["text"] == number
+    for text in ("nan", "inf", "1e999", "1_0", "%201", "\N{ARABIC-INDIC DIGIT ONE}", "1e"):
+        with pytest.raises(ucall.RPCError) as raised:
+            offers.call("resources/read", uri=f"n://{text}")
+        assert "uri.value: expected a number, got " in raised.value.data
+
+
+def double(value: float) -> float:
+    return 2 * value
+
+
 def test_long_lists_have_pages() -> None:
     offers = Offers()
     for number in range(2001):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import math
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ __all__ = ["INVALID_PARAMS", "Argument", "Signature", "describe", "invalid", "me
 INVALID_PARAMS = -32602
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4300}")
+#: Python's own also takes spaces, underscores, "nan" and "inf".
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -180,12 +183,19 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _number(text: str) -> float:
+    number = float(text) if _NUMBER.fullmatch(text) else math.inf
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
 _CONVERT: dict[Any, tuple[str, Callable[[str], object]]] = {
     inspect.Parameter.empty: ("a string", str),
     Any: ("a string", str),
     object: ("a string", str),
     str: ("a string", str),
     int: ("an integer", _integer),
-    float: ("a number", float),
+    float: ("a number", _number),
     bool: ("'true' or 'false'", _member_in(_BOOLEANS)),
 }
