@@ -36,7 +36,7 @@ pub use cookie::CookieKey;
 pub use keys::KeySet;
 pub use limits::Limits;
 pub use lines::{Lines, ReplyLines};
-pub use rpc::mcp::{CANCELLED, RESPONSE};
+pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
 pub use rpc::{
     AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta, Reply,
     Response, ResponseBody, RpcError, Service,

@@ -7,7 +7,7 @@ use ucall_proto::{Call, CallNumber};
 /// Identifies a call of one worker until it is answered.
 ///
 /// Neither part is used twice, so a late reply finds no call.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CallId {
     /// The connection of its caller.
     pub connection: Id,

@@ -315,6 +315,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         request: &McpRequest<'_>,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
+        self.dispatcher.missing_scopes = None;
         self.run_mcp(call, request, reply)
     }
 

@@ -48,6 +48,9 @@ pub const CANCELLED: &[u8] = b"notifications/cancelled";
 /// The method that gets what clients reply to requests of the server.
 pub const RESPONSE: &[u8] = b"$/response";
 
+/// The code by which the function of a tool gives a whole reply, in the data of its error: an object
+/// with the member `result`, or `error`. It never leaves the server.
+pub const WHOLE_REPLY: i64 = -32099;
 /// The code for headers that differ from the body.
 pub const HEADER_MISMATCH: i64 = -32020;
 /// The code for a capability that the client lacks.
@@ -417,7 +420,7 @@ impl RpcError {
 
     /// Whether MCP does not allow a code.
     pub(super) fn is_foreign_to_mcp(code: i64) -> bool {
-        (-32019..=-32000).contains(&code) || code == Self::REQUEST_CANCELLED
+        (-32019..=-32000).contains(&code) || [Self::REQUEST_CANCELLED, WHOLE_REPLY].contains(&code)
     }
 }
 
@@ -580,7 +583,8 @@ mod tests {
     fn no_code_of_this_server_leaves_by_mcp() {
         for code in -32800..=-31990 {
             let sent = RpcError::new(code, "").for_mcp().code;
-            assert!(!(-32019..=-32000).contains(&sent) && sent != -32800, "{code}");
+            assert!(!(-32019..=-32000).contains(&sent), "{code}");
+            assert!(sent != -32800 && sent != WHOLE_REPLY, "{code}");
             assert!(sent == code || sent == RpcError::INTERNAL_ERROR);
         }
         assert_eq!(status(Some(RpcError::DRAINING), false), McpStatus::Unavailable);

@@ -1,13 +1,12 @@
 //! The requests that are deferred: the results of tools are wrapped when they end, and errors get
 //! codes that MCP allows.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
 use ucall_engine::Id;
-use ucall_proto::{Call, McpRequest};
+use ucall_proto::{Call, CallNumber, McpRequest};
 
 use super::Tool;
 use super::result::{ToolOutcome, write_outcome};
@@ -26,7 +25,8 @@ struct McpCall {
 /// The deferred calls of tools of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct McpCalls {
-    calls: HashMap<CallId, McpCall, FixedState>,
+    /// In the order of their connections.
+    calls: BTreeMap<CallId, McpCall>,
     /// Memory for results, used again and again.
     scratch: Vec<u8>,
 }
@@ -76,11 +76,15 @@ impl McpCalls {
     /// eras the end of an HTTP request does not cancel it.
     pub(crate) fn remove_connection(&mut self, connection: Id) -> bool {
         let mut goes_on = false;
-        self.calls.retain(|id, call| {
-            let stays = id.connection != connection;
-            goes_on |= !stays && call.is_http && !call.is_newest;
-            stays
-        });
+        let first = CallNumber { request: 0, item: 0 };
+        let mut next = CallId { connection, number: first };
+        while let Some((&id, call)) = self.calls.range(next..).next()
+            && id.connection == connection
+        {
+            goes_on |= call.is_http && !call.is_newest;
+            self.calls.remove(&id);
+            next = id;
+        }
         goes_on
     }
 

@@ -1,13 +1,9 @@
 //! Writes the results of tools.
 
-use ucall_proto::RpcError;
 use ucall_proto::json::{Reader, ValueKind, write_string};
+use ucall_proto::{RpcError, WHOLE_REPLY};
 
 use super::{Tool, ToolForm};
-
-/// The code by which a function gives a whole reply, in the data of its error: an object with the
-/// member `result`, or `error`. It never leaves the server.
-const REPLY: i64 = -32099;
 
 /// The media type of an image whose bytes say it.
 const ANY_IMAGE: &str = "image/*";
@@ -46,7 +42,7 @@ pub(super) fn write_outcome(
             }
         },
         Err(error) => match error.code {
-            REPLY => return write_whole_reply(out, error),
+            WHOLE_REPLY => return write_whole_reply(out, error),
             RpcError::OVERLOADED | RpcError::DRAINING | RpcError::UNAUTHORIZED => {
                 return ToolOutcome::Error(error);
             }
@@ -269,7 +265,7 @@ mod tests {
                 text.is_empty() && matches!(outcome, ToolOutcome::Error(it) if it.code == code)
             );
         }
-        let mut whole = RpcError::new(REPLY, "");
+        let mut whole = RpcError::new(WHOLE_REPLY, "");
         whole.data = Some(br#"{"result":{"resultType":"input_required"}}"#.to_vec());
         assert_eq!(failed(whole.clone()).0, r#"{"resultType":"input_required"}"#);
         whole.data = Some(br#"{"error":{"code":-32021,"message":"m","data":{"a":1}}}"#.to_vec());
