@@ -48,8 +48,8 @@ pub const CANCELLED: &[u8] = b"notifications/cancelled";
 /// The method that gets what clients reply to requests of the server.
 pub const RESPONSE: &[u8] = b"$/response";
 
-/// The code by which the function of a tool gives a whole reply, in the data of its error: an object
-/// with the member `result`, or `error`. It never leaves the server.
+/// The code by which the function of a tool gives a whole reply, in the data of its error: an
+/// object with the member `result`, or `error`. It never leaves the server.
 pub const WHOLE_REPLY: i64 = -32099;
 /// The code for headers that differ from the body.
 pub const HEADER_MISMATCH: i64 = -32020;
