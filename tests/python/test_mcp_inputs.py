@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import enum
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -344,7 +345,8 @@ print(state.seal([1], 60, Caller, {}))
 
 def sealed_elsewhere(key: str, secret: str = "") -> str:
     """A state of another process."""
-    variables = {"UCALL_WORKER_TICKETS": secret} if secret else {}
+    # The rest of the environment says which ucall is tested.
+    variables = os.environ | ({"UCALL_WORKER_TICKETS": secret} if secret else {})
     command = [sys.executable, "-c", PROGRAM, key]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
     return ran.stdout.strip()
