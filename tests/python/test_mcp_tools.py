@@ -6,11 +6,12 @@ import dataclasses
 import datetime
 import enum
 import io
+import json
 import math
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
 import httpx
@@ -25,6 +26,7 @@ from serving import Serve
 
 import ucall
 import ucall._mcp.tools
+from harness import Wire
 from ucall.mcp import ToolResult
 
 NEWEST, OLDER = "2026-07-28", ("2025-11-25", "2025-06-18", "2025-03-26")
@@ -528,3 +530,33 @@ print([name for name in sys.modules if "mcp" in name or "schema" in name])
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == "[]"
+
+
+async def later_words(count: int) -> AsyncIterator[str]:
+    for number in range(count):
+        yield f"word {number}"
+
+
+def numbers(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def test_items_are_progress_and_the_result(serve: Serve) -> None:
+    server = serve(later_words, numbers, mcp=True)
+    server.add(numbers, name="threaded", threads=True)
+    for name, items, messages in [
+        ("later_words", ["word 0", "word 1"], ["word 0", "word 1"]),
+        ("numbers", [0, 1], ["0", "1"]),
+        ("threaded", [0, 1], ["0", "1"]),
+    ]:
+        params = {"name": name, "arguments": {"count": 2}, "_meta": {"progressToken": "t"}}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        with Wire(server.port) as wire:
+            wire.send(json.dumps(request).encode())
+            *reports, reply = [json.loads(wire.take_to(b"\n")) for _ in range(3)]
+        assert [it["params"] for it in reports] == [
+            {"progressToken": "t", "progress": place, "message": message}
+            for place, message in enumerate(messages, 1)
+        ]
+        assert reply["result"]["structuredContent"] == {"result": items}
+        assert call(server, name, count=2)["structuredContent"] == {"result": items}

@@ -1,5 +1,6 @@
 //! One call of a generator: where its items go, and how many wait.
 
+use ucall_proto::json::write_string;
 use ucall_server::{MemoryBudget, Reservation, Token};
 
 use super::context::StreamContext;
@@ -17,6 +18,8 @@ pub(crate) enum ItemTarget {
     Caller,
     /// Into a list, which is the call's result.
     List,
+    /// Into a list, and to the caller as progress: over MCP.
+    Reported,
     /// Nowhere: the call is a notification.
     Nowhere,
 }
@@ -108,6 +111,11 @@ impl StreamCall {
         match target {
             ItemTarget::Caller => Ok(self.waiting.push(text).then_some(self.token)),
             ItemTarget::List => self.list.push(text, context).map(|()| None),
+            ItemTarget::Reported => {
+                self.list.push(text, context)?;
+                let mut report = report_of(self.list.len(), text);
+                Ok(self.waiting.push(&mut report).then_some(self.token))
+            }
             ItemTarget::Nowhere => Ok(None),
         }
     }
@@ -115,6 +123,18 @@ impl StreamCall {
     pub(super) fn is_full(&self) -> bool {
         !self.has_ended && (self.is_paused || self.waiting.is_full())
     }
+}
+
+/// The report of the item at this place, from 1 on: its text, or its JSON.
+fn report_of(place: usize, item: &[u8]) -> Vec<u8> {
+    let mut report = format!(r#"{{"progress":{place},"message":"#).into_bytes();
+    if item.starts_with(b"\"") {
+        report.extend_from_slice(item);
+    } else {
+        write_string(&mut report, &String::from_utf8_lossy(item));
+    }
+    report.push(b'}');
+    report
 }
 
 /// The JSON text of a list that grows, without its last bracket.

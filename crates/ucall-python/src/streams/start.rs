@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ucall_proto::{Call, CallOutcome};
+use ucall_proto::{Call, CallOutcome, McpRequest};
 
 use super::{Generator, ItemSink, ItemTarget, Stream};
 use crate::arguments::Failure;
@@ -24,6 +24,9 @@ impl ItemTarget {
         match call.id {
             None => Self::Nowhere,
             Some(_) if call.takes_items() => Self::Caller,
+            Some(_) if call.mcp.is_some_and(McpRequest::takes_progress) && call.takes_reports() => {
+                Self::Reported
+            }
             Some(_) => Self::List,
         }
     }
@@ -44,6 +47,7 @@ impl CallItems {
     pub(crate) fn outcome(&self) -> CallOutcome {
         match self.target {
             ItemTarget::Caller => CallOutcome::Stream,
+            ItemTarget::Reported => CallOutcome::Reporting,
             ItemTarget::List | ItemTarget::Nowhere => CallOutcome::Deferred,
         }
     }

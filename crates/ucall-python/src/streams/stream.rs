@@ -190,10 +190,12 @@ impl Stream {
             ItemTarget::Caller => {
                 self.procedure.write_item(text, len_max, item).map_err(Failure::Item)
             }
-            ItemTarget::List => self.procedure.write(text, len_max, item).map_err(|fault| {
-                let index = self.state().change_open(position, |call| call.list.len());
-                Failure::Result(fault.at_index(index.unwrap_or(0)))
-            }),
+            ItemTarget::List | ItemTarget::Reported => {
+                self.procedure.write(text, len_max, item).map_err(|fault| {
+                    let index = self.state().change_open(position, |call| call.list.len());
+                    Failure::Result(fault.at_index(index.unwrap_or(0)))
+                })
+            }
             ItemTarget::Nowhere => Ok(()),
         }
     }
@@ -339,7 +341,7 @@ impl Stream {
                 let len_max = self.context.reply_bytes_max;
                 self.procedure.write_item(&mut text, len_max, value).map_err(Failure::Result)?;
             }
-            ItemTarget::List => text = list.finish(),
+            ItemTarget::List | ItemTarget::Reported => text = list.finish(),
             ItemTarget::Nowhere => {}
         }
         Ok(text)
