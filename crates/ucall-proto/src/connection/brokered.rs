@@ -51,7 +51,7 @@ impl BrokeredCalls {
     ) -> bool {
         match begin(call, environment) {
             Ok(DocumentOutcome::Deferred(reply)) => {
-                self.exchanges.push(call.number, (), reply);
+                self.exchanges.push(call.number, (), *reply);
                 return true;
             }
             Ok(DocumentOutcome::Replied | DocumentOutcome::NoReply) => {}

@@ -24,7 +24,7 @@ pub(super) enum DocumentOutcome {
     /// It had only notifications; there is no reply.
     NoReply,
     /// Some of its calls are deferred; nothing is written.
-    Deferred(ExchangeReply),
+    Deferred(Box<ExchangeReply>),
 }
 
 /// The connection and the HTTP request that a document belongs to.
@@ -216,12 +216,12 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         let start = self.out.len();
         match (self.call(0, request), request.id) {
             (CallOutcome::Deferred, Some(id)) => {
-                DocumentOutcome::Deferred(ExchangeReply::Single(waiting_part(0, id, None, false)))
+                deferred(ExchangeReply::Single(waiting_part(0, id, None, false)))
             }
             (outcome @ (CallOutcome::Stream | CallOutcome::Reporting), Some(id)) => {
                 let token = Some(self.item_token(id, request));
                 let part = waiting_part(0, id, token, outcome == CallOutcome::Reporting);
-                DocumentOutcome::Deferred(ExchangeReply::Single(part))
+                deferred(ExchangeReply::Single(part))
             }
             _ if self.out.len() > start => DocumentOutcome::Replied,
             _ => DocumentOutcome::NoReply,
@@ -251,7 +251,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 batch.push(ReplyPart::Written(first));
                 batch.push(part);
                 self.finish_batch(&mut batch, requests, index + 1);
-                return DocumentOutcome::Deferred(ExchangeReply::Batch(batch));
+                return deferred(ExchangeReply::Batch(batch));
             }
             if self.out.len() > before {
                 self.out.push(b',');
@@ -349,6 +349,13 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         }
         outcome
     }
+}
+
+/// The outcome of a document whose reply comes later. Behind a pointer: every outcome is as large
+/// as the largest, and is passed on by each call.
+#[inline(never)]
+fn deferred(reply: ExchangeReply) -> DocumentOutcome {
+    DocumentOutcome::Deferred(Box::new(reply))
 }
 
 /// What waits for the reply to the call with this id. `token` is that of its items, if it is a

@@ -146,7 +146,7 @@ impl DatagramCalls {
             DocumentOutcome::Replied => DatagramOutcome::Replied,
             DocumentOutcome::NoReply => DatagramOutcome::NoReply,
             DocumentOutcome::Deferred(reply) => {
-                self.exchanges.push(self.documents, (), reply);
+                self.exchanges.push(self.documents, (), *reply);
                 DatagramOutcome::Deferred(self.documents)
             }
         }

@@ -369,7 +369,7 @@ impl PlainConnection {
                 let is_reporting = reply.is_reporting();
                 let items = reply.is_stream().then(|| HttpItems::new(head, is_reporting, *now));
                 let framing = HttpFraming { items, ..HttpFraming::new(head, reply_headers) };
-                self.exchanges.push(request, framing, reply);
+                self.exchanges.push(request, framing, *reply);
             }
         }
     }

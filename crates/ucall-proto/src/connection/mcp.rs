@@ -77,7 +77,7 @@ impl PlainConnection {
                 let is_newest_mcp = reply.is_single().then_some(is_newest);
                 let framing =
                     HttpFraming { items, is_newest_mcp, ..HttpFraming::new(head, reply_headers) };
-                self.exchanges.push(request, framing, reply);
+                self.exchanges.push(request, framing, *reply);
             }
             Ok(DocumentOutcome::NoReply) => {
                 replies.abort(out, pending);

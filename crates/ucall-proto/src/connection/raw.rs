@@ -113,7 +113,7 @@ impl PlainConnection {
             DocumentOutcome::Replied => environment.out.push(b'\n'),
             DocumentOutcome::NoReply => {}
             DocumentOutcome::Deferred(reply) => {
-                self.exchanges.push(request, HttpFraming::default(), reply);
+                self.exchanges.push(request, HttpFraming::default(), *reply);
             }
         }
         if !environment.scratch.cancel_requests.is_empty() {

@@ -377,7 +377,7 @@ impl PlainConnection {
             Ok(DocumentOutcome::NoReply) => socket.writer.abort(out, pending),
             Ok(DocumentOutcome::Deferred(reply)) => {
                 socket.writer.abort(out, pending);
-                self.exchanges.push(request, HttpFraming::default(), reply);
+                self.exchanges.push(request, HttpFraming::default(), *reply);
             }
             // Valid JSON is valid UTF-8, so only other text is validated by itself.
             Err(_) if kind == MessageKind::Text && validate_text(payload).is_err() => {
