@@ -222,8 +222,16 @@ pub(super) fn write_deferred_reply(
     }
 }
 
-/// The code of the error that a reply has.
+/// The code of the error that a reply has. A result, which may be long, is not read.
 fn error_code(reply: &[u8]) -> Option<i64> {
-    let [error] = Reader::new(reply).members([b"error"])?;
-    error.map(|error| RpcError::of_object(error).code)
+    let mut reader = Reader::new(reply);
+    reader.enter();
+    while let Some(name) = reader.next_key() {
+        match name.raw() {
+            b"result" => return None,
+            b"error" => return Some(RpcError::of_object(reader.skip()).code),
+            _ => _ = reader.skip(),
+        }
+    }
+    None
 }
