@@ -13,6 +13,7 @@
 //! `rpc` (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
 #![forbid(unsafe_code)]
 
+pub mod arrays;
 mod connection;
 mod cookie;
 pub mod http1;
@@ -38,6 +39,6 @@ pub use limits::Limits;
 pub use lines::{Lines, ReplyLines};
 pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
 pub use rpc::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta, Reply,
-    Response, ResponseBody, RpcError, Service,
+    AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta,
+    Part, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError, Service,
 };

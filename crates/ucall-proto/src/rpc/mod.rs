@@ -8,6 +8,7 @@ mod items;
 pub(crate) mod mcp;
 mod meta;
 mod outline;
+mod parts;
 mod reply;
 mod request;
 mod response;
@@ -19,6 +20,7 @@ pub(crate) use items::{ItemFormat, ItemToken};
 pub use mcp::McpRequest;
 pub use meta::Meta;
 pub(crate) use outline::DocumentOutline;
+pub use parts::{Binary, Part, Parts, ResultFormat, ResultPart};
 pub use reply::Reply;
 pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, write_error_reply};
 pub(crate) use request::Request;
@@ -122,6 +124,17 @@ pub trait Service {
     /// `None` after the last of them. Only long documents are shared.
     fn share(&mut self, document: Option<&Arc<Vec<u8>>>) {
         let _ = document;
+    }
+
+    /// What the calls that follow have beside their text; `None` after the last of them. Only called
+    /// for documents that have parts, or whose results have another format than JSON.
+    fn set_binary(&mut self, binary: Option<&Binary>) {
+        let _ = binary;
+    }
+
+    /// The parts of the result of the last call, if it is [`CallOutcome::Done`].
+    fn take_result_parts(&mut self) -> Vec<ResultPart> {
+        Vec::new()
     }
 
     /// Whether each request needs [`Service::authenticate`].
