@@ -219,7 +219,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
                 deferred(ExchangeReply::Single(waiting_part(0, id, None, false)))
             }
             (outcome @ (CallOutcome::Stream | CallOutcome::Reporting), Some(id)) => {
-                let token = Some(self.item_token(id, request));
+                let token = Some(item_token(self.context.head, id, request.meta, request.params));
                 let part = waiting_part(0, id, token, outcome == CallOutcome::Reporting);
                 deferred(ExchangeReply::Single(part))
             }
@@ -295,23 +295,10 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         match outcome {
             CallOutcome::Deferred => Some(waiting_part(item, id, None, false)),
             CallOutcome::Stream | CallOutcome::Reporting => {
-                let token = Some(self.item_token(id, request));
+                let token = Some(item_token(self.context.head, id, request.meta, request.params));
                 Some(waiting_part(item, id, token, outcome == CallOutcome::Reporting))
             }
             CallOutcome::Done | CallOutcome::CancelRequest => None,
-        }
-    }
-
-    /// The token of a call's items: the caller's, or over HTTP the id of the call. MCP has its own.
-    #[cold]
-    fn item_token(&self, id: &[u8], request: &Request<'_>) -> ItemToken {
-        let token = match self.context.head {
-            Some(head) => head.is_call().then_some(id),
-            None => request.meta.and_then(Meta::progress_token),
-        };
-        match token {
-            Some(token) => ItemToken::Progress(token.to_vec()),
-            None => ItemToken::Mcp(mcp::progress_token(request).unwrap_or_default().to_vec()),
         }
     }
 
@@ -345,7 +332,7 @@ impl<'a, S: Service> DocumentRun<'a, S> {
         reply.end(outcome == CallOutcome::Done);
         // Over HTTP the end of the connection cancels its calls.
         if outcome == CallOutcome::CancelRequest && self.context.head.is_none() {
-            self.cancel_requests.extend(CancelRequest::read(request.method, request.params));
+            self.cancel_requests.extend(CancelRequest::read(request.method.raw(), request.params));
         }
         outcome
     }
@@ -365,6 +352,25 @@ fn waiting_part(item: u32, id: &[u8], token: Option<ItemToken>, is_reporting: bo
     ReplyPart::Waiting { item, id: id.to_vec(), token, is_reporting }
 }
 
+/// The token of a call's items: the caller's, or over HTTP the id of the call. MCP has its own. Takes
+/// the parts of the request: a reference would keep each request in memory, not in registers.
+#[cold]
+fn item_token(
+    head: Option<&Head<'_>>,
+    id: &[u8],
+    meta: Option<Meta<'_>>,
+    params: Option<&[u8]>,
+) -> ItemToken {
+    let token = match head {
+        Some(head) => head.is_call().then_some(id),
+        None => meta.and_then(Meta::progress_token),
+    };
+    match token {
+        Some(token) => ItemToken::Progress(token.to_vec()),
+        None => ItemToken::Mcp(mcp::progress_token(params).unwrap_or_default().to_vec()),
+    }
+}
+
 /// A call that its caller asks to cancel.
 #[derive(Debug)]
 pub(super) struct CancelRequest {
@@ -376,10 +382,10 @@ pub(super) struct CancelRequest {
 
 impl CancelRequest {
     /// What the params of a `$/cancelRequest`, or of MCP's [`CANCELLED`](crate::CANCELLED), ask
-    /// for. Of equal keys the last one counts.
+    /// for. Of equal keys the last one counts. The method is as it is in the document.
     #[cold]
-    pub(super) fn read(method: Text<'_>, params: Option<&[u8]>) -> Option<Self> {
-        let is_mcp = *method.unescaped() == *mcp::CANCELLED;
+    pub(super) fn read(method: &[u8], params: Option<&[u8]>) -> Option<Self> {
+        let is_mcp = *Text::new(method, true).unescaped() == *mcp::CANCELLED;
         let name = if is_mcp { &b"requestId"[..] } else { b"id" };
         let [id] = Reader::new(params?).members([name])?;
         Some(Self { id: id?.to_vec(), gets_reply: !is_mcp })

@@ -216,7 +216,7 @@ impl PlainConnection {
         if request.id.is_some() || !CANCEL_METHODS.contains(&request.method.raw()) {
             return false;
         }
-        let cancel = CancelRequest::read(request.method, request.params);
+        let cancel = CancelRequest::read(request.method.raw(), request.params);
         let runs = cancel.is_some_and(|it| self.exchanges.number_of(&it.id).is_some());
         search.has_early |= !runs;
         runs

@@ -24,7 +24,6 @@ use std::borrow::Cow;
 
 use base64ct::{Base64, Encoding};
 
-use super::request::Request;
 use super::{Call, ItemFormat, Meta, RpcError};
 use crate::http1::Head;
 use crate::json::{Reader, Text, ValueKind, write_string};
@@ -279,9 +278,9 @@ fn older_version(headers: Option<&Headers<'_>>, call: &Call<'_>) -> Result<&'sta
     known.ok_or_else(|| unsupported_version(header))
 }
 
-/// The token for the progress of a request of MCP.
-pub(crate) fn progress_token<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
-    let [meta] = Reader::new(request.params?).members([b"_meta"])?;
+/// The token for the progress of a request of MCP with these params.
+pub(crate) fn progress_token(params: Option<&[u8]>) -> Option<&[u8]> {
+    let [meta] = Reader::new(params?).members([b"_meta"])?;
     meta.filter(|meta| meta.starts_with(b"{")).map(Meta)?.progress_token()
 }
 

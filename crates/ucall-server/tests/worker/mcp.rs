@@ -160,15 +160,18 @@ fn cancelled(id: &str) -> String {
 
 #[test]
 fn over_raw_tcp_a_cancelled_tool_gets_no_reply() {
-    let mut harness = harness();
-    let peer = harness.connect();
-    peer.write(call("tools/call", &params("later-tool", true), "1").as_bytes());
-    harness.turn();
-    peer.write((cancelled("1") + &call("echo", "[]", "2")).as_bytes());
-    harness.turn();
-    assert_eq!(harness.worker.handler_mut().cancelled_calls.len(), 1);
-    harness.complete("1", Ok(b"3".to_vec()));
-    assert_eq!(text(&peer), "{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":[]}\n");
+    for slash in ["/", "\\/"] {
+        let mut harness = harness();
+        let peer = harness.connect();
+        peer.write(call("tools/call", &params("later-tool", true), "1").as_bytes());
+        harness.turn();
+        let cancelled = cancelled("1").replace('/', slash);
+        peer.write((cancelled + &call("echo", "[]", "2")).as_bytes());
+        harness.turn();
+        assert_eq!(harness.worker.handler_mut().cancelled_calls.len(), 1, "{slash}");
+        harness.complete("1", Ok(b"3".to_vec()));
+        assert_eq!(text(&peer), "{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":[]}\n");
+    }
 }
 
 #[test]
