@@ -15,6 +15,7 @@ pub mod datagrams;
 pub mod http_head;
 pub mod json_stream;
 pub mod json_values;
+pub mod npy;
 pub mod params;
 pub mod pickle;
 pub mod queue_frames;
@@ -66,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     ("http_head", http_head::run),
     ("json_stream", json_stream::run),
     ("json_values", json_values::run),
+    ("npy", npy::run),
     ("params", params::run),
     ("pickle", pickle::run),
     ("queue_frames", queue_frames::run),

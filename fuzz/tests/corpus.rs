@@ -88,6 +88,10 @@ const TOKENS: &[&str] = &[
     "==",
     "ffffffff",
     "0x",
+    "'descr': '<f8', ",
+    "'shape': (",
+    "(1,)",
+    "True",
 ];
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
@@ -165,7 +169,7 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 chunked connection datagrams http_head json_stream json_values params pickle
+    base64 chunked connection datagrams http_head json_stream json_values npy params pickle
     queue_frames queue_session raw_documents relay relay_replies rpc_document tls websocket
     xdp_frames
 }

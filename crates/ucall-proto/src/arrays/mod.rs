@@ -1,32 +1,14 @@
 //! Arrays as bytes: their dtype, their shape, and the order of their items.
+//!
+//! [`npy`] reads and writes the headers of `.npy` files.
 
-/// What the items of an array are.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
-    /// One byte, 0 or 1.
-    Bool,
-    /// Integers with a sign.
-    Int,
-    /// Integers without a sign.
-    UInt,
-    /// IEEE 754 floating-point numbers.
-    Float,
-    /// Pairs of floating-point numbers.
-    Complex,
-    /// The upper half of a 32-bit float.
-    BFloat,
-}
+mod dtype;
+pub mod npy;
 
-/// The type of an array's items.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct DType {
-    /// What they are.
-    pub kind: Kind,
-    /// The bytes of one item.
-    pub item_bytes: u8,
-    /// Whether the first byte of an item is its highest.
-    pub is_big_endian: bool,
-}
+pub use dtype::{DType, Kind};
+
+/// NumPy's limit of an array's dimensions.
+pub const DIMENSIONS_MAX: usize = 64;
 
 /// The dtype and the shape of an array whose items lie one after another.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -40,10 +22,16 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// The bytes of all items; `None` if they exceed the address space.
+    /// The bytes of all items; `None` if they exceed the address space. As in NumPy they do so too
+    /// if only the sides of an empty array are too long.
     pub fn bytes(&self) -> Option<usize> {
-        let items = self.shape.iter().try_fold(1_usize, |items, &side| items.checked_mul(side))?;
-        items.checked_mul(usize::from(self.dtype.item_bytes))
+        let item_bytes = usize::from(self.dtype.item_bytes);
+        let sides = self.shape.iter().filter(|side| **side > 0);
+        let bytes = sides.copied().try_fold(item_bytes, usize::checked_mul)?;
+        if bytes > isize::MAX as usize {
+            return None;
+        }
+        Some(if self.shape.contains(&0) { 0 } else { bytes })
     }
 }
 
@@ -51,16 +39,16 @@ impl Tensor {
 mod tests {
     use super::*;
 
-    const FLOAT: DType = DType { kind: Kind::Float, item_bytes: 4, is_big_endian: false };
-
     #[test]
     fn bytes_are_those_of_all_items() {
-        let tensor =
-            |shape: &[usize]| Tensor { dtype: FLOAT, shape: shape.to_vec(), is_fortran: false };
+        let dtype = DType::native(Kind::Float, 4);
+        let tensor = |shape: &[usize]| Tensor { dtype, shape: shape.to_vec(), is_fortran: false };
         assert_eq!(tensor(&[]).bytes(), Some(4));
         assert_eq!(tensor(&[3, 5]).bytes(), Some(60));
         assert_eq!(tensor(&[3, 0]).bytes(), Some(0));
         assert_eq!(tensor(&[usize::MAX, 2]).bytes(), None);
         assert_eq!(tensor(&[usize::MAX]).bytes(), None);
+        assert_eq!(tensor(&[isize::MAX as usize / 2]).bytes(), None);
+        assert_eq!(tensor(&[0, 1 << 62, 1 << 62]).bytes(), None);
     }
 }
