@@ -19,6 +19,8 @@ mod listen;
 mod mailbox;
 mod peer;
 pub mod posix;
+#[cfg_attr(not(target_os = "linux"), path = "shared/unsupported.rs")]
+pub mod shared;
 mod slab;
 mod sync;
 mod unix;

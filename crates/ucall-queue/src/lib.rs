@@ -15,6 +15,7 @@
 //! [`mqtt`] carries links through an MQTT broker, also without I/O.
 //!
 //! The crate imports `ucall-buffer`, `ucall-engine`, and TLS from `ucall-proto`.
+#![forbid(unsafe_code)]
 
 mod accepted_names;
 mod backoff;

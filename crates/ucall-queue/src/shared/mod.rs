@@ -17,23 +17,20 @@
 //! released at once. Without trust, slots are for messages up to the length at which this is
 //! faster, and longer ones are viewed in sealed memory.
 //!
-//! Seals keep the memory from shrinking, and memory without all its pages is refused, so reads
-//! never fail and allocate nothing. Bytes that must not change while they are read are copied out
-//! of a slot first ([`View::as_slice`]).
+//! The memory, its slots and the channel are those of [`ucall_engine::shared`]. Bytes that must not
+//! change while they are read are copied out of a slot first ([`View::as_slice`]).
 
-mod channel;
 mod layout;
+mod preamble;
 mod receiver;
-mod region;
+mod returned;
 mod sender;
-mod view;
 
-use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ucall_buffer::Payload;
+use ucall_engine::shared::SharedMemoryError;
 
 use crate::buffer_pool::BufferPool;
 use crate::frame::{Header, Kind, ProtocolError, Sharing};
@@ -41,14 +38,14 @@ use crate::link_key::LinkKey;
 use crate::message::Body;
 use layout::Record;
 use receiver::SharedReceiver;
+use returned::LinkSlots;
 use sender::SharedSender;
 
-pub use channel::Channel;
-pub(crate) use channel::{
+pub(crate) use preamble::{
     is_preamble, match_client_preamble, receive_preamble, send_client_preamble, send_preamble,
 };
-pub(crate) use view::ReturnedSlots;
-pub use view::View;
+pub(crate) use returned::ReturnedSlots;
+pub use ucall_engine::shared::{Channel, View, shared_memory};
 
 /// An output takes no further message after this many bytes were copied.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
@@ -63,13 +60,6 @@ const VIEWED_BYTES_MIN: u64 = 256 << 10;
 /// length in a stream.
 fn is_viewed(message_bytes: u64) -> bool {
     message_bytes >= VIEWED_BYTES_MIN
-}
-
-/// Checks that this system has memory that can be shared and sealed.
-pub fn shared_memory() -> io::Result<()> {
-    let memory = region::create(1)?;
-    region::write(memory.as_fd(), 0, &[1])?;
-    Ok(region::seal(memory.as_fd(), region::MemoryUse::Once)?)
 }
 
 /// The shared memory of a link.
@@ -99,10 +89,10 @@ impl SharedMemory {
     ) -> Option<Self> {
         Some(Self {
             channel,
-            ours: Sharing { takes: region::has_room(), trusts },
+            ours: Sharing { takes: ucall_engine::shared::has_room(), trusts },
             theirs: Sharing::default(),
             sender: SharedSender::new(slots_bytes_max),
-            receiver: SharedReceiver::new(link, returned, pool),
+            receiver: SharedReceiver::new(LinkSlots { link, returned }, pool),
             returned: Vec::new(),
             copied: 0,
         })
@@ -174,7 +164,7 @@ impl SharedMemory {
 
     /// The peer has released a slot.
     pub(crate) fn release(&mut self, slot: u64) -> Result<(), ProtocolError> {
-        self.sender.release(slot)
+        Ok(self.sender.release(slot)?)
     }
 
     /// Releases a slot without views in the next output.
@@ -194,5 +184,14 @@ impl SharedMemory {
     /// Whether the two trust each other.
     fn is_mutually_trusted(&self) -> bool {
         self.ours.trusts && self.theirs.trusts
+    }
+}
+
+impl From<SharedMemoryError> for ProtocolError {
+    fn from(error: SharedMemoryError) -> Self {
+        match error {
+            SharedMemoryError::OutOfMemory => Self::OutOfMemory,
+            _ => Self::InvalidSharedMemory,
+        }
     }
 }

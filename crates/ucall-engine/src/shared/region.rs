@@ -12,7 +12,7 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::frame::ProtocolError;
+use super::SharedMemoryError;
 
 /// The most mappings of one process: a quarter of Linux's default (`vm.max_map_count`).
 const MAPPINGS_MAX: usize = 16 * 1024;
@@ -23,16 +23,11 @@ const POPULATED_BYTES_MAX: usize = 64 << 20;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// The bytes of all slots of this process that are copied out. With many peers, each has fewer or
-/// none.
-const QUOTA_BYTES_MAX: u64 = 128 << 20;
-
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
-static QUOTA: Quota = Quota(AtomicU64::new(0));
 
 /// The use of memory after its first message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum MemoryUse {
+pub enum MemoryUse {
     /// It holds this message for good.
     Once,
     /// It is written again for other messages.
@@ -40,11 +35,11 @@ pub(super) enum MemoryUse {
 }
 
 /// New memory of this many bytes, without seals.
-pub(super) fn create(bytes: u64) -> io::Result<OwnedFd> {
+pub fn create(bytes: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory = match fs::memfd_create(c"ucall-queue", flags | MemfdFlags::NOEXEC_SEAL) {
+    let memory = match fs::memfd_create(c"ucall", flags | MemfdFlags::NOEXEC_SEAL) {
         // Linux before 6.3 does not know the flag, which later versions may require.
-        Err(Errno::INVAL) => fs::memfd_create(c"ucall-queue", flags)?,
+        Err(Errno::INVAL) => fs::memfd_create(c"ucall", flags)?,
         created => created?,
     };
     fs::ftruncate(&memory, bytes)?;
@@ -52,12 +47,12 @@ pub(super) fn create(bytes: u64) -> io::Result<OwnedFd> {
 }
 
 /// Allocates all pages now: a lack of memory is an error here, and a crash later.
-pub(super) fn allocate(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+pub fn allocate(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     fs::fallocate(memory, FallocateFlags::empty(), 0, bytes)
 }
 
 /// Writes all of it.
-pub(super) fn write(memory: BorrowedFd<'_>, at: u64, mut bytes: &[u8]) -> io::Result<()> {
+pub fn write(memory: BorrowedFd<'_>, at: u64, mut bytes: &[u8]) -> io::Result<()> {
     let mut at = at;
     while !bytes.is_empty() {
         let written = match io::pwrite(memory, bytes, at) {
@@ -72,7 +67,7 @@ pub(super) fn write(memory: BorrowedFd<'_>, at: u64, mut bytes: &[u8]) -> io::Re
 }
 
 /// Sets the seals that this use requires.
-pub(super) fn seal(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> io::Result<()> {
+pub fn seal(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> io::Result<()> {
     fs::fcntl_add_seals(memory, wanted_seals(memory_use))
 }
 
@@ -84,12 +79,12 @@ fn wanted_seals(memory_use: MemoryUse) -> SealFlags {
 }
 
 /// Checks memory of a peer; returns its length if it may be mapped.
-pub(super) fn check(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> Result<u64, ProtocolError> {
-    let wrong = |_| ProtocolError::InvalidSharedMemory;
+pub fn check(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> Result<u64, SharedMemoryError> {
+    let wrong = |_| SharedMemoryError::Invalid;
     let seals = fs::fcntl_get_seals(memory).map_err(wrong)?;
     let kind = fs::fstatfs(memory).map_err(wrong)?.f_type;
     let found = fs::fstat(memory).map_err(wrong)?;
-    let length = u64::try_from(found.st_size).map_err(|_| ProtocolError::InvalidSharedMemory)?;
+    let length = u64::try_from(found.st_size).map_err(|_| SharedMemoryError::Invalid)?;
     let allocated = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
     // A read of a missing page would allocate it in this process.
     let is_whole = length > 0 && allocated >= length;
@@ -97,13 +92,13 @@ pub(super) fn check(memory: BorrowedFd<'_>, memory_use: MemoryUse) -> Result<u64
     let is_memory = kind as i64 == TMPFS_MAGIC;
     match seals.contains(wanted_seals(memory_use)) && is_memory && is_whole {
         true => Ok(length),
-        false => Err(ProtocolError::InvalidSharedMemory),
+        false => Err(SharedMemoryError::Invalid),
     }
 }
 
 /// Memory of a descriptor, mapped into this process.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -114,8 +109,11 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps memory for reading, of which `check` has found at least this many bytes.
-    pub(super) fn to_read(
+    /// Maps memory for reading, of which [`check`] has found at least this many bytes.
+    ///
+    /// # Errors
+    /// The system has no memory for it.
+    pub fn to_read(
         memory: BorrowedFd<'_>,
         bytes: usize,
         memory_use: MemoryUse,
@@ -129,8 +127,12 @@ impl Mapping {
         Self::map(memory, bytes, ProtFlags::READ, kind)
     }
 
-    /// Maps our own memory of this many bytes for writing.
-    pub(super) fn to_write(memory: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+    /// Maps memory that is used again for writing, our own or that of which [`check`] has found at
+    /// least this many bytes.
+    ///
+    /// # Errors
+    /// The system has no memory for it, or its owner has sealed it against writes.
+    pub fn to_write(memory: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         Self::map(memory, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
     }
 
@@ -160,17 +162,18 @@ impl Mapping {
 
     /// Its address. All of it is readable for as long as the mapping exists; whether it can change
     /// depends on its seals.
-    pub(super) fn as_ptr(&self) -> *const u8 {
+    pub fn as_ptr(&self) -> *const u8 {
         self.start.as_ptr()
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    /// Its length.
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Appends a copy of this many bytes at `at`; `false` if they are not within the mapping, or
     /// `copy` has no capacity for them.
-    pub(super) fn read(&self, at: u64, bytes: usize, copy: &mut Vec<u8>) -> bool {
+    pub fn read(&self, at: u64, bytes: usize, copy: &mut Vec<u8>) -> bool {
         let Ok(at) = usize::try_from(at) else { return false };
         let is_within = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         if !is_within || copy.capacity() - copy.len() < bytes {
@@ -189,7 +192,7 @@ impl Mapping {
     }
 
     /// Writes bytes at `at` to memory that was mapped for writing; `false` if they do not fit.
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
         let Ok(at) = usize::try_from(at) else { return false };
         if at.checked_add(bytes.len()).is_none_or(|end| end > self.bytes) {
             return false;
@@ -212,40 +215,43 @@ impl Drop for Mapping {
     }
 }
 
-/// The bytes in use of those for slots that are copied out.
+/// The most bytes of all slots of this process that are of one kind, and those in use. With many
+/// peers, each has fewer or none.
 #[derive(Debug)]
-struct Quota(AtomicU64);
+pub struct Quota {
+    used: AtomicU64,
+    bytes_max: u64,
+}
 
 impl Quota {
-    fn take(&'static self, bytes: u64) -> Option<QuotaShare> {
+    /// A quota of this many bytes.
+    pub const fn new(bytes_max: u64) -> Self {
+        Self { used: AtomicU64::new(0), bytes_max }
+    }
+
+    /// A share of this many bytes, if they are left.
+    pub fn take(&'static self, bytes: u64) -> Option<QuotaShare> {
         let share = QuotaShare { quota: self, bytes };
-        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
-        (before.saturating_add(bytes) <= QUOTA_BYTES_MAX).then_some(share)
+        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
+        (before.saturating_add(bytes) <= self.bytes_max).then_some(share)
     }
 }
 
-/// A share of the bytes for slots that are copied out.
+/// A share of a quota, which is returned when it is dropped.
 #[derive(Debug)]
-pub(super) struct QuotaShare {
+pub struct QuotaShare {
     quota: &'static Quota,
     bytes: u64,
 }
 
-impl QuotaShare {
-    /// A share of this many bytes, if they are left.
-    pub(super) fn take(bytes: u64) -> Option<Self> {
-        QUOTA.take(bytes)
-    }
-}
-
 impl Drop for QuotaShare {
     fn drop(&mut self) {
-        self.quota.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.quota.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// Whether less than half of all mappings are in use.
-pub(super) fn has_room() -> bool {
+pub fn has_room() -> bool {
     MAPPINGS.load(Ordering::Relaxed) < MAPPINGS_MAX / 2
 }
 
@@ -254,15 +260,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_128_mib_for_slots_that_are_copied_out() {
-        static QUOTA: Quota = Quota(AtomicU64::new(0));
-        let most = QUOTA.take((128 << 20) - 1).unwrap();
+    fn a_quota_is_shared_by_all_slots_and_returned() {
+        static QUOTA: Quota = Quota::new(128);
+        let most = QUOTA.take(127).unwrap();
         assert!(QUOTA.take(2).is_none());
         let last = QUOTA.take(1).unwrap();
         assert!(QUOTA.take(1).is_none());
         drop(most);
-        assert!(QUOTA.take(128 << 20).is_none(), "one byte is still in use");
+        assert!(QUOTA.take(128).is_none(), "one byte is still in use");
         drop(last);
-        assert!(QUOTA.take(128 << 20).is_some());
+        assert!(QUOTA.take(128).is_some());
     }
 }

@@ -1,10 +1,11 @@
-//! The channel of a link: a pair of sockets that carries descriptors of memory, and nothing else.
+//! The channel of a connection: a pair of sockets that carries descriptors of memory, and nothing
+//! else.
 //!
-//! The server makes it and sends the client one end with its preamble, the first 16 bytes of the
+//! The server makes it and sends the client one end with its preamble, the first bytes of the
 //! connection. A preamble without a descriptor reports that there is no channel, because the two
-//! processes are not of one user or the server has no descriptors left. The link is then an
-//! ordinary Unix socket. The client first sends a preamble of 16 bytes itself, so that a server
-//! without shared memory can refuse it.
+//! processes are not of one user or the server has no descriptors left. The connection is then an
+//! ordinary Unix socket. The client first sends a preamble itself, so that a server without shared
+//! memory can refuse it.
 //!
 //! A descriptor is sent before the frame that refers to it, straight into the receiver's socket
 //! queue, so it is there when the frame is read. Neither side ever waits on the channel.
@@ -21,12 +22,10 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
     sendmsg, socketpair, sockopt,
 };
-use ucall_engine::Peer;
 
-use crate::frame::{self, ProtocolError};
+use super::SharedMemoryError;
+use crate::{Peer, peer_of};
 
-const SERVER_PREAMBLE: [u8; 16] = *b"ucall-q1 memory\n";
-const CLIENT_PREAMBLE: [u8; 16] = *b"ucall-q1 shared\n";
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT.union(RecvFlags::CMSG_CLOEXEC);
 /// One more than a message may have.
@@ -42,6 +41,9 @@ pub struct Channel {
 
 impl Channel {
     /// Both ends of a new channel.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -53,7 +55,10 @@ impl Channel {
     }
 
     /// Sends a descriptor of memory; returns its number at the receiver.
-    pub(super) fn send(&mut self, memory: BorrowedFd<'_>) -> io::Result<u64> {
+    ///
+    /// # Errors
+    /// The channel is full or closed, or the system has no descriptors left.
+    pub fn send(&mut self, memory: BorrowedFd<'_>) -> io::Result<u64> {
         let number = self.sent + 1;
         send_with(self.socket.as_fd(), &number.to_le_bytes(), Some(memory))?;
         self.sent = number;
@@ -61,50 +66,64 @@ impl Channel {
     }
 
     /// Receives the descriptor with this number, which has to be the next one.
-    pub(super) fn take(&mut self, number: u64) -> Result<OwnedFd, ProtocolError> {
+    ///
+    /// # Errors
+    /// It is not there, or this process has no room for it.
+    pub fn take(&mut self, number: u64) -> Result<OwnedFd, SharedMemoryError> {
         let mut buffer = [0; 9];
         let received = receive_with(self.socket.as_fd(), &mut buffer);
-        let (bytes, memory) = received.map_err(|_| ProtocolError::InvalidSharedMemory)?;
+        let (bytes, memory) = received.map_err(|_| SharedMemoryError::Invalid)?;
         self.taken += 1;
         let is_next = number == self.taken && buffer.get(..bytes) == Some(&number.to_le_bytes());
         match memory {
             Descriptor::One(memory) if is_next => Ok(memory),
-            Descriptor::Lost if is_next => Err(ProtocolError::OutOfMemory),
-            _ => Err(ProtocolError::InvalidSharedMemory),
+            Descriptor::Lost if is_next => Err(SharedMemoryError::OutOfMemory),
+            _ => Err(SharedMemoryError::Invalid),
         }
     }
 }
 
+/// The first bytes of a server on a connection.
+#[derive(Debug)]
+pub enum Preamble<const BYTES: usize> {
+    /// With our end of the channel, if the server has made one.
+    With(Option<Channel>, [u8; BYTES]),
+    /// It has a descriptor that is no channel, or several.
+    Invalid,
+}
+
 /// Sends the preamble of a client.
-pub(crate) fn send_client_preamble(connection: BorrowedFd<'_>) -> io::Result<()> {
-    send_with(connection, &CLIENT_PREAMBLE, None)
+///
+/// # Errors
+/// The connection has failed, or takes no more.
+pub fn send_client_preamble(connection: BorrowedFd<'_>, preamble: &[u8]) -> io::Result<()> {
+    send_with(connection, preamble, None)
 }
 
-/// The number of these bytes that continue a client's preamble, of which `before` were received;
-/// `None` if they do not continue it.
-pub(crate) fn match_client_preamble(before: usize, bytes: &[u8]) -> Option<usize> {
-    let rest = CLIENT_PREAMBLE.get(before..).unwrap_or_default();
-    let count = rest.len().min(bytes.len());
-    (rest.get(..count) == bytes.get(..count)).then_some(count)
-}
-
-/// Whether the first bytes of a connection are a preamble.
-pub(crate) fn is_preamble(first: &[u8]) -> bool {
-    first.starts_with(&CLIENT_PREAMBLE) || first.starts_with(&SERVER_PREAMBLE)
-}
-
-/// Sends the preamble of a server; returns its end of the channel, if there is one.
-pub(crate) fn send_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
+/// Sends the preamble of a server, with a new channel to a process of our user; returns our end of
+/// that.
+///
+/// # Errors
+/// The connection has failed, or takes no more.
+pub fn send_server_preamble(
+    connection: BorrowedFd<'_>,
+    preamble: &[u8],
+) -> io::Result<Option<Channel>> {
     let pair = if is_same_user(connection) { Channel::pair().ok() } else { None };
     let theirs = pair.as_ref().map(|(_, theirs)| theirs.socket.as_fd());
-    send_with(connection, &SERVER_PREAMBLE, theirs)?;
+    send_with(connection, preamble, theirs)?;
     Ok(pair.map(|(ours, _)| ours))
 }
 
-/// Receives the preamble of a server; `WouldBlock` until it has arrived.
-pub(crate) fn receive_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<Channel>> {
-    let mut buffer = [0; SERVER_PREAMBLE.len()];
-    let (bytes, channel) = receive_with(connection, &mut buffer)?;
+/// Receives the preamble of a server.
+///
+/// # Errors
+/// `WouldBlock` until it has arrived, `UnexpectedEof` if it never will.
+pub fn receive_server_preamble<const BYTES: usize>(
+    connection: BorrowedFd<'_>,
+) -> io::Result<Preamble<BYTES>> {
+    let mut preamble = [0; BYTES];
+    let (bytes, channel) = receive_with(connection, &mut preamble)?;
     if bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -112,21 +131,20 @@ pub(crate) fn receive_preamble(connection: BorrowedFd<'_>) -> io::Result<Option<
         sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
     };
-    match channel {
-        _ if frame::is_frame(&buffer) => Err(io::ErrorKind::Unsupported.into()),
-        _ if buffer != SERVER_PREAMBLE => Err(io::ErrorKind::InvalidData.into()),
-        Descriptor::None | Descriptor::Lost => Ok(None),
+    Ok(match channel {
+        Descriptor::None | Descriptor::Lost => Preamble::With(None, preamble),
         Descriptor::One(socket) if is_channel(&socket) => {
-            Ok(is_same_user(connection).then(|| Channel::new(socket)))
+            let channel = is_same_user(connection).then(|| Channel::new(socket));
+            Preamble::With(channel, preamble)
         }
-        Descriptor::One(_) | Descriptor::Several => Err(io::ErrorKind::InvalidData.into()),
-    }
+        Descriptor::One(_) | Descriptor::Several => Preamble::Invalid,
+    })
 }
 
 /// Whether the peer's process has our user.
 fn is_same_user(connection: BorrowedFd<'_>) -> bool {
     let ours = rustix::process::geteuid().as_raw();
-    matches!(ucall_engine::peer_of(connection), Ok(Peer::Process { uid, .. }) if uid == ours)
+    matches!(peer_of(connection), Ok(Peer::Process { uid, .. }) if uid == ours)
 }
 
 fn send_with(

@@ -1,0 +1,60 @@
+//! Memory that two processes of one host share, behind the descriptors that they send each other.
+//!
+//! A sender copies bytes into a slot, which is sealed memory that both sides have mapped, and says
+//! so in its own protocol. The receiver reads them there and then returns the slot, which the
+//! sender writes again. [`Channel`] carries the descriptors of new slots, [`SentSlots`] and
+//! [`ReceivedSlots`] are the two ends of one direction, and a [`View`] keeps a slot for as long as
+//! it exists. Each protocol over these is its own.
+//!
+//! Seals keep the memory from shrinking, and memory without all its pages is refused, so reads
+//! never fail and allocate nothing. A sender could still write to a slot that is being read:
+//! receivers that do not trust it copy the bytes first.
+
+mod channel;
+mod region;
+mod slots;
+mod view;
+
+use std::{fmt, io};
+
+pub use channel::{
+    Channel, Preamble, receive_server_preamble, send_client_preamble, send_server_preamble,
+};
+pub use region::{
+    Mapping, MemoryUse, Quota, QuotaShare, allocate, check, create, has_room, seal, write,
+};
+pub use slots::{ReceivedSlots, SLOTS_MAX, SentSlots, SlotPlace, SlotTarget, map_once};
+pub use view::{Lease, ReturnSlots, View};
+
+use std::os::fd::AsFd;
+
+/// What is wrong with shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SharedMemoryError {
+    /// The peer's memory does not match what it says of it, or is not sealed.
+    Invalid,
+    /// This process has no memory, mappings or descriptors left.
+    OutOfMemory,
+}
+
+impl fmt::Display for SharedMemoryError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Invalid => "the peer sent shared memory that cannot be relied on",
+            Self::OutOfMemory => "there is no memory for what the peer shares",
+        })
+    }
+}
+
+impl std::error::Error for SharedMemoryError {}
+
+/// Checks that this system has memory that can be shared and sealed.
+///
+/// # Errors
+/// It has not, such as in a sandbox.
+pub fn shared_memory() -> io::Result<()> {
+    let memory = create(1)?;
+    write(memory.as_fd(), 0, &[1])?;
+    Ok(seal(memory.as_fd(), MemoryUse::Once)?)
+}
