@@ -115,7 +115,10 @@ class LimitedServer:
         """The replies on a connection of its own, with "closed" at the end if it closes."""
         with self.wires(1) as [wire]:
             word = wire.ask(data)
-            if wire.ask(call("served") if data[:1] in b"{[" else post(call("served"))) == "closed":
+            if (
+                wire.ask(call("served") if data[:1] in b"{[\xb1" else post(call("served")))
+                == "closed"
+            ):
                 return f"{word}, closed"
             return word
 
@@ -215,6 +218,14 @@ def _nested(depth: int) -> bytes:
 def _batch(count: int) -> bytes:
     # The reply is one array, which has no error of its own.
     return b"[" + b",".join([call("served", None)] * count) + b"]"
+
+
+def _framed(count: int) -> bytes:
+    """A frame of so many empty parts, which nothing uses."""
+    text = call("served")
+    head = b"\xb1\x01" + count.to_bytes(2, "little") + len(text).to_bytes(4, "little")
+    text = head + bytes(8 * count) + text
+    return text + bytes(-len(text) % 64)
 
 
 def _text(length: int) -> bytes:
@@ -416,6 +427,15 @@ LIMITS = [
         "max_batch_calls",
         3,
         _pairs((_batch, OK, "-32600"), (lambda count: post(_batch(count)), HTTP_OK, "200 -32600")),
+    ),
+    Limit(
+        "max_parts",
+        "max_parts",
+        3,
+        _pairs(
+            (_framed, OK, "-32600, closed"),
+            (lambda count: post(_framed(count)), HTTP_OK, "200 -32600"),
+        ),
     ),
     Limit(
         "max_reply_bytes",

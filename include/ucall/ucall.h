@@ -325,6 +325,8 @@ typedef struct ucall_config_t {
     /* Whether to measure all calls, and to answer GET /metrics with the figures for Prometheus, 0
      * or 1. It asks `auth`. A call takes about 100 instructions more. See docs/observability.md. */
     uint32_t metrics;
+    /* Binary parts of one document. Default: 1,024. Past it: -32600. See docs/security.md. */
+    size_t max_parts;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */

@@ -97,6 +97,7 @@ class Limits(Options):
         max_chunk_overhead_bytes: Chunk extensions and trailers of one body. Past it, 400.
         max_nesting: Nested lists and dicts, at most 1,024. Past it, -32700.
         max_batch_calls: Calls in one batch. Past it, -32600.
+        max_parts: Binary parts of one document. Past it, -32600.
         max_reply_bytes: A reply, of a batch as a whole. Past it, -32603.
         max_id_bytes: Text of an id. Past it, -32600.
         max_meta_bytes: Text of a request's ``_meta``. Past it, -32600.
@@ -131,6 +132,7 @@ class Limits(Options):
     max_chunk_overhead_bytes: int = 16_384
     max_nesting: int = 128
     max_batch_calls: int = 1_000
+    max_parts: int = 1_024
     max_reply_bytes: int = 67_108_864
     max_id_bytes: int = 1_024
     max_meta_bytes: int = 4_096

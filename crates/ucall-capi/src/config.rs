@@ -126,6 +126,7 @@ pub struct Config {
     pub max_connections_per_peer: usize,
     pub health_checks: u32,
     pub metrics: u32,
+    pub max_parts: usize,
 }
 
 impl Config {
@@ -258,6 +259,7 @@ impl Config {
             (&mut self.max_stream_bytes, &mut limits.stream_bytes_max),
             (&mut self.max_waiting_messages, &mut limits.waiting_messages_max),
             (&mut self.max_waiting_message_bytes, &mut limits.waiting_message_bytes_max),
+            (&mut self.max_parts, &mut limits.parts_max),
         ] {
             default(field, *limit);
             *limit = (*field).min(COUNT_MAX);

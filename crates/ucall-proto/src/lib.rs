@@ -37,8 +37,13 @@ pub use cookie::CookieKey;
 pub use keys::KeySet;
 pub use limits::Limits;
 pub use lines::{Lines, ReplyLines};
+pub use rpc::frame::{
+    Attachment, FRAME_ALIGNMENT, FRAME_BYTE, FRAME_MEDIA_TYPE, FrameError, FrameHead,
+    frame_padding, write_frame_head,
+};
 pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
 pub use rpc::{
     AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta,
-    Part, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError, Service,
+    Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError,
+    Service, inline_results,
 };

@@ -18,6 +18,8 @@ pub struct Limits {
     pub nesting_max: usize,
     /// Calls in one batch.
     pub batch_calls_max: usize,
+    /// Binary parts of one document.
+    pub parts_max: usize,
     /// One reply, a whole batch's together.
     pub reply_bytes_max: usize,
     /// Text of one id.
@@ -90,6 +92,7 @@ impl Default for Limits {
             chunk_overhead_bytes_max: 16 << 10,
             nesting_max: 128,
             batch_calls_max: 1_000,
+            parts_max: 1_024,
             reply_bytes_max: 64 << 20,
             id_bytes_max: 1 << 10,
             meta_bytes_max: 4 << 10,

@@ -48,7 +48,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 39] {
+) -> [(&'static str, LimitField<'a>); 40] {
     let limits = &mut config.limits;
     let datagrams = &mut config.datagrams;
     [
@@ -73,6 +73,7 @@ fn limit_fields<'a>(
         ("max_chunk_overhead_bytes", LimitField::Count(&mut limits.chunk_overhead_bytes_max)),
         ("max_nesting", LimitField::Count(&mut limits.nesting_max)),
         ("max_batch_calls", LimitField::Count(&mut limits.batch_calls_max)),
+        ("max_parts", LimitField::Count(&mut limits.parts_max)),
         ("max_reply_bytes", LimitField::Count(&mut limits.reply_bytes_max)),
         ("max_id_bytes", LimitField::Count(&mut limits.id_bytes_max)),
         ("max_meta_bytes", LimitField::Count(&mut limits.meta_bytes_max)),

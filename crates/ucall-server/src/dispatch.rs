@@ -12,8 +12,8 @@ use ucall_proto::http1::{Head, Methods, request_origin};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallerIdentity, Drain,
-    LoadState, McpRequest, Reply, RpcError, Service,
+    AuthenticationError, Binary, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallerIdentity,
+    Drain, LoadState, McpRequest, Parts, Reply, ResultPart, RpcError, Service,
 };
 
 use crate::caller::{CallId, Caller, Transport};
@@ -64,6 +64,8 @@ pub(crate) struct Dispatcher<H: Handler> {
     resource: Option<Arc<ProtectedResource>>,
     /// The scopes of the tool that was refused last.
     missing_scopes: Option<Arc<[String]>>,
+    /// The parts of the document that runs.
+    parts: Option<Arc<Parts>>,
     /// The serving process. A child that a function has forked does not serve.
     process: OwningProcess,
 }
@@ -90,6 +92,7 @@ impl<H: Handler> Dispatcher<H> {
             mcp_calls: McpCalls::default(),
             resource: config.resource.clone(),
             missing_scopes: None,
+            parts: None,
             process: OwningProcess::current(),
         };
         dispatcher.natives.update(dispatcher.procedures.natives());
@@ -252,6 +255,17 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         self.dispatcher.natives.share(document);
     }
 
+    #[cold]
+    fn set_binary(&mut self, binary: Option<&Binary>) {
+        self.dispatcher.parts = binary.and_then(|binary| binary.parts.clone());
+        self.dispatcher.handler.set_binary(binary);
+    }
+
+    #[cold]
+    fn take_result_parts(&mut self) -> Vec<ResultPart> {
+        self.dispatcher.handler.take_result_parts()
+    }
+
     #[inline]
     fn requires_authentication(&self) -> bool {
         self.dispatcher.handler.requires_authentication()
@@ -411,6 +425,11 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Runs a call of a native procedure, or a request of MCP, if it is one.
     #[inline(never)]
     fn call_native(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        if let Some(parts) = self.dispatcher.parts.take() {
+            let outcome = self.call_inlined(&parts, call, reply);
+            self.dispatcher.parts = Some(parts);
+            return outcome;
+        }
         if let Some(outcome) = self.call_as_mcp(call, reply) {
             return outcome;
         }
@@ -430,6 +449,29 @@ impl<H: Handler> Dispatch<'_, H> {
             self.dispatcher.natives.set_logged(logged);
         }
         outcome
+    }
+
+    /// Runs a call of a native procedure, or a request of MCP, with base64 in place of the parts
+    /// that its params refer to.
+    #[cold]
+    fn call_inlined(
+        &mut self,
+        parts: &Parts,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        match call.params.map(|params| parts.inline(params)).transpose() {
+            Ok(params) => {
+                let call = Call { params: params.as_deref(), members: None, ..*call };
+                self.call_native(&call, reply)
+            }
+            Err(error) => {
+                let error = RpcError::new(RpcError::INVALID_PARAMS, "Invalid params")
+                    .expected(&error.to_string());
+                reply.error(&error);
+                CallOutcome::Done
+            }
+        }
     }
 
     fn route(&self, head: &Head<'_>) -> Option<&Route<H::Procedure>> {

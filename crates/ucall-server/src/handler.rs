@@ -7,7 +7,8 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallOutcome, CallerIdentity, MemoryBudget, Reply, RpcError,
+    AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, MemoryBudget, Reply,
+    ResultPart, RpcError,
 };
 
 use crate::access_log::LoggedCall;
@@ -25,6 +26,8 @@ use crate::server_message::ServerMessage;
 pub enum Polled {
     /// Its result. The call has ended.
     Result,
+    /// Its result, with the parts that its text refers to. The call has ended.
+    Parts(Vec<ResultPart>),
     /// Its error. The call has ended.
     Error(RpcError),
     /// An item of a stream. More may follow, and at last the result or an error.
@@ -92,6 +95,19 @@ pub trait Handler {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome;
+
+    /// What the calls that follow have beside their text; see
+    /// [`Service::set_binary`](ucall_proto::Service::set_binary).
+    fn set_binary(&mut self, binary: Option<&Binary>) {
+        let _ = binary;
+    }
+
+    /// The parts of the result of the last call; see
+    /// [`Service::take_result_parts`](ucall_proto::Service::take_result_parts). Those of a deferred
+    /// call are in [`Polled::Parts`].
+    fn take_result_parts(&mut self) -> Vec<ResultPart> {
+        Vec::new()
+    }
 
     /// Reports a call that is answered with an error and not run. Its method may be unknown.
     fn call_rejected(&mut self, procedure: Option<&Self::Procedure>, error: &RpcError) {

@@ -76,6 +76,7 @@ static bool set_field(ucall_config_t *config, char const *name, long value) {
     FIELD(max_unanswered_pings, size_t);
     FIELD(max_chunk_overhead_bytes, size_t);
     FIELD(max_nesting, size_t);
+    FIELD(max_parts, size_t);
     FIELD(max_reply_bytes, size_t);
     FIELD(max_id_bytes, size_t);
     FIELD(max_meta_bytes, size_t);

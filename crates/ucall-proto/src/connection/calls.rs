@@ -68,7 +68,7 @@ pub(super) fn run_document<const IS_FRAMED: bool, S: Service>(
 /// Runs a document that the fast path does not read as one request: one with its members in
 /// another order, or of any form.
 #[inline(never)]
-fn run_other<const IS_FRAMED: bool, S: Service>(
+pub(super) fn run_other<const IS_FRAMED: bool, S: Service>(
     text: &[u8],
     context: RequestContext<'_>,
     environment: &mut Environment<'_, S>,

@@ -21,8 +21,10 @@ use memchr::memmem;
 
 use super::calls::CancelRequest;
 use super::{Environment, PlainConnection, Protocol, Step};
+use crate::Limits;
 use crate::json::FirstMembers;
 use crate::json::stream::DocumentStream;
+use crate::rpc::frame::{FrameHead, begins_frame};
 use crate::rpc::mcp::CANCELLED;
 use crate::rpc::{Content, RpcError, Service, scan_document};
 use crate::websocket::{PeekedFrame, peek_frame};
@@ -81,9 +83,12 @@ impl CancelSearch {
     }
 
     /// The end of the document that `rest` starts with, white space before it included.
-    fn document_end(&mut self, rest: &[u8], nesting_max: usize) -> Option<usize> {
+    fn document_end(&mut self, rest: &[u8], limits: &Limits) -> Option<usize> {
+        if begins_frame(rest) {
+            return self.frame_end(rest, limits);
+        }
         let new = rest.get(self.scanned..).unwrap_or_default();
-        match self.partial.scan(new, nesting_max) {
+        match self.partial.scan(new, limits.nesting_max) {
             Ok(Some(end)) => {
                 let end = self.scanned + end;
                 (self.partial, self.scanned) = (DocumentStream::default(), 0);
@@ -93,6 +98,17 @@ impl CancelSearch {
             Err(_) => self.is_over = true,
         }
         None
+    }
+
+    /// The end of the frame that `rest` starts with.
+    fn frame_end(&mut self, rest: &[u8], limits: &Limits) -> Option<usize> {
+        match FrameHead::parse(rest, limits) {
+            Ok(head) => head.map(|head| head.len).filter(|len| *len <= rest.len()),
+            Err(_) => {
+                self.is_over = true;
+                None
+            }
+        }
     }
 }
 
@@ -171,7 +187,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> Found {
         if !self.is_websocket() {
-            let Some(len) = search.document_end(rest, environment.limits.nesting_max) else {
+            let Some(len) = search.document_end(rest, environment.limits) else {
                 return Found::Nothing;
             };
             let document = rest.get(..len).unwrap_or_default();

@@ -175,7 +175,10 @@ impl PlainConnection {
                 Protocol::Http(http) => http.body.wait_state(self.input.is_empty(), limits),
                 Protocol::WebSocket(socket) => socket.wait_state(self.input.len(), limits),
                 _ if self.input.is_empty() => WaitState::Request,
-                Protocol::Raw(_) => WaitState::Body { total: body_time(self.input.len(), limits) },
+                Protocol::Raw(raw) => {
+                    let bytes = raw.frame_bytes.max(self.input.len());
+                    WaitState::Body { total: body_time(bytes, limits) }
+                }
                 Protocol::Unknown => WaitState::Head,
             }
         };

@@ -9,8 +9,10 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
 
 use crate::Limits;
+use crate::rpc::frame::ResultFrame;
 use crate::rpc::{
-    AROUND_RESULT_BYTES, CallNumber, ItemToken, ROUTE_ID, Reply, ReplyLimit, RpcError,
+    AROUND_RESULT_BYTES, CallNumber, ItemToken, ROUTE_ID, Reply, ReplyLimit, ResultPart, RpcError,
+    inline_results, too_large,
 };
 
 /// One request that waits for deferred calls, or for an exchange before it.
@@ -33,6 +35,8 @@ pub(super) enum ExchangeReply {
     Framed(Vec<u8>),
     /// The reply of one call.
     Single(ReplyPart),
+    /// The same, complete, with the parts of its result.
+    WithParts(Box<ResultFrame>),
     Batch(BatchReply),
 }
 
@@ -123,7 +127,7 @@ fn write_outcome(
 impl ExchangeReply {
     fn parts_mut(&mut self) -> &mut [ReplyPart] {
         match self {
-            ExchangeReply::Framed(_) => &mut [],
+            ExchangeReply::Framed(_) | ExchangeReply::WithParts(_) => &mut [],
             ExchangeReply::Single(part) => std::slice::from_mut(part),
             ExchangeReply::Batch(batch) => &mut batch.parts,
         }
@@ -131,7 +135,7 @@ impl ExchangeReply {
 
     fn parts(&self) -> &[ReplyPart] {
         match self {
-            ExchangeReply::Framed(_) => &[],
+            ExchangeReply::Framed(_) | ExchangeReply::WithParts(_) => &[],
             ExchangeReply::Single(part) => std::slice::from_ref(part),
             ExchangeReply::Batch(batch) => &batch.parts,
         }
@@ -139,7 +143,7 @@ impl ExchangeReply {
 
     fn is_whole(&self) -> bool {
         match self {
-            ExchangeReply::Framed(_) => true,
+            ExchangeReply::Framed(_) | ExchangeReply::WithParts(_) => true,
             ExchangeReply::Single(part) => part.item().is_none(),
             ExchangeReply::Batch(batch) => batch.waiting == 0,
         }
@@ -157,7 +161,7 @@ impl ExchangeReply {
     /// The calls that wait for their outcomes.
     fn waiting_calls(&self) -> usize {
         match self {
-            ExchangeReply::Framed(_) => 0,
+            ExchangeReply::Framed(_) | ExchangeReply::WithParts(_) => 0,
             ExchangeReply::Single(part) => usize::from(part.item().is_some()),
             ExchangeReply::Batch(batch) => batch.waiting,
         }
@@ -179,7 +183,7 @@ impl ExchangeReply {
 
     /// Whether it is of one call.
     pub(super) fn is_single(&self) -> bool {
-        matches!(self, Self::Single(_))
+        matches!(self, Self::Single(_) | Self::WithParts(_))
     }
 
     /// Whether items come before the reply to a single call.
@@ -196,15 +200,17 @@ impl ExchangeReply {
         match self {
             ExchangeReply::Framed(bytes) => bytes.len(),
             ExchangeReply::Single(part) => part.bytes().len(),
+            ExchangeReply::WithParts(frame) => frame.len(),
             ExchangeReply::Batch(batch) => batch.bytes,
         }
     }
 
-    /// Appends the reply without its framing.
+    /// Appends the reply without its framing, as text.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
             ExchangeReply::Framed(bytes) => out.extend_from_slice(bytes),
             ExchangeReply::Single(part) => out.extend_from_slice(part.bytes()),
+            ExchangeReply::WithParts(frame) => out.extend_from_slice(&frame.inlined()),
             ExchangeReply::Batch(batch) => {
                 let mut separator = b'[';
                 for part in batch.parts.iter().filter(|part| !part.bytes().is_empty()) {
@@ -349,6 +355,36 @@ impl<F> Exchanges<F> {
         bytes_max: usize,
     ) {
         self.end_call(number, Some(outcome), bytes_max);
+    }
+
+    /// Stores the result of a deferred call with its parts, which go into the text of a batch.
+    pub(super) fn complete_with_parts(
+        &mut self,
+        number: CallNumber,
+        text: &[u8],
+        parts: Vec<ResultPart>,
+        bytes_max: usize,
+    ) {
+        let reply = self.find(number.request).map(|exchange| &exchange.reply);
+        if !matches!(reply, Some(ExchangeReply::Single(ReplyPart::Waiting { .. }))) {
+            let text = inline_results(text, &parts);
+            return self.complete(number, Ok(&text), bytes_max);
+        }
+        let len = parts.iter().fold(text.len(), |len, part| len.saturating_add(part.bytes.len()));
+        if len > bytes_max {
+            return self.complete(number, Err(&too_large(bytes_max)), bytes_max);
+        }
+        self.complete(number, Ok(text), bytes_max);
+        let Some(exchange) = self.find(number.request) else { return };
+        if let ExchangeReply::Single(ReplyPart::Written(text)) = &mut exchange.reply {
+            let before = text.len();
+            exchange.reply = match ResultFrame::new(mem::take(text), parts) {
+                Ok(frame) => ExchangeReply::WithParts(Box::new(frame)),
+                Err(inlined) => ExchangeReply::Single(ReplyPart::Written(inlined)),
+            };
+            let added = exchange.reply.held_bytes() - before;
+            self.held_bytes += added;
+        }
     }
 
     /// Has a deferred call stay without a reply.

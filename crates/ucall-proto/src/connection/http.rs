@@ -12,6 +12,7 @@ use crate::http1::{
     self, BodyLength, Head, HeadParser, HttpError, Method, PendingReply, ReplyHeaders,
 };
 use crate::json::JsonError;
+use crate::rpc::frame::begins_frame;
 use crate::rpc::{
     CallNumber, CallerIdentity, DocumentOutline, ItemFormat, ItemToken, ROUTE_ID, RpcError,
     Service, write_error_reply,
@@ -35,10 +36,10 @@ pub(super) struct EarlierOutput {
 
 /// The reply to a document, whose head is written.
 pub(super) struct BegunReply<'a> {
-    request: u64,
-    pending: PendingReply,
-    head: &'a Head<'a>,
-    reply_headers: &'a ReplyHeaders<'a>,
+    pub(super) request: u64,
+    pub(super) pending: PendingReply,
+    pub(super) head: &'a Head<'a>,
+    pub(super) reply_headers: &'a ReplyHeaders<'a>,
 }
 
 impl<'a> BegunReply<'a> {
@@ -282,9 +283,12 @@ impl PlainConnection {
                 continue;
             }
             let Environment { replies, out, .. } = environment;
-            match framing.items.take().filter(HttpItems::frame_reply) {
-                Some(items) => items.write_reply(&framing, &reply, replies, out),
-                None => write_deferred_reply(&framing, &reply, replies, out),
+            match (framing.items.take().filter(HttpItems::frame_reply), reply) {
+                (Some(items), reply) => items.write_reply(&framing, &reply, replies, out),
+                (None, ExchangeReply::WithParts(frame)) if framing.is_newest_mcp.is_none() => {
+                    self.write_frame_reply(*frame, &framing.reply_headers(), environment);
+                }
+                (None, reply) => write_deferred_reply(&framing, &reply, replies, out),
             }
         }
     }
@@ -321,7 +325,7 @@ impl PlainConnection {
         let reply = self.begin_rpc(head, reply_headers, environment);
         let context = reply.context(self);
         let ran = run_document::<true, S>(body, context, environment).map(|(ran, _)| ran);
-        self.end_rpc(ran, reply, environment);
+        self.end_rpc(body, ran, reply, environment);
     }
 
     #[inline(always)]
@@ -340,10 +344,14 @@ impl PlainConnection {
     #[inline(always)]
     pub(super) fn end_rpc<S: Service>(
         &mut self,
+        body: &[u8],
         ran: Result<DocumentOutcome, JsonError>,
         reply: BegunReply<'_>,
         environment: &mut Environment<'_, S>,
     ) {
+        if ran.is_err() && begins_frame(body) {
+            return self.run_frame_body(body, reply, environment);
+        }
         let BegunReply { request, pending, head, reply_headers } = reply;
         let Environment { limits, now, replies, out, .. } = environment;
         let ran = match ran {

@@ -9,6 +9,7 @@
 
 use std::time::Instant;
 
+use super::exchange::ExchangeReply;
 use super::{Environment, PlainConnection, Protocol};
 use crate::rpc::CallNumber;
 use crate::websocket::{Opcode, write_head};
@@ -67,7 +68,9 @@ impl PlainConnection {
         if let Some((_, reply)) = self.exchanges.pop_whole(number.request)
             && !reply.is_empty()
         {
-            if self.is_websocket() {
+            if let ExchangeReply::WithParts(frame) = reply {
+                self.write_frame_message(*frame, environment);
+            } else if self.is_websocket() {
                 self.write_message(&reply, environment.out);
             } else {
                 reply.write(environment.out);

@@ -131,7 +131,7 @@ impl PlainConnection {
         let reply = self.begin_rpc(head, reply_headers, environment);
         let context = reply.context(self);
         let ran = run_outlined(body, outline, context, environment);
-        self.end_rpc(ran, reply, environment);
+        self.end_rpc(body, ran, reply, environment);
         self.end_queued_reply(earlier, environment);
         if reply_headers.connection == http1::ConnectionOption::Close {
             self.discard_input();

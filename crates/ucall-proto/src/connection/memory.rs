@@ -150,7 +150,8 @@ impl PlainConnection {
         let bytes_needed = match &self.protocol {
             Protocol::Http(http) => http.body.bytes_needed(),
             Protocol::WebSocket(socket) => socket.bytes_needed(),
-            _ => 0,
+            Protocol::Raw(raw) => raw.frame_bytes,
+            Protocol::Unknown => 0,
         };
         bytes_needed.saturating_sub(self.input.len())
     }

@@ -7,7 +7,7 @@
 //!
 //! | protocol | starts with | continues with |
 //! |---|---|---|
-//! | `Unknown` | every connection | `Raw` at `{` or `[`, `Http` at a letter, else refused |
+//! | `Unknown` | every connection | `Raw` at `{`, `[` or 0xB1, `Http` at a letter, else refused |
 //! | `Raw` | a document | another document |
 //! | `Http` | a head | another head, unless the request closes the connection |
 //! | `WebSocket` | an upgrade of `Http` | another frame |
@@ -23,6 +23,7 @@ pub(crate) mod datagrams;
 mod deadline;
 mod drain;
 mod exchange;
+mod frames;
 mod half_close;
 mod http;
 mod http_body;
@@ -50,7 +51,8 @@ use ucall_buffer::{BufferCache, Target};
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::json::Member;
-use crate::rpc::{CallNumber, RpcError, Service};
+use crate::rpc::frame::FRAME_BYTE;
+use crate::rpc::{CallNumber, ResultPart, RpcError, Service};
 use crate::tls::TlsSession;
 pub use budget::{MemoryBudget, Reservation};
 use calls::CancelRequest;
@@ -258,6 +260,20 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) {
         self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
+        self.flush_completed(number, environment);
+        self.resume(environment);
+    }
+
+    /// Takes the result of a deferred call whose parts lie beside its text.
+    fn complete_with_parts<S: Service>(
+        &mut self,
+        number: CallNumber,
+        text: &[u8],
+        parts: Vec<ResultPart>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let bytes_max = environment.limits.reply_bytes_max;
+        self.exchanges.complete_with_parts(number, text, parts, bytes_max);
         self.flush_completed(number, environment);
         self.resume(environment);
     }
@@ -476,7 +492,7 @@ impl PlainConnection {
         self.protocol = match bytes.get(space) {
             _ if space > LEADING_SPACE_MAX => Protocol::Unknown,
             None => return Step::Incomplete,
-            Some(b'{' | b'[') => Protocol::Raw(Raw::default()),
+            Some(b'{' | b'[' | &FRAME_BYTE) => Protocol::Raw(Raw::default()),
             Some(byte) if byte.is_ascii_alphabetic() => Protocol::Http(Http::default()),
             Some(_) => Protocol::Unknown,
         };

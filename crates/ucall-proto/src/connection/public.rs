@@ -12,7 +12,7 @@ use ucall_buffer::Target;
 use super::secure::Secured;
 use super::{Environment, PlainConnection, Protocol};
 use crate::Limits;
-use crate::rpc::{CallNumber, RpcError, Service};
+use crate::rpc::{CallNumber, ResultPart, RpcError, Service};
 use crate::tls::{ServerConfig, TlsConnection, TlsError};
 
 /// The protocol of a connection.
@@ -115,6 +115,19 @@ impl Connection {
     ) {
         self.inner.step(environment, |plain, environment| {
             plain.complete(number, outcome, environment);
+        });
+    }
+
+    /// As [`Connection::complete`], with the JSON text of a result and the parts that it refers to.
+    pub fn complete_with_parts<S: Service>(
+        &mut self,
+        number: CallNumber,
+        text: &[u8],
+        parts: Vec<ResultPart>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        self.inner.step(environment, |plain, environment| {
+            plain.complete_with_parts(number, text, parts, environment);
         });
     }
 

@@ -6,6 +6,7 @@ use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::json::JsonError;
+use crate::rpc::frame::FRAME_BYTE;
 use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
 use crate::tls::starts_tls_record;
 
@@ -13,6 +14,8 @@ use crate::tls::starts_tls_record;
 #[derive(Debug, Default)]
 pub(super) struct Raw {
     partial: Option<Box<DocumentOutline>>,
+    /// The length of the frame that is being received, as far as it is known.
+    pub(super) frame_bytes: usize,
     /// The caller, if the service requires authentication.
     pub(super) identity: Option<CallerIdentity>,
 }
@@ -25,12 +28,12 @@ impl Raw {
 
     /// Discards the document that is being received.
     pub(super) fn discard_document(&mut self) {
-        self.partial = None;
+        (self.partial, self.frame_bytes) = (None, 0);
     }
 
     /// Whether the current document is incomplete.
     pub(super) fn is_partial(&self) -> bool {
-        self.partial.is_some()
+        self.partial.is_some() || self.frame_bytes > 0
     }
 }
 
@@ -66,7 +69,8 @@ impl PlainConnection {
         let space = rest.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
         match rest.get(space) {
             Some(b'{' | b'[') if space == 0 => {}
-            Some(b'{' | b'[') | None => return Step::Consumed(space),
+            Some(&FRAME_BYTE) if space == 0 => return self.step_raw_frame(rest, environment),
+            Some(b'{' | b'[' | &FRAME_BYTE) | None => return Step::Consumed(space),
             Some(_) => return self.refuse_raw(JsonError::Invalid, limits, environment.out),
         }
         // Bytes beyond the limit are not read, so that the reply is the same however the document
@@ -102,7 +106,7 @@ impl PlainConnection {
 
     /// A document has run as the request of this number.
     #[inline(always)]
-    fn end_raw<S: Service>(
+    pub(super) fn end_raw<S: Service>(
         &mut self,
         request: u64,
         ran: DocumentOutcome,

@@ -14,6 +14,8 @@
 //! | a drain, `exchanges_max`, `lifetime` | 1001, after the replies |
 //! | the end of the stream without a Close frame | none |
 //!
+//! A binary message may be a frame with parts (`frames.rs`).
+//!
 //! A message that is not JSON gets error -32700, and the connection stays open.
 
 use std::mem;
@@ -27,6 +29,7 @@ use super::{
 use crate::Limits;
 use crate::http1::{Head, HttpError, Target, parse_head};
 use crate::json::JsonError;
+use crate::rpc::frame::begins_frame;
 use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
 use crate::websocket::{
     CloseCode, Event, FrameWriter, LongMessage, MessageKind, MessageLimits, MessageReader, Opcode,
@@ -301,6 +304,9 @@ impl PlainConnection {
     #[inline]
     fn handle_frame<S: Service>(&mut self, event: Event<'_>, environment: &mut Environment<'_, S>) {
         match event {
+            Event::Message { kind: MessageKind::Binary, payload } if begins_frame(&payload) => {
+                self.run_frame_message(&payload, environment);
+            }
             Event::Message { kind: MessageKind::Binary, payload } if !begins_as_json(&payload) => {
                 self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", environment.out);
             }
@@ -352,7 +358,7 @@ impl PlainConnection {
     }
 
     #[inline(always)]
-    fn run_message_with<'e, S: Service>(
+    pub(super) fn run_message_with<'e, S: Service>(
         &mut self,
         kind: MessageKind,
         payload: &[u8],

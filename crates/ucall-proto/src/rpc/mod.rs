@@ -4,6 +4,7 @@
 
 mod document;
 mod error;
+pub(crate) mod frame;
 mod items;
 pub(crate) mod mcp;
 mod meta;
@@ -20,9 +21,9 @@ pub(crate) use items::{ItemFormat, ItemToken};
 pub use mcp::McpRequest;
 pub use meta::Meta;
 pub(crate) use outline::DocumentOutline;
-pub use parts::{Binary, Part, Parts, ResultFormat, ResultPart};
+pub use parts::{Binary, Part, PartError, Parts, ResultFormat, ResultPart, inline_results};
 pub use reply::Reply;
-pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, write_error_reply};
+pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, too_large, write_error_reply};
 pub(crate) use request::Request;
 pub use response::{Response, ResponseBody};
 pub(crate) use route::ROUTE_ID;
@@ -126,8 +127,8 @@ pub trait Service {
         let _ = document;
     }
 
-    /// What the calls that follow have beside their text; `None` after the last of them. Only called
-    /// for documents that have parts, or whose results have another format than JSON.
+    /// What the calls that follow have beside their text; `None` after the last of them. Only
+    /// called for documents that have parts, or whose results have another format than JSON.
     fn set_binary(&mut self, binary: Option<&Binary>) {
         let _ = binary;
     }

@@ -1,17 +1,34 @@
 //! Binary parts: the arrays, images and bytes that lie behind a JSON-RPC document.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use base64ct::{Base64, Encoding};
+use memchr::memmem;
 use ucall_buffer::Bytes;
 
-use crate::arrays::Tensor;
+use crate::arrays::{Kind, Tensor};
+use crate::connection::Reservation;
+
+/// The name of the only member of an object that stands for a part.
+const PART_NAME: &[u8] = br#""$part""#;
 
 /// The parts of one document, in memory of their own.
 #[derive(Debug)]
 pub struct Parts {
-    memory: Vec<u8>,
-    parts: Vec<(Range<usize>, Option<Tensor>)>,
+    memory: Bytes,
+    parts: Vec<Entry>,
+    /// What the memory is counted by, until the last holder of the parts drops them.
+    reserved: Reservation,
+}
+
+#[derive(Debug)]
+struct Entry {
+    range: Range<usize>,
+    tensor: Option<Tensor>,
+    is_taken: AtomicBool,
 }
 
 /// One part of a document.
@@ -23,16 +40,81 @@ pub struct Part<'a> {
     pub tensor: Option<&'a Tensor>,
 }
 
+/// Why a text refers to a part that it may not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartError {
+    /// There is no part of this index.
+    Missing(usize),
+    /// The part of this index was taken before.
+    Repeated(usize),
+}
+
+impl fmt::Display for PartError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(index) => write!(formatter, "there is no part {index}"),
+            Self::Repeated(index) => write!(formatter, "part {index} is used twice"),
+        }
+    }
+}
+
 impl Parts {
     /// Parts that lie in `memory`, each with what it is the items of.
-    pub fn new(memory: Vec<u8>, parts: Vec<(Range<usize>, Option<Tensor>)>) -> Self {
-        Self { memory, parts }
+    pub fn new(memory: impl Into<Bytes>, parts: Vec<(Range<usize>, Option<Tensor>)>) -> Self {
+        let entry = |(range, tensor)| Entry { range, tensor, is_taken: AtomicBool::new(false) };
+        let parts = parts.into_iter().map(entry).collect();
+        Self { memory: memory.into(), parts, reserved: Reservation::default() }
+    }
+
+    /// The same parts, which hold a reservation of their memory.
+    #[must_use]
+    pub fn reserving(self, reserved: Reservation) -> Self {
+        Self { reserved, ..self }
+    }
+
+    /// The bytes that are reserved for the parts.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved.bytes()
+    }
+
+    /// The number of parts.
+    pub fn count(&self) -> usize {
+        self.parts.len()
     }
 
     /// The part of an index.
     pub fn get(&self, index: usize) -> Option<Part<'_>> {
-        let (range, tensor) = self.parts.get(index)?;
+        let Entry { range, tensor, .. } = self.parts.get(index)?;
         Some(Part { bytes: self.memory.get(range.clone())?, tensor: tensor.as_ref() })
+    }
+
+    /// The part of an index, for the one value that may use it.
+    ///
+    /// # Errors
+    /// There is none, or it was taken before.
+    pub fn take(&self, index: usize) -> Result<Part<'_>, PartError> {
+        let (Some(part), Some(entry)) = (self.get(index), self.parts.get(index)) else {
+            return Err(PartError::Missing(index));
+        };
+        match entry.is_taken.swap(true, Ordering::Relaxed) {
+            true => Err(PartError::Repeated(index)),
+            false => Ok(part),
+        }
+    }
+
+    /// The JSON text with the base64 of parts in place of the objects that stand for them.
+    ///
+    /// # Errors
+    /// It refers to a part that does not exist, or that was taken before.
+    pub fn inline(&self, text: &[u8]) -> Result<Vec<u8>, PartError> {
+        inline(text, |index, out| {
+            let part = self.take(index)?;
+            match part.tensor {
+                None => write_base64(part.bytes, out),
+                Some(tensor) => write_base64(&[&npy_header(tensor), part.bytes].concat(), out),
+            }
+            Ok(())
+        })
     }
 }
 
@@ -64,4 +146,159 @@ pub struct ResultPart {
     pub tensor: Option<Tensor>,
     /// Its bytes.
     pub bytes: Bytes,
+}
+
+impl ResultPart {
+    /// What precedes the bytes in a frame: the header of a `.npy`, if they are the items of an
+    /// array.
+    pub(crate) fn header(&self) -> Vec<u8> {
+        self.tensor.as_ref().map(npy_header).unwrap_or_default()
+    }
+}
+
+/// The JSON text of a result with the base64 of its parts in place of the objects that stand for
+/// them.
+pub fn inline_results(text: &[u8], parts: &[ResultPart]) -> Vec<u8> {
+    let inlined = inline(text, |index, out| {
+        let part = parts.get(index).ok_or(PartError::Missing(index))?;
+        match part.header() {
+            header if header.is_empty() => write_base64(&part.bytes, out),
+            header => write_base64(&[&header, &part.bytes[..]].concat(), out),
+        }
+        Ok(())
+    });
+    // A result that refers to a part that it does not have stays as it is.
+    inlined.unwrap_or_else(|_| text.to_vec())
+}
+
+/// Replaces each object that stands for a part by what `write` appends for its index.
+///
+/// In valid JSON a quote within a string follows a backslash, so a name behind a brace is one.
+fn inline(
+    text: &[u8],
+    mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<(), PartError>,
+) -> Result<Vec<u8>, PartError> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest_at = 0;
+    for name_at in memmem::find_iter(text, PART_NAME) {
+        let (before, after) = text.split_at(name_at);
+        let before = before.trim_ascii_end();
+        let Some((index, len)) = part_index(after) else { continue };
+        if before.last() != Some(&b'{') || before.len() <= rest_at {
+            continue;
+        }
+        out.extend_from_slice(text.get(rest_at..before.len() - 1).unwrap_or_default());
+        out.push(b'"');
+        write(index, &mut out)?;
+        out.push(b'"');
+        rest_at = name_at + len;
+    }
+    out.extend_from_slice(text.get(rest_at..).unwrap_or_default());
+    Ok(out)
+}
+
+/// The index that a text gives after its name and the length with the brace behind it, if it is
+/// the only member.
+fn part_index(text: &[u8]) -> Option<(usize, usize)> {
+    let rest = text.strip_prefix(PART_NAME)?.trim_ascii_start();
+    let rest = rest.strip_prefix(b":")?.trim_ascii_start();
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = rest.split_at(digits);
+    let index = std::str::from_utf8(number).ok()?.parse().ok()?;
+    let rest = rest.trim_ascii_start().strip_prefix(b"}")?;
+    Some((index, text.len() - rest.len()))
+}
+
+fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + Base64::encoded_len(bytes), 0);
+    let room = out.get_mut(start..).unwrap_or_default();
+    let is_encoded = Base64::encode(bytes, room).is_ok();
+    debug_assert!(is_encoded, "there is room for all of it");
+}
+
+/// The header of a `.npy` whose items follow it, at a multiple of 64 bytes.
+fn npy_header(tensor: &Tensor) -> Vec<u8> {
+    let dtype = tensor.dtype;
+    let kind = match dtype.kind {
+        Kind::Bool => 'b',
+        Kind::Int => 'i',
+        Kind::UInt => 'u',
+        Kind::Float => 'f',
+        Kind::Complex => 'c',
+        Kind::BFloat => 'V',
+    };
+    let order = match (dtype.item_bytes, dtype.is_big_endian) {
+        (1, _) => '|',
+        (_, true) => '>',
+        (_, false) => '<',
+    };
+    let shape: String = tensor.shape.iter().map(|side| format!("{side}, ")).collect();
+    let fortran = if tensor.is_fortran { "True" } else { "False" };
+    let mut text = format!(
+        "{{'descr': '{order}{kind}{}', 'fortran_order': {fortran}, 'shape': ({}), }}",
+        dtype.item_bytes,
+        if tensor.shape.len() == 1 { shape.trim_end() } else { shape.trim_end_matches(", ") },
+    );
+    let (magic, unit) = (10, 64);
+    let len = (magic + text.len() + 1).next_multiple_of(unit) - magic;
+    text.extend(std::iter::repeat_n(' ', len - text.len() - 1));
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend_from_slice(&(len as u16).to_le_bytes());
+    header.extend_from_slice(text.as_bytes());
+    header.push(b'\n');
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts() -> Parts {
+        let tensor = Tensor {
+            dtype: crate::arrays::DType { kind: Kind::Int, item_bytes: 2, is_big_endian: true },
+            shape: vec![1, 2],
+            is_fortran: true,
+        };
+        Parts::new(b"abcdefg".to_vec(), vec![(0..3, None), (3..7, Some(tensor)), (2..9, None)])
+    }
+
+    #[test]
+    fn a_part_is_taken_once_and_lies_in_the_memory() {
+        let parts = parts();
+        assert_eq!(parts.take(0).map(|part| part.bytes), Ok(&b"abc"[..]));
+        assert_eq!(parts.take(0).map(|part| part.bytes), Err(PartError::Repeated(0)));
+        assert_eq!(parts.get(0).map(|part| part.bytes), Some(&b"abc"[..]));
+        for index in [2, 3, usize::MAX] {
+            assert_eq!(parts.take(index).map(|part| part.bytes), Err(PartError::Missing(index)));
+        }
+    }
+
+    #[test]
+    fn objects_that_stand_for_parts_become_base64() {
+        let inlined = |text: &str| {
+            let text = parts().inline(text.as_bytes());
+            text.map(|text| String::from_utf8(text).expect("base64 is ASCII"))
+        };
+        assert_eq!(inlined(r#"[{"$part":0}]"#), Ok(r#"["YWJj"]"#.into()));
+        assert_eq!(inlined("{\"a\": { \"$part\"\n: 0\t},1"), Ok(r#"{"a": "YWJj",1"#.into()));
+        for same in [
+            r#""\\{\"$part\":0}""#,
+            r#"{"$part":-0}"#,
+            r#"{"$part":0.0}"#,
+            r#"{"$part":"0"}"#,
+            r#"{"$part":0,"a":1}"#,
+            r#"{"a":1,"$part":0}"#,
+            r#"["$part",0]"#,
+            r#"{"$part":99999999999999999999}"#,
+        ] {
+            assert_eq!(inlined(same), Ok(same.into()));
+        }
+        assert_eq!(inlined(r#"[{"$part":0},{"$part":0}]"#), Err(PartError::Repeated(0)));
+        assert_eq!(inlined(r#"{"$part":3}"#), Err(PartError::Missing(3)));
+        let npy = inlined(r#"{"$part":1}"#).expect("there is one");
+        let npy = Base64::decode_vec(npy.trim_matches('"')).expect("it is base64");
+        assert!(npy.starts_with(b"\x93NUMPY\x01\x00v\x00{'descr': '>i2', 'fortran_order': True"));
+        assert_eq!((npy.len(), &npy[128..]), (132, &b"defg"[..]));
+    }
 }

@@ -191,7 +191,8 @@ fn no_reply() -> RpcError {
     RpcError::new(RpcError::INTERNAL_ERROR, "The handler did not reply")
 }
 
-fn too_large(bytes_max: usize) -> RpcError {
+/// The error in place of a reply that is longer than `bytes_max`.
+pub(crate) fn too_large(bytes_max: usize) -> RpcError {
     RpcError::new(RpcError::INTERNAL_ERROR, "The reply is too large").expected(&format!(
         "expected at most {bytes_max} bytes, a whole batch's together (max_reply_bytes)"
     ))

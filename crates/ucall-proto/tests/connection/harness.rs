@@ -7,7 +7,7 @@ use ucall_proto::http1::{AccessRules, ReplyWriter};
 use ucall_proto::json::{Reader, ValueKind};
 use ucall_proto::{
     Call, CallNumber, CallOutcome, Connection, Drain, Environment, Limits, LoadState, NextAction,
-    Reply, Reservation, RpcError, Scratch, Service,
+    Reply, Reservation, ResultPart, RpcError, Scratch, Service,
 };
 
 /// What the specification's examples call; `later`, which is deferred; `stream`, with items if its
@@ -199,6 +199,12 @@ impl<S: Service> Driver<S> {
     pub fn complete(&mut self, number: CallNumber, outcome: Result<&[u8], &RpcError>) {
         self.with(|connection, environment| {
             connection.complete(number, outcome, environment);
+        });
+    }
+
+    pub fn complete_with_parts(&mut self, number: CallNumber, text: &[u8], parts: Vec<ResultPart>) {
+        self.with(|connection, environment| {
+            connection.complete_with_parts(number, text, parts, environment);
         });
     }
 

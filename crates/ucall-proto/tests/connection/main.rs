@@ -6,6 +6,7 @@ mod call_limit;
 mod closing;
 mod deferred;
 mod drain;
+mod frames;
 mod harness;
 mod http;
 mod items;

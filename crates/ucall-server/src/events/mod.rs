@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 use ucall_engine::{Arrival, Completion, Engine, Id};
-use ucall_proto::{LoadState, RpcError};
+use ucall_proto::{LoadState, ResultPart, RpcError, inline_results};
 
 use crate::admission::{AdmissionQueues, HandshakeInput, Hangup};
 use crate::caller::CallId;
@@ -377,9 +377,30 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         match polled {
             Polled::Item(overflow) => self.handle_item(call, overflow),
             Polled::Result => self.complete(call, Ok(())),
+            Polled::Parts(parts) => self.complete_with_parts(call, parts),
             Polled::Error(error) => self.complete(call, Err(&error)),
         }
         self.text.clear();
+    }
+
+    /// [`Self::complete`] with a result whose parts lie beside its text.
+    #[cold]
+    #[inline(never)]
+    fn complete_with_parts(&mut self, call: CallId, parts: Vec<ResultPart>) {
+        if self.connections.find(call.connection).is_none() {
+            self.text = inline_results(&self.text, &parts);
+            return self.complete(call, Ok(()));
+        }
+        self.context.dispatcher.end_child();
+        let text = mem::take(&mut self.text);
+        if let Some(mut active) = self.find(call.connection) {
+            active.write_last_items(call.number);
+            let advanced = active.handle(|connection, environment| {
+                connection.complete_with_parts(call.number, &text, parts, environment);
+            });
+            self.finish(call.connection, advanced);
+        }
+        self.text = text;
     }
 
     #[inline(never)]

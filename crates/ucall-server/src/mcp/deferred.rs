@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 
 use ucall_engine::Id;
-use ucall_proto::{Call, CallNumber, McpRequest};
+use ucall_proto::{Call, CallNumber, McpRequest, inline_results};
 
 use super::Tool;
 use super::result::{ToolOutcome, write_outcome};
@@ -90,8 +90,15 @@ impl McpCalls {
 
     /// Wraps what has come of a call, if it is of a tool and has ended. `text` has its result.
     pub(crate) fn wrap(&mut self, call: CallId, polled: Polled, text: &mut Vec<u8>) -> Polled {
+        let polled = match polled {
+            Polled::Parts(parts) if self.contains(call) => {
+                *text = inline_results(text, &parts);
+                Polled::Result
+            }
+            polled => polled,
+        };
         let outcome = match polled {
-            Polled::Item(_) => return polled,
+            Polled::Item(_) | Polled::Parts(_) => return polled,
             Polled::Result => Ok(&text[..]),
             Polled::Error(ref error) => Err(error.clone()),
         };
