@@ -9,7 +9,7 @@ use base64ct::{Base64, Encoding};
 use memchr::memmem;
 use ucall_buffer::Bytes;
 
-use crate::arrays::{Kind, Tensor};
+use crate::arrays::{Tensor, npy};
 use crate::connection::Reservation;
 
 /// The name of the only member of an object that stands for a part.
@@ -219,44 +219,19 @@ fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
 
 /// The header of a `.npy` whose items follow it, at a multiple of 64 bytes.
 fn npy_header(tensor: &Tensor) -> Vec<u8> {
-    let dtype = tensor.dtype;
-    let kind = match dtype.kind {
-        Kind::Bool => 'b',
-        Kind::Int => 'i',
-        Kind::UInt => 'u',
-        Kind::Float => 'f',
-        Kind::Complex => 'c',
-        Kind::BFloat => 'V',
-    };
-    let order = match (dtype.item_bytes, dtype.is_big_endian) {
-        (1, _) => '|',
-        (_, true) => '>',
-        (_, false) => '<',
-    };
-    let shape: String = tensor.shape.iter().map(|side| format!("{side}, ")).collect();
-    let fortran = if tensor.is_fortran { "True" } else { "False" };
-    let mut text = format!(
-        "{{'descr': '{order}{kind}{}', 'fortran_order': {fortran}, 'shape': ({}), }}",
-        dtype.item_bytes,
-        if tensor.shape.len() == 1 { shape.trim_end() } else { shape.trim_end_matches(", ") },
-    );
-    let (magic, unit) = (10, 64);
-    let len = (magic + text.len() + 1).next_multiple_of(unit) - magic;
-    text.extend(std::iter::repeat_n(' ', len - text.len() - 1));
-    let mut header = b"\x93NUMPY\x01\x00".to_vec();
-    header.extend_from_slice(&(len as u16).to_le_bytes());
-    header.extend_from_slice(text.as_bytes());
-    header.push(b'\n');
+    let mut header = Vec::new();
+    npy::write_header(&mut header, tensor);
     header
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arrays::{DType, Kind};
 
     fn parts() -> Parts {
         let tensor = Tensor {
-            dtype: crate::arrays::DType { kind: Kind::Int, item_bytes: 2, is_big_endian: true },
+            dtype: DType { kind: Kind::Int, item_bytes: 2, is_big_endian: true },
             shape: vec![1, 2],
             is_fortran: true,
         };
