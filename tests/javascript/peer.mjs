@@ -5,7 +5,8 @@
  *
  * `count(to)` yields 0 to `to` and returns "done"; `fail()` yields 1 and fails; `endless()` yields
  * until it is cancelled; `flood(count, size)` yields without waiting; `hold()` never replies;
- * `tell(method, params, times)` sends notifications; `drop()` ends the connection.
+ * `tell(method, params, times)` sends notifications; `drop()` ends the connection; `same(value)`
+ * returns a part, or a base64 string.
  */
 import { once } from "node:events";
 import { createServer } from "node:http";
@@ -13,6 +14,8 @@ import { createRequire } from "node:module";
 import { argv, stdin } from "node:process";
 import { setImmediate } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
+
+import { makeFrame, parseMessage } from "./frames.mjs";
 
 const { WebSocketServer } = createRequire(import.meta.url)("ws");
 
@@ -32,6 +35,16 @@ const GENERATORS = {
     for (let at = 0; at < count; at++) yield "x".repeat(size);
   },
 };
+
+const FRAME_TYPE = "application/vnd.ucall.parts";
+
+function unreadable(code) {
+  return { jsonrpc: "2.0", id: null, error: { code, message: "Parse error" } };
+}
+
+function json(response, reply) {
+  response.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify(reply));
+}
 
 /** Sends the items of a generator, and then its reply. */
 async function run(generator, { id }, token, send, isCancelled) {
@@ -59,6 +72,10 @@ class Peer {
   sockets = new Set();
   /** The headers of the upgrades and requests. */
   headers = [];
+  /** The messages that were frames, as they arrived. */
+  frames = [];
+  /** What a frame gets: "reply", "close" (WebSocket), an HTTP status, or an error's code. */
+  onFrame = "reply";
   /** What an HTTP request gets, if not its reply. */
   respond = undefined;
 
@@ -94,9 +111,13 @@ class Peer {
     this.sockets.add(socket);
     socket.on("close", () => this.sockets.delete(socket));
     const send = (message) => socket.send(JSON.stringify(message));
-    socket.on("message", (data) => {
-      const message = JSON.parse(data);
+    socket.on("message", (data, isBinary) => {
+      if (isBinary) this.frames.push(data);
+      if (isBinary && this.onFrame === "close") return socket.close(1003);
+      if (isBinary && this.onFrame < 0) return send(unreadable(this.onFrame));
+      const message = parseMessage(data);
       this.received.push(message);
+      if (message.method === "same" && isBinary) return socket.send(this.sameFrame(message));
       if (Array.isArray(message)) send(message.flatMap((call) => this.#reply(call) ?? []));
       else this.#serve(message, socket, send);
     });
@@ -120,22 +141,40 @@ class Peer {
   #reply({ method, params, id }) {
     if (method === "hold" || id === undefined) return undefined;
     if (method === "sum") return { jsonrpc: "2.0", id, result: params.a + params.b };
-    if (method === "unreadable") return { jsonrpc: "2.0", id: null, error: { code: -32700, message: "Parse error" } };
+    if (method === "unreadable") return unreadable(-32700);
+    if (method === "same") return { jsonrpc: "2.0", id, result: params.value };
     return { jsonrpc: "2.0", id, error: { code: -32601, message: "Method not found", data: method } };
   }
 
   async #serveHttp(request, response) {
     this.headers.push(request.headers);
-    let body = "";
-    for await (const chunk of request) body += chunk;
-    const message = JSON.parse(body);
+    const chunks = [];
+    for await (const chunk of request) chunks.push(chunk);
+    const body = Buffer.concat(chunks);
+    const isFrame = request.headers["content-type"] === FRAME_TYPE;
+    if (isFrame) this.frames.push(body);
+    if (isFrame && this.onFrame > 0) return response.writeHead(this.onFrame).end("no frames here");
+    if (isFrame && this.onFrame < 0) return json(response, unreadable(this.onFrame));
+    const message = parseMessage(body);
     this.received.push(message);
     if (this.respond) return this.respond(message, response);
     if (GENERATORS[message.method]) return this.#serveEvents(message, response);
     const reply = Array.isArray(message) ? message.map((call) => this.#reply(call)) : this.#reply(message);
     if (message.method === "hold") return response.on("close", () => this.cancelled.push(message.id));
     if (message.id === undefined && !Array.isArray(message)) return response.writeHead(204).end();
-    response.writeHead(200, { "Content-Type": "application/json" }).end(JSON.stringify(reply));
+    if (isFrame && message.method === "same") {
+      return response.writeHead(200, { "Content-Type": FRAME_TYPE }).end(this.sameFrame(message));
+    }
+    json(response, reply);
+  }
+
+  /** The reply to `same` with parts; replaced for replies that no server sends. */
+  sameFrame({ id, params }) {
+    const parts = [];
+    const text = JSON.stringify({ jsonrpc: "2.0", id, result: params.value }, (_, value) => {
+      return value?.type === "Buffer" ? { $part: parts.push(Buffer.from(value.data)) - 1 } : value;
+    });
+    return makeFrame(text, parts);
   }
 
   async #serveEvents(call, response) {

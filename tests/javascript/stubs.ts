@@ -8,6 +8,7 @@ const six: number = await client.call("an_int", [6], { timeoutMs: 1000 });
 const optional: number | null = await client.call("an_optional", { value: null });
 const colour: "red" | "blue" = await client.call("an_enum", { value: "red" });
 const bytes: Base64 = await client.call("some_bytes", { value: btoa("a") });
+const reversed: Uint8Array = await client.call("some_bytes", { value: new Blob([]) }).bytes();
 const pair: [number, string] = await client.call("a_tuple", [[1, "a"]]);
 const reading: Reading = { at: "2026-01-31T12:00:00Z", values: [1, 2], next: null };
 const returned: Reading = await client.call("a_reading", { value: reading });
@@ -27,6 +28,8 @@ client.call("an_int", { value: "5" });
 client.call("an_int");
 // @ts-expect-error: a param is missing
 client.call("a_reading", { value: { at: "2026-01-31T12:00:00Z" } });
+// @ts-expect-error: a param of another type
+client.call("some_bytes", { value: 5 });
 // @ts-expect-error: not one of the values
 client.call("an_enum", { value: "green" });
 // @ts-expect-error: params by position alone

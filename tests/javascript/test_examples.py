@@ -25,7 +25,7 @@ import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
 globalThis.WebSocket ??= createRequire(process.env.NODE_PATH + "/ws/")("ws");
-const { Client } = await import(pathToFileURL(process.env.UCALL_JS));
+const { Client, NDArray, decodeArray } = await import(pathToFileURL(process.env.UCALL_JS));
 """
 
 
@@ -37,7 +37,7 @@ def test_examples(run_node: RunNode, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     names: dict[str, ucall.Server] = {}
     exec("".join(text for kind, text in blocks if kind == "python"), names)
     script = "".join(text for kind, text in blocks if kind == "js")
-    script = script.replace('import { Client } from "/ucall.js";\n', HEAD)
+    script = script.replace('import { Client, NDArray, decodeArray } from "/ucall.js";\n', HEAD)
     script = script.replace("8545", str(names["server"].port))
     script, checks = SHOWN.subn(r"assert.deepEqual(\1, \2);", script)
     assert checks > 8

@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from applications import PID
 from node import MODULE, TOKEN, RunNode, Serve, package
 
 import ucall.auth
 
 #: Of the module without comments. Minified it is smaller.
-BYTES_MAX = 6 * 1024
+BYTES_MAX = 10 * 1024
 
 
 def test_the_client(run_node: RunNode) -> None:
     run_node("--test", "client.test.mjs")
+
+
+def test_arrays_and_bytes(run_node: RunNode) -> None:
+    run_node("--test", "arrays.test.mjs")
+
+
+def test_arrays_of_numpy(run_node: RunNode, tmp_path: Path) -> None:
+    """Of every dtype, byte order and layout: what `decodeArray` gives, and what it is sent as."""
+    numpy = pytest.importorskip("numpy")
+    bits = numpy.random.default_rng(7).integers(0, 256, 16 * 24, "uint8")
+    arrays = [numpy.arange(65536, dtype="uint16").view("float16")]
+    for dtype in ("bool", *numpy.typecodes["AllInteger"], *"efdFD"):
+        items = (bits % 2 if dtype == "bool" else bits).view(dtype)[:24]
+        shapes = [items[:1].reshape(()), items[:0], items[:0].reshape(3, 0, 2), items[::2]]
+        cube = items.reshape(2, 3, 4)
+        for array in (*shapes, items, cube, cube.T, items.reshape(4, 6).T):
+            arrays += [array, array.astype(array.dtype.newbyteorder())]
+    files = []
+    for array in arrays:
+        file = io.BytesIO()
+        numpy.save(file, array)
+        files.append(base64.b64encode(file.getvalue()).decode())
+    (tmp_path / "arrays.json").write_text(json.dumps(files))
+    decoded = json.loads(run_node("numpy.mjs", tmp_path / "arrays.json"))
+    for array, (bytes_, sent) in zip(arrays, decoded, strict=True):
+        # Node has a Float16Array from version 24 on.
+        wanted = array.astype(array.dtype.newbyteorder("="), order="C")
+        again = numpy.load(io.BytesIO(base64.b64decode(sent)))
+        if wanted.dtype == "float16" and again.dtype == "float32":
+            wanted = wanted.astype("float32")
+        assert (again.dtype, again.shape) == (wanted.dtype, wanted.shape)
+        assert numpy.array_equal(again, wanted, equal_nan=wanted.dtype.kind in "fc")
+        assert again.tobytes() == base64.b64decode(bytes_)
+        assert wanted.dtype.kind in "fc" or again.tobytes() == wanted.tobytes()
 
 
 def test_with_the_server(run_node: RunNode, serve: Serve) -> None:

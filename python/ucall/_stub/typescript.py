@@ -23,8 +23,9 @@ _PLAIN = {
 }
 _RESERVED = (
     *("any", "bigint", "boolean", "never", "null", "number", "object", "string", "symbol"),
-    *("undefined", "unknown", "void", "Array", "Base64", "CallOptions", "Client", "Methods"),
-    *("ParamsOf", "Promise", "Record", "Stream", "Streams", "TypedClient", "Omit", "Partial"),
+    *("undefined", "unknown", "void", "Array", "Base64", "Binary", "CallOptions", "Client"),
+    *("Methods", "ParamsOf", "Record", "Reply", "Stream", "Streams", "TypedClient", "Omit"),
+    "Partial",
 )
 #: Words that label no element of a tuple.
 _KEYWORDS = (
@@ -46,7 +47,7 @@ export type TypedClient = Omit<Client, "call" | "stream"> & {
   call<M extends keyof Methods>(
     method: M,
     ...rest: ParamsOf<Methods[M]["params"]>
-  ): Promise<Methods[M]["result"]>;
+  ): Reply<Methods[M]["result"]>;
   stream<M extends keyof Streams>(
     method: M,
     ...rest: ParamsOf<Streams[M]["params"]>
@@ -67,7 +68,7 @@ def typescript_declarations(document: Document) -> str:
     streams = [method for method in methods if method.item is not None]
     sections = [
         "\n".join(_comment(f"The types of {title}, written by `ucall stub --typescript`.", "")),
-        'import type { CallOptions, Client, Stream } from "./ucall.js";',
+        'import type { Binary, CallOptions, Client, Reply, Stream } from "./ucall.js";',
         "/** Bytes in base64: a file, a `.npy` array, an image. */\nexport type Base64 = string;",
         *types.components(),
         _interface("Methods", "The params and results of methods.", types, methods),
@@ -97,6 +98,7 @@ def _interface(name: str, about: str, types: _Types, methods: list[Method]) -> s
 class _Types:
     def __init__(self, document: Document) -> None:
         self._document = document
+        self._binary = "Base64"
         identifiers = Identifiers((*_KEYWORDS, *_RESERVED))
         self._names = {
             name: identifiers.add(pascal(name) or name) for name in sorted(document.components)
@@ -114,11 +116,16 @@ class _Types:
         required = [param.is_required for param in method.params]
         # TypeScript allows no required element after an optional one.
         has_order = required == sorted(required, reverse=True)
-        if method.is_by_position and has_order:
-            return self._by_position(method)
-        if method.structure == "by-name" or not has_order:
-            return self._by_name(method)
-        return f"{self._by_name(method)} | {self._by_position(method)}"
+        # What a schema of the document names is both a param and a result, so it stays base64.
+        self._binary = "Base64 | Binary"
+        try:
+            if method.is_by_position and has_order:
+                return self._by_position(method)
+            if method.structure == "by-name" or not has_order:
+                return self._by_name(method)
+            return f"{self._by_name(method)} | {self._by_position(method)}"
+        finally:
+            self._binary = "Base64"
 
     def _by_position(self, method: Method) -> str:
         names = Identifiers(_KEYWORDS)
@@ -153,7 +160,7 @@ class _Types:
         if parts := branches(resolved):
             return " | ".join(dict.fromkeys(self.of(part, within) for part in parts))
         if resolved.binary:
-            return "Base64"
+            return self._binary
         kind = next(iter(resolved.types), "")
         if kind == "array":
             return self._array(resolved, within)

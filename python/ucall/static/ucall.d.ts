@@ -1,7 +1,74 @@
 /** A client for ucall's JSON-RPC over WebSocket and HTTP, for browsers and Node. */
 
-/** Params by position, or by name. */
+/** Params by position, or by name, with `Binary` values anywhere in them. */
 export type Params = unknown[] | Record<string, unknown>;
+
+/** Bytes, and arrays of numbers. A typed array other than `Uint8Array` has one dimension. */
+export type Binary = ArrayBuffer | Uint8Array | DataView | Blob | TypedArray | NDArray;
+
+/** `Float16Array`, where it exists, is also one. */
+export type TypedArray =
+  | Uint8Array
+  | Uint8ClampedArray
+  | Uint16Array
+  | Uint32Array
+  | BigUint64Array
+  | Int8Array
+  | Int16Array
+  | Int32Array
+  | BigInt64Array
+  | Float32Array
+  | Float64Array;
+
+/** The names of NumPy. */
+export type DType =
+  | "bool"
+  | "uint8"
+  | "uint16"
+  | "uint32"
+  | "uint64"
+  | "int8"
+  | "int16"
+  | "int32"
+  | "int64"
+  | "float16"
+  | "float32"
+  | "float64"
+  | "complex64"
+  | "complex128";
+
+/** An array of numbers, in row-major order. */
+export class NDArray {
+  /**
+   * The shape is one dimension and the dtype that of the data by default. A `Uint8Array` may also
+   * be of `bool`, a `Uint16Array` of `float16`, and floats in pairs of a complex dtype. Throws
+   * `RangeError` if the shape does not have the length of the data.
+   */
+  constructor(data: TypedArray, shape?: number[], dtype?: DType);
+  /** `any`, because its class depends on the dtype: a `Float32Array` for "float32". */
+  data: any;
+  shape: number[];
+  dtype: DType;
+}
+
+/**
+ * The array of a base64 string in a result, an item of a stream or a notification. Throws
+ * `TypeError` unless it is a `.npy` of numbers or bools.
+ */
+export function decodeArray(base64: unknown): NDArray;
+
+/** The bytes of a base64 string. Throws `TypeError` for anything else. */
+export function decodeBytes(base64: unknown): Uint8Array<ArrayBuffer>;
+
+/**
+ * The promise of a result: JSON, in which arrays, images and bytes are base64 strings.
+ */
+export interface Reply<T = any> extends Promise<T> {
+  /** A result that is an array; rejects with a `TypeError` for another one. */
+  array(): Promise<NDArray>;
+  /** A result that is bytes or an image; rejects with a `TypeError` for another one. */
+  bytes(): Promise<Uint8Array<ArrayBuffer>>;
+}
 
 export interface CallOptions {
   /** Cancels the call, also on the server. */
@@ -70,7 +137,7 @@ export class Client extends EventTarget {
   get state(): State;
 
   /** Calls a function of the server, and returns its result. */
-  call<T = any>(method: string, params?: Params, options?: CallOptions): Promise<T>;
+  call<T = any>(method: string, params?: Params, options?: CallOptions): Reply<T>;
 
   /** Calls functions with one message. The reason of a rejected outcome is an `RpcError`. */
   batch(
