@@ -40,10 +40,23 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 	$@ -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/release/*.whl
 	@touch $@
 
+# The package of an earlier commit, for `--before`: make .bench/before-COMMIT/bin/python
+.bench/before-%/bin/python: | $(STAMPS)/maturin
+	@mkdir -p $(@D)/../source
+	@git archive $* | tar -x -C $(@D)/../source
+	@echo "Building the package of $*: some minutes"
+	@cd $(@D)/../source && CARGO_TARGET_DIR=$(abspath $(TARGET_DIR)) \
+		$(abspath $(VENV))/bin/maturin build --quiet --profile release --locked --features full \
+		--out ../wheels --interpreter $(abspath $(PY))
+	@$(PY) -m venv $(@D)/..
+	@$@ -m pip install --quiet $(@D)/../wheels/*.whl numpy pillow
+	@rm -rf $(@D)/../source
+.PRECIOUS: .bench/before-%/bin/python
+
 FLOORS := .bench/floor-epoll .bench/floor-uring
 LOAD := .bench/target/release/load
 # Those that take a section of that name, and nothing but BENCH_FLAGS.
-PLAIN := client echo gate idle many-servers mcp nats queue relay store streams threads tls udp xdp
+PLAIN := arrays client echo gate idle many-servers mcp nats queue relay store streams threads tls udp xdp
 .PHONY: bench bench-peers bench-tools bench-compare bench-shapes bench-report bench-quick bench-c
 .PHONY: bench-async bench-embeddings slow-peers $(PLAIN:%=bench-%)
 
@@ -59,6 +72,9 @@ tools-queue:
 	@tools/install-queue-bench.sh $(PY)
 tools-mcp:
 	@tools/install-mcp.sh
+tools-arrays: tools-python
+	@tools/install-inference.sh
+	@tools/install-inference.sh mlserver
 tools-python:
 	@tools/build-bench-peers.sh python
 
@@ -98,6 +114,7 @@ slow-peers: setup-release $(LOAD) tools-slow-peers #: Call beside 4,000 slow con
 
 $(PLAIN:%=bench-%): bench-%:
 	$(BENCH) $(subst -,_,$*) $(BENCH_FLAGS)
+bench-arrays: setup-release .bench/floor-echo $(LOAD) tools-arrays #: Compare arrays with sum, C and FastAPI, KServe, MLServer, gRPC, pyzmq (BENCH_FLAGS="--write --before .bench/before-COMMIT/bin/python")
 bench-gate: setup-release .bench/c-sum ## Fail if a call takes more instructions or system calls (needs valgrind, strace)
 bench-client: setup-release $(FLOORS) #: Compare the client with a bare socket (BENCH_FLAGS="--rounds 30")
 bench-echo: setup-release .bench/floor-echo #: Compare an echo of 1 MiB with C (BENCH_FLAGS="--rounds 200")

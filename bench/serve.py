@@ -20,6 +20,8 @@ import ucall
 LIVE = 300_000
 PAYLOAD_BYTES_MAX = 64 << 20
 NEWS = "x" * 64
+#: Of the table of the server of arrays.
+ROWS, WIDTH = 20_000, 768
 
 
 def sum(a: int, b: int):
@@ -66,6 +68,10 @@ def echo(new, given):
     return server
 
 
+def echo_bytes(data: bytes):
+    return data
+
+
 def payload(new, given):
     """Returns the bytes or the array that it gets."""
     from numpy import uint8
@@ -74,14 +80,50 @@ def payload(new, given):
     most = PAYLOAD_BYTES_MAX
     server = new(port=given.port, limits=ucall.Limits(max_body_bytes=most, max_reply_bytes=most))
 
-    def echo_bytes(data: bytes):
-        return data
-
     def echo_array(data: NDArray[uint8]):
         return data
 
     server.add(echo_bytes, name="bytes")
     server.add(echo_array, name="array")
+    return server
+
+
+def arrays(new, given):
+    """Functions of arrays, bytes and images. Over a Unix socket with `--uds`."""
+    import numpy
+    import PIL.Image
+    from numpy.typing import NDArray
+
+    at = {"uds": given.uds} if given.uds else {"port": given.port}
+    most = ucall.Limits(max_body_bytes=PAYLOAD_BYTES_MAX, max_reply_bytes=PAYLOAD_BYTES_MAX)
+    server = new(**at, limits=most)
+    table = numpy.arange(ROWS * WIDTH, dtype=numpy.float32).reshape(ROWS, WIDTH)
+
+    @server
+    def echo(values: NDArray[numpy.float32]) -> NDArray[numpy.float32]:
+        return values
+
+    @server
+    def floats(values: list[float]) -> list[float]:
+        return values
+
+    @server
+    def brightest(images: NDArray[numpy.uint8]) -> NDArray[numpy.uint8]:
+        return images.reshape(len(images), -1).max(axis=1)
+
+    @server
+    def lookup(rows: NDArray[numpy.int64]) -> NDArray[numpy.float32]:
+        return table[rows]
+
+    @server
+    def resize(image: PIL.Image.Image, width: int, height: int) -> PIL.Image.Image:
+        return image.resize((width, height))
+
+    server.add(echo_bytes, name="bytes")
+    server.add(sum)
+    # An earlier build, which a run compares with today's, has none.
+    if hasattr(server, "inference"):
+        server.inference()
     return server
 
 
@@ -178,7 +220,7 @@ def mcp(new, given):
     return server
 
 
-OTHERS = (echo, payload, guarded, sleeper, streams, relay, store, udp, mcp)
+OTHERS = (echo, payload, arrays, guarded, sleeper, streams, relay, store, udp, mcp)
 KINDS = {"sum": sums, **{it.__name__: it for it in OTHERS}}
 
 
@@ -193,6 +235,7 @@ def made(arguments: list[str]) -> ucall.Server:
     parser.add_argument("--timeout-s", type=float)
     parser.add_argument("--to")
     parser.add_argument("--path")
+    parser.add_argument("--uds", help="a Unix socket instead of a port")
     parser.add_argument("--dedupe", action="store_true")
     given = parser.parse_args(arguments)
     new = importlib.import_module(f"ucall.{given.engine}").Server

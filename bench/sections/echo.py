@@ -20,7 +20,7 @@ import re
 from functools import partial
 
 from bench import OUTPUT
-from bench.harness import figures, processes, request, usage
+from bench.harness import arrays, figures, processes, request, usage
 from bench.harness.figures import Column, spread
 from bench.suite.servers import served
 
@@ -41,18 +41,12 @@ COLUMNS = [
 class Caller:
     """One connection, and the request that it repeats."""
 
-    def __init__(self, port: int, payload: bytes) -> None:
-        text = base64.b64encode(payload)
-        sent = {"jsonrpc": "2.0", "method": "echo", "params": [text.decode()], "id": 1}
-        body = json.dumps(sent).encode()
-        # The length of the head places the body in the buffers of the servers: of another length,
-        # the floor costs half as much again.
-        self.request = (
-            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
+    def __init__(self, port: int, message: arrays.Message) -> None:
+        self.request = message.sent
         self.connection = request.connect(port)
         self.reply = memoryview(bytearray(len(self.request) + 4096))
-        assert text in bytes(self.call()), "the reply holds other bytes"
+        reply = bytes(self.call())
+        assert message.within in reply, f"another reply: {reply[:200]!r}"
 
     def call(self) -> memoryview:
         """Reads by large pieces from the first reply on, to which the kernel adapts its buffer."""
@@ -67,6 +61,16 @@ class Caller:
         return self.reply[:whole]
 
 
+def message_of(payload: bytes) -> arrays.Message:
+    """A call of `echo`. The length of the head places the body in the buffers of the servers: of
+    another length, the floor costs half as much again."""
+    text = base64.b64encode(payload)
+    sent = {"jsonrpc": "2.0", "method": "echo", "params": [text.decode()], "id": 1}
+    body = json.dumps(sent).encode()
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    return arrays.Message(head + body, text)
+
+
 def measure(server: processes.Server, caller: Caller, calls: int) -> figures.Sample:
     before = usage.cpu_nanoseconds(server.pid)
     for _ in range(calls):
@@ -75,7 +79,7 @@ def measure(server: processes.Server, caller: Caller, calls: int) -> figures.Sam
 
 
 def run(options: argparse.Namespace) -> None:
-    payload = os.urandom(options.bytes)
+    message = message_of(os.urandom(options.bytes))
     processes.pin_to(processes.cores()[1])
     commands = {"floor": (str(OUTPUT / "floor-echo"),)}
     commands |= {engine: served("echo", "--engine", engine) for engine in options.engines}
@@ -83,7 +87,7 @@ def run(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as running:
         for name, command in commands.items():
             server = running.enter_context(processes.serving(command, f"echo-{name}"))
-            caller = Caller(server.port, payload)
+            caller = Caller(server.port, message)
             measure(server, caller, WARM_UP_CALLS)
             turns[name] = partial(measure, server, caller, options.calls)
         runs = figures.in_turns(turns, options.rounds)

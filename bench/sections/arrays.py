@@ -1,0 +1,278 @@
+"""Compares calls with arrays and bytes with `sum`, with C programs and with other servers.
+
+Every form of a call goes to one server of ucall, whose functions return what they get; all servers
+run at once, and are called in turns. Parts:
+
+- `small`: 64 floats at 32 connections: CPU time of a call, of `sum`'s
+- `medium`: 150 kB at 32 connections: CPU time, of that of a C program that receives and sends as
+  many bytes
+- `large`: 1 and 16 MiB on one connection: CPU time and duration, of the same C program's
+- `shared`: 16 MiB by ucall's client over a Unix socket, with and without shared memory: duration,
+  of the C program's over TCP
+- `models`: ucall's client with images, rows of a table and pictures of 4K: duration and CPU time
+
+With `--before PYTHON` an earlier build of ucall, whose interpreter that is, takes part where it
+can.
+The other servers are those of bench/peers/python/array_servers.py.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench import OUTPUT, ROOT
+from bench.harness import arrays, figures, processes
+from bench.harness.figures import Column
+from bench.suite import machine
+from bench.suite.array_contenders import (
+    ALL,
+    ENGINES,
+    FLOOR,
+    LIGHT,
+    SUM,
+    Contender,
+    Field,
+    Load,
+    field_of,
+    sums,
+)
+from bench.suite.servers import served
+
+PAGE = ROOT / "docs/arrays.md"
+PARTS = ("small", "medium", "large", "shared", "models")
+ROUNDS = 9
+OPTIONS = {
+    "--seconds": {"type": float, "default": 1.0, "help": "of each load; a fifth on one connection"},
+    "--before": {"type": Path, "help": "a Python with an earlier build of ucall"},
+    "--without-peers": {"action": "store_true"},
+}
+CONNECTIONS = 32
+MEDIUM_BYTES, LARGE_BYTES = 150_000, (1 << 20, 16 << 20)
+#: On one connection there are more rounds of shorter turns, see the section `echo`.
+SHORTER = 5
+MODELS = ("images", "lookup", "resize")
+#: Programs of ucall's client.
+CLIENT = ROOT / "bench/pairs/arrays.py"
+
+#: What the rows must reach: the part, the row, the field, the base, and the most.
+GOALS = [
+    ("small", "array, base64", "cpu_us", SUM, 1.6),
+    ("small", "array, parts", "cpu_us", SUM, 1.4),
+    ("small", "list[float]", "cpu_us", SUM, 1.6),
+    ("medium", "posix, bytes, parts", "cpu_us", FLOOR, 1.3),
+    ("medium", "posix, array, parts", "cpu_us", FLOOR, 1.3),
+    *(
+        (f"large {size >> 20} MiB", f"{engine}, array, parts", "time_us", FLOOR, 1.15)
+        for size in LARGE_BYTES
+        for engine in ENGINES
+    ),
+    ("shared", "shared memory", "time_us", FLOOR, 0.3),
+]
+
+
+def small(field: Field, options: argparse.Namespace) -> dict[str, Contender]:
+    values = arrays.floats(64)
+    content = arrays.npy(values)
+    reply = arrays.in_base64("echo", content).within
+    data = bytes(range(256))
+    messages = {
+        SUM: sums(),
+        "array, base64": arrays.in_base64("echo", content),
+        "array, parts": arrays.in_parts("echo", content),
+        "array, from a JSON list": arrays.in_list("echo", values, reply),
+        "list[float]": arrays.in_list("floats", values),
+        "bytes, base64": arrays.in_base64("bytes", data),
+        "bytes, parts": arrays.in_parts("bytes", data),
+        "array, Open Inference, binary": arrays.in_inference(values),
+        "array, whole body": arrays.in_npy(values),
+    }
+    earlier = (SUM, "array, base64", "array, from a JSON list", "list[float]", "bytes, base64")
+    found = ours(field, messages, "posix", CONNECTIONS)
+    if field.before:
+        kept = {f"before: {name}": messages[name] for name in earlier}
+        found |= ours(field, kept, "posix", CONNECTIONS, is_before=True)
+    return found | peers(field, options, values, CONNECTIONS)
+
+
+def medium(field: Field, options: argparse.Namespace) -> dict[str, Contender]:
+    return sized(field, options, MEDIUM_BYTES, CONNECTIONS)
+
+
+def large(size: int, field: Field, options: argparse.Namespace) -> dict[str, Contender]:
+    return sized(field, options, size, 1)
+
+
+def sized(
+    field: Field, options: argparse.Namespace, size: int, connections: int
+) -> dict[str, Contender]:
+    """Bytes and arrays on both engines, and the floor with the same array."""
+    values = arrays.floats(size // 4)
+    content = arrays.npy(values)
+    in_base64 = {
+        "bytes, base64": arrays.in_base64("bytes", values.tobytes()),
+        "array, base64": arrays.in_base64("echo", content),
+    }
+    messages = in_base64 | {
+        "bytes, parts": arrays.in_parts("bytes", values.tobytes()),
+        "array, parts": arrays.in_parts("echo", content),
+        "array, Open Inference, binary": arrays.in_inference(values),
+    }
+    found = {FLOOR: field.called(field.floor(), messages["array, parts"], connections)}
+    for engine in ENGINES:
+        named = {f"{engine}, {name}": message for name, message in messages.items()}
+        found |= ours(field, named, engine, connections)
+    if field.before:
+        named = {f"before: posix, {name}": message for name, message in in_base64.items()}
+        found |= ours(field, named, "posix", connections, is_before=True)
+    return found | peers(field, options, values, connections)
+
+
+def ours(
+    field: Field,
+    messages: dict[str, arrays.Message],
+    engine: str,
+    connections: int,
+    is_before: bool = False,
+) -> dict[str, Contender]:
+    """Calls of ucall's server. A form that it does not take is named and left out."""
+    found = {}
+    for name, message in messages.items():
+        try:
+            server = field.ours(engine, is_before)
+            found[name] = field.called(server, message, connections)
+        except (AssertionError, OSError) as error:
+            figures.log(f"without {name}: {error}")
+    return found
+
+
+def peers(
+    field: Field, options: argparse.Namespace, values: Any, connections: int
+) -> dict[str, Contender]:
+    if options.without_peers:
+        return {}
+    # With long arrays those of the Open Inference Protocol take seconds for a call.
+    return field.peers(values, connections, LIGHT if connections == 1 else ALL)
+
+
+def by_client(python: str | Path, uri: str, task: str, more: list[str], seconds: float) -> Load:
+    """By ucall's client in a process of its own."""
+    command = [python, CLIENT, uri, task, seconds, *more]
+    output = processes.run_load(command, seconds + 30)
+    return Load(*json.loads(output.splitlines()[-1]))
+
+
+def shared(field: Field, options: argparse.Namespace) -> dict[str, Contender]:
+    values = arrays.floats(LARGE_BYTES[-1] // 4)
+    message = arrays.in_parts("echo", arrays.npy(values))
+    path = OUTPUT / "arrays.socket"
+    command = served("arrays", "--engine", "posix", "--uds", str(path))
+    server = field.started("unix", lambda: processes.serving(command, "arrays-unix"))
+    load = partial(by_client, sys.executable, f"unix://{path}", "echo")
+    return {
+        FLOOR: field.called(field.floor(), message, 1),
+        "a Unix socket": Contender(server, partial(load, [])),
+        "shared memory": Contender(server, partial(load, ["--shared-memory"])),
+    }
+
+
+def models(field: Field, options: argparse.Namespace) -> dict[str, Contender]:
+    builds = {"now": (sys.executable, field.ours("posix"))}
+    if field.before:
+        builds = {"before": (field.before, field.ours("posix", True)), **builds}
+    return {
+        f"{task}, {name}": Contender(
+            server, partial(by_client, python, f"http://127.0.0.1:{server.port}", task, [])
+        )
+        for task in MODELS
+        for name, (python, server) in builds.items()
+    }
+
+
+def measured(options: argparse.Namespace) -> Iterator[tuple[str, Any, float, int]]:
+    """Each table: its name, its contenders, the seconds of a turn, and the rounds."""
+    short, many = options.seconds / SHORTER, options.rounds * SHORTER
+    tables = {
+        "small": [("small", small, options.seconds, options.rounds)],
+        "medium": [("medium", medium, options.seconds, options.rounds)],
+        "large": [(f"large {it >> 20} MiB", partial(large, it), short, many) for it in LARGE_BYTES],
+        "shared": [("shared", shared, options.seconds, options.rounds)],
+        "models": [("models", models, options.seconds, options.rounds)],
+    }
+    for part in options.only:
+        yield from tables[part]
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    processes.pin_to(processes.cores()[1])
+    found: dict[str, figures.Runs] = {}
+    for name, contenders, seconds, rounds in measured(options):
+        # The servers of one table end before those of the next begin.
+        with field_of(options.before) as field:
+            these = warmed(contenders(field, options), min(seconds, 0.2))
+            turns = {label: partial(it.sample, seconds) for label, it in these.items()}
+            found[name] = figures.in_turns(turns, rounds, name)
+            print(table(name, found[name]), flush=True)
+    how = {"rounds": options.rounds, "seconds": options.seconds}
+    results = {"machine": machine.describe(), "options": how, "samples": found}
+    print(verdicts(found))
+    return results
+
+
+def warmed(contenders: dict[str, Contender], seconds: float) -> dict[str, Contender]:
+    """Those that could be called. The others are named."""
+    found = {}
+    for label, each in contenders.items():
+        try:
+            each.load(seconds)
+            found[label] = each
+        except processes.LoadError as error:
+            figures.log(f"without {label}: {error}")
+    return found
+
+
+def base_of(name: str) -> str:
+    return SUM if name == "small" else FLOOR
+
+
+def table(name: str, runs: figures.Runs) -> str:
+    """The table of a part."""
+    columns = [Column("CPU µs/call", "cpu_us", "{:,.1f}")]
+    if name == "models":
+        columns.append(Column("ms/call", "time_ms", "{:,.1f}"))
+        runs = {label: [in_ms(it) for it in samples] for label, samples in runs.items()}
+        return figures.table_of(runs, columns, "models")
+    columns.append(Column(f"of {base_of(name).partition(':')[0]}'s", "cpu_us", base=base_of(name)))
+    if name != "small" and name != "medium":
+        columns.append(Column("µs/call", "time_us", "{:,.0f}"))
+        columns.append(Column("of the floor's", "time_us", base=FLOOR))
+    return figures.table_of(runs, columns, name)
+
+
+def in_ms(sample: figures.Sample | None) -> figures.Sample | None:
+    return sample and {**sample, "time_ms": sample["time_us"] / 1e3}
+
+
+def verdicts(found: dict[str, figures.Runs]) -> str:
+    """Each goal, and whether the run met it."""
+    rows = []
+    for part, label, field, base, most in GOALS:
+        ratio = figures.interval(figures.ratios(found.get(part, {}), label, base, field))
+        if ratio:
+            what = "CPU" if field == "cpu_us" else "time"
+            goal = f"at most {most:.2f} of {base.partition(':')[0]}'s {what}"
+            cells = [f"{part}: {label}", ratio.text("{:.2f}"), goal]
+            rows.append([*cells, figures.outcome(ratio, most=most)])
+    return figures.table(["goal", "median (95% interval)", "", ""], rows)
+
+
+def report(results: dict[str, Any]) -> str:
+    found, how = results["samples"], results["options"]
+    text = (
+        f"{machine.text(results['machine'])}, {how['rounds']} rounds. `before` is an earlier "
+        "build, without parts. The floor is a C program that receives and sends the same bytes."
+    )
+    return "\n\n".join([text, *(table(name, runs) for name, runs in found.items())])
