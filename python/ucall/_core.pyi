@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, final, overload
 
+from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
 from ucall import Process
@@ -24,6 +25,8 @@ __all__ = [
     "END",
     "FEATURES",
     "VERSION",
+    "ArrayLike",
+    "ArrayType",
     "Block",
     "BrokerCalls",
     "Certificate",
@@ -41,7 +44,6 @@ __all__ = [
     "Message",
     "Notification",
     "PickleLoader",
-    "Pieces",
     "QueueCore",
     "QueueLink",
     "QueueLog",
@@ -62,6 +64,8 @@ __all__ = [
     "bytes_view",
     "check_shared_memory",
     "client_frame",
+    "decode_array",
+    "encode_array",
     "hand_over_xdp",
     "insert_relay",
     "insert_store",
@@ -611,8 +615,24 @@ def receive_datagrams(descriptor: int, count_max: int, timeout_s: float) -> list
 def send_datagrams(descriptor: int, datagrams: list[bytes]) -> int: ...
 
 @final
-class Pieces:
-    def __new__(cls, *pieces: Buffer) -> Pieces: ...
+class ArrayLike:
+    def __new__(cls, object: object) -> ArrayLike: ...
+    @staticmethod
+    def are_registered() -> None: ...
+
+@final
+class ArrayType:
+    def __new__(cls, dimensions: int | None = None, wanted: list[Any] = ...) -> ArrayType: ...
+    @property
+    def type_name(self) -> str: ...
+    @property
+    def dtypes(self) -> list[str]: ...
+    @property
+    def dimensions(self) -> int | None: ...
+    def decode(self, value: object) -> NDArray[Any]: ...
+
+def decode_array(data: Buffer) -> NDArray[Any]: ...
+def encode_array(array: NDArray[Any]) -> bytes: ...
 
 class Unwritable(TypeError): ...
 

@@ -22,7 +22,7 @@ from scripted import answering, scripted
 
 import ucall
 from ucall.client import Client
-from ucall.types.arrays import array_pieces, decode_array
+from ucall.types.arrays import decode_array, encode_array
 from ucall.types.images import FORMATS, decode_image, encode_image, sniff_format
 
 NUMBERS = ["?", *"bhilqBHILQefdgFDG", ">i4", ">f8", "<u2", ">c16"]
@@ -154,7 +154,7 @@ def test_lists_of_numbers_are_arrays(client: Client) -> None:
 )
 def test_arrays_of_other_dtypes_are_refused(client: Client, array: Any) -> None:
     with pytest.raises(TypeError, match=r"dtype .* cannot be sent: only bool and numbers"):
-        array_pieces(array)
+        encode_array(array)
     with pytest.raises(ValueError, match=r"params\[0\]\.x: an array of dtype"):
         client.echo({"x": array})
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import ucall
 from harness import Wire
+from ucall.types.arrays import ArrayType, encode_array
 
 ConnectTo = Callable[..., Wire]
 
@@ -387,6 +388,31 @@ def test_hostile_files_are_refused(connect_to: ConnectTo, file: str) -> None:
     error = wire.error("echo", [file])
     assert error["code"] == -32602 and error["data"].startswith("params.a: expected array")
     assert loaded(wire.result("echo", [[1]])).tolist() == [1]
+
+
+def test_hostile_base64_is_refused(connect_to: ConnectTo) -> None:
+    wire = connect_to(echo)
+    file = npy(np.arange(99, dtype="u1"))
+    assert file[255] != "=" and len(file) > 260
+    # The first 256 characters are decoded before the others.
+    for wrong in (file[:255] + "=" + file[256:], file[:-1], file[:290] + " " + file[291:]):
+        assert "no base64" in wire.error("echo", [wrong])["data"]
+    assert loaded(wire.result("echo", [file])).tolist() == list(range(99))
+
+
+def test_casts_are_those_of_numpy() -> None:
+    dtypes = [np.dtype(name) for name in DTYPES[:16]]
+    for wanted in dtypes:
+        taken = ArrayType(None, [wanted])
+        for given in dtypes:
+            array = np.zeros(1, given)
+            is_safe = np.can_cast(given, wanted, "safe")
+            try:
+                made = taken.decode(bytearray(encode_array(array)))
+            except ValueError:
+                assert not is_safe, (given, wanted)
+            else:
+                assert is_safe and made.dtype == wanted, (given, wanted)
 
 
 def test_a_pickle_is_refused_without_loading(connect_to: ConnectTo) -> None:

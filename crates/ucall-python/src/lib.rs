@@ -94,7 +94,7 @@ mod _core {
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
-    use crate::convert::Pieces;
+    use crate::convert::{ArrayLike, ArrayType, decode_array, encode_array};
     #[pymodule_export]
     use crate::errors::Unwritable;
     #[cfg(feature = "queue")]

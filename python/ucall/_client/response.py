@@ -83,20 +83,13 @@ class Response:
             ImportError: NumPy is not installed.
             ValueError: The result is neither, is pickled, or its length does not match its shape.
         """
-        from ucall.types.arrays import check_dtype, decode_array
+        from ucall.types.arrays import ArrayType, decode_array
         from ucall.types.messages import require
 
+        require("numpy", "response.numpy")
         if not isinstance(self.json, list):
             return decode_array(self.bytes)
-        require("numpy", "response.numpy")
-        import numpy
-
-        array = numpy.array(self.json)
-        try:
-            check_dtype(array.dtype)
-        except TypeError:
-            raise ValueError("the result is not an array of numbers") from None
-        return array
+        return ArrayType().decode(self.json)
 
     @property
     def image(self) -> Image:

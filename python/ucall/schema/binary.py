@@ -23,9 +23,10 @@ def image_schema() -> Schema:
 
 def array_result(annotation: Any) -> Schema:
     """The schema of an array that a function returns: a ``.npy`` in base64."""
-    from ucall.types import array_params
+    from ucall.types.array_params import array_type
 
-    dimensions, wanted = array_params.described(annotation)
+    built = array_type(annotation)
+    wanted, dimensions = built.dtypes, built.dimensions
     hint = {"type": "array", "dtype": wanted[0] if len(wanted) == 1 else None}
     shape = None if dimensions is None else [None] * dimensions
     return _base64("application/x-npy", hint | {"shape": shape})
@@ -34,9 +35,10 @@ def array_result(annotation: Any) -> Schema:
 def array_param(annotation: Any) -> tuple[Schema, dict[str, Schema]]:
     """The schema of an array that a function takes: a ``.npy`` in base64, or nested lists; and the
     components of lists that are nested to any depth."""
-    from ucall.types import array_params
+    from ucall.types.array_params import array_type
 
-    dimensions, wanted = array_params.described(annotation)
+    built = array_type(annotation)
+    wanted, dimensions = built.dtypes, built.dimensions
     components: dict[str, Schema] = {}
     lists = [
         _any_lists(name, leaf, components) if dimensions is None else _lists(leaf, dimensions)
@@ -60,18 +62,19 @@ def _lists(leaf: Schema, dimensions: int) -> Schema:
     return lists
 
 
-#: The numbers in lists that NumPy makes to a dtype of each abstract kind. It makes none to the
-#: other kinds.
+#: The numbers in lists that become a dtype of each abstract kind, or of a dtype that NumPy lacks.
+#: None become one of the other kinds.
 _ABSTRACT = {
     "number": "number",
     "inexact": "number",
     "floating": "number",
     "integer": "integer",
     "signedinteger": "integer",
+    "bfloat16": "number",
 }
 
 
-def _leaves(wanted: tuple[str, ...]) -> dict[str, Schema]:
+def _leaves(wanted: list[str]) -> dict[str, Schema]:
     """The schemas of the items of nested lists, by names: a list has numbers or bools."""
     if not wanted:
         return {"number": {"type": "number"}, "bool": {"type": "boolean"}}

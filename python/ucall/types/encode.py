@@ -1,8 +1,8 @@
 """Encodes results of types that JSON does not have.
 
-The core writes None, bool, int, float, str, list, tuple, dict and bytes, and calls `Encoder.encode`
-for other objects; the encoded object may contain such objects again. An array is encoded as the
-pieces of a `.npy`, which the core joins in the reply. The encoder of a class is looked up once.
+The core writes None, bool, int, float, str, list, tuple, dict, bytes and NumPy's arrays, and calls
+`Encoder.encode` for other objects; the encoded object may contain such objects again. The encoder
+of a class is looked up once.
 
 ``msgspec`` writes the dataclasses in an object as such, whether pydantic or a registered encoder
 should. It therefore writes only objects whose fields, by their annotations, hold none of these;
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ucall._core import Pieces, Unwritable
+from ucall._core import ArrayLike, Unwritable
 from ucall.types.messages import require, type_name
 
 __all__ = ["Encoder", "encode_scalar", "is_derived"]
@@ -29,7 +29,7 @@ Encode: TypeAlias = Callable[[Any], object]
 _WRITTEN = (bool, int, float, str, list, tuple, dict, bytes, bytearray, memoryview, type(None))
 
 #: Types that msgspec must leave as they are, because the core writes them.
-_CORE_TYPES = (bytes, bytearray, memoryview, Pieces)
+_CORE_TYPES = (bytes, bytearray, memoryview, ArrayLike)
 
 #: Kinds of NumPy's scalars whose items are written: bool, integers, floats, text, bytes.
 _WRITTEN_KINDS = "biufUS"
@@ -65,6 +65,9 @@ class Encoder:
         """
         if issubclass(kind, _WRITTEN):
             raise TypeError(f"{type_name(kind)} is written as what it derives from")
+        numpy = sys.modules.get("numpy")
+        if kind is object or (numpy is not None and issubclass(kind, numpy.ndarray)):
+            ArrayLike.are_registered()
         self._registered[kind] = encode
         self._known.clear()
 
@@ -146,17 +149,7 @@ class Encoder:
     def _encode_in_model(self, value: Any) -> object:
         """Encodes a part that pydantic does not know. Bytes are refused: it reads no base64."""
         encoded = self.encode(value)
-        return _reject(value) if isinstance(encoded, (bytes, Pieces)) else encoded
-
-
-def _array(value: Any) -> object:
-    from ucall.types.arrays import array_pieces
-
-    try:
-        header, items = array_pieces(value)
-        return Pieces(header, items.data)
-    except TypeError as error:
-        raise Unwritable(str(error)) from None
+        return _reject(value) if isinstance(encoded, (bytes, ArrayLike)) else encoded
 
 
 def encode_scalar(value: Any) -> object:
@@ -196,7 +189,7 @@ def _reject(value: Any) -> object:
 
 
 _BUILTIN_ENCODERS: tuple[tuple[str, str, Encode], ...] = (
-    ("numpy", "ndarray", _array),
+    ("numpy", "ndarray", ArrayLike),
     ("numpy", "generic", encode_scalar),
     ("PIL.Image", "Image", _image),
     ("msgspec", "Raw", _raw),

@@ -15,6 +15,7 @@ from ucall.types.encode import Encoder
 from ucall.types.messages import Explained, Takes, kind_of, type_name
 
 if TYPE_CHECKING:
+    from ucall._core import ArrayType
     from ucall.types.images import PixelBudget
 
 __all__ = ["Decoder", "TypeRegistry"]
@@ -30,14 +31,18 @@ class Decoder:
         decode: Builds the value. ValueError or TypeError refuse it, with a message that says what
             was expected.
         type_name: The name of the type in messages.
+        array_type: What the core builds by itself.
     """
 
     form: Literal["text", "value", "binary"]
     decode: Callable[[Any], Any]
     type_name: str
+    array_type: ArrayType | None = None
 
     def takes(self) -> Takes:
         """The description for the core."""
+        if self.array_type is not None:
+            return "array", self.array_type
         return "custom", (self.form, self.decode, explain, self.type_name)
 
     def decode_part(self, value: Any) -> Any:
@@ -102,9 +107,10 @@ class TypeRegistry:
     def _find_decoder(self, annotation: Any) -> Decoder | None:
         kind = typing.get_origin(annotation) or annotation
         if _is_named(kind, "numpy", "ndarray"):
-            from ucall.types import array_params
+            from ucall.types.array_params import array_type
 
-            return Decoder("binary", *array_params.decoder(annotation))
+            built = array_type(annotation)
+            return Decoder("binary", built.decode, built.type_name, built)
         if _is_named(kind, "PIL.Image", "Image"):
             decode = functools.partial(_decode_image, self._max_image_pixels, self._pixel_budget())
             return Decoder("binary", decode, _IMAGE)

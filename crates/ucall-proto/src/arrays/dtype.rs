@@ -71,6 +71,43 @@ impl DType {
         };
         Some(Self { is_big_endian, ..native })
     }
+
+    /// The name that NumPy shows: `float32`, or that of a `.npy` if the byte order is another than
+    /// this machine's.
+    pub fn name(self) -> String {
+        let kind = match self.kind {
+            _ if !self.is_native() => return self.to_string(),
+            Kind::Bool => return "bool".to_owned(),
+            Kind::BFloat => return BFLOAT16.to_owned(),
+            Kind::Int => "int",
+            Kind::UInt => "uint",
+            Kind::Float => "float",
+            Kind::Complex => "complex",
+        };
+        format!("{kind}{}", u16::from(self.item_bytes) * 8)
+    }
+
+    /// Whether each of its values is one of `other`: NumPy's rule of safe casting.
+    pub fn fits_in(self, other: Self) -> bool {
+        let (from, to) = (self.item_bytes, other.item_bytes);
+        // Of integers; those of 64 bits count as exact in a double, as for NumPy.
+        let float_bytes = if from == 8 { 8 } else { from * 2 };
+        match (self.kind, other.kind) {
+            (Kind::Bool, _) => true,
+            (Kind::Int, Kind::Int)
+            | (Kind::UInt, Kind::UInt)
+            | (Kind::Float, Kind::Float)
+            | (Kind::Complex, Kind::Complex)
+            | (Kind::BFloat, Kind::BFloat) => from <= to,
+            (Kind::UInt, Kind::Int) => from < to,
+            (Kind::Int | Kind::UInt, Kind::Float) => float_bytes <= to,
+            (Kind::Int | Kind::UInt, Kind::Complex) => float_bytes <= to / 2,
+            (Kind::Float, Kind::Complex) => from <= to / 2,
+            (Kind::BFloat, Kind::Float) => 4 <= to,
+            (Kind::BFloat, Kind::Complex) => 8 <= to,
+            _ => false,
+        }
+    }
 }
 
 /// Writes the name as in a `.npy`, such as `<f4`.
@@ -119,6 +156,22 @@ mod tests {
         for native in ["f8", "=f8", "|f8"] {
             assert_eq!(DType::of_descr(native), Some(DType::native(Kind::Float, 8)));
         }
+    }
+
+    #[test]
+    fn names_in_messages_are_those_of_numpy() {
+        for (dtype, name) in [
+            ("b1", "bool"),
+            ("u1", "uint8"),
+            ("f2", "float16"),
+            ("c16", "complex128"),
+            ("f12", "float96"),
+            ("bfloat16", "bfloat16"),
+        ] {
+            assert_eq!(DType::of_descr(dtype).unwrap().name(), name);
+        }
+        let swapped = if cfg!(target_endian = "big") { "<i4" } else { ">i4" };
+        assert_eq!(DType::of_descr(swapped).unwrap().name(), swapped);
     }
 
     #[test]

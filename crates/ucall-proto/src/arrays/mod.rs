@@ -1,11 +1,15 @@
 //! Arrays as bytes: their dtype, their shape, and the order of their items.
 //!
-//! [`npy`] reads and writes the headers of `.npy` files.
+//! [`npy`] reads and writes the headers of `.npy` files. [`NestedLists`] reads lists of numbers in
+//! JSON, straight into the memory of an array.
 
 mod dtype;
+mod floats;
+mod lists;
 pub mod npy;
 
 pub use dtype::{DType, Kind};
+pub use lists::{ItemFault, NestedLists};
 
 /// NumPy's limit of an array's dimensions.
 pub const DIMENSIONS_MAX: usize = 64;

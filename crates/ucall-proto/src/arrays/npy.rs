@@ -243,7 +243,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn take_word(&mut self, word: &[u8]) -> bool {
+    fn skip_word(&mut self, word: &[u8]) -> bool {
         self.peek();
         let rest = self.text.get(self.position..).unwrap_or_default();
         let after = rest.get(word.len()).copied().unwrap_or(b' ');
@@ -279,7 +279,7 @@ impl<'a> Parser<'a> {
     }
 
     fn boolean(&mut self) -> Result<bool, NpyError> {
-        match (self.take_word(b"True"), self.take_word(b"False")) {
+        match (self.skip_word(b"True"), self.skip_word(b"False")) {
             (true, false) => Ok(true),
             (false, true) => Ok(false),
             _ => Err(self.unexpected()),
@@ -361,7 +361,7 @@ impl<'a> Parser<'a> {
     }
 
     fn side(&mut self) -> Result<Side, NpyError> {
-        if self.take_word(b"True") || self.take_word(b"False") {
+        if self.skip_word(b"True") || self.skip_word(b"False") {
             return Ok(Side::Invalid);
         }
         let is_negative = self.take(b'-');
@@ -374,7 +374,7 @@ impl<'a> Parser<'a> {
         }
         self.position += count;
         // As Python 2 wrote it.
-        let _ = self.take_word(b"L");
+        let _ = self.skip_word(b"L");
         let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
         Ok(match length {
             Some(length) if !is_negative || length == 0 => Side::Length(length),

@@ -32,7 +32,22 @@ pub struct Number<'a> {
     pub is_integer: bool,
 }
 
-impl Number<'_> {
+impl<'a> Number<'a> {
+    /// The number at the start of validated text.
+    #[inline]
+    pub(crate) fn at_start(text: &'a [u8]) -> Self {
+        let (mut len, mut is_integer) = (0, true);
+        while let Some(byte) = text.get(len) {
+            match byte {
+                b'0'..=b'9' | b'-' => {}
+                b'.' | b'e' | b'E' | b'+' => is_integer = false,
+                _ => break,
+            }
+            len += 1;
+        }
+        Number { text: text.get(..len).unwrap_or_default(), is_integer }
+    }
+
     /// The number, if it is an integer within range.
     #[inline]
     pub fn as_i64(&self) -> Option<i64> {
@@ -125,18 +140,9 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn number(&mut self) -> Number<'a> {
         self.peek();
-        let start = self.position;
-        let mut is_integer = true;
-        while let Some(byte) = self.text.get(self.position) {
-            match byte {
-                b'0'..=b'9' | b'-' => {}
-                b'.' | b'e' | b'E' | b'+' => is_integer = false,
-                _ => break,
-            }
-            self.position += 1;
-        }
-        let text = self.text.get(start..self.position).unwrap_or_default();
-        Number { text, is_integer }
+        let number = Number::at_start(self.text.get(self.position..).unwrap_or_default());
+        self.position += number.text.len();
+        number
     }
 
     /// Consumes an integer of at most 18 digits. Any other value stays to be read.
@@ -239,6 +245,17 @@ impl<'a> Reader<'a> {
             self.position += text.len();
         }
         comes_next
+    }
+
+    /// The text that has not been read, from the next value on.
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        self.peek();
+        self.text.get(self.position..).unwrap_or_default()
+    }
+
+    /// Consumes a part of [`Reader::rest`], a value or several.
+    pub(crate) fn advance(&mut self, len: usize) {
+        self.position += len;
     }
 
     /// Consumes any value; returns its text.

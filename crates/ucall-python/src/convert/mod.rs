@@ -4,19 +4,19 @@
 //! Results are written straight into the reply ([`write()`]). Errors are [`ConversionFault`]s, with
 //! the position and the expected type.
 
+mod arrays;
 mod base64;
 mod check;
 mod custom;
 mod error;
-mod pieces;
 mod read;
 mod write;
 
+pub(crate) use arrays::{ArrayType, decode_array};
 pub(crate) use check::{Checked, Faults};
 pub(crate) use error::ConversionFault;
-pub(crate) use pieces::Pieces;
 pub(crate) use read::Input;
-pub(crate) use write::{write, write_with};
+pub(crate) use write::{ArrayLike, encode_array, write, write_with};
 
 use std::fmt;
 
@@ -50,6 +50,8 @@ pub(crate) enum Convert {
     Dict(Box<Convert>),
     /// Also takes `null`.
     Optional(Box<Convert>),
+    /// A NumPy array.
+    Array(Py<ArrayType>),
     /// Built by Python code.
     Custom(Box<Custom>),
 }
@@ -62,6 +64,9 @@ impl Convert {
         }
         let description = description.cast::<PyTuple>()?;
         let (name, inner) = description.extract::<(String, Bound<'_, PyAny>)>()?;
+        if name == "array" {
+            return Ok(Self::Array(inner.cast_into::<ArrayType>()?.unbind()));
+        }
         if name == "custom" {
             return Ok(Self::Custom(Box::new(Custom::from_description(&inner)?)));
         }
@@ -110,6 +115,7 @@ impl fmt::Display for Convert {
             Self::Dict(value) if matches!(**value, Self::Any) => out.write_str("dict"),
             Self::Dict(value) => write!(out, "dict[str, {value}]"),
             Self::Optional(inner) => write!(out, "{inner} | None"),
+            Self::Array(array) => out.write_str(array.get().type_name()),
             Self::Custom(custom) => out.write_str(&custom.type_name),
         }
     }

@@ -68,6 +68,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
             (Convert::Null | Convert::Optional(_), ValueKind::Null) => Ok(self.null()),
             (Convert::ByteArray, ValueKind::String) => self.bytes(BytesType::ByteArray),
             (Convert::MemoryView, ValueKind::String) => self.memory_view(),
+            (Convert::Array(array), _) => array.get().read(self),
             (Convert::Custom(custom), _) => custom.read(self),
             (Convert::Optional(inner), _) => self.read(inner).map_err(|fault| fault.or_none(inner)),
             (_, kind) => Err(wrong(convert, self.kind_name(kind))),
@@ -180,7 +181,7 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
 
     /// The Python type that the next value would have.
     #[cold]
-    fn kind_name(&mut self, kind: ValueKind) -> &'static str {
+    pub(super) fn kind_name(&mut self, kind: ValueKind) -> &'static str {
         match kind {
             ValueKind::Null => "None",
             ValueKind::Bool => "bool",

@@ -1,18 +1,25 @@
 //! Writes Python values as JSON, straight into the reply.
 
 use std::borrow::Borrow;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyString};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyString, PyType};
+use ucall_proto::arrays::{Tensor, npy};
 use ucall_proto::json::{write_f64, write_i64, write_string};
 
-use super::{ConversionFault, Pieces, base64};
+use super::arrays::unsupported;
+use super::{ConversionFault, base64};
 use crate::errors::Unwritable;
-use crate::ffi::{self, Value};
+use crate::ffi::{self, Array, Imported, NumPy, Value};
 
 /// The nesting limit of lists and dicts, the same as for requests. It ends cycles too.
 const NESTING_MAX: usize = 128;
+
+/// Enough for most headers of `.npy` files.
+const HEADER_ROOM: usize = 128;
 
 /// Capacity to keep after a long string.
 const TAIL_ROOM: usize = 64;
@@ -38,6 +45,53 @@ pub(crate) fn write_with<'py>(
     default: &Bound<'py, PyAny>,
 ) -> Written {
     Writer { out, len_max, default: Some(default), nesting_left: NESTING_MAX }.value(object)
+}
+
+/// An object that the encoders leave to the core: an array.
+#[pyclass(frozen, module = "ucall._core")]
+#[derive(Debug)]
+pub(crate) struct ArrayLike {
+    object: Py<PyAny>,
+}
+
+/// Whether a class of arrays was registered, in any registry: then encoders come first.
+static ARE_ARRAYS_REGISTERED: AtomicBool = AtomicBool::new(false);
+
+#[pymethods]
+impl ArrayLike {
+    #[new]
+    fn new(object: Py<PyAny>) -> Self {
+        Self { object }
+    }
+
+    /// Has encoders called with arrays too from now on.
+    #[staticmethod]
+    fn are_registered() {
+        ARE_ARRAYS_REGISTERED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The `.npy` file of an array.
+///
+/// Raises:
+///     TypeError: The dtype is neither bool nor a number, or the array is masked.
+#[pyfunction]
+pub(crate) fn encode_array<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let py = array.py();
+    let refused = |fault: ConversionFault| match fault.describe("array") {
+        Ok(message) => PyTypeError::new_err(message),
+        Err(error) => *error,
+    };
+    let Some(found) = NumPy::get(py)?.array(array) else {
+        return Err(PyTypeError::new_err("expected an array"));
+    };
+    let Some(tensor) = tensor_of(found).map_err(refused)? else {
+        return encode_array(&contiguous(array)?);
+    };
+    let mut file = Vec::new();
+    npy::write_header(&mut file, &tensor);
+    file.extend_from_slice(found.bytes(&tensor));
+    Ok(PyBytes::new(py, &file))
 }
 
 struct Writer<'a, 'py> {
@@ -80,8 +134,15 @@ impl<'py> Writer<'_, 'py> {
 
     #[cold]
     fn other(&mut self, object: &Bound<'_, PyAny>) -> Written {
-        if let Ok(pieces) = object.cast::<Pieces>() {
-            return self.pieces(pieces);
+        let py = object.py();
+        if !ARE_ARRAYS_REGISTERED.load(Ordering::Relaxed)
+            && let Some(numpy) = NumPy::imported(py)?
+            && let Some(array) = numpy.array(object)
+        {
+            return self.array(array);
+        }
+        if let Ok(like) = object.cast::<ArrayLike>() {
+            return self.array_like(like.get().object.bind(py));
         }
         let other = self.encode_default(object)?;
         // An object that is replaced without end stops at the nesting limit.
@@ -153,10 +214,27 @@ impl<'py> Writer<'_, 'py> {
         Ok(())
     }
 
-    fn pieces(&mut self, pieces: &Bound<'_, Pieces>) -> Written {
-        let (py, pieces) = (pieces.py(), pieces.get());
-        self.open_base64(pieces.len(py)?)?;
-        pieces.encode(py, self.out)?;
+    /// Writes an object that is in memory as arrays are.
+    fn array_like(&mut self, object: &Bound<'_, PyAny>) -> Written {
+        match NumPy::get(object.py())?.array(object) {
+            Some(array) => self.array(array),
+            None => Err(ConversionFault::value(format!(
+                "{} cannot be written as JSON",
+                ffi::type_name(object)
+            ))),
+        }
+    }
+
+    fn array(&mut self, array: Array<'_, '_>) -> Written {
+        let object = array.object();
+        let Some(tensor) = tensor_of(array)? else {
+            let copy = contiguous(object)?;
+            return self.array_like(&copy);
+        };
+        let (mut header, items) = (Vec::with_capacity(HEADER_ROOM), array.bytes(&tensor));
+        npy::write_header(&mut header, &tensor);
+        self.open_base64(header.len() + items.len())?;
+        base64::encode_both(self.out, &header, items);
         self.out.push(b'"');
         Ok(())
     }
@@ -289,6 +367,39 @@ impl<'py> Writer<'_, 'py> {
             false => Ok(()),
         }
     }
+}
+
+/// What an array is, if its items lie one after another.
+///
+/// # Errors
+/// Arrays of its dtype are not sent, or it is masked.
+pub(super) fn tensor_of(array: Array<'_, '_>) -> Result<Option<Tensor>, ConversionFault> {
+    let Some(dtype) = array.dtype()? else {
+        let dtype = array.object().getattr(intern!(array.object().py(), "dtype"))?;
+        return Err(ConversionFault::value(unsupported(&dtype.str()?.to_string())));
+    };
+    if !array.is_plain() && is_masked(array.object())? {
+        let advice = "a masked array cannot be sent: fill it (array.filled())";
+        return Err(ConversionFault::value(advice));
+    }
+    let order = array.fortran_order();
+    Ok(order.map(|is_fortran| Tensor { dtype, shape: array.shape().to_vec(), is_fortran }))
+}
+
+#[cold]
+fn is_masked(array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static CLASS: Imported<PyType> = Imported::new("numpy.ma", "MaskedArray");
+    array.is_instance(CLASS.get(array.py())?)
+}
+
+/// A copy whose items lie one after another.
+#[cold]
+fn contiguous<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static FUNCTION: Imported<PyAny> = Imported::new("numpy", "ascontiguousarray");
+    let py = array.py();
+    let copy = ffi::call(FUNCTION.get(py)?, [array])?;
+    // It makes an array of one dimension of a scalar, which always is contiguous.
+    Ok(copy)
 }
 
 /// An exception of that type means that a value cannot be written; others propagate.

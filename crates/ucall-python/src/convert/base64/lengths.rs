@@ -2,7 +2,7 @@
 
 /// The bytes of a group, and the characters that encode it.
 pub(crate) const GROUP_BYTES: usize = 3;
-const GROUP_CHARACTERS: usize = 4;
+pub(crate) const GROUP_CHARACTERS: usize = 4;
 
 /// The length of the text of that many bytes.
 pub(crate) fn encoded_len(bytes: usize) -> usize {
@@ -10,7 +10,7 @@ pub(crate) fn encoded_len(bytes: usize) -> usize {
 }
 
 /// The number of bytes that a text encodes, by its length and padding.
-pub(super) fn decoded_len(text: &[u8]) -> Option<usize> {
+pub(crate) fn decoded_len(text: &[u8]) -> Option<usize> {
     let padding = match text {
         [.., b'=', b'='] => 2,
         [.., b'='] => 1,
