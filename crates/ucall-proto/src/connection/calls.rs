@@ -352,8 +352,9 @@ fn waiting_part(item: u32, id: &[u8], token: Option<ItemToken>, is_reporting: bo
     ReplyPart::Waiting { item, id: id.to_vec(), token, is_reporting }
 }
 
-/// The token of a call's items: the caller's, or over HTTP the id of the call. MCP has its own. Takes
-/// the parts of the request: a reference would keep each request in memory, not in registers.
+/// The token of a call's items: the caller's, or over HTTP the id of the call. MCP has its own.
+///
+/// It takes parts of the request: a reference would keep each request in memory, not in registers.
 #[cold]
 fn item_token(
     head: Option<&Head<'_>>,
