@@ -95,6 +95,8 @@ pub struct SessionManager {
     changed: Vec<u32>,
     returned: Arc<ReturnedSlots>,
     has_progress: bool,
+    /// Messages were moved to the inbox in this turn.
+    has_messages: bool,
     sweep_at: Instant,
     backoff: Backoff,
     /// The names that this side accepts.
@@ -148,6 +150,7 @@ impl SessionManager {
             changed: Vec::new(),
             returned,
             has_progress: false,
+            has_messages: false,
             sweep_at: now,
             backoff,
             announced: AcceptedNames::default(),
@@ -415,7 +418,8 @@ impl SessionManager {
     /// Moves received messages to the inbox and notifies waiting threads. The driver calls it at
     /// the end of each turn.
     pub fn finish_turn(&mut self) {
-        let has_messages = self.inbox.push(&mut self.arrived);
+        self.deliver();
+        let has_messages = std::mem::take(&mut self.has_messages);
         if std::mem::take(&mut self.has_progress) {
             self.notifier.notify();
         } else if has_messages {
@@ -424,6 +428,11 @@ impl SessionManager {
         for key in std::mem::take(&mut self.continuing) {
             self.mark_ready(key);
         }
+    }
+
+    /// Moves received messages to the inbox.
+    fn deliver(&mut self) {
+        self.has_messages |= self.inbox.push(&mut self.arrived);
     }
 
     /// Adds an event, which waiting threads are notified of at the end of the turn.

@@ -34,6 +34,8 @@ impl SessionManager {
 
     /// Writes the next output of a link. The link may have more once that is sent.
     pub fn poll_output(&mut self, key: LinkKey, output: &mut Payload, now: Instant) {
+        // A peer whose message is acknowledged may expect that it can be taken.
+        self.deliver();
         let window = self.window();
         let Some(link) = self.links.get_mut(&key) else { return };
         if !link.control.is_empty() {

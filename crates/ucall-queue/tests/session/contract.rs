@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ucall_buffer::Payload;
 use ucall_queue::{
     Acknowledge, Body, DeliveryStatus, Failure, FullPolicy, Identity, Incoming, Options, PutError,
     Receipt, Role, Segment, TakeResult,
@@ -39,6 +40,22 @@ fn with_ack_taken_a_killed_server_loses_no_untaken_message() {
     let seen: Vec<_> = received.iter().map(|it| (bytes(it)[0], it.redelivered)).collect();
     assert_eq!(seen, [(2, true), (3, true), (4, true), (5, true), (6, false)]);
     pair.run_until(|_| progress(&receipts[5]) == DeliveryStatus::Done);
+}
+
+#[test]
+fn an_acknowledged_message_can_be_taken_at_once() {
+    let mut pair = Pair::new(Options::default());
+    pair.client.put(b"first");
+    pair.run_until(|pair| pair.server.take().is_some());
+    pair.run();
+    pair.client.put(b"second");
+    pair.client.turn(pair.now);
+    pair.server.receive(&mut pair.client.wire, usize::MAX, pair.now);
+    let (mut acknowledgement, link) = (Payload::new(), pair.server.link.unwrap());
+    pair.server.manager.poll_output(link, &mut acknowledgement, pair.now);
+    assert!(!acknowledgement.is_empty());
+    // Before the turn has ended.
+    assert_eq!(pair.server.take_all(), [b"second"]);
 }
 
 #[test]
