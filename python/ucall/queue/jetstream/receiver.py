@@ -247,7 +247,8 @@ class Receiver(Session):
         while True:
             now = time.monotonic()
             is_wanted = (self._waiting or self._is_wanted) and not self._deliveries.pulled
-            if not is_wanted or not self._broker.is_connected:
+            # What arrives while the stream is made again would count as one of the lost stream.
+            if not is_wanted or not self._is_ready or not self._broker.is_connected:
                 await self._next_change()
             elif due_s := self._pulls.due_s(now):
                 await self._next_change(timeout_s=min(due_s, 1.0))
