@@ -174,12 +174,12 @@ impl PlainConnection {
             match &self.protocol {
                 Protocol::Http(http) => http.body.wait_state(self.input.is_empty(), limits),
                 Protocol::WebSocket(socket) => socket.wait_state(self.input.len(), limits),
-                _ if self.input.is_empty() => WaitState::Request,
-                Protocol::Raw(raw) => {
+                Protocol::Raw(raw) if raw.frame_bytes > 0 || !self.input.is_empty() => {
                     let bytes = raw.frame_bytes.max(self.input.len());
                     WaitState::Body { total: body_time(bytes, limits) }
                 }
-                Protocol::Unknown => WaitState::Head,
+                _ if self.input.is_empty() => WaitState::Request,
+                _ => WaitState::Head,
             }
         };
         match wait_state {

@@ -32,6 +32,16 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) {
         let frame = Frame::read(body, environment.limits, environment.scratch.budget());
+        self.answer_frame(frame, reply, environment);
+    }
+
+    /// Answers a request whose body is this frame.
+    pub(super) fn answer_frame<S: Service>(
+        &mut self,
+        frame: Result<Frame<'_>, FrameError>,
+        reply: BegunReply<'_>,
+        environment: &mut Environment<'_, S>,
+    ) {
         let number = CallNumber { request: reply.request, item: 0 };
         let ran = run_frame(frame, reply.context(self), environment);
         self.end_rpc(b"", ran, reply, environment);
@@ -112,13 +122,24 @@ impl PlainConnection {
             }
             return Step::Incomplete;
         };
+        let frame = Frame::read(bytes, environment.limits, environment.scratch.budget());
+        self.run_raw_frame(frame, environment);
+        Step::Consumed(bytes.len())
+    }
+
+    /// Runs a frame over raw TCP.
+    pub(super) fn run_raw_frame<S: Service>(
+        &mut self,
+        frame: Result<Frame<'_>, FrameError>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let Protocol::Raw(raw) = &mut self.protocol else { return };
         raw.frame_bytes = 0;
         if environment.service.requires_authentication()
             && let Some(identity) = &raw.identity
         {
             environment.service.set_identity(identity);
         }
-        let frame = Frame::read(bytes, environment.limits, environment.scratch.budget());
         let request = self.requests + 1;
         let context = RequestContext { request, head: None, session: self.session.as_ref() };
         let ran = match run_frame(frame, context, environment) {
@@ -127,7 +148,6 @@ impl PlainConnection {
         };
         self.end_raw(request, ran, environment);
         self.flush_completed(CallNumber { request, item: 0 }, environment);
-        Step::Consumed(bytes.len())
     }
 }
 

@@ -27,6 +27,17 @@ pub(super) struct Http {
     pub(super) identity: Option<CallerIdentity>,
 }
 
+/// What there is of a body that has arrived.
+#[derive(Clone, Copy)]
+pub(super) enum BodyForm<'a> {
+    /// Its bytes.
+    Whole,
+    /// The same, with the requests in them.
+    Outlined(&'a DocumentOutline),
+    /// The front of a frame, whose parts are apart from the input.
+    Tail { front_len: usize },
+}
+
 /// The output of a step before a reply that is queued.
 pub(super) struct EarlierOutput {
     out: Vec<u8>,
@@ -75,7 +86,7 @@ impl PlainConnection {
                 None => return Step::Incomplete,
             },
         };
-        self.handle_head(&head, rest, None, environment)
+        self.handle_head(&head, rest, BodyForm::Whole, environment)
     }
 
     /// Parses a head that differs from the cached one; refuses an invalid one.
@@ -101,7 +112,7 @@ impl PlainConnection {
         &mut self,
         head: &Head<'_>,
         rest: &[u8],
-        outline: Option<&DocumentOutline>,
+        form: BodyForm<'_>,
         environment: &mut Environment<'_, S>,
     ) -> Step {
         let is_last = self.is_last(self.requests + 1, environment);
@@ -134,7 +145,11 @@ impl PlainConnection {
             return self.refuse_request(head, &error, environment);
         }
         let total = head.len() + length;
-        let Some(body) = rest.get(head.len()..total) else {
+        let end = match form {
+            BodyForm::Tail { front_len } => head.len() + front_len,
+            BodyForm::Whole | BodyForm::Outlined(_) => total,
+        };
+        let Some(body) = rest.get(head.len()..end) else {
             return self.wait_for_body(head, total, rest.len() == head.len(), environment);
         };
         if !self.exchanges.is_empty() && self.must_follow(head) {
@@ -145,11 +160,16 @@ impl PlainConnection {
         {
             http.body.discard();
         }
-        match outline {
-            None => self.run_request(head, body, &reply_headers, environment),
-            Some(it) => self.run_long_request(head, body, it, &reply_headers, environment),
+        match form {
+            BodyForm::Whole => self.run_request(head, body, &reply_headers, environment),
+            BodyForm::Outlined(outline) => {
+                self.run_long_request(head, body, outline, &reply_headers, environment);
+            }
+            BodyForm::Tail { .. } => {
+                self.run_tail_request(head, body, &reply_headers, environment);
+            }
         }
-        Step::Consumed(total)
+        Step::Consumed(end)
     }
 
     /// Checks a request that is not on the fast path. Returns the step of a request that is refused

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time};
 use crate::Limits;
 use crate::http1::{self, ChunkedDecoder, ChunkedLimits, Head, HttpError};
+use crate::rpc::frame::FRAME_MEDIA_TYPE;
 use crate::rpc::{DocumentOutline, Service};
 
 /// The body that is being received.
@@ -26,6 +27,10 @@ pub(super) struct LengthBody {
     pub(super) bytes_needed: usize,
     /// The requests of a long body.
     pub(super) long: Option<LongBody>,
+    /// Where the body starts, if it may be a frame.
+    pub(super) frame_at: Option<usize>,
+    /// Whether its type says that it is one.
+    pub(super) is_frame_type: bool,
     /// The foreign origin that may read the reply.
     allowed_origin: Option<Box<[u8]>>,
 }
@@ -114,6 +119,8 @@ impl PlainConnection {
         let body = LengthBody {
             bytes_needed: total,
             long: is_long.then(|| LongBody::after(head)),
+            frame_at: head.is_call().then(|| head.len()),
+            is_frame_type: head.header("Content-Type") == Some(FRAME_MEDIA_TYPE.as_bytes()),
             allowed_origin: self.origin_of(head, environment),
         };
         if let Protocol::Http(http) = &mut self.protocol {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::calls::run_outlined;
+use super::http::BodyForm;
 use super::http_body::{Body, LongBody};
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
@@ -111,7 +112,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> usize {
         let Some(head) = self.read_head(input, environment) else { return 0 };
-        match self.handle_head(&head, input, Some(outline), environment) {
+        match self.handle_head(&head, input, BodyForm::Outlined(outline), environment) {
             Step::Consumed(used) => used,
             Step::Incomplete => 0,
         }

@@ -67,6 +67,14 @@ impl PlainConnection {
         if !matches!(self.reading, Reading::Open { destination: Destination::Target, .. }) {
             return None;
         }
+        if let Some(tail) = &mut self.tail {
+            let filled = tail.memory.len();
+            let target = tail.target();
+            let holds = self.input.capacity() + filled + target.room();
+            self.reserved.resize(holds, &environment.scratch.budget);
+            self.reading.handle(ReadEvent::TargetPolled);
+            return Some(target);
+        }
         self.use_cached_memory(environment);
         let room = self.input.capacity() - self.input.len();
         let grown =
@@ -128,25 +136,37 @@ impl PlainConnection {
         if self.reading.is_filling() {
             return;
         }
-        let chunked = match &self.protocol {
+        if matches!(wait_state, WaitState::Body { .. }) && self.is_large_body() {
+            self.begin_tail(environment);
+        }
+        let apart = match &self.protocol {
             Protocol::Http(http) => http.body.held_bytes(),
             Protocol::WebSocket(socket) => socket.held_bytes(),
             Protocol::Raw(raw) => raw.held_bytes(),
             _ => 0,
         };
-        let holds = self.input.capacity() + chunked + self.exchanges.held_bytes();
+        let tail = self.tail.as_ref().map_or(0, |tail| tail.memory.len());
+        let holds = self.input.capacity() + tail + apart + self.exchanges.held_bytes();
         self.reserved.resize(holds, &environment.scratch.budget);
         self.reading.handle(match wait_state {
             WaitState::Body { .. } => ReadEvent::CountedPartial {
                 is_full: environment.scratch.is_full(environment.limits),
-                is_large: self.session.is_none() && self.remaining_body_bytes() >= TARGET_BYTES_MIN,
+                is_large: self.session.is_none() && self.is_large_body() && !self.awaits_tail(),
             },
             _ => ReadEvent::CountedWhole,
         });
     }
 
+    /// Whether much of a body is missing.
+    fn is_large_body(&self) -> bool {
+        self.remaining_body_bytes() >= TARGET_BYTES_MIN
+    }
+
     /// The bytes that are missing of a body whose length is known.
     fn remaining_body_bytes(&self) -> usize {
+        if let Some(tail) = &self.tail {
+            return tail.missing();
+        }
         let bytes_needed = match &self.protocol {
             Protocol::Http(http) => http.body.bytes_needed(),
             Protocol::WebSocket(socket) => socket.bytes_needed(),

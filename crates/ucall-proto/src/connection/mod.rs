@@ -39,6 +39,7 @@ mod public;
 mod raw;
 mod reading;
 mod secure;
+mod tail;
 mod waiting;
 mod websocket;
 
@@ -67,6 +68,7 @@ use http_framing::HttpFraming;
 pub use public::{Connection, ConnectionProtocol};
 use raw::Raw;
 use reading::{Destination, ReadEvent, Reading};
+use tail::FrameTail;
 pub use websocket::MessageFraming;
 use websocket::WebSocket;
 
@@ -183,6 +185,8 @@ pub struct PlainConnection {
     awaits_messages: bool,
     /// Bytes of an incomplete request, or of requests that wait.
     input: Vec<u8>,
+    /// The parts of a frame that is being received, apart from the input.
+    tail: Option<Box<FrameTail>>,
     /// What this connection holds.
     reserved: Reservation,
     exchanges: Exchanges<HttpFraming>,
@@ -208,6 +212,7 @@ impl PlainConnection {
             search: None,
             awaits_messages: false,
             input: Vec::new(),
+            tail: None,
             reserved: Reservation::default(),
             exchanges: Exchanges::new(),
             requests: 0,
@@ -246,7 +251,10 @@ impl PlainConnection {
     /// Takes back the target of [`Connection::poll_target`] with the bytes that filled it.
     fn return_target<S: Service>(&mut self, target: Target, environment: &mut Environment<'_, S>) {
         self.reading.handle(ReadEvent::TargetReturned);
-        self.input = target.into_vec();
+        match &mut self.tail {
+            Some(tail) => tail.memory.put(target.into_vec()),
+            None => self.input = target.into_vec(),
+        }
         self.process_input(environment);
         self.update_wait_state(environment);
     }
@@ -366,7 +374,7 @@ impl PlainConnection {
 
     fn discard_input(&mut self) {
         self.reading.handle(ReadEvent::Discard);
-        self.search = None;
+        (self.search, self.tail) = (None, None);
         self.input = Vec::new();
         match &mut self.protocol {
             Protocol::Http(http) => drop(http.body.discard()),
@@ -396,10 +404,12 @@ impl PlainConnection {
     fn process_once<S: Service>(&mut self, environment: &mut Environment<'_, S>) -> Option<usize> {
         let mut input = mem::take(&mut self.input);
         let mut used = 0;
-        if input.len() > environment.limits.long_bytes_min {
+        if self.tail.is_some() {
+            used = self.process_tail(&input, environment);
+        } else if input.len() > environment.limits.long_bytes_min {
             (input, used) = self.process_long(input, environment);
         }
-        if !self.is_websocket() {
+        if self.tail.is_none() && !self.is_websocket() {
             used = self.process_all(&input, used, environment);
         }
         if self.is_websocket() {
@@ -418,6 +428,10 @@ impl PlainConnection {
     /// Stores the rest of the input. Without memory for it, replies that the client may retry.
     #[inline(never)]
     fn buffer_input<S: Service>(&mut self, rest: &[u8], environment: &mut Environment<'_, S>) {
+        let rest = match &mut self.tail {
+            Some(tail) => tail.receive(rest),
+            None => rest,
+        };
         if self.input.try_reserve(rest.len()).is_err() {
             return self.refuse_overloaded(environment);
         }

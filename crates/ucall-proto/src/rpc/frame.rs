@@ -201,6 +201,21 @@ impl TailMemory {
         Ok(Self { bytes, start })
     }
 
+    /// The bytes so far.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len().saturating_sub(self.start)
+    }
+
+    /// Takes the vector out, to be filled behind its contents, where there is room.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Takes it back.
+    pub(crate) fn put(&mut self, bytes: Vec<u8>) {
+        self.bytes = bytes;
+    }
+
     /// Appends bytes, which fit.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
