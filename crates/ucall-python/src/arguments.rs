@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::{ConversionFault, Input};
+use crate::convert::{ConversionFault, Input, Scratch};
 use crate::ffi::{self, Slots};
 use crate::invalid_params::{self, missing, named, too_many};
 use crate::procedure::{Param, Procedure, Signature};
@@ -36,7 +36,7 @@ pub(crate) fn call<'py>(
     procedure: &Procedure,
     params: Option<&[u8]>,
     context: Option<Bound<'py, PyAny>>,
-    scratch: &mut Vec<u8>,
+    scratch: &mut Scratch,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let callable = procedure.callable.bind(py);
     let input = Input::new(py, params.unwrap_or(b"[]"), scratch);
@@ -52,7 +52,7 @@ pub(crate) fn take<'py>(
     procedure: &Procedure,
     params: Option<&[u8]>,
     context: Option<Bound<'py, PyAny>>,
-    scratch: &mut Vec<u8>,
+    scratch: &mut Scratch,
 ) -> Result<Vec<Py<PyAny>>, Failure> {
     let mut input = Input::new(py, params.unwrap_or(b"[]"), scratch);
     let signature = procedure.signature.as_ref().ok_or_else(|| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use ucall_proto::ResultFormat;
 use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall, Token};
 
 use crate::background::{BackgroundRecord, CallState};
@@ -39,6 +40,8 @@ pub(crate) struct Deferred {
     pub(crate) state: Option<Arc<CallState>>,
     pub(crate) retained: RetainedParams,
     pub(crate) items: CallItems,
+    /// How its result is written.
+    pub(crate) results: ResultFormat,
     /// Counts the call, if that is measured.
     pub(crate) running: Option<RunningCall>,
     /// Its line in the access log.

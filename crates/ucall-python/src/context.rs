@@ -15,7 +15,7 @@ use ucall_proto::{Call, Meta};
 use ucall_server::{Caller, Deadline, Transport};
 
 use crate::background::CallState;
-use crate::convert::{Convert, Input};
+use crate::convert::{Convert, Input, Scratch};
 use crate::session::{Channel, Connection, no_channel};
 use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
@@ -140,7 +140,7 @@ impl Context {
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let Some(id) = &self.id else { return Ok(py.None().into_bound(py)) };
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         let read = Input::new(py, id, &mut scratch).read(&Convert::Any);
         Ok(read.unwrap_or_else(|_| py.None().into_bound(py)))
     }
@@ -150,7 +150,7 @@ impl Context {
     #[getter]
     fn _mcp<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, &'static str)>> {
         let Some((params, version)) = &self.mcp else { return Ok(None) };
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         let read = Input::new(py, params, &mut scratch).read(&Convert::Any);
         Ok(Some((read.unwrap_or_else(|_| PyDict::new(py).into_any()), version)))
     }

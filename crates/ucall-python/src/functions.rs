@@ -6,11 +6,12 @@ use std::time::Duration;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFrozenSet, PySet};
-use ucall_proto::{Call, CallOutcome, Reply};
+use ucall_proto::{Binary, Call, CallOutcome, Reply};
 use ucall_server::{CallMetrics, Deadline, MissingScopes};
 
 use crate::arguments::{self, Failure};
 use crate::contexts::Contexts;
+use crate::convert::{Results, Scratch};
 use crate::ffi::variables::run_in;
 use crate::procedure::{Executor, Procedure};
 use crate::report::Report;
@@ -23,8 +24,10 @@ pub(crate) struct Functions {
     pub(crate) timing: Timing,
     pub(crate) report: WorkerReport,
     pub(crate) contexts: Contexts,
-    /// Scratch memory for strings while their escapes are decoded.
-    scratch: Vec<u8>,
+    /// What reading params needs beside their text.
+    scratch: Scratch,
+    /// How the results of the document's calls are written, and the parts of the last one.
+    pub(crate) results: Results,
     /// A function that holds up all other calls this long is logged.
     slow_nanos: u64,
 }
@@ -41,9 +44,18 @@ impl Functions {
             timing: Timing::new(metrics),
             report: WorkerReport::new(report),
             contexts: Contexts::new(py, streams)?,
-            scratch: Vec::new(),
+            scratch: Scratch::default(),
+            results: Results::default(),
             slow_nanos: u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX),
         })
+    }
+
+    /// Has the calls that follow read these parts, and write results in this format.
+    #[cold]
+    pub(crate) fn set_binary(&mut self, binary: Option<&Binary>) {
+        self.scratch.parts = binary.and_then(|binary| binary.parts.clone());
+        self.results.format = binary.map(|binary| binary.results).unwrap_or_default();
+        self.results.parts.clear();
     }
 
     /// Calls a function in the variables of this thread.
@@ -90,7 +102,7 @@ impl Functions {
         reply: &mut Reply<'_>,
     ) -> Result<(), Failure> {
         let result = self.call(py, procedure, call, None)?;
-        procedure.write_reply(&result, reply).map_err(Failure::Result)
+        procedure.write_reply(&result, reply, &mut self.results).map_err(Failure::Result)
     }
 
     /// Ends a call of a plain function: writes its error, if it has one, and records the call.

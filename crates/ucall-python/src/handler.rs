@@ -10,7 +10,9 @@ use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
-use ucall_proto::{AuthenticationError, Call, CallOutcome, CallerIdentity, Reply, RpcError};
+use ucall_proto::{
+    AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, Reply, ResultPart, RpcError,
+};
 use ucall_server::{
     CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget,
     MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, ServerMessage, Turn,
@@ -185,6 +187,15 @@ impl Handler for Interpreter {
         functions.report.set_in_function(false);
         functions.end_call(py, procedure, ran, reply);
         CallOutcome::Done
+    }
+
+    fn set_binary(&mut self, binary: Option<&Binary>) {
+        self.functions.set_binary(binary);
+        self.deferral.set_binary(binary);
+    }
+
+    fn take_result_parts(&mut self) -> Vec<ResultPart> {
+        std::mem::take(&mut self.functions.results.parts)
     }
 
     fn is_idempotent(&self, procedure: &Self::Procedure) -> bool {

@@ -18,6 +18,7 @@ pub(crate) fn all_faults(
         return first;
     }
     input.reader.rewind();
+    let parts = input.take_parts_again();
     let mut faults = Faults::default();
     let mut is_given = vec![false; signature.params.len()];
     let is_full = match input.reader.enter_object() {
@@ -30,6 +31,7 @@ pub(crate) fn all_faults(
             faults.add(Err(missing(param)));
         }
     }
+    input.restore_parts(parts);
     faults.result().err().unwrap_or(first)
 }
 

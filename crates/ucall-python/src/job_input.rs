@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use ucall_proto::Binary;
 use ucall_server::Reservation;
 
 use crate::metrics::WaitingCall;
@@ -14,6 +15,8 @@ pub(crate) struct JobInput(Mutex<Option<Contents>>);
 /// The text of a call's params, and its context.
 pub(crate) struct Contents {
     pub(crate) params: Option<Vec<u8>>,
+    /// What the call has beside their text.
+    pub(crate) binary: Option<Binary>,
     pub(crate) context: Option<Py<PyAny>>,
     /// Counts the wait for a thread, if that is measured.
     pub(crate) waiting: Option<WaitingCall>,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use ucall_engine::OwningProcess;
-use ucall_proto::RpcError;
+use ucall_proto::{ResultPart, RpcError};
 use ucall_server::{OutcomeQueue, Token};
 
 /// How a call or a batch ended.
@@ -17,6 +17,24 @@ pub(crate) enum DeferredOutcome {
     Items,
     /// The JSON text of the result, or an error.
     Text(Result<Vec<u8>, RpcError>),
+    /// The JSON text of the result, and the parts that it refers to.
+    Parts(Box<ResultText>),
+}
+
+/// A result that is written.
+pub(crate) struct ResultText {
+    pub(crate) text: Vec<u8>,
+    /// What the text refers to, beside it.
+    pub(crate) parts: Vec<ResultPart>,
+}
+
+impl From<Result<ResultText, RpcError>> for DeferredOutcome {
+    fn from(written: Result<ResultText, RpcError>) -> Self {
+        match written {
+            Ok(result) if !result.parts.is_empty() => Self::Parts(Box::new(result)),
+            written => Self::Text(written.map(|result| result.text)),
+        }
+    }
 }
 
 /// Where tasks, futures and threads report outcomes.

@@ -9,18 +9,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ucall_proto::RpcError;
+use ucall_proto::{ResultFormat, RpcError};
 use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
 use crate::background::BackgroundJob;
 use crate::batch;
 use crate::batch_results;
+use crate::convert::Scratch;
 use crate::errors;
 use crate::ffi::variables::{copy_current, in_own_variables, run_in};
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
-use crate::outcomes::{DeferredOutcome, Outcomes};
+use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
 use crate::procedure::Procedure;
 use crate::report::Report;
 use crate::streams::{self, Generator, Stream};
@@ -73,7 +74,12 @@ pub(crate) enum Work {
     /// One call.
     Call(Arc<JobInput>),
     /// A batch: an argument for each parameter, and its calls.
-    Batch { columns: Vec<Py<PyList>>, items: Vec<Token> },
+    Batch {
+        columns: Vec<Py<PyList>>,
+        items: Vec<Token>,
+        /// The formats of their results.
+        formats: Vec<ResultFormat>,
+    },
     /// A generator, of a call or of a batch.
     Stream { start: GeneratorStart, stream: Arc<Stream> },
     /// A function that runs after the reply to its call.
@@ -176,16 +182,14 @@ impl Shared {
         }
     }
 
-    fn run(&self, py: Python<'_>, job: Job, scratch: &mut Vec<u8>) {
+    fn run(&self, py: Python<'_>, job: Job, scratch: &mut Scratch) {
         match job.work {
             Work::Call(input) => {
                 // The input of a cancelled call is gone.
-                if let Some(Contents { params, context, waiting, _reserved }) = input.take() {
-                    drop(waiting);
-                    let context = context.map(|it| it.into_bound(py));
-                    let params = params.as_deref();
-                    let outcome = self.call(py, &job.procedure, params, context, scratch);
-                    self.outcomes.send(job.token, DeferredOutcome::Text(outcome));
+                if let Some(contents) = input.take() {
+                    let outcome = self.call(py, &job.procedure, contents, scratch);
+                    scratch.parts = None;
+                    self.outcomes.send(job.token, outcome.into());
                 }
             }
             Work::Stream { start, stream } => {
@@ -200,17 +204,19 @@ impl Shared {
                 background.run(py, &self.report);
                 self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
             }
-            Work::Batch { columns, items } => {
+            Work::Batch { columns, items, formats } => {
                 let run = || batch::run(py, &job.procedure, &columns);
                 let result = in_own_variables(py, || run_untracked(py, run));
                 let outcomes =
                     batch_results::outcomes(py, &self.report, &job.procedure, items, result);
-                let written = |(token, outcome)| match outcome {
-                    DeferredOutcome::BatchResult(item) => {
-                        let outcome = self.write_item(py, &job.procedure, item.into_bound(py));
-                        (token, DeferredOutcome::Text(outcome))
-                    }
-                    outcome => (token, outcome),
+                let mut formats = formats.into_iter();
+                let written = |(token, outcome)| {
+                    let format = formats.next().unwrap_or_default();
+                    let DeferredOutcome::BatchResult(item) = outcome else {
+                        return (token, outcome);
+                    };
+                    let item = item.into_bound(py);
+                    (token, self.write_item(py, &job.procedure, item, format).into())
                 };
                 let mut outcomes: Vec<_> = outcomes.into_iter().map(written).collect();
                 outcomes.push((job.token, DeferredOutcome::Text(Ok(Vec::new()))));
@@ -225,19 +231,21 @@ impl Shared {
         py: Python<'_>,
         start: GeneratorStart,
         stream: &Stream,
-        scratch: &mut Vec<u8>,
+        scratch: &mut Scratch,
     ) -> Result<(), Failure> {
         let (procedure, variables) = (&stream.procedure, copy_current(py)?);
         let generator = match start {
             GeneratorStart::Call(input) => {
                 // The input of a cancelled call is gone.
-                let Some(Contents { params, context, waiting, _reserved }) = input.take() else {
-                    return Ok(());
-                };
+                let Some(contents) = input.take() else { return Ok(()) };
+                let Contents { params, binary, context, waiting, _reserved } = contents;
                 drop(waiting);
+                scratch.parts = binary.and_then(|binary| binary.parts);
                 let context = context.map(|it| it.into_bound(py));
                 let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
-                run_in(&variables, || run_untracked(py, call))
+                let generator = run_in(&variables, || run_untracked(py, call));
+                scratch.parts = None;
+                generator
             }
             GeneratorStart::Batch(columns) => {
                 let call = || Ok(batch::run(py, procedure, &columns)?);
@@ -255,15 +263,19 @@ impl Shared {
         &self,
         py: Python<'_>,
         procedure: &Procedure,
-        params: Option<&[u8]>,
-        context: Option<Bound<'_, PyAny>>,
-        scratch: &mut Vec<u8>,
-    ) -> Result<Vec<u8>, RpcError> {
-        let mut outcome = Ok(Vec::new());
+        contents: Contents,
+        scratch: &mut Scratch,
+    ) -> Result<ResultText, RpcError> {
+        let Contents { params, binary, context, waiting, _reserved } = contents;
+        drop(waiting);
+        let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
+        scratch.parts = binary.and_then(|binary| binary.parts);
+        let context = context.map(|it| it.into_bound(py));
+        let mut outcome = Err(errors::internal());
         let ran = in_own_variables(py, || {
-            let call = || arguments::call(py, procedure, params, context, scratch);
+            let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
             outcome = run_untracked(py, call)
-                .and_then(|result| self.written(procedure, &result))
+                .and_then(|result| self.written(procedure, &result, format))
                 .map_err(|failure| self.failed(py, procedure, failure));
             Ok(())
         });
@@ -275,9 +287,10 @@ impl Shared {
         py: Python<'_>,
         procedure: &Procedure,
         item: Bound<'_, PyAny>,
-    ) -> Result<Vec<u8>, RpcError> {
+        format: ResultFormat,
+    ) -> Result<ResultText, RpcError> {
         batch_results::item_result(item)
-            .and_then(|item| self.written(procedure, &item))
+            .and_then(|item| self.written(procedure, &item, format))
             .map_err(|failure| self.failed(py, procedure, failure))
     }
 
@@ -285,10 +298,9 @@ impl Shared {
         &self,
         procedure: &Procedure,
         result: &Bound<'_, PyAny>,
-    ) -> Result<Vec<u8>, Failure> {
-        let mut text = Vec::new();
-        procedure.write(&mut text, self.reply_bytes_max, result).map_err(Failure::Result)?;
-        Ok(text)
+        format: ResultFormat,
+    ) -> Result<ResultText, Failure> {
+        procedure.written(result, self.reply_bytes_max, format).map_err(Failure::Result)
     }
 
     fn failed(&self, py: Python<'_>, procedure: &Procedure, failure: Failure) -> RpcError {
@@ -309,7 +321,7 @@ impl PoolThread {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         SERVER.set(Some(self.shared.server));
         run_tracked(py, || self.set_thread_name(py))?;
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         while let Some(job) = py.detach(|| self.shared.next_job()) {
             run_tracked(py, || self.shared.run(py, job, &mut scratch));
         }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use ucall_proto::Reply;
+use ucall_proto::{Reply, ResultFormat};
 use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 
-use crate::convert::{self, ConversionFault, Convert};
+use crate::convert::{self, ConversionFault, Convert, Results};
+use crate::outcomes::ResultText;
 
 /// A registered function.
 #[derive(Debug)]
@@ -197,18 +198,32 @@ impl Procedure {
         convert::write_with(text, len_max, result, self.encode.bind(result.py()))
     }
 
-    /// Writes a result into the reply, unless the call is a notification.
+    /// Writes a result into the reply, unless the call is a notification. `results` takes its parts.
     #[inline]
     pub(crate) fn write_reply(
         &self,
         result: &Bound<'_, PyAny>,
         reply: &mut Reply<'_>,
+        results: &mut Results,
     ) -> Result<(), ConversionFault> {
         if reply.is_notification() {
             return Ok(());
         }
-        let len_max = reply.len_max();
-        self.write(reply.result(), len_max, result)
+        let (len_max, encode) = (reply.len_max(), self.encode.bind(result.py()));
+        convert::write_results(reply.result(), len_max, result, Some(encode), results)
+    }
+
+    /// The text and the parts of a result that is answered later, in this format.
+    pub(crate) fn written(
+        &self,
+        result: &Bound<'_, PyAny>,
+        len_max: usize,
+        format: ResultFormat,
+    ) -> Result<ResultText, ConversionFault> {
+        let (mut text, encode) = (Vec::new(), self.encode.bind(result.py()));
+        let mut results = Results { format, ..Results::default() };
+        convert::write_results(&mut text, len_max, result, Some(encode), &mut results)?;
+        Ok(ResultText { text, parts: results.parts })
     }
 
     /// Whether the function answers the requests of a route without authentication.

@@ -21,7 +21,7 @@ pub use scan::{collect_members, validate};
 pub use stream::DocumentStream;
 pub use text::Text;
 pub(crate) use write::extend_short;
-pub use write::{is_plain_ascii, write_f64, write_i64, write_string};
+pub use write::{is_plain_ascii, write_f32, write_f64, write_i64, write_string};
 
 /// Why a text is not a JSON document.
 ///

@@ -48,6 +48,17 @@ pub fn write_f64(out: &mut Vec<u8>, value: f64) -> bool {
     true
 }
 
+/// As [`write_f64`], for a 32-bit float: its text may be shorter.
+#[inline]
+#[must_use]
+pub fn write_f32(out: &mut Vec<u8>, value: f32) -> bool {
+    if !value.is_finite() {
+        return false;
+    }
+    out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
+    true
+}
+
 /// Whether a text is ASCII that stands for itself within quotes.
 #[inline]
 pub fn is_plain_ascii(text: &[u8]) -> bool {

@@ -72,6 +72,19 @@ impl Parts {
         Self { reserved, ..self }
     }
 
+    /// The same parts in the same memory, of which none has been taken: for another reading of a
+    /// text whose values are gone.
+    #[must_use]
+    pub fn untaken(&self) -> Self {
+        let entry = |Entry { range, tensor, .. }: &Entry| Entry {
+            range: range.clone(),
+            tensor: tensor.clone(),
+            is_taken: AtomicBool::new(false),
+        };
+        let parts = self.parts.iter().map(entry).collect();
+        Self { memory: self.memory.clone(), parts, reserved: Reservation::default() }
+    }
+
     /// The bytes that are reserved for the parts.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved.bytes()

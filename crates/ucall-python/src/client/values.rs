@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 
 use super::error::value_error;
-use crate::convert::{Convert, Input};
+use crate::convert::{Convert, Input, Scratch};
 
 /// Builds objects from validated text.
 pub(super) fn build<'py>(
@@ -13,7 +13,7 @@ pub(super) fn build<'py>(
     convert: &Convert,
     root: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut scratch = Vec::new();
+    let mut scratch = Scratch::default();
     let built = Input::new(py, text, &mut scratch).read(convert);
     built.map_err(|fault| value_error(fault, root))
 }

@@ -12,6 +12,7 @@ use ucall_proto::arrays::npy::{self, NpyError};
 use ucall_proto::arrays::{DType, ItemFault, Kind, NestedLists, Tensor};
 use ucall_proto::json::{Reader, ValueKind};
 
+use super::parts::PartMemory;
 use super::{ConversionFault, Input, base64, write};
 use crate::ffi::{self, NumPy};
 
@@ -55,6 +56,9 @@ const ABSTRACT: [(&str, &[Kind]); 7] = [
     ("floating", &[Kind::Float]),
     ("complexfloating", &[Kind::Complex]),
 ];
+
+/// Items up to this length are copied out of the memory of a document's parts.
+const COPIED_BYTES_MAX: usize = 4096;
 
 /// What a list becomes when no dtype is wanted and it has no integers.
 const DOUBLE: DType = DType::native(Kind::Float, 8);
@@ -200,7 +204,10 @@ impl ArrayType {
                 self.of_base64(py, input.unescaped(text))
             }
             ValueKind::Array => self.of_list(input.py, &mut input.reader),
-            kind => Err(self.mismatch(input.kind_name(kind))),
+            kind => match input.part_index() {
+                Some(index) => self.of_part(input, index),
+                None => Err(self.mismatch(input.kind_name(kind))),
+            },
         }
     }
 
@@ -230,6 +237,33 @@ impl ArrayType {
         });
         let array = array.map_err(|error| self.too_many_dimensions(py, error))?;
         self.converted(array.ok_or_else(no_base64)?, target_dtype)
+    }
+
+    /// An array over the memory of a part, or a copy of a small one, whose memory is aligned and
+    /// does not keep that of the others.
+    fn of_part<'py>(&self, input: &mut Input<'_, '_, 'py>, index: usize) -> Built<'py> {
+        input.take_part(index, |py, parts, part| {
+            let (tensor, items) = match part.tensor {
+                Some(tensor) => {
+                    npy::check_length(tensor, part.bytes.len())
+                        .map_err(|error| self.no_file(error))?;
+                    (tensor.clone(), part.bytes)
+                }
+                None => npy::split(part.bytes).map_err(|error| self.no_file(error))?,
+            };
+            let target_dtype = self.fit(&tensor)?;
+            let array = match items.len() <= COPIED_BYTES_MAX {
+                true => copied(py, &tensor, items),
+                false => {
+                    let owner = PartMemory::new(py, parts.clone(), index)?.into_any();
+                    // SAFETY: the owner holds the memory of the parts, in which the items are. The
+                    // part was taken, so nothing else has a use for them.
+                    unsafe { NumPy::get(py)?.array_over(&tensor, items.as_ptr().cast_mut(), owner) }
+                }
+            };
+            let array = array.map_err(|error| self.too_many_dimensions(py, error))?;
+            self.converted(array, target_dtype)
+        })
     }
 
     fn of_file<'py>(&self, py: Python<'py>, file: &[u8]) -> Built<'py> {

@@ -10,7 +10,7 @@ use ucall_proto::json::ValueKind;
 
 use super::check::{Checked, Faults};
 use super::error::FAULTS_MAX;
-use super::{ConversionFault, Convert, Input};
+use super::{ConversionFault, Convert, Input, Scratch};
 use crate::ffi;
 
 /// The decoder of a type that this crate does not know.
@@ -86,12 +86,25 @@ impl Custom {
     ) -> Result<Bound<'py, PyAny>, ConversionFault> {
         match (self.form, input.reader.kind()) {
             // A copy, because the result may keep it (`msgspec.Raw`).
-            (Form::Text, _) => Ok(PyBytes::new(input.py, input.reader.skip()).into_any()),
+            (Form::Text, _) => {
+                let py = input.py;
+                Ok(PyBytes::new(py, &input.inlined()?).into_any())
+            }
             (Form::Binary, ValueKind::String) => input.read(&Convert::ByteArray).map_err(|fault| {
                 fault.with_message(|| {
                     format!("expected {}, got a str that is no base64", self.type_name)
                 })
             }),
+            (Form::Binary, ValueKind::Object) => match input.part_index() {
+                Some(index) => input.part(&Convert::ByteArray, index),
+                None => input.read(&Convert::Any),
+            },
+            (Form::Value, ValueKind::Object | ValueKind::Array)
+                if input.scratch.parts.is_some() =>
+            {
+                let (py, text) = (input.py, input.inlined()?.into_owned());
+                Input::new(py, &text, &mut Scratch::default()).read(&Convert::Any)
+            }
             _ => input.read(&Convert::Any),
         }
     }

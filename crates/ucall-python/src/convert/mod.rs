@@ -9,14 +9,16 @@ mod base64;
 mod check;
 mod custom;
 mod error;
+mod lists;
+mod parts;
 mod read;
 mod write;
 
 pub(crate) use arrays::{ArrayType, decode_array};
 pub(crate) use check::{Checked, Faults};
 pub(crate) use error::ConversionFault;
-pub(crate) use read::Input;
-pub(crate) use write::{ArrayLike, encode_array, write, write_with};
+pub(crate) use read::{Input, Scratch};
+pub(crate) use write::{ArrayLike, Results, encode_array, write, write_results, write_with};
 
 use std::fmt;
 

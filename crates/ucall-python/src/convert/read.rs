@@ -1,10 +1,12 @@
 //! Builds Python values from validated JSON text.
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
+use ucall_proto::Parts;
 use ucall_proto::json::{Number, Reader, Text, ValueKind};
 
 use super::{ConversionFault, Convert, base64};
@@ -16,13 +18,21 @@ type Built<'py> = Result<Bound<'py, PyAny>, ConversionFault>;
 pub(crate) struct Input<'text, 'scratch, 'py> {
     pub(crate) py: Python<'py>,
     pub(crate) reader: Reader<'text>,
-    /// Scratch memory for strings while their escapes are decoded.
-    pub(super) scratch: &'scratch mut Vec<u8>,
+    pub(super) scratch: &'scratch mut Scratch,
+}
+
+/// What one reader of values has after another, beside their text.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Memory for strings while their escapes are decoded.
+    unescaped: Vec<u8>,
+    /// The binary parts of the document, which values may refer to.
+    pub(crate) parts: Option<Arc<Parts>>,
 }
 
 impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
     #[inline]
-    pub(crate) fn new(py: Python<'py>, text: &'text [u8], scratch: &'scratch mut Vec<u8>) -> Self {
+    pub(crate) fn new(py: Python<'py>, text: &'text [u8], scratch: &'scratch mut Scratch) -> Self {
         Self { py, reader: Reader::new(text), scratch }
     }
 
@@ -35,9 +45,10 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         if !text.is_escaped() {
             return text.raw();
         }
-        self.scratch.clear();
-        text.unescape_into(self.scratch);
-        self.scratch
+        let unescaped = &mut self.scratch.unescaped;
+        unescaped.clear();
+        text.unescape_into(unescaped);
+        unescaped
     }
 
     /// Reads the next value by `convert`.
@@ -71,6 +82,12 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
             (Convert::Array(array), _) => array.get().read(self),
             (Convert::Custom(custom), _) => custom.read(self),
             (Convert::Optional(inner), _) => self.read(inner).map_err(|fault| fault.or_none(inner)),
+            (Convert::Bytes | Convert::ByteArray | Convert::MemoryView, ValueKind::Object) => {
+                match self.part_index() {
+                    Some(index) => self.part(convert, index),
+                    None => Err(wrong(convert, "dict")),
+                }
+            }
             (_, kind) => Err(wrong(convert, self.kind_name(kind))),
         }
     }
@@ -82,7 +99,10 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
             ValueKind::Number => self.number(),
             ValueKind::String => self.string(),
             ValueKind::Array => self.list(&Convert::Any),
-            ValueKind::Object => self.dict(&Convert::Any),
+            ValueKind::Object => match self.part_index() {
+                Some(index) => self.part(&Convert::Any, index),
+                None => self.dict(&Convert::Any),
+            },
         }
     }
 
@@ -117,10 +137,11 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
 
     #[cold]
     fn large_integer(&mut self, number: Number<'text>) -> Built<'py> {
-        self.scratch.clear();
-        self.scratch.extend_from_slice(number.text);
-        self.scratch.push(0);
-        let digits = CStr::from_bytes_until_nul(self.scratch).unwrap_or_default();
+        let digits = &mut self.scratch.unescaped;
+        digits.clear();
+        digits.extend_from_slice(number.text);
+        digits.push(0);
+        let digits = CStr::from_bytes_until_nul(digits).unwrap_or_default();
         ffi::integer_from_digits(self.py, digits).map_err(|error| {
             match error.is_instance_of::<PyValueError>(self.py) {
                 true => ConversionFault::value(format!(

@@ -3,15 +3,17 @@
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyString, PyType};
 use ucall_proto::arrays::{Tensor, npy};
 use ucall_proto::json::{write_f64, write_i64, write_string};
+use ucall_proto::{ResultFormat, ResultPart};
 
 use super::arrays::unsupported;
-use super::{ConversionFault, base64};
+use super::{ConversionFault, base64, lists};
 use crate::errors::Unwritable;
 use crate::ffi::{self, Array, Imported, NumPy, Value};
 
@@ -32,7 +34,7 @@ type Written = Result<(), ConversionFault>;
 /// so are objects of classes derived from them; bytes, bytearray and memoryview as base64.
 #[inline]
 pub(crate) fn write(out: &mut Vec<u8>, len_max: usize, object: &Bound<'_, PyAny>) -> Written {
-    Writer { out, len_max, default: None, nesting_left: NESTING_MAX }.value(object)
+    write_results(out, len_max, object, None, &mut Results::default())
 }
 
 /// As `write`, but calls `default` with an object that JSON does not have, and writes what it
@@ -44,8 +46,57 @@ pub(crate) fn write_with<'py>(
     object: &Bound<'py, PyAny>,
     default: &Bound<'py, PyAny>,
 ) -> Written {
-    Writer { out, len_max, default: Some(default), nesting_left: NESTING_MAX }.value(object)
+    write_results(out, len_max, object, Some(default), &mut Results::default())
 }
+
+/// As `write_with`, with arrays and bytes in the format of `results`, which takes the parts that
+/// the text refers to.
+#[inline]
+pub(crate) fn write_results<'py>(
+    out: &mut Vec<u8>,
+    len_max: usize,
+    object: &Bound<'_, PyAny>,
+    default: Option<&Bound<'py, PyAny>>,
+    results: &mut Results,
+) -> Written {
+    if let Ok(int) = object.cast_exact::<PyInt>()
+        && let Some(value) = ffi::small_integer(int)
+    {
+        write_i64(out, value);
+        return Ok(());
+    }
+    write_general(out, len_max, object, default, results)
+}
+
+#[inline(never)]
+fn write_general<'py>(
+    out: &mut Vec<u8>,
+    len_max: usize,
+    object: &Bound<'_, PyAny>,
+    default: Option<&Bound<'py, PyAny>>,
+    results: &mut Results,
+) -> Written {
+    let parts = results.parts.len();
+    let mut writer = Writer { out, len_max, default, nesting_left: NESTING_MAX, results };
+    let written = writer.general_value(object);
+    if written.is_err() {
+        results.parts.truncate(parts);
+    }
+    written
+}
+
+/// How arrays and bytes are written, and the parts that were written beside a text.
+#[derive(Default)]
+pub(crate) struct Results {
+    pub(crate) format: ResultFormat,
+    pub(crate) parts: Vec<ResultPart>,
+    /// Whether large arrays are sent from where they lie even if other code has references to them:
+    /// the caller waits until they were sent.
+    pub(crate) borrows: bool,
+}
+
+/// Bytes and arrays of this length are sent from where they lie, if they cannot change meanwhile.
+const SHARED_BYTES_MIN: usize = 64 << 10;
 
 /// An object that the encoders leave to the core: an array.
 #[pyclass(frozen, module = "ucall._core")]
@@ -100,6 +151,7 @@ struct Writer<'a, 'py> {
     /// Called with objects that JSON does not have.
     default: Option<&'a Bound<'py, PyAny>>,
     nesting_left: usize,
+    results: &'a mut Results,
 }
 
 impl<'py> Writer<'_, 'py> {
@@ -126,7 +178,7 @@ impl<'py> Writer<'_, 'py> {
             Value::List(list) => self.items(list.iter()),
             Value::Tuple(tuple) => self.items(tuple.as_slice().iter()),
             Value::Dict(dict) => self.dict(dict),
-            Value::Bytes(bytes) => self.bytes(bytes.as_bytes()),
+            Value::Bytes(bytes) => self.bytes(bytes),
             Value::Buffer => self.buffer(object),
             Value::Other => self.other(object),
         }
@@ -207,7 +259,19 @@ impl<'py> Writer<'_, 'py> {
         Ok(())
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> Written {
+    fn bytes(&mut self, bytes: &Bound<'_, PyBytes>) -> Written {
+        let items = bytes.as_bytes();
+        if self.results.format != ResultFormat::Parts {
+            return self.base64(items);
+        }
+        self.part(None, items.len(), || match items.len() < SHARED_BYTES_MIN {
+            true => Bytes::copy_from_slice(items),
+            // Bytes never change.
+            false => ffi::shared_bytes(bytes.as_any(), items),
+        })
+    }
+
+    fn base64(&mut self, bytes: &[u8]) -> Written {
         self.open_base64(bytes.len())?;
         base64::encode(self.out, bytes);
         self.out.push(b'"');
@@ -231,12 +295,54 @@ impl<'py> Writer<'_, 'py> {
             let copy = contiguous(object)?;
             return self.array_like(&copy);
         };
-        let (mut header, items) = (Vec::with_capacity(HEADER_ROOM), array.bytes(&tensor));
-        npy::write_header(&mut header, &tensor);
-        self.open_base64(header.len() + items.len())?;
-        base64::encode_both(self.out, &header, items);
-        self.out.push(b'"');
+        let items = array.bytes(&tensor);
+        match self.results.format {
+            ResultFormat::Json => {
+                let mut header = Vec::with_capacity(HEADER_ROOM);
+                npy::write_header(&mut header, &tensor);
+                self.open_base64(header.len() + items.len())?;
+                base64::encode_both(self.out, &header, items);
+                self.out.push(b'"');
+                Ok(())
+            }
+            ResultFormat::Parts => {
+                let is_shared = items.len() >= SHARED_BYTES_MIN
+                    && (self.results.borrows || array.is_exclusive());
+                self.part(Some(tensor), items.len(), || match is_shared {
+                    true => ffi::shared_bytes(object, items),
+                    false => Bytes::copy_from_slice(items),
+                })
+            }
+            ResultFormat::Lists => self.nested_lists(array, &tensor, items),
+        }
+    }
+
+    /// Writes what stands for a part, and adds the part.
+    fn part(
+        &mut self,
+        tensor: Option<Tensor>,
+        len: usize,
+        bytes: impl FnOnce() -> Bytes,
+    ) -> Written {
+        let held = self.results.parts.iter().fold(len, |held, part| held + part.bytes.len());
+        self.fits(held)?;
+        self.out.extend_from_slice(br#"{"$part":"#);
+        write_i64(self.out, self.results.parts.len() as i64);
+        self.out.push(b'}');
+        self.results.parts.push(ResultPart { tensor, bytes: bytes() });
         Ok(())
+    }
+
+    fn nested_lists(&mut self, array: Array<'_, '_>, tensor: &Tensor, items: &[u8]) -> Written {
+        if tensor.is_fortran || !lists::can_write(tensor.dtype) {
+            let copy = lists::plain_copy(array.object(), tensor.dtype)?;
+            let kept = NumPy::get(copy.py())?.array(&copy);
+            let Some((array, tensor)) = kept.and_then(|it| Some((it, tensor_of(it).ok()??))) else {
+                return Err(ConversionFault::value("the array cannot be written as lists"));
+            };
+            return lists::write(self.out, self.len_max, &tensor, array.bytes(&tensor));
+        }
+        lists::write(self.out, self.len_max, tensor, items)
     }
 
     /// Starts a base64 string of that many bytes, and reserves capacity for it and the end of the
@@ -250,7 +356,12 @@ impl<'py> Writer<'_, 'py> {
     }
 
     fn buffer(&mut self, object: &Bound<'_, PyAny>) -> Written {
-        match ffi::with_items(object, |bytes| self.bytes(bytes)) {
+        let is_part = self.results.format == ResultFormat::Parts;
+        let written = ffi::with_items(object, |bytes| match is_part {
+            true => self.part(None, bytes.len(), || Bytes::copy_from_slice(bytes)),
+            false => self.base64(bytes),
+        });
+        match written {
             Ok(written) => written,
             Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
                 Err(ConversionFault::value(error.value(object.py()).to_string()))

@@ -43,7 +43,10 @@ impl Deferral {
                 let procedure = batch.procedure.clone();
                 let kind = EntryKind::Batch(batch.items.clone());
                 let token = self.insert_entry(&functions.timing, &procedure, kind);
-                let work = Work::Batch { columns, items: batch.items.clone() };
+                let format = |token: &Token| self.call(*token).map(|it| it.results);
+                let formats =
+                    batch.items.iter().map(format).map(Option::unwrap_or_default).collect();
+                let work = Work::Batch { columns, items: batch.items.clone(), formats };
                 let job = Job { token, procedure, work };
                 if let Err(Failure::Raised(error)) = self.submit(py, job) {
                     self.finish_batch(py, functions, &batch.procedure, batch.items, Err(error));

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use ucall_engine::Id;
-use ucall_proto::{Call, RpcError};
+use ucall_proto::{Binary, Call, RpcError};
 use ucall_server::{LoggedCall, Reservation, Token};
 
 use crate::arguments::Failure;
@@ -46,6 +46,8 @@ pub(crate) struct Deferral {
     /// Threads for blocking functions.
     pool: Pool,
     pub(crate) reply_bytes_max: usize,
+    /// What the calls of the document that runs have beside their text.
+    binary: Option<Binary>,
 }
 
 impl Deferral {
@@ -81,7 +83,14 @@ impl Deferral {
             tasks: None,
             pool,
             reply_bytes_max,
+            binary: None,
         }
+    }
+
+    /// Has the calls that follow keep this.
+    #[cold]
+    pub(crate) fn set_binary(&mut self, binary: Option<&Binary>) {
+        self.binary = binary.cloned();
     }
 
     /// Creates tasks. The first async function of a running server creates the event loop, in which
@@ -183,6 +192,7 @@ impl Deferral {
             state: state.clone(),
             retained,
             items,
+            results: self.binary.as_ref().map(|binary| binary.results).unwrap_or_default(),
             running,
             logged: None,
             _permit: permit,

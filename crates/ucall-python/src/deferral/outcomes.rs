@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use ucall_proto::RpcError;
+use ucall_proto::{ResultFormat, ResultPart, RpcError};
 use ucall_server::{CallId, Polled};
 
 use super::Deferral;
@@ -53,7 +53,8 @@ impl Deferral {
             };
             let replied = match kind {
                 EntryKind::Call(call) => {
-                    let replied = self.reply(py, functions, &procedure, outcome, text);
+                    let replied =
+                        self.reply(py, functions, &procedure, outcome, call.results, text);
                     if let Some(state) = &call.state {
                         self.end_state(&functions.timing, &procedure, state, replied.is_ok());
                     }
@@ -80,7 +81,15 @@ impl Deferral {
                 }
             };
             match caller {
-                Some(id) => return Some((id, replied.into())),
+                Some(id) => {
+                    return Some((
+                        id,
+                        match replied {
+                            Ok(parts) if !parts.is_empty() => Polled::Parts(parts),
+                            replied => replied.map(drop).into(),
+                        },
+                    ));
+                }
                 None => text.clear(),
             }
         }
@@ -92,23 +101,37 @@ impl Deferral {
         functions: &mut Functions,
         procedure: &Procedure,
         outcome: DeferredOutcome,
+        format: ResultFormat,
         text: &mut Vec<u8>,
-    ) -> Result<(), RpcError> {
+    ) -> Result<Vec<ResultPart>, RpcError> {
         let result = match outcome {
             DeferredOutcome::Text(written) => {
                 *text = written?;
-                return Ok(());
+                return Ok(Vec::new());
+            }
+            DeferredOutcome::Parts(result) => {
+                *text = result.text;
+                return Ok(result.parts);
             }
             DeferredOutcome::Future(future) => {
                 tasks::result_of(future.bind(py)).map_err(Failure::Raised)
             }
             DeferredOutcome::BatchResult(item) => batch_results::item_result(item.into_bound(py)),
             // `next_outcome` takes items before.
-            DeferredOutcome::Items => return Ok(()),
+            DeferredOutcome::Items => return Ok(Vec::new()),
         };
         let len_max = self.reply_bytes_max;
-        let written =
-            result.and_then(|it| procedure.write_item(text, len_max, &it).map_err(Failure::Result));
+        let written = result.and_then(|it| match format {
+            ResultFormat::Json => procedure
+                .write_item(text, len_max, &it)
+                .map(|()| Vec::new())
+                .map_err(Failure::Result),
+            _ => {
+                let written = procedure.written(&it, len_max, format).map_err(Failure::Result)?;
+                *text = written.text;
+                Ok(written.parts)
+            }
+        });
         written.map_err(|failure| functions.report.fail(py, procedure, failure, len_max))
     }
 }

@@ -16,7 +16,6 @@ use crate::context::Context;
 use crate::contexts::Contexts;
 use crate::functions::Functions;
 use crate::job_input::{Contents, JobInput};
-use crate::outcomes::DeferredOutcome;
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchRules, CallMode, Procedure};
 use crate::timing::Timing;
@@ -115,8 +114,9 @@ impl Deferral {
         let has_sent = has_notified || has_reported(state.as_deref());
         if !has_sent && tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised);
-            let written = result
-                .and_then(|result| procedure.write_reply(&result, reply).map_err(Failure::Result));
+            let written = result.and_then(|it| {
+                procedure.write_reply(&it, reply, &mut functions.results).map_err(Failure::Result)
+            });
             if let Some(state) = state {
                 self.end_state(&functions.timing, procedure, &state, written.is_ok());
             }
@@ -168,6 +168,7 @@ impl Deferral {
         let (context, state) = start.context(py, &functions.contexts)?;
         let input = Arc::new(JobInput::new(Contents {
             params: call.params.map(<[u8]>::to_vec),
+            binary: self.binary.clone(),
             context: context.map(Bound::unbind),
             waiting: functions.timing.waiting_call(WaitsFor::Thread),
             _reserved: self.reserve(call),
@@ -232,8 +233,9 @@ impl Deferral {
                 self.reply_after_reports(py, functions, start, state, result);
                 return Ok(CallOutcome::Reporting);
             }
-            let written = result
-                .and_then(|result| procedure.write_reply(&result, reply).map_err(Failure::Result));
+            let written = result.and_then(|it| {
+                procedure.write_reply(&it, reply, &mut functions.results).map_err(Failure::Result)
+            });
             self.end_state(&functions.timing, procedure, &state, written.is_ok());
             written.map(|()| CallOutcome::Done)
         });
@@ -259,13 +261,14 @@ impl Deferral {
         state: Arc<CallState>,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) {
-        let (procedure, len_max, mut text) = (start.procedure, self.reply_bytes_max, Vec::new());
+        let (procedure, len_max) = (start.procedure, self.reply_bytes_max);
+        let format = functions.results.format;
         let written = result
-            .and_then(|it| procedure.write(&mut text, len_max, &it).map_err(Failure::Result))
+            .and_then(|it| procedure.written(&it, len_max, format).map_err(Failure::Result))
             .map_err(|failure| functions.report.fail(py, procedure, failure, len_max));
         let retained = RetainedParams::Params { _reserved: Reservation::default() };
         let token = self.insert_call(&functions.timing, start, Some(state), retained);
-        self.outcomes.push(py, token, DeferredOutcome::Text(written.map(|()| text)));
+        self.outcomes.push(py, token, written.into());
     }
 
     /// The call has its result, or has failed.

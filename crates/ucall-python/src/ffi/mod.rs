@@ -12,8 +12,8 @@ mod imported;
 mod iterator;
 mod members;
 mod number;
-#[expect(dead_code, reason = "arrays over the memory of parts follow")]
 mod numpy;
+mod shared_bytes;
 mod text;
 mod value;
 pub(crate) mod variables;
@@ -31,6 +31,7 @@ pub(crate) use iterator::{Step, is_iterator, step};
 pub(crate) use members::members;
 pub(crate) use number::{decimal, float, integer, integer_from_digits, small_integer};
 pub(crate) use numpy::{Array, NumPy, as_uninit, copy_to, is_bfloat};
+pub(crate) use shared_bytes::shared_bytes;
 pub(crate) use text::text;
 pub(crate) use value::{Value, type_name};
 
