@@ -106,7 +106,8 @@ impl Functions {
     }
 
     /// Ends a call of a plain function: writes its error, if it has one, and records the call.
-    #[inline]
+    /// Inlined, because it costs half as much so.
+    #[inline(always)]
     pub(crate) fn end_call(
         &mut self,
         py: Python<'_>,
