@@ -33,7 +33,8 @@ install_perf_analyzer() {
     [ ! -x "$out/perf_analyzer" ] || return 0
     mkdir -p "$out"
     folder=$(mktemp -d)
-    if [ "$(uname -sm)" != "Linux x86_64" ] || ! (cd "$folder" && unpack_perf_analyzer "$out" "$python"); then
+    if [ "$(uname -sm)" != "Linux x86_64" ] ||
+        ! (cd "$folder" && unpack_perf_analyzer "$out" "$python"); then
         echo "perf_analyzer: not installed, so its test is skipped"
     fi
     rm -rf "$folder"

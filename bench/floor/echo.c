@@ -24,7 +24,7 @@ static const char reply_head[] =
 
 struct connection {
     int descriptor;
-    /* A head and its body, of which `bytes` have come. The lengths are 0 until the head is whole. */
+    /* A head and its body, of which `bytes` have come. Lengths are 0 until the head is whole. */
     char *buffer;
     size_t room, bytes, head_bytes, whole_bytes;
     /* Of the reply, of which `sent` bytes are sent. Its length is 0 before the request is whole. */
