@@ -32,6 +32,7 @@ from bench.suite.array_contenders import (
     ALL,
     ENGINES,
     FLOOR,
+    LABELS,
     LIGHT,
     SUM,
     Contender,
@@ -269,10 +270,46 @@ def verdicts(found: dict[str, figures.Runs]) -> str:
     return figures.table(["goal", "median (95% interval)", "", ""], rows)
 
 
+#: The rows of the page: what they are called in the tables of `sum` and of a size.
+ROWS = {
+    SUM: (SUM, ""),
+    "array, parts": ("array, parts", "posix, array, parts"),
+    "array, base64": ("array, base64", "posix, array, base64"),
+    "before: array, base64": ("before: array, base64", "before: posix, array, base64"),
+    "bytes, parts": ("", "posix, bytes, parts"),
+    "array, Open Inference": (
+        "array, Open Inference, binary",
+        "posix, array, Open Inference, binary",
+    ),
+    "`list[float]`": ("list[float]", ""),
+    FLOOR: ("", FLOOR),
+    **{label: (label, label) for label in LABELS.values()},
+}
+
+
+def by_size(found: dict[str, figures.Runs]) -> str:
+    """CPU time of a call by the size of its array."""
+    sizes = {"64 floats": "small", "150 kB": "medium"}
+    sizes |= {f"{it >> 20} MiB": f"large {it >> 20} MiB" for it in LARGE_BYTES}
+    rows = []
+    for row, labels in ROWS.items():
+        column = Column("", "cpu_us", "{:,.0f}")
+        names = [labels[part != "small"] for part in sizes.values()]
+        cells = [
+            column.cell(found.get(part, {}), name)
+            for part, name in zip(sizes.values(), names, strict=True)
+        ]
+        if any(cells):
+            rows.append([row, *cells])
+    return figures.table(["CPU time of the server, µs a call", *sizes], rows)
+
+
 def report(results: dict[str, Any]) -> str:
     found, how = results["samples"], results["options"]
     text = (
-        f"{machine.text(results['machine'])}, {how['rounds']} rounds. `before` is an earlier "
-        "build, without parts. The floor is a C program that receives and sends the same bytes."
+        "64 floats and 150 kB at 32 connections, more at one, over HTTP on posix. `before` is an "
+        "earlier build, without parts.\n"
+        f"{machine.text(results['machine'])}, {how['rounds']} rounds."
     )
-    return "\n\n".join([text, *(table(name, runs) for name, runs in found.items())])
+    others = [table(name, found[name]) for name in ("shared", "models") if name in found]
+    return "\n\n".join([text, by_size(found), *others])
