@@ -77,6 +77,34 @@ impl Payload {
         }
     }
 
+    /// Inserts parts into the head, each behind so many of its bytes, in order. There are no other
+    /// parts. The bytes behind the first of them are copied.
+    pub fn insert(&mut self, parts: impl IntoIterator<Item = (usize, Bytes)>) {
+        debug_assert!(self.is_contiguous(), "the positions are those of the head");
+        let mut parts = parts.into_iter().peekable();
+        let Some(&(first, _)) = parts.peek() else { return };
+        let head = self.head_mut();
+        let rest = Bytes::copy_from_slice(head.get(first..).unwrap_or_default());
+        head.truncate(first);
+        let mut written = 0;
+        for (at, part) in parts {
+            let at = at.saturating_sub(first).clamp(written, rest.len());
+            self.push(rest.slice(written..at));
+            self.push(part);
+            written = at;
+        }
+        self.push(rest.slice(written..));
+    }
+
+    /// Appends the parts of `other`, whose head is copied before them.
+    pub fn append_copied(&mut self, other: &mut Payload) {
+        self.extend(other.head());
+        for part in other.contents_mut().parts.drain(..) {
+            self.push(part);
+        }
+        other.clear_retaining_capacity();
+    }
+
     /// Appends all of `other`, which is left empty.
     pub fn append(&mut self, other: &mut Payload) {
         if self.is_empty() {
@@ -198,6 +226,34 @@ mod tests {
         for sent in 0..=payload.len() {
             assert_eq!(joined(&payload, sent), &b"headparttail"[sent..], "sent {sent}");
         }
+    }
+
+    #[test]
+    fn parts_are_inserted_into_the_head() {
+        let inserted = |at: [usize; 3]| {
+            let mut payload = Payload::from(b"abcd".to_vec());
+            let parts = [&b"1"[..], b"22", b"333"].map(Bytes::from_static);
+            payload.insert(at.into_iter().zip(parts));
+            assert_eq!((payload.len(), payload.is_contiguous()), (10, false));
+            joined(&payload, 0)
+        };
+        assert_eq!(inserted([0, 0, 4]), b"122abcd333");
+        assert_eq!(inserted([1, 3, 3]), b"a1bc22333d");
+        assert_eq!(inserted([4, 4, 4]), b"abcd122333");
+        let mut payload = Payload::from(b"abcd".to_vec());
+        payload.insert([]);
+        assert!(payload.is_contiguous());
+    }
+
+    #[test]
+    fn a_copy_takes_the_parts_with_it() {
+        let mut large = Payload::from(Vec::with_capacity(100_000));
+        large.extend(b"head");
+        large.push(Bytes::from_static(b"part"));
+        let mut copy = Payload::new();
+        copy.append_copied(&mut large);
+        assert_eq!(joined(&copy, 0), b"headpart");
+        assert!(large.is_empty() && large.is_contiguous() && large.capacity() == 100_000);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ucall_engine::{Engine, EngineClock};
 use ucall_proto::http1::ReplyWriter;
 use ucall_proto::tls::TlsError;
-use ucall_proto::{Connection, Drain, Environment, LoadState, MemoryBudget, Scratch};
+use ucall_proto::{Attachment, Connection, Drain, Environment, LoadState, MemoryBudget, Scratch};
 
 use crate::caller::Caller;
 use crate::config::WorkerConfig;
@@ -61,6 +61,12 @@ impl<H: Handler> WorkerContext<H> {
 
     pub(crate) fn budget(&self) -> &MemoryBudget {
         self.scratch.budget()
+    }
+
+    /// Takes what is sent between the bytes of the output of the last step.
+    #[inline]
+    pub(crate) fn take_attachments(&mut self) -> Option<Vec<Attachment>> {
+        self.scratch.has_attachments().then(|| self.scratch.take_attachments())
     }
 
     /// Whether there is memory for more requests, as of [`WorkerContext::update_load`].

@@ -20,7 +20,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use ucall_buffer::Payload;
 use ucall_engine::{Engine, Id, SendState};
-use ucall_proto::{MemoryBudget, NextAction};
+use ucall_proto::{Attachment, MemoryBudget, NextAction};
 
 use crate::connections::{Connections, Entry};
 
@@ -62,6 +62,13 @@ impl SendQueue {
     #[inline(always)]
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         self.output.head_mut()
+    }
+
+    /// Inserts bytes into the output that are sent from where they lie.
+    #[cold]
+    pub(crate) fn attach(&mut self, attachments: Vec<Attachment>) {
+        let parts = attachments.into_iter().map(|it| (it.at, it.bytes));
+        self.output.payload.insert(parts);
     }
 
     pub(crate) fn output_is_empty(&self) -> bool {
@@ -410,8 +417,7 @@ impl Output {
     #[cold]
     fn copied(&mut self) -> Payload {
         let mut copy = self.cached.pop().unwrap_or_default();
-        copy.extend(self.payload.head());
-        self.payload.clear_retaining_capacity();
+        copy.append_copied(&mut self.payload);
         copy
     }
 }

@@ -94,7 +94,10 @@ impl PlainConnection {
     }
 
     fn write_result_frame<S>(&mut self, frame: ResultFrame, environment: &mut Environment<'_, S>) {
-        frame.write(environment.out, None);
+        let Environment { out, scratch, queued_bytes, .. } = environment;
+        // TLS encrypts a copy.
+        let attachments = self.session.is_none().then_some(&mut scratch.attachments);
+        *queued_bytes += frame.write(out, attachments);
     }
 
     /// Runs the frame that `rest` starts with, over raw TCP.

@@ -25,6 +25,7 @@ use super::{
 use crate::Limits;
 use crate::http1::{HttpError, Method};
 use crate::rpc::Service;
+use crate::rpc::frame::Attachment;
 
 /// The rest of a body is received directly into its target from this size on.
 const TARGET_BYTES_MIN: usize = 64 << 10;
@@ -41,6 +42,18 @@ impl Scratch {
     #[inline]
     pub fn budget(&self) -> &MemoryBudget {
         &self.budget
+    }
+
+    /// Whether bytes are to be sent between those of the output.
+    #[inline]
+    pub fn has_attachments(&self) -> bool {
+        !self.attachments.is_empty()
+    }
+
+    /// Takes what is to be sent between the bytes of the output, in order. An output with any has
+    /// more than [`MemoryBudget::UNRESERVED_BYTES`].
+    pub fn take_attachments(&mut self) -> Vec<Attachment> {
+        mem::take(&mut self.attachments)
     }
 
     /// Whether memory is cached for the next large request.

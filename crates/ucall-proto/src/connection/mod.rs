@@ -52,7 +52,7 @@ use ucall_buffer::{BufferCache, Target};
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
 use crate::json::Member;
-use crate::rpc::frame::FRAME_BYTE;
+use crate::rpc::frame::{Attachment, FRAME_BYTE};
 use crate::rpc::{CallNumber, ResultPart, RpcError, Service};
 use crate::tls::TlsSession;
 pub use budget::{MemoryBudget, Reservation};
@@ -137,6 +137,8 @@ pub struct Scratch {
     budget: MemoryBudget,
     /// Of a large request that was answered.
     input: BufferCache,
+    /// Large parts of results, which lie between the bytes of the output.
+    attachments: Vec<Attachment>,
 }
 
 /// What a connection wants from the layer that holds its socket.

@@ -368,8 +368,12 @@ impl ResultFrame {
         len
     }
 
-    /// Appends the frame. Large parts are not copied, but attached.
-    pub(crate) fn write(self, out: &mut Vec<u8>, attachments: Option<&mut Vec<Attachment>>) {
+    /// Appends the frame. Large parts are not copied, but attached; returns the bytes of these.
+    pub(crate) fn write(
+        self,
+        out: &mut Vec<u8>,
+        attachments: Option<&mut Vec<Attachment>>,
+    ) -> usize {
         let start = out.len();
         let lens: Vec<usize> = self.part_lens().collect();
         let is_written = write_frame_head(out, self.text.len(), &lens).is_ok();
@@ -387,6 +391,7 @@ impl ResultFrame {
                 _ => out.extend_from_slice(&part.bytes),
             }
         }
+        attached
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ucall_buffer::Target;
+use ucall_buffer::{Payload, Target};
 use ucall_proto::http1::{AccessRules, ReplyWriter};
 use ucall_proto::json::{Reader, ValueKind};
 use ucall_proto::{
@@ -99,6 +99,8 @@ pub struct Driver<S = Examples> {
     pub drain: Drain,
     pub load: LoadState,
     pub out: Vec<u8>,
+    /// The lengths of the parts that were sent without a copy.
+    pub attached: Vec<usize>,
     pub access: AccessRules,
     replies: ReplyWriter,
     scratch: Scratch,
@@ -128,6 +130,7 @@ impl<S: Service> Driver<S> {
             drain: Drain::No,
             load: LoadState::Normal,
             out: Vec::new(),
+            attached: Vec::new(),
             access: AccessRules::new(true, &[], &[]).unwrap(),
             replies: ReplyWriter::default(),
             scratch: Scratch::default(),
@@ -148,7 +151,16 @@ impl<S: Service> Driver<S> {
             drain: self.drain,
             load: self.load,
         };
-        step(&mut self.connection, &mut environment)
+        let outcome = step(&mut self.connection, &mut environment);
+        if !self.scratch.has_attachments() {
+            return outcome;
+        }
+        let attachments = self.scratch.take_attachments();
+        self.attached.extend(attachments.iter().map(|it| it.bytes.len()));
+        let mut out = Payload::from(std::mem::take(&mut self.out));
+        out.insert(attachments.into_iter().map(|it| (it.at, it.bytes)));
+        self.out = out.slices_from(0).collect::<Vec<_>>().concat();
+        outcome
     }
 
     pub fn receive(&mut self, bytes: &[u8]) {

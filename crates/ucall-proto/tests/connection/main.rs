@@ -10,6 +10,7 @@ mod frames;
 mod harness;
 mod http;
 mod items;
+mod large_frames;
 mod limits;
 mod long;
 mod members;

@@ -112,6 +112,9 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
     #[inline(never)]
     pub(super) fn advance(&mut self) -> Advanced {
         loop {
+            if let Some(attachments) = self.context.take_attachments() {
+                self.send_queue.attach(attachments);
+            }
             let flushed = self.send_queue.flush(self.engine, self.entry, self.context.now);
             self.context.update_load();
             let is_sent = self.entry.outgoing.bytes() == 0;

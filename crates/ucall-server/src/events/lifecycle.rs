@@ -247,6 +247,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     #[inline(never)]
     pub(super) fn close(&mut self, id: Id) {
         self.send_queue.clear_output();
+        drop(self.context.take_attachments());
         self.engine.close(id);
         let Some(entry) = self.connections.remove(id) else { return };
         self.waiters.remove(id);

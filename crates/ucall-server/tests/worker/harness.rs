@@ -9,7 +9,7 @@ use ucall_engine::Id;
 use ucall_engine::fake::{Fake, FakePeer, Network};
 use ucall_proto::http1::AccessRules;
 use ucall_proto::json::Reader;
-use ucall_proto::{Call, CallOutcome, Reply, RpcError};
+use ucall_proto::{Call, CallOutcome, Reply, ResultPart, RpcError};
 use ucall_server::{
     AnyWorker, CallId, Caller, Deadline, DeferredCalls, Handler, Mailbox, MemoryBudget, Overflow,
     Polled, Procedures, Reservation, RunLimit, Token, Worker, WorkerConfig,
@@ -48,6 +48,8 @@ pub struct ScriptedHandler {
     /// Connections with a subscription or a session.
     pub closed: Vec<Id>,
     pub warnings: Vec<String>,
+    /// The parts of the next result.
+    pub result_parts: Vec<ResultPart>,
     /// What happens between the end of a wait and the turn's look at the clock.
     pub after_wait: Option<Box<dyn FnOnce()>>,
     /// By their tokens.
@@ -71,6 +73,7 @@ impl ScriptedHandler {
             resumed: Vec::new(),
             closed: Vec::new(),
             warnings: Vec::new(),
+            result_parts: Vec::new(),
             after_wait: None,
             callers: HashMap::new(),
             reserved: Reservation::default(),
@@ -123,6 +126,10 @@ impl Handler for ScriptedHandler {
         CallOutcome::Done
     }
 
+    fn take_result_parts(&mut self) -> Vec<ResultPart> {
+        std::mem::take(&mut self.result_parts)
+    }
+
     fn connection_closed(&mut self, connection: Id) {
         self.closed.push(connection);
     }
@@ -144,7 +151,12 @@ impl Handler for ScriptedHandler {
         loop {
             let (token, outcome) = self.calls.next_outcome()?;
             if let Some((caller, ())) = self.calls.finish(token, self.now) {
-                return Some((caller?, outcome.map(|result| *text = result).into()));
+                let polled = outcome.map(|result| *text = result).into();
+                let parts = self.take_result_parts();
+                return Some((
+                    caller?,
+                    if parts.is_empty() { polled } else { Polled::Parts(parts) },
+                ));
             }
         }
     }

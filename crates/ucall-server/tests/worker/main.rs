@@ -8,6 +8,7 @@ mod datagram_limits;
 mod datagrams;
 mod eviction;
 mod faults;
+mod frames;
 mod growth;
 mod harness;
 mod mcp;
