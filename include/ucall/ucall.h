@@ -543,6 +543,50 @@ bool ucall_param_positional_str(ucall_call_t call, size_t index, ucall_str_t *ou
 bool ucall_param_positional_json(ucall_call_t call, size_t index, ucall_str_t *output,
                                  size_t *output_length);
 
+/* The type of an array's items. Each is in the byte order of the machine. */
+typedef enum ucall_dtype_t {
+    UCALL_DTYPE_BYTES = 0, /* no array */
+    UCALL_DTYPE_BOOL = 1,  /* a byte, 0 or 1 */
+    UCALL_DTYPE_I8 = 2,
+    UCALL_DTYPE_I16 = 3,
+    UCALL_DTYPE_I32 = 4,
+    UCALL_DTYPE_I64 = 5,
+    UCALL_DTYPE_U8 = 6,
+    UCALL_DTYPE_U16 = 7,
+    UCALL_DTYPE_U32 = 8,
+    UCALL_DTYPE_U64 = 9,
+    UCALL_DTYPE_F16 = 10,
+    UCALL_DTYPE_F32 = 11,
+    UCALL_DTYPE_F64 = 12,
+    UCALL_DTYPE_BF16 = 13, /* the upper half of a float */
+    UCALL_DTYPE_C64 = 14,  /* two floats */
+    UCALL_DTYPE_C128 = 15  /* two doubles */
+} ucall_dtype_t;
+
+/*
+ * An array, or bytes such as those of an image. The items lie one after another in row-major order:
+ * the last index changes fastest. Bytes have no shape, so their rank is 0.
+ */
+typedef struct ucall_buffer_t {
+    void const *data;
+    size_t length;       /* in bytes, also of an array */
+    uint32_t dtype;      /* a `ucall_dtype_t` */
+    uint32_t rank;       /* the number of dimensions, at most 64; 0 also for a single item */
+    size_t const *shape; /* the length of each dimension */
+} ucall_buffer_t;
+
+/*
+ * A param that is an array or bytes: base64, or a part behind the request, which is not copied. A
+ * `.npy` file is an array; its data is aligned for its items. The data and the shape live as long
+ * as the call, and are read-only. `ucall_param_named_str` reads the base64 of either.
+ *
+ * Returns false for any other value, and for a `.npy` that is cut off, is longer than its shape
+ * says, or has items that are neither bool nor a number of at most 64 bits.
+ */
+bool ucall_param_named_buffer(ucall_call_t call, ucall_str_t name, size_t name_length,
+                              ucall_buffer_t *output);
+bool ucall_param_positional_buffer(ucall_call_t call, size_t index, ucall_buffer_t *output);
+
 /* The type of a JSON value. */
 typedef enum ucall_type_t {
     UCALL_TYPE_NONE = 0, /* there is no value */
@@ -743,6 +787,13 @@ void ucall_call_reply_str(ucall_call_t call, ucall_str_t text, size_t length);
  * was rejected, the caller gets -32603, and that is logged.
  */
 void ucall_call_reply_writer(ucall_call_t call, ucall_writer_t writer);
+
+/*
+ * Replies with an array, as a `.npy` file, or with bytes: as a part behind the reply if the caller
+ * takes that, otherwise as base64. They are copied. If the length is not that of the shape, or the
+ * dtype is unknown, the caller gets -32603, and that is logged.
+ */
+void ucall_call_reply_buffer(ucall_call_t call, ucall_buffer_t const *buffer);
 
 /* Replies with an error. Codes from -32768 to -32000 are reserved for JSON-RPC and this library. */
 void ucall_call_reply_error(ucall_call_t call, int code, ucall_str_t message, size_t length);

@@ -5,6 +5,7 @@ import json
 import os
 import selectors
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -187,6 +188,40 @@ class Client(Wire):
         except RemoteError as error:
             return error.args[0]
         raise AssertionError(f"no error but {result!r}")
+
+
+class FrameClient(Client):
+    """A client whose requests and replies may have parts."""
+
+    def send_parts(self, method: str, params, *parts: bytes) -> None:
+        self.calls += 1
+        request = {"jsonrpc": "2.0", "method": method, "params": params, "id": self.calls}
+        text = json.dumps(request).encode()
+        lengths = struct.pack(f"<{len(parts)}Q", *map(len, parts))
+        frame = struct.pack("<BBHI", 0xB1, 1, len(parts), len(text)) + lengths + text
+        for part in parts:
+            frame += bytes(-len(frame) % 64) + part
+        self.send(frame)
+
+    def receive_parts(self):
+        """The reply, and its parts."""
+        start = self.take(1)
+        if start != b"\xb1":
+            return json.loads(start + self.line()), []
+        _, count, length = struct.unpack("<BHI", self.take(7))
+        lengths = struct.unpack(f"<{count}Q", self.take(8 * count))
+        reply, end = json.loads(self.take(length)), 8 + 8 * count + length
+        parts = []
+        for length in lengths:
+            padding = -end % 64
+            assert self.take(padding) == bytes(padding)
+            parts.append(self.take(length))
+            end += padding + length
+        return reply, parts
+
+    def call_parts(self, method: str, params, *parts: bytes):
+        self.send_parts(method, params, *parts)
+        return self.receive_parts()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:

@@ -1,5 +1,7 @@
 """Every program under valgrind and the sanitizers, while clients call it."""
 
+import base64
+
 import load
 import pytest
 
@@ -140,6 +142,26 @@ def test_values(instrumented, watched_engine):
         assert client.call("types", [params]) == 7002
         assert client.error_of("fail", {"data": "[1]"})["data"] == [1]
         assert client.error_of("unfinished")["code"] == -32603
+
+
+def test_buffers(instrumented, watched_engine):
+    """Parts, base64, a copy of columns, and what is cut off."""
+    head = "{'descr': '<f8', 'fortran_order': True, 'shape': (3, 2), }"
+    array = b"\x93NUMPY\x01\x00v\x00" + head.ljust(117).encode() + b"\n" + bytes(48)
+    command = [*instrumented(PROGRAMS / "buffers.c"), watched_engine]
+    with serving(command) as server, harness.FrameClient(server.port) as client:
+        for method in ("echo", "later"):
+            for data in (array, bytes(100_000), b""):
+                reply, (part,) = client.call_parts(method, {"value": {"$part": 0}}, data)
+                text = base64.b64encode(data).decode()
+                again = base64.b64decode(client.call(method, {"value": text}))
+                assert len(part) == len(data) and part == again
+            cut = client.call_parts(method, {"value": {"$part": 0}}, array[:-1])[0]
+            assert cut["error"]["code"] == -32602
+        reply, _ = client.call_parts("text", {"value": {"$part": 0}}, array)
+        assert reply["result"][1] == base64.b64encode(array).decode()
+        for how in range(14):
+            assert client.error_of("wrong", [how])["code"] == -32603
 
 
 def test_a_callback_that_frees_its_server(instrumented, watched_engine):

@@ -7,18 +7,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::Peer;
+use ucall_proto::arrays::Tensor;
 use ucall_proto::http1::Head;
 use ucall_proto::json::{self, JsonError, Text};
-use ucall_proto::{Call as Request, CallOutcome, Limits, Meta, Reply, RpcError};
+use ucall_proto::{
+    Call as Request, CallOutcome, Limits, Meta, Parts, Reply, ResultPart, RpcError, inline_results,
+};
 use ucall_server::{Caller, Deadline, Overflow, Reservation, Transport};
 
 use crate::auth::User;
 use crate::boundary::{ErrorCode, clear_last_error, set_last_error};
+use crate::buffers::Buffer;
 use crate::call_handle::CallHandle;
 use crate::callback_handler::CallbackHandler;
 use crate::channel::Channel;
-use crate::deferred::DeferredHandle;
+use crate::deferred::{DeferredHandle, Outcome};
 use crate::params::{Lookup, ParamBuffers, ParamKey, Params};
+use crate::parted_params::PartedParams;
 use crate::stream::{ItemState, RoomCallback, Stream};
 
 /// A live call borrows from its worker (`'a`) and its reply (`'r`), and ends with its callback. A
@@ -66,6 +71,8 @@ struct DeferredData {
     /// The text of `_meta`; empty if there is none.
     meta: Vec<u8>,
     buffers: ParamBuffers,
+    parted: Option<Box<PartedParams>>,
+    takes_parts: bool,
     /// For the params and `_meta`.
     _reserved: Reservation,
 }
@@ -84,12 +91,39 @@ impl CallData<'_> {
         match self {
             CallData::Live { request, handler, .. } => {
                 let text = request.params.unwrap_or_default();
-                (Params { text, members: request.members }, &mut handler.buffers)
+                let CallbackHandler { buffers, parted, .. } = &mut **handler;
+                match parted {
+                    Some(parted) => (parted.inlined(text), buffers),
+                    None => (Params { text, members: request.members }, buffers),
+                }
             }
             CallData::Deferred(data) => {
-                (Params { text: &data.params, members: None }, &mut data.buffers)
+                let DeferredData { params, buffers, parted, .. } = &mut **data;
+                match parted {
+                    Some(parted) => (parted.inlined(params), buffers),
+                    None => (Params { text: params, members: None }, buffers),
+                }
             }
         }
+    }
+
+    /// The params as they were received, the buffers to search them with, and the parts.
+    fn received_params(&mut self) -> (Params<'_>, &mut ParamBuffers, Option<&Parts>) {
+        let (params, buffers, parted) = match self {
+            CallData::Live { request, handler, .. } => {
+                let CallbackHandler { buffers, parted, .. } = &mut **handler;
+                let text = request.params.unwrap_or_default();
+                (Params { text, members: request.members }, buffers, parted)
+            }
+            CallData::Deferred(data) => {
+                let DeferredData { params, buffers, parted, .. } = &mut **data;
+                (Params { text: params, members: None }, buffers, parted)
+            }
+        };
+        let Some(parted) = parted else { return (params, buffers, None) };
+        parted.select(params.text);
+        let PartedParams { parts, buffers, .. } = &mut **parted;
+        (params, buffers, Some(parts))
     }
 }
 
@@ -159,6 +193,13 @@ impl<'a, 'r> Call<'a, 'r> {
         buffers.string(value)
     }
 
+    /// One of the params, if it is an array or bytes. It lives as long as the call.
+    pub(crate) fn buffer(&mut self, key: ParamKey<'_>) -> Option<Buffer> {
+        let (params, buffers, parts) = self.data.received_params();
+        let value = buffers.find(params, key)?;
+        Buffer::of_param(value, parts, buffers)
+    }
+
     /// The text of the params; empty without params.
     pub(crate) fn params_text(&mut self) -> &[u8] {
         self.data.params().0.text
@@ -207,15 +248,32 @@ impl<'a, 'r> Call<'a, 'r> {
             write(&mut out);
         }
         match mem::replace(&mut self.reply_path, ReplyPath::Replied) {
-            ReplyPath::Outcomes => self.complete(Ok(out)),
+            ReplyPath::Outcomes => self.complete(Outcome::Reply(Ok(out))),
             late => self.refuse(late),
+        }
+    }
+
+    /// Replies with an array or bytes: a part if the caller takes parts, otherwise base64.
+    pub(crate) fn reply_buffer(&mut self, tensor: Option<Tensor>, bytes: &[u8]) {
+        const PART: &[u8] = br#"{"$part":0}"#;
+        let parts = vec![ResultPart { tensor, bytes: bytes.to_vec().into() }];
+        match (&mut self.data, &self.reply_path) {
+            (CallData::Live { handler, .. }, ReplyPath::Output(_)) if handler.takes_parts => {
+                handler.result_parts = parts;
+                self.reply(|out| out.extend_from_slice(PART));
+            }
+            (CallData::Deferred(data), ReplyPath::Outcomes) if data.takes_parts => {
+                self.reply_path = ReplyPath::Replied;
+                self.complete(Outcome::Parts(PART.to_vec(), parts));
+            }
+            _ => self.reply(|out| out.extend_from_slice(&inline_results(PART, &parts))),
         }
     }
 
     pub(crate) fn reply_error(&mut self, error: RpcError) {
         match mem::replace(&mut self.reply_path, ReplyPath::Replied) {
             ReplyPath::Output(reply) => reply.error(&error),
-            ReplyPath::Outcomes => self.complete(Err(error)),
+            ReplyPath::Outcomes => self.complete(Outcome::Reply(Err(error))),
             late => self.refuse(late),
         }
     }
@@ -232,7 +290,7 @@ impl<'a, 'r> Call<'a, 'r> {
         }
     }
 
-    fn complete(&self, outcome: Result<Vec<u8>, RpcError>) {
+    fn complete(&self, outcome: Outcome) {
         if let CallData::Deferred(data) = &self.data {
             data.handle.complete(outcome);
         }
@@ -323,6 +381,10 @@ impl<'a, 'r> Call<'a, 'r> {
             peer: caller.peer,
             user: handler.user,
         };
+        // The parts of a stream's result would follow its items, which have none.
+        let takes_parts = handler.takes_parts && outcome == CallOutcome::Deferred;
+        let parted = handler.parted.as_ref();
+        let parted = parted.map(|it| Box::new(PartedParams::new(it.parts.clone())));
         let params = request.params.unwrap_or_default().to_vec();
         let meta = request.meta.map_or_else(Vec::new, |Meta(text)| text.to_vec());
         let data = DeferredData {
@@ -331,6 +393,8 @@ impl<'a, 'r> Call<'a, 'r> {
             procedure: procedure.clone(),
             context,
             buffers: ParamBuffers::default(),
+            parted,
+            takes_parts,
             _reserved: handler.calls.budget().reserve_large(params.len() + meta.len()),
             params,
             meta,

@@ -1,6 +1,7 @@
 //! Callbacks of the program, and how a worker runs them.
 
 use std::ffi::c_void;
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,8 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call as Request, CallOutcome, CallerIdentity, Reply, RpcError,
+    AuthenticationError, Binary, Call as Request, CallOutcome, CallerIdentity, Reply, ResultFormat,
+    ResultPart, RpcError,
 };
 use ucall_server::{
     CallId, CallMetrics, Caller, Deadline, Handler, Mailbox, MemoryBudget, Polled, Publisher,
@@ -20,6 +22,7 @@ use crate::call::Call;
 use crate::call_handle::{CallHandle, LiveSlot};
 use crate::callback_handler::CallbackHandler;
 use crate::deferred::Outcome;
+use crate::parted_params::PartedParams;
 
 /// `ucall_callback_t`. "unwind" because a C++ exception may leave it. Such an exception ends the
 /// process at this boundary; without "unwind" the behaviour would be undefined.
@@ -69,6 +72,16 @@ impl Handler for CallbackHandler {
         };
         self.buffers.reset();
         outcome
+    }
+
+    fn set_binary(&mut self, binary: Option<&Binary>) {
+        let parts = binary.and_then(|binary| binary.parts.clone());
+        self.parted = parts.map(|parts| Box::new(PartedParams::new(parts)));
+        self.takes_parts = binary.is_some_and(|binary| binary.results == ResultFormat::Parts);
+    }
+
+    fn take_result_parts(&mut self) -> Vec<ResultPart> {
+        mem::take(&mut self.result_parts)
     }
 
     fn call_rejected(&mut self, callback: Option<&Callback>, error: &RpcError) {
@@ -152,6 +165,10 @@ impl Handler for CallbackHandler {
             let (token, outcome) = self.calls.next_outcome()?;
             let polled = match outcome {
                 Outcome::Reply(reply) => self.take_reply(token, reply, text),
+                Outcome::Parts(result, parts) => {
+                    let reply = self.take_reply(token, Ok(result), text);
+                    reply.map(|(id, _)| (id, Polled::Parts(parts)))
+                }
                 Outcome::Item(item) => self.take_item(token, item, text),
             };
             if polled.is_some() {

@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_proto::RpcError;
+use ucall_proto::{ResultPart, RpcError};
 use ucall_server::{CallMetrics, Publisher, Token};
 
 use crate::auth::{Auth, User};
@@ -13,6 +13,7 @@ use crate::call_handle::LiveSlot;
 use crate::deferred::{CallState, Calls, Outcome};
 use crate::log::Log;
 use crate::params::ParamBuffers;
+use crate::parted_params::PartedParams;
 use crate::turn_control::TurnControl;
 
 /// Runs the callbacks of one worker.
@@ -42,6 +43,12 @@ pub(crate) struct CallbackHandler {
     pub(crate) metrics: Option<Arc<CallMetrics>>,
     /// The call that was deferred last.
     pub(crate) last_deferred: Option<Token>,
+    /// Of the document that runs, if it has parts.
+    pub(crate) parted: Option<Box<PartedParams>>,
+    /// Whether the caller of that document takes parts in results.
+    pub(crate) takes_parts: bool,
+    /// Those of the last call.
+    pub(crate) result_parts: Vec<ResultPart>,
 }
 
 impl CallbackHandler {
@@ -71,6 +78,9 @@ impl CallbackHandler {
             thread: 0,
             metrics: None,
             last_deferred: None,
+            parted: None,
+            takes_parts: false,
+            result_parts: Vec::new(),
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use ucall_engine::Id;
-use ucall_proto::RpcError;
+use ucall_proto::{ResultPart, RpcError};
 use ucall_server::{CallId, Deadline, DeferredCalls, OutcomeQueue, RunPermit, RunningCall, Token};
 
 use crate::log::Log;
@@ -15,6 +15,8 @@ use crate::stream::{ItemState, Stream};
 pub(crate) enum Outcome {
     /// The JSON text of its result, or an error.
     Reply(Result<Vec<u8>, RpcError>),
+    /// The JSON text of its result, and the parts that it refers to.
+    Parts(Vec<u8>, Vec<ResultPart>),
     /// The JSON text of an item of a stream.
     Item(Vec<u8>),
 }
@@ -103,9 +105,9 @@ impl DeferredHandle {
     }
 
     /// Replies, unless the call is cancelled.
-    pub(crate) fn complete(&self, outcome: Result<Vec<u8>, RpcError>) {
+    pub(crate) fn complete(&self, outcome: Outcome) {
         if !self.is_cancelled() {
-            self.outcomes.send(self.token, Outcome::Reply(outcome));
+            self.outcomes.send(self.token, outcome);
         }
     }
 

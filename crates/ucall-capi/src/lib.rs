@@ -25,6 +25,7 @@
 
 mod auth;
 mod boundary;
+mod buffers;
 mod call;
 mod call_handle;
 mod callback;
@@ -40,6 +41,7 @@ mod items;
 mod log;
 mod metrics;
 mod params;
+mod parted_params;
 mod peer;
 mod pointer;
 mod poll_descriptor;

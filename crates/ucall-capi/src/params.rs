@@ -8,6 +8,7 @@
 
 use ucall_proto::json::{Member, Reader, Text, ValueKind, collect_members};
 
+use crate::buffers::HeldBuffer;
 use crate::pointer::NameBuffers;
 
 /// Memory for more members is not cached for the next call.
@@ -108,6 +109,11 @@ impl ParamBuffers {
             ParamKey::Named(name) => named(members, params.text, name, &mut names.key),
             ParamKey::At(index) => at(members, params.text, index),
         }
+    }
+
+    /// Holds the memory of a buffer until the next call.
+    pub(crate) fn hold(&mut self, buffer: HeldBuffer) {
+        self.arena.hold(buffer);
     }
 
     /// The bytes of a key. Those of an escaped key are in the arena until the next call.
@@ -273,6 +279,8 @@ const CHUNK_CACHED_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug, Default)]
 struct Arena {
     chunks: Vec<Vec<u8>>,
+    /// Memory of buffers. There is a chunk if there are some.
+    held: Vec<HeldBuffer>,
 }
 
 impl Arena {
@@ -284,6 +292,12 @@ impl Arena {
         text.unescape_into(chunk);
         debug_assert_eq!(chunk.capacity(), capacity);
         chunk.get(start..).unwrap_or_default()
+    }
+
+    fn hold(&mut self, buffer: HeldBuffer) {
+        // `reset` looks at chunks alone.
+        self.with_room(0);
+        self.held.push(buffer);
     }
 
     fn with_room(&mut self, bytes: usize) -> &mut Vec<u8> {
@@ -302,6 +316,7 @@ impl Arena {
             self.chunks.truncate(1);
             self.chunks.retain(|chunk| chunk.capacity() <= CHUNK_CACHED_BYTES_MAX);
             self.chunks.iter_mut().for_each(Vec::clear);
+            self.held = Vec::new();
         }
     }
 }

@@ -45,5 +45,5 @@ pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
 pub use rpc::{
     AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta,
     Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError,
-    Service, inline_results,
+    Service, inline_results, part_reference,
 };

@@ -3,6 +3,7 @@
 //! Each checks its pointers, runs within [`catch_panic`](crate::boundary::catch_panic), and writes
 //! its outputs last.
 
+mod buffers;
 mod context;
 mod deferral;
 mod messages;
@@ -16,6 +17,7 @@ mod streams;
 mod values;
 mod writer;
 
+pub use buffers::*;
 pub use context::*;
 pub use deferral::*;
 pub use messages::*;

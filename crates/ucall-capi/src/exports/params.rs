@@ -48,7 +48,7 @@ unsafe fn short_name<'a>(name: *const c_char, length: usize) -> Option<&'a [u8]>
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline]
-unsafe fn read<'a, T>(
+pub(super) unsafe fn read<'a, T>(
     call: CallHandle,
     key: Option<ParamKey<'_>>,
     read: impl FnOnce(&'a mut Call<'static, 'static>, ParamKey<'_>) -> Option<T>,
@@ -148,6 +148,12 @@ macro_rules! getter {
     };
 }
 
+/// The text of a value that surely refers to no part: one that is no container.
+#[inline]
+fn without_parts(value: &[u8]) -> Option<&[u8]> {
+    (!matches!(value.first(), Some(b'{' | b'['))).then_some(value)
+}
+
 /// The getters of one type.
 macro_rules! getters {
     ($named:ident, $positional:ident, $what:literal, $($how:tt)+) => {
@@ -221,6 +227,6 @@ getters!(
     "present",
     (output: *const c_char, output_length: usize),
     write_text_output,
-    Some,
+    without_parts,
     Call::param
 );

@@ -18,7 +18,7 @@ use crate::writer::{Writer, write_u64};
 /// # Safety
 /// `call` is NULL, or alive and used by this thread alone.
 #[inline]
-unsafe fn with_call(call: CallHandle, reply: impl FnOnce(&mut Call<'static, 'static>)) {
+pub(super) unsafe fn with_call(call: CallHandle, reply: impl FnOnce(&mut Call<'static, 'static>)) {
     let call = if let Some(live) = call.live() {
         live
     } else if let Some(deferred) = catch_panic(None, || call.deferred_or_ended()) {

@@ -21,7 +21,9 @@ pub(crate) use items::{ItemFormat, ItemToken};
 pub use mcp::McpRequest;
 pub use meta::Meta;
 pub(crate) use outline::DocumentOutline;
-pub use parts::{Binary, Part, PartError, Parts, ResultFormat, ResultPart, inline_results};
+pub use parts::{
+    Binary, Part, PartError, Parts, ResultFormat, ResultPart, inline_results, part_reference,
+};
 pub use reply::Reply;
 pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, too_large, write_error_reply};
 pub(crate) use request::Request;

@@ -169,6 +169,13 @@ impl ResultPart {
     }
 }
 
+/// The index of the part that a value stands for, without white space around it.
+pub fn part_reference(value: &[u8]) -> Option<usize> {
+    let name = value.strip_prefix(b"{")?.trim_ascii_start();
+    let (index, len) = part_index(name)?;
+    (len == name.len()).then_some(index)
+}
+
 /// The JSON text of a result with the base64 of its parts in place of the objects that stand for
 /// them.
 pub fn inline_results(text: &[u8], parts: &[ResultPart]) -> Vec<u8> {
