@@ -78,7 +78,7 @@ class call {
 
     /*
      * A param by name or by position from 0, as bool, an integer or floating-point type, or
-     * std::string; from C++17 also as std::string_view, valid as long as the call, and as
+     * std::string, or an array as ucall_buffer_t; from C++17 also as std::string_view, valid as long as the call, and as
      * std::optional of these, empty without the param and for null. Anything else, and a number out
      * of the type's range, throws invalid_params.
      */
@@ -107,6 +107,7 @@ class call {
         ucall_call_reply_str(handle_, text.data(), text.size());
     }
     void reply(writer const &value) const { ucall_call_reply_writer(handle_, value.get()); }
+    void reply(ucall_buffer_t const &value) const { ucall_call_reply_buffer(handle_, &value); }
 
 #ifdef UCALL_HAS_CPP17
     void reply(std::string_view text) const {
@@ -185,6 +186,10 @@ class call {
         bool found = read_text(at, text, length);
         if (found) value.assign(text, length);
         return found;
+    }
+    bool read(key at, ucall_buffer_t &value) const {
+        return at.name ? ucall_param_named_buffer(handle_, at.name, at.length, &value)
+                       : ucall_param_positional_buffer(handle_, at.index, &value);
     }
     bool read_text(key at, ucall_str_t &text, size_t &length) const {
         return at.name ? ucall_param_named_str(handle_, at.name, at.length, &text, &length)

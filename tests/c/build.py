@@ -33,19 +33,8 @@ VARIANTS = {
     "sanitized": (tuple(harness.ADDRESS_SANITIZER), "release"),
 }
 #: Run under valgrind and with AddressSanitizer.
-MEMORY_CHECKED = {
-    "api",
-    "buffers",
-    "calls",
-    "context",
-    "deferred",
-    "kv",
-    "later",
-    "libuv",
-    "login",
-    "loop",
-}
-MEMORY_CHECKED |= {"raii", "stream", "sum", "values"}
+MEMORY_CHECKED = {"api", "calls", "context", "deferred", "kv", "later", "libuv", "login", "loop"}
+MEMORY_CHECKED |= {"buffers", "raii", "stream", "sum", "values"}
 USED = {
     "release": {source.stem for source in SOURCES} - {"misuse", "races"},
     "plain": {"calls"},

@@ -56,6 +56,8 @@ def test_what_programmers_of_cpp_write_first(built, engine):
         assert client.call("echo", {"text": ""}) == ""
         assert client.call("echo", {"text": None}) is client.call("echo") is None
         assert client.error_of("echo", {"text": 1})["code"] == -32602
+        assert client.call("array", ["AP8="]) == "AP8=" and client.call("array", [None]) == ""
+        assert client.error_of("array", [1]) == {"code": -32602, "message": "Invalid params: 0"}
         assert client.call("half") == 0.75 and client.call("half", {"number": 3}) == 1.5
 
 

@@ -27,6 +27,9 @@ int main(int argc, char **argv) {
     server.add("echo", [](ucall::call call) {
         call.reply(call.param<std::optional<std::string_view>>("text"));
     });
+    server.add("array", [](ucall::call call) {
+        call.reply(call.param<std::optional<ucall_buffer_t>>(0).value_or(ucall_buffer_t{}));
+    });
     server.add("half", [](ucall::call call) {
         call.reply(call.param<std::optional<float>>("number").value_or(1.5f) / 2);
     });
