@@ -14,6 +14,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -34,9 +35,30 @@ const DESCRIPTORS_MAX: usize = 2;
 /// One end of a channel.
 #[derive(Debug)]
 pub struct Channel {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     sent: u64,
     taken: u64,
+}
+
+/// A message of a channel.
+#[derive(Debug)]
+pub(super) enum ChannelMessage {
+    /// Memory, with its number.
+    Memory(u64, OwnedFd),
+    /// The number of a slot that the peer returns.
+    Return(u64),
+}
+
+/// Returns slots over a channel for as long as that exists, from any thread.
+#[derive(Clone, Debug)]
+pub(super) struct SlotReturner(Weak<OwnedFd>);
+
+impl SlotReturner {
+    /// Returns the slot of this number.
+    pub(super) fn send(&self, slot: u64) -> io::Result<()> {
+        let socket = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        send_with(socket.as_fd(), &slot.to_le_bytes(), None)
+    }
 }
 
 impl Channel {
@@ -51,7 +73,7 @@ impl Channel {
     }
 
     fn new(socket: OwnedFd) -> Self {
-        Self { socket, sent: 0, taken: 0 }
+        Self { socket: Arc::new(socket), sent: 0, taken: 0 }
     }
 
     /// Sends a descriptor of memory; returns its number at the receiver.
@@ -80,6 +102,36 @@ impl Channel {
             Descriptor::Lost if is_next => Err(SharedMemoryError::OutOfMemory),
             _ => Err(SharedMemoryError::Invalid),
         }
+    }
+
+    /// Receives the next message, if there is one.
+    ///
+    /// # Errors
+    /// It is invalid, or this process has no room for its descriptor.
+    pub(super) fn receive(&mut self) -> Result<Option<ChannelMessage>, SharedMemoryError> {
+        let mut buffer = [0; 9];
+        let (bytes, memory) = match receive_with(self.socket.as_fd(), &mut buffer) {
+            Ok((0, _)) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Ok(received) => received,
+            Err(_) => return Err(SharedMemoryError::Invalid),
+        };
+        let number = buffer.get(..bytes).and_then(|number| number.try_into().ok());
+        let number = u64::from_le_bytes(number.ok_or(SharedMemoryError::Invalid)?);
+        match memory {
+            Descriptor::None => Ok(Some(ChannelMessage::Return(number))),
+            Descriptor::One(memory) if number == self.taken + 1 => {
+                self.taken = number;
+                Ok(Some(ChannelMessage::Memory(number, memory)))
+            }
+            Descriptor::Lost => Err(SharedMemoryError::OutOfMemory),
+            Descriptor::One(_) | Descriptor::Several => Err(SharedMemoryError::Invalid),
+        }
+    }
+
+    /// Sends what the peer reads by [`Channel::receive`].
+    pub(super) fn returner(&self) -> SlotReturner {
+        SlotReturner(Arc::downgrade(&self.socket))
     }
 }
 

@@ -4,13 +4,15 @@
 //! so in its own protocol. The receiver reads them there and then returns the slot, which the
 //! sender writes again. [`Channel`] carries the descriptors of new slots, [`SentSlots`] and
 //! [`ReceivedSlots`] are the two ends of one direction, and a [`View`] keeps a slot for as long as
-//! it exists. Each protocol over these is its own.
+//! it exists. Queues have a protocol of their own over these; that of calls
+//! is [`SharedMemory`].
 //!
 //! Seals keep the memory from shrinking, and memory without all its pages is refused, so reads
 //! never fail and allocate nothing. A sender could still write to a slot that is being read:
 //! receivers that do not trust it copy the bytes first.
 
 mod channel;
+mod memory;
 mod region;
 mod slots;
 mod view;
@@ -20,6 +22,7 @@ use std::{fmt, io};
 pub use channel::{
     Channel, Preamble, receive_server_preamble, send_client_preamble, send_server_preamble,
 };
+pub use memory::SharedMemory;
 pub use region::{
     Mapping, MemoryUse, Quota, QuotaShare, allocate, check, create, has_room, seal, write,
 };

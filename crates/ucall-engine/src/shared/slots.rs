@@ -207,28 +207,28 @@ impl ReceivedSlots {
         Self { slots: Vec::new(), is_writable }
     }
 
-    /// Marks the slot of a message as in use; returns its index and memory. All slots together have
-    /// at most `bytes_max`.
+    /// Marks the slot of this number as in use; returns its index and memory, which is that of
+    /// `descriptor` from now on. All slots together have at most `bytes_max`.
     ///
     /// # Errors
     /// The slot is in use or has no memory that can be relied on, or this process has no room.
     pub fn take(
         &mut self,
-        channel: &mut Channel,
-        place: SlotPlace,
+        slot: u64,
+        descriptor: Option<OwnedFd>,
         bytes_max: u64,
     ) -> Result<(usize, Arc<Mapping>), SharedMemoryError> {
-        let index = place.slot.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+        let index = slot.checked_sub(1).and_then(|index| usize::try_from(index).ok());
         let index = index.ok_or(SharedMemoryError::Invalid)?;
         let is_new = index == self.slots.len() && index < SLOTS_MAX;
         if self.slots.get(index).map_or(!is_new, |slot| slot.is_leased) {
             return Err(SharedMemoryError::Invalid);
         }
-        if place.descriptor != 0 {
+        if let Some(descriptor) = descriptor {
             let others = self.slots.iter().enumerate().filter(|(other, _)| *other != index);
             let others_bytes: u64 = others.map(|(_, slot)| slot.memory.bytes() as u64).sum();
             let bytes_max = bytes_max.saturating_sub(others_bytes);
-            let memory = self.map(channel, place.descriptor, bytes_max)?;
+            let memory = self.map(&descriptor, bytes_max)?;
             let slot = ReceivedSlot { memory: Arc::new(memory), is_leased: false };
             match self.slots.get_mut(index) {
                 Some(old) => *old = slot,
@@ -247,13 +247,8 @@ impl ReceivedSlots {
         }
     }
 
-    fn map(
-        &self,
-        channel: &mut Channel,
-        descriptor: u64,
-        bytes_max: u64,
-    ) -> Result<Mapping, SharedMemoryError> {
-        let (memory, length) = take_checked(channel, descriptor, MemoryUse::Reused)?;
+    fn map(&self, memory: &OwnedFd, bytes_max: u64) -> Result<Mapping, SharedMemoryError> {
+        let length = checked_length(memory, MemoryUse::Reused)?;
         if length as u64 > bytes_max {
             return Err(SharedMemoryError::Invalid);
         }
@@ -273,12 +268,8 @@ impl ReceivedSlots {
 ///
 /// # Errors
 /// It is shorter, or cannot be relied on, or this process has no room.
-pub fn map_once(
-    channel: &mut Channel,
-    descriptor: u64,
-    bytes: u64,
-) -> Result<Mapping, SharedMemoryError> {
-    let (memory, length) = take_checked(channel, descriptor, MemoryUse::Once)?;
+pub fn map_once(memory: &OwnedFd, bytes: u64) -> Result<Mapping, SharedMemoryError> {
+    let length = checked_length(memory, MemoryUse::Once)?;
     match usize::try_from(bytes) {
         Ok(bytes @ 1..) if bytes <= length => {
             let mapped = Mapping::to_read(memory.as_fd(), bytes, MemoryUse::Once);
@@ -288,14 +279,8 @@ pub fn map_once(
     }
 }
 
-/// Memory that may be mapped, and its length.
-fn take_checked(
-    channel: &mut Channel,
-    descriptor: u64,
-    memory_use: MemoryUse,
-) -> Result<(OwnedFd, usize), SharedMemoryError> {
-    let memory = channel.take(descriptor)?;
+/// The length of memory that may be mapped.
+fn checked_length(memory: &OwnedFd, memory_use: MemoryUse) -> Result<usize, SharedMemoryError> {
     let length = region::check(memory.as_fd(), memory_use)?;
-    let length = usize::try_from(length).map_err(|_| SharedMemoryError::Invalid)?;
-    Ok((memory, length))
+    usize::try_from(length).map_err(|_| SharedMemoryError::Invalid)
 }

@@ -8,9 +8,7 @@
 
 use std::sync::Arc;
 
-use ucall_engine::shared::{
-    Channel, Lease, Mapping, ReceivedSlots, ReturnSlots, SlotPlace, View, map_once,
-};
+use ucall_engine::shared::{Channel, Lease, Mapping, ReceivedSlots, ReturnSlots, View, map_once};
 
 use super::layout::Record;
 use super::returned::LinkSlots;
@@ -43,12 +41,16 @@ impl SharedReceiver {
     ) -> Result<Body, ProtocolError> {
         let segments = match record.slot {
             0 => {
-                let memory = map_once(channel, record.descriptor, record.layout.end())?;
+                let descriptor = channel.take(record.descriptor)?;
+                let memory = map_once(&descriptor, record.layout.end())?;
                 views(Lease::once(memory), record)
             }
             slot => {
-                let place = SlotPlace { slot, descriptor: record.descriptor };
-                let (slot, memory) = self.slots.take(channel, place, slots_bytes_max)?;
+                let descriptor = match record.descriptor {
+                    0 => None,
+                    number => Some(channel.take(number)?),
+                };
+                let (slot, memory) = self.slots.take(slot, descriptor, slots_bytes_max)?;
                 match is_viewed {
                     true => {
                         let returned: Arc<dyn ReturnSlots> = self.returned.clone();
