@@ -115,6 +115,8 @@ class Server:
         source_rate_max: int | None,
         peer_connections_max: int | None,
         cookie_secret: bytes | None,
+        shared_memory: bool,
+        trusted: bool,
     ) -> Server: ...
     def configure(
         self,

@@ -111,6 +111,8 @@ class Limits(Options):
         max_held_bytes: Incomplete requests, params of deferred calls and waiting replies of a
             worker. Past it, reading pauses; new requests get 503, or -32003.
         max_discarded_bytes: Input that is dropped after the last reply. Past it, closed.
+        max_shared_bytes: Memory that one connection shares, in each direction. Past it, arrays go
+            through the socket.
         max_subscriptions: Topics that one connection subscribes to. Past it, -32003.
         max_topic_bytes: Name of a topic. Past it, -32602.
         max_waiting_messages: Messages that wait for a slow client. Past it, its topic with the most
@@ -144,6 +146,7 @@ class Limits(Options):
     max_output_bytes: int = 1_048_576
     max_held_bytes: int = 1_073_741_824
     max_discarded_bytes: int = 262_144
+    max_shared_bytes: int = 268_435_456
     max_subscriptions: int = 1_024
     max_topic_bytes: int = 256
     max_waiting_messages: int = 1_024

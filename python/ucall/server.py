@@ -64,6 +64,10 @@ class Server(Decorators, ContentDecorators):
         uds: Path of a Unix socket to listen on instead. Replaces a file without a listener, and
             removes it when the server stops. `Context.peer` is then a `ucall.Process`.
         uds_mode: Permissions of the socket file: users with write permission can call.
+        shared_memory: Whether clients of the same user, on a Unix socket, may share memory with the
+            server for their arrays and bytes.
+        trusted: Whether these clients are trusted not to write to an array that a function reads.
+            Their arrays are not copied then.
         fd: Descriptor of a listening socket, which another program has bound, in place of ``host``
             and ``port``. It stays open. See docs/deploy.md.
         debug: Adds the traceback to an error's ``data``.
@@ -111,6 +115,8 @@ class Server(Decorators, ContentDecorators):
         *,
         uds: str | os.PathLike[str] | None = None,
         uds_mode: int = 0o600,
+        shared_memory: bool = True,
+        trusted: bool = False,
         fd: int | None = None,
         debug: bool = False,
         allowed_hosts: Iterable[str] = (),
@@ -184,6 +190,8 @@ class Server(Decorators, ContentDecorators):
             source_rate_max=rate_max,
             peer_connections_max=peer_max,
             cookie_secret=process_role.tickets,
+            shared_memory=shared_memory,
+            trusted=trusted,
         )
         self._uds_mode = uds_mode
         #: What the port of `start` would have no effect beside.

@@ -4,17 +4,20 @@
 //! sent without a copy. A [`Target`] is received into: owned memory that is filled from its start.
 //! Both may be moved; the bytes that they refer to keep their address, so an engine can pass that
 //! to the kernel and return ownership later. A [`BufferCache`] keeps the memory of a large message
-//! for the next one. [`has_same_ends`] compares short byte strings.
+//! for the next one. [`has_same_ends`] compares short byte strings, and
+//! [`SharedMemory`] is what a protocol needs of memory that it shares with its peer.
 //!
 //! This crate is a leaf: it imports nothing of the workspace.
 
 mod buffer_cache;
 mod payload;
+mod shared;
 mod short;
 mod target;
 
 pub use buffer_cache::BufferCache;
 pub use bytes::Bytes;
 pub use payload::Payload;
+pub use shared::{SharedMemory, SharedMemoryError, SlotPlace};
 pub use short::has_same_ends;
 pub use target::Target;

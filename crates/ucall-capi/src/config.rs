@@ -367,6 +367,8 @@ impl Config {
         config.peer_connections_max = Some(self.max_connections_per_peer).filter(|max| *max > 0);
         config.sockets_max = sockets_allowed().div_ceil(self.serving_threads.into());
         config.subscriptions_max = self.max_subscriptions.min(COUNT_MAX);
+        // The C API has no option for it.
+        config.shared_bytes_max = 0;
         config.topic_bytes_max = self.max_topic_bytes.min(COUNT_MAX);
         *config.datagrams = self.datagrams()?;
         if !self.xdp.is_null() {

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ucall_buffer::{Payload, Target};
 
+use crate::shared::Channel;
 use crate::{
     Arrival, Completion, DatagramDrops, DatagramPath, EngineClock, Id, Listener, Peer, Readiness,
 };
@@ -130,6 +131,16 @@ pub trait Engine {
 
     /// Who is at the other end of a stream socket.
     fn peer(&mut self, socket: Id) -> io::Result<Peer>;
+
+    /// Sends these first bytes of a stream socket to a peer that asks for shared memory, with a new
+    /// channel if it is a process of our user; returns our end of that. No send may be in flight.
+    ///
+    /// # Errors
+    /// Nothing was sent, because this engine cannot send descriptors, or the socket has failed.
+    fn share_memory(&mut self, socket: Id, preamble: &[u8]) -> io::Result<Option<Channel>> {
+        let _ = (socket, preamble);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Makes sends to a stream socket wait while the kernel has so many bytes that are not sent,
     /// instead of the megabytes that it takes otherwise: what produces bytes then pauses about when

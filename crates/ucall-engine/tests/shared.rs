@@ -7,9 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use ucall_engine::shared::{
-    Channel, MemoryUse, SharedMemory, SharedMemoryError, SlotPlace, allocate, create, seal,
-};
+use ucall_buffer::{SharedMemory, SharedMemoryError, SlotPlace};
+use ucall_engine::shared::{Channel, MemoryUse, SlotMemory, allocate, create, seal};
 
 const MIB: u64 = 1 << 20;
 const INVALID: SharedMemoryError = SharedMemoryError::Invalid;
@@ -20,20 +19,20 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn pair(is_trusted: bool) -> (SharedMemory, SharedMemory) {
+fn pair(is_trusted: bool) -> (SlotMemory, SlotMemory) {
     let (one, other) = Channel::pair().unwrap();
-    let new = |channel| SharedMemory::new(channel, 8 * MIB, 8 * MIB, is_trusted);
+    let new = |channel| SlotMemory::new(channel, 8 * MIB, 8 * MIB, is_trusted);
     (new(one), new(other))
 }
 
 /// A channel of a hostile peer, and the memory of the side that it attacks.
-fn attacked() -> (Channel, SharedMemory) {
+fn attacked() -> (Channel, SlotMemory) {
     let (one, other) = Channel::pair().unwrap();
-    (one, SharedMemory::new(other, 8 * MIB, 8 * MIB, true))
+    (one, SlotMemory::new(other, 8 * MIB, 8 * MIB, true))
 }
 
-fn place(memory: &mut SharedMemory, bytes: &[u8]) -> Option<SlotPlace> {
-    memory.place(bytes.len() as u64, [(0, bytes)]).unwrap()
+fn place(memory: &mut SlotMemory, bytes: &[u8]) -> Option<SlotPlace> {
+    memory.place(bytes.len() as u64, &mut [(0, bytes)].into_iter()).unwrap()
 }
 
 /// Memory like that of an honest peer.
@@ -102,10 +101,14 @@ fn pieces_are_put_where_they_belong() {
     let _alone = alone();
     let (mut sender, mut receiver) = pair(true);
     let pieces: [(u64, &[u8]); 2] = [(64, b"later"), (0, b"first")];
-    let place = sender.place(69, pieces).unwrap().unwrap();
+    let place = sender.place(69, &mut pieces.into_iter()).unwrap().unwrap();
     let bytes = receiver.take(place, 69).unwrap();
     assert_eq!((&bytes[..5], &bytes[64..]), (&b"first"[..], &b"later"[..]));
-    assert_eq!(sender.place(4, [(1 << 40, &b"x"[..])]), Ok(None), "beyond the slot");
+    assert_eq!(
+        sender.place(4, &mut [(1 << 40, &b"x"[..])].into_iter()),
+        Ok(None),
+        "beyond the slot"
+    );
 }
 
 #[test]
@@ -114,11 +117,11 @@ fn slots_have_at_most_their_share() {
     let (one, other) = Channel::pair().unwrap();
     // A slot has room for a sixteenth more.
     let most = MIB + MIB / 16;
-    let mut sender = SharedMemory::new(one, most, most, true);
-    let mut receiver = SharedMemory::new(other, most, most - 1, true);
-    assert_eq!(sender.place(MIB + 16, []), Ok(None));
-    let place = sender.place(MIB, []).unwrap().unwrap();
-    assert_eq!(sender.place(1, []), Ok(None), "the slot is in use");
+    let mut sender = SlotMemory::new(one, most, most, true);
+    let mut receiver = SlotMemory::new(other, most, most - 1, true);
+    assert_eq!(sender.place(MIB + 16, &mut [].into_iter()), Ok(None));
+    let place = sender.place(MIB, &mut [].into_iter()).unwrap().unwrap();
+    assert_eq!(sender.place(1, &mut [].into_iter()), Ok(None), "the slot is in use");
     assert_eq!(receiver.take(place, MIB), Err(INVALID), "the receiver takes a byte less");
 }
 
@@ -191,7 +194,7 @@ fn descriptors_by_the_thousand_are_refused() {
     let memory = sealed(MIB);
     let sent = (0..5000).take_while(|_| peer.send(memory.as_fd()).is_ok()).count();
     assert!(sent > 64, "the channel has room for {sent}");
-    assert_eq!(attacked.place(1, []), Err(INVALID));
+    assert_eq!(attacked.place(1, &mut [].into_iter()), Err(INVALID));
     assert!(open_descriptors() <= before.0 + 64 + 8);
     drop((memory, peer, attacked));
     assert_eq!((open_descriptors(), mappings()), before);
@@ -206,7 +209,7 @@ fn a_forked_child_returns_no_slot_of_its_parent() {
     // SAFETY: the child calls only what works after a fork, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_refused = sender.place(9, []) == Ok(None);
+        let is_refused = sender.place(9, &mut [].into_iter()) == Ok(None);
         drop(view);
         // SAFETY: ends the child.
         unsafe { libc::_exit(i32::from(!is_refused)) };

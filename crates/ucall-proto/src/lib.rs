@@ -31,7 +31,8 @@ pub use connection::datagrams::{
 };
 pub use connection::{
     CANCEL_REQUEST, Connection, ConnectionProtocol, DRAIN, Drain, Environment, EvictionClass,
-    LoadState, MemoryBudget, MessageFraming, NextAction, Reservation, Scratch,
+    LoadState, MemoryBudget, MessageFraming, NextAction, PREAMBLE_BYTES, Reservation, Scratch,
+    client_preamble, read_server_preamble, server_preamble,
 };
 pub use cookie::CookieKey;
 pub use keys::KeySet;
@@ -42,6 +43,7 @@ pub use rpc::frame::{
     frame_padding, write_frame_head,
 };
 pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
+pub use rpc::shared_frame::{place_parts, take_parts, write_shared_head};
 pub use rpc::{
     AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta,
     Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError,

@@ -48,7 +48,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 40] {
+) -> [(&'static str, LimitField<'a>); 41] {
     let limits = &mut config.limits;
     let datagrams = &mut config.datagrams;
     [
@@ -57,6 +57,7 @@ fn limit_fields<'a>(
         ("max_source_calls", LimitField::Count(&mut datagrams.source_calls_max)),
         ("dedupe_s", LimitField::Time(&mut datagrams.dedupe_lifetime)),
         ("max_connections", LimitField::Count(&mut config.connections_max)),
+        ("max_shared_bytes", LimitField::Count(&mut config.shared_bytes_max)),
         ("max_subscriptions", LimitField::Count(&mut config.subscriptions_max)),
         ("max_topic_bytes", LimitField::Count(&mut config.topic_bytes_max)),
         ("max_running_calls", LimitField::Count(&mut call_limits.running_max)),

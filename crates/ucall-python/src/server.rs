@@ -59,7 +59,8 @@ impl Server {
     #[pyo3(signature = (
         engine, host, port, *, uds_mode, debug, allowed_hosts, allow_origins,
         trusted_proxies, auth, challenge, resource, timeout_ms, limits, tls, metrics, access_log,
-        udp, xdp, dedupe, source_rate_max, peer_connections_max, cookie_secret
+        udp, xdp, dedupe, source_rate_max, peer_connections_max, cookie_secret, shared_memory,
+        trusted
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -86,6 +87,8 @@ impl Server {
         source_rate_max: Option<u32>,
         peer_connections_max: Option<u32>,
         cookie_secret: Option<[u8; CookieKey::SECRET_BYTES]>,
+        shared_memory: bool,
+        trusted: bool,
     ) -> PyResult<Self> {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
         let engine = engine::choose(py, engine)?;
@@ -106,6 +109,10 @@ impl Server {
         if auth.is_some() || config.trusted_proxies.is_some() {
             procedures.want_peers();
         }
+        if !shared_memory {
+            config.shared_bytes_max = 0;
+        }
+        config.trusts_shared_memory = trusted;
         let mut state = ServerState::new(engine, address, tls);
         config.datagrams.dedupe = dedupe;
         config.datagrams.source_rate_max = source_rate_max;

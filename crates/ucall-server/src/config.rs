@@ -35,6 +35,10 @@ pub struct WorkerConfig {
     pub challenge: Option<String>,
     /// What clients without a token for this server are told, in place of the challenge.
     pub resource: Option<Arc<ProtectedResource>>,
+    /// The memory that is shared with one client, in each direction. 0: none.
+    pub shared_bytes_max: usize,
+    /// Clients are trusted not to write to memory that they share while it is read.
+    pub trusts_shared_memory: bool,
     /// Subscriptions of one connection.
     pub subscriptions_max: usize,
     /// The name of one topic.
@@ -60,6 +64,9 @@ impl WorkerConfig {
     /// The default of `connections_max`.
     pub const CONNECTIONS_MAX: usize = 16_384;
 
+    /// The default of `shared_bytes_max`.
+    pub const SHARED_BYTES_MAX: usize = 256 << 20;
+
     /// The default of `subscriptions_max`.
     pub const SUBSCRIPTIONS_MAX: usize = 1024;
     /// The default of `topic_bytes_max`.
@@ -76,6 +83,8 @@ impl WorkerConfig {
             sockets_max: usize::MAX,
             challenge: None,
             resource: None,
+            shared_bytes_max: Self::SHARED_BYTES_MAX,
+            trusts_shared_memory: false,
             subscriptions_max: Self::SUBSCRIPTIONS_MAX,
             topic_bytes_max: Self::TOPIC_BYTES_MAX,
             drain_timeout: Duration::from_secs(10),

@@ -86,6 +86,8 @@ def test_every_limit_is_tested() -> None:
     # test_streams covers max_stream_bytes, test_publish covers those of messages.
     others = {"max_stream_bytes", "max_threads", "drain_timeout_s", "slow_call_s"}
     others |= {"max_subscriptions", "max_topic_bytes", "shutdown_delay_s"}
+    # test_shared_memory covers this one.
+    others |= {"max_shared_bytes"}
     others |= {"max_waiting_messages", "max_waiting_message_bytes"}
     # test_udp covers those of UDP.
     others |= {"max_datagram_bytes", "max_dedupe_bytes", "max_source_calls", "dedupe_s"}

@@ -23,6 +23,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use ucall_buffer::{Payload, Target};
 
+use crate::shared::{self, Channel};
 use crate::slab::Slab;
 use crate::{
     Arrival, Completion, DatagramDrops, DatagramPath, Engine, Id, Listener, Peer, Readiness,
@@ -367,6 +368,14 @@ impl Engine for Posix {
         };
         self.system_calls += 1;
         crate::peer::peer_of(stream.socket.as_fd())
+    }
+
+    fn share_memory(&mut self, socket: Id, preamble: &[u8]) -> io::Result<Option<Channel>> {
+        let Some(Source { kind: SourceKind::Stream(stream), .. }) = self.sources.get(socket) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        self.system_calls += 1;
+        shared::send_server_preamble(stream.socket.as_fd(), preamble)
     }
 
     fn limit_unsent(&mut self, socket: Id, bytes_max: u32) {

@@ -23,8 +23,8 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
     sendmsg, socketpair, sockopt,
 };
+use ucall_buffer::SharedMemoryError;
 
-use super::SharedMemoryError;
 use crate::{Peer, peer_of};
 
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);

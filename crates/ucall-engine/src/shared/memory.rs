@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ucall_buffer::Bytes;
+use ucall_buffer::{Bytes, SharedMemory, SharedMemoryError, SlotPlace};
 
 use super::channel::{Channel, ChannelMessage, SlotReturner};
+use super::region;
 use super::region::Quota;
-use super::slots::{ReceivedSlots, SLOTS_MAX, SentSlots, SlotPlace};
+use super::slots::{ReceivedSlots, SLOTS_MAX, SentSlots};
 use super::view::{Lease, ReturnSlots, View};
-use super::{SharedMemoryError, region};
 use crate::OwningProcess;
 
 /// The bytes of all slots that this process sends to the peers of its calls.
@@ -30,7 +30,7 @@ static QUOTA: Quota = Quota::new(QUOTA_BYTES_MAX);
 
 /// The slots of both directions.
 #[derive(Debug)]
-pub struct SharedMemory {
+pub struct SlotMemory {
     channel: Channel,
     sent: SentSlots<()>,
     /// The most bytes of all slots that are sent.
@@ -44,7 +44,7 @@ pub struct SharedMemory {
     returned: Arc<ReturnedSlots>,
 }
 
-impl SharedMemory {
+impl SlotMemory {
     /// Shared memory over a channel. With `is_trusted` the peer's bytes are not copied.
     pub fn new(
         channel: Channel,
@@ -74,56 +74,6 @@ impl SharedMemory {
         region::has_room()
     }
 
-    /// Copies pieces into a slot of this many bytes, each to its position; returns what to tell the
-    /// peer. `None` if no slot is free, or the system refuses memory.
-    ///
-    /// # Errors
-    /// The peer has returned a slot that it did not have.
-    pub fn place<'a>(
-        &mut self,
-        bytes: u64,
-        pieces: impl IntoIterator<Item = (u64, &'a [u8])>,
-    ) -> Result<Option<SlotPlace>, SharedMemoryError> {
-        if !self.returned.process.is_current() {
-            return Ok(None);
-        }
-        self.receive()?;
-        let found = self.sent.find(bytes, (), self.sent_bytes_max, Some(&QUOTA));
-        let Ok(Some(mut target)) = found else { return Ok(None) };
-        for (at, piece) in pieces {
-            if !self.sent.write(&mut target, at, piece) {
-                self.sent.abandon(&target);
-                return Ok(None);
-            }
-        }
-        Ok(self.sent.announce(&mut self.channel, target, ()))
-    }
-
-    /// The first bytes of a slot of the peer. They are in the slot, which is returned when they are
-    /// dropped, if the peer is trusted; else they are a copy. Either way they may be written, and
-    /// begin at a multiple of 64.
-    ///
-    /// # Errors
-    /// The peer's memory cannot be relied on, or this process has no room.
-    pub fn take(&mut self, place: SlotPlace, bytes: u64) -> Result<Bytes, SharedMemoryError> {
-        if !self.returned.process.is_current() {
-            return Err(SharedMemoryError::Invalid);
-        }
-        let descriptor = match place.descriptor {
-            0 => None,
-            number => Some(self.descriptor(number)?),
-        };
-        self.returned.free(&mut self.received);
-        let taken = self.received.take(place.slot, descriptor, self.received_bytes_max);
-        let (slot, memory) = taken?;
-        let lease = Lease::of_slot(memory, slot, self.returned.clone());
-        let view = View::new(&Arc::new(lease), 0, bytes).ok_or(SharedMemoryError::Invalid)?;
-        match self.is_trusted {
-            true => Ok(Bytes::from_owner(SlotBytes(view))),
-            false => copy(&view).ok_or(SharedMemoryError::OutOfMemory),
-        }
-    }
-
     fn descriptor(&mut self, number: u64) -> Result<OwnedFd, SharedMemoryError> {
         if self.early.is_empty() {
             self.receive()?;
@@ -147,6 +97,47 @@ impl SharedMemory {
             }
         }
         Ok(())
+    }
+}
+
+impl SharedMemory for SlotMemory {
+    fn place(
+        &mut self,
+        bytes: u64,
+        pieces: &mut dyn Iterator<Item = (u64, &[u8])>,
+    ) -> Result<Option<SlotPlace>, SharedMemoryError> {
+        if !self.returned.process.is_current() {
+            return Ok(None);
+        }
+        self.receive()?;
+        let found = self.sent.find(bytes, (), self.sent_bytes_max, Some(&QUOTA));
+        let Ok(Some(mut target)) = found else { return Ok(None) };
+        for (at, piece) in pieces {
+            if !self.sent.write(&mut target, at, piece) {
+                self.sent.abandon(&target);
+                return Ok(None);
+            }
+        }
+        Ok(self.sent.announce(&mut self.channel, target, ()))
+    }
+
+    fn take(&mut self, place: SlotPlace, bytes: u64) -> Result<Bytes, SharedMemoryError> {
+        if !self.returned.process.is_current() {
+            return Err(SharedMemoryError::Invalid);
+        }
+        let descriptor = match place.descriptor {
+            0 => None,
+            number => Some(self.descriptor(number)?),
+        };
+        self.returned.free(&mut self.received);
+        let taken = self.received.take(place.slot, descriptor, self.received_bytes_max);
+        let (slot, memory) = taken?;
+        let lease = Lease::of_slot(memory, slot, self.returned.clone());
+        let view = View::new(&Arc::new(lease), 0, bytes).ok_or(SharedMemoryError::Invalid)?;
+        match self.is_trusted {
+            true => Ok(Bytes::from_owner(SlotBytes(view))),
+            false => copy(&view).ok_or(SharedMemoryError::OutOfMemory),
+        }
     }
 }
 
@@ -223,14 +214,14 @@ mod tests {
     #[test]
     fn a_slot_that_was_not_sent_cannot_be_returned() {
         let (one, other) = Channel::pair().unwrap();
-        let mut sender = SharedMemory::new(one, 1 << 20, 1 << 20, true);
-        assert!(sender.place(1, []).unwrap().is_some());
+        let mut sender = SlotMemory::new(one, 1 << 20, 1 << 20, true);
+        assert!(sender.place(1, &mut [].into_iter()).unwrap().is_some());
         let hostile = other.returner();
         hostile.send(1).unwrap();
-        assert!(sender.place(1, []).unwrap().is_some());
+        assert!(sender.place(1, &mut [].into_iter()).unwrap().is_some());
         for slot in [2, 0, u64::MAX] {
             hostile.send(slot).unwrap();
-            assert_eq!(sender.place(1, []), Err(SharedMemoryError::Invalid));
+            assert_eq!(sender.place(1, &mut [].into_iter()), Err(SharedMemoryError::Invalid));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! sender writes again. [`Channel`] carries the descriptors of new slots, [`SentSlots`] and
 //! [`ReceivedSlots`] are the two ends of one direction, and a [`View`] keeps a slot for as long as
 //! it exists. Queues have a protocol of their own over these; that of calls
-//! is [`SharedMemory`].
+//! is [`SlotMemory`].
 //!
 //! Seals keep the memory from shrinking, and memory without all its pages is refused, so reads
 //! never fail and allocate nothing. A sender could still write to a slot that is being read:
@@ -17,40 +17,19 @@ mod region;
 mod slots;
 mod view;
 
-use std::{fmt, io};
+use std::io;
+use std::os::fd::AsFd;
 
 pub use channel::{
     Channel, Preamble, receive_server_preamble, send_client_preamble, send_server_preamble,
 };
-pub use memory::SharedMemory;
+pub use memory::SlotMemory;
 pub use region::{
     Mapping, MemoryUse, Quota, QuotaShare, allocate, check, create, has_room, seal, write,
 };
-pub use slots::{ReceivedSlots, SLOTS_MAX, SentSlots, SlotPlace, SlotTarget, map_once};
+pub use slots::{ReceivedSlots, SLOTS_MAX, SentSlots, SlotTarget, map_once};
+pub use ucall_buffer::{SharedMemoryError, SlotPlace};
 pub use view::{Lease, ReturnSlots, View};
-
-use std::os::fd::AsFd;
-
-/// What is wrong with shared memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum SharedMemoryError {
-    /// The peer's memory does not match what it says of it, or is not sealed.
-    Invalid,
-    /// This process has no memory, mappings or descriptors left.
-    OutOfMemory,
-}
-
-impl fmt::Display for SharedMemoryError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Invalid => "the peer sent shared memory that cannot be relied on",
-            Self::OutOfMemory => "there is no memory for what the peer shares",
-        })
-    }
-}
-
-impl std::error::Error for SharedMemoryError {}
 
 /// Checks that this system has memory that can be shared and sealed.
 ///

@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-
-use super::SharedMemoryError;
+use ucall_buffer::SharedMemoryError;
 
 /// The most mappings of one process: a quarter of Linux's default (`vm.max_map_count`).
 const MAPPINGS_MAX: usize = 16 * 1024;

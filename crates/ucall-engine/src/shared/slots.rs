@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use ucall_buffer::{SharedMemoryError, SlotPlace};
 
-use super::SharedMemoryError;
 use super::channel::Channel;
 use super::region::{self, Mapping, MemoryUse, Quota, QuotaShare};
 
@@ -21,15 +21,6 @@ pub const SLOTS_MAX: usize = 64;
 /// The smallest slot. A slot also has room for messages slightly longer than its first.
 const SLOT_BYTES_MIN: u64 = 128 * 1024;
 const SLOT_SLACK_SHARE: u64 = 16;
-
-/// Where a message is: what a frame says of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SlotPlace {
-    /// The number of the slot, from 1.
-    pub slot: u64,
-    /// The number of the descriptor that was sent for it, from 1; 0 if the receiver has the slot.
-    pub descriptor: u64,
-}
 
 /// The slots that this side writes. `U` is the use of a slot whose message was not returned.
 #[derive(Debug)]

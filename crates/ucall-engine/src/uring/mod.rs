@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 use io_uring::{cqueue, opcode, types};
 use ucall_buffer::{Payload, Target};
 
+use crate::shared::{self, Channel};
 use crate::slab::Slab;
 use crate::wait_timeout::WaitTimeout;
 use crate::{
@@ -433,6 +434,10 @@ impl Engine for Uring {
 
     fn peer(&mut self, socket: Id) -> io::Result<Peer> {
         self.with_descriptor(socket, peer::peer_of)?
+    }
+
+    fn share_memory(&mut self, socket: Id, preamble: &[u8]) -> io::Result<Option<Channel>> {
+        self.with_descriptor(socket, |socket| shared::send_server_preamble(socket, preamble))?
     }
 
     fn limit_unsent(&mut self, socket: Id, bytes_max: u32) {

@@ -31,7 +31,7 @@ impl PlainConnection {
         reply: BegunReply<'_>,
         environment: &mut Environment<'_, S>,
     ) {
-        let frame = Frame::read(body, environment.limits, environment.scratch.budget());
+        let frame = self.read_frame(body, environment);
         self.answer_frame(frame, reply, environment);
     }
 
@@ -42,19 +42,22 @@ impl PlainConnection {
         reply: BegunReply<'_>,
         environment: &mut Environment<'_, S>,
     ) {
+        let is_broken = matches!(frame, Err(FrameError::SharedMemory));
         let number = CallNumber { request: reply.request, item: 0 };
         let ran = run_frame(frame, reply.context(self), environment);
         self.end_rpc(b"", ran, reply, environment);
         self.flush_completed(number, environment);
+        self.end_if(is_broken);
     }
 
     /// Writes a reply that is a frame, over HTTP.
     pub(super) fn write_frame_reply<S>(
         &mut self,
-        frame: ResultFrame,
+        mut frame: ResultFrame,
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
     ) {
+        self.share_result(&mut frame);
         let len = frame.len();
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: {FRAME_MEDIA_TYPE}\r\nContent-Length: {len}\r\n\r\n"
@@ -72,21 +75,24 @@ impl PlainConnection {
         payload: &[u8],
         environment: &mut Environment<'_, S>,
     ) {
-        let frame = Frame::read(payload, environment.limits, environment.scratch.budget());
+        let frame = self.read_frame(payload, environment);
+        let is_broken = matches!(frame, Err(FrameError::SharedMemory));
         let number = CallNumber { request: self.requests + 1, item: 0 };
         let run = |context: RequestContext<'_>, environment: &mut _| {
             run_frame(frame, context, environment)
         };
         self.run_message_with(MessageKind::Binary, payload, environment, run);
         self.flush_completed(number, environment);
+        self.end_if(is_broken);
     }
 
     /// Writes a reply that is a frame, over raw TCP or WebSocket.
     pub(super) fn write_frame_message<S>(
         &mut self,
-        frame: ResultFrame,
+        mut frame: ResultFrame,
         environment: &mut Environment<'_, S>,
     ) {
+        self.share_result(&mut frame);
         if matches!(self.protocol, Protocol::WebSocket(_)) {
             write_head(environment.out, Opcode::Binary, frame.len());
         }
@@ -125,7 +131,7 @@ impl PlainConnection {
             }
             return Step::Incomplete;
         };
-        let frame = Frame::read(bytes, environment.limits, environment.scratch.budget());
+        let frame = self.read_frame(bytes, environment);
         self.run_raw_frame(frame, environment);
         Step::Consumed(bytes.len())
     }
@@ -143,6 +149,7 @@ impl PlainConnection {
         {
             environment.service.set_identity(identity);
         }
+        let is_broken = matches!(frame, Err(FrameError::SharedMemory));
         let request = self.requests + 1;
         let context = RequestContext { request, head: None, session: self.session.as_ref() };
         let ran = match run_frame(frame, context, environment) {
@@ -151,6 +158,29 @@ impl PlainConnection {
         };
         self.end_raw(request, ran, environment);
         self.flush_completed(CallNumber { request, item: 0 }, environment);
+        self.end_if(is_broken);
+    }
+
+    fn read_frame<'a, S>(
+        &mut self,
+        bytes: &'a [u8],
+        environment: &Environment<'_, S>,
+    ) -> Result<Frame<'a>, FrameError> {
+        let budget = environment.scratch.budget();
+        Frame::read(bytes, environment.limits, budget, self.shared_memory())
+    }
+
+    fn share_result(&mut self, frame: &mut ResultFrame) {
+        if let Some(memory) = self.shared_memory() {
+            frame.share(memory);
+        }
+    }
+
+    /// Reads no more of a peer whose shared memory `is_broken`, since nothing says what it has.
+    fn end_if(&mut self, is_broken: bool) {
+        if is_broken {
+            self.discard_input();
+        }
     }
 }
 

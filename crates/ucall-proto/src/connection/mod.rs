@@ -39,6 +39,7 @@ mod public;
 mod raw;
 mod reading;
 mod secure;
+mod shared_memory;
 mod tail;
 mod waiting;
 mod websocket;
@@ -68,6 +69,8 @@ use http_framing::HttpFraming;
 pub use public::{Connection, ConnectionProtocol};
 use raw::Raw;
 use reading::{Destination, ReadEvent, Reading};
+use shared_memory::Sharing;
+pub use shared_memory::{PREAMBLE_BYTES, client_preamble, read_server_preamble, server_preamble};
 use tail::FrameTail;
 pub use websocket::MessageFraming;
 use websocket::WebSocket;
@@ -185,6 +188,8 @@ pub struct PlainConnection {
     search: Option<Box<CancelSearch>>,
     /// The peer has subscribed to messages of the server.
     awaits_messages: bool,
+    /// The memory that both sides share, if the peer has asked for that.
+    sharing: Option<Box<Sharing>>,
     /// Bytes of an incomplete request, or of requests that wait.
     input: Vec<u8>,
     /// The parts of a frame that is being received, apart from the input.
@@ -213,6 +218,7 @@ impl PlainConnection {
             discarded_bytes_max: limits.discarded_bytes_max,
             search: None,
             awaits_messages: false,
+            sharing: None,
             input: Vec::new(),
             tail: None,
             reserved: Reservation::default(),
@@ -504,6 +510,9 @@ impl PlainConnection {
         bytes: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
+        if let Some(step) = self.detect_preamble(bytes) {
+            return step;
+        }
         let space = bytes.iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
         self.protocol = match bytes.get(space) {
             _ if space > LEADING_SPACE_MAX => Protocol::Unknown,

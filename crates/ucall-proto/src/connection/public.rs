@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_buffer::Target;
+use ucall_buffer::{SharedMemory, Target};
 
 use super::secure::Secured;
 use super::{Environment, PlainConnection, Protocol};
@@ -159,6 +159,19 @@ impl Connection {
     /// there is memory again.
     pub fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         self.inner.step(environment, PlainConnection::resume);
+    }
+
+    /// Shares memory with a client that asks for it, or refuses that. The server's preamble is
+    /// written here unless it `was_sent`.
+    pub fn share_memory<S: Service>(
+        &mut self,
+        memory: Option<Box<dyn SharedMemory>>,
+        was_sent: bool,
+        environment: &mut Environment<'_, S>,
+    ) {
+        self.inner.step(environment, |plain, environment| {
+            plain.share_memory(memory, was_sent, environment);
+        });
     }
 
     /// A deadline of the connection has passed.

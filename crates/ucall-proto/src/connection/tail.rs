@@ -95,7 +95,7 @@ impl PlainConnection {
             Protocol::Http(http) => http.body.bytes_needed() == at + head.len,
             _ => true,
         };
-        if !is_whole || head.parts.is_empty() {
+        if !is_whole || head.parts.is_empty() || head.place.is_some() {
             return None;
         }
         let mut memory = TailMemory::new(head.len - head.tail_at()).ok()?;

@@ -17,9 +17,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ucall_buffer::Bytes;
+use ucall_buffer::{Bytes, SharedMemory, SlotPlace};
 
 use super::parts::{Parts, ResultPart, inline_results};
+use super::shared_frame::{
+    PLACE_BYTES, SHARED_VERSION, place_parts, read_place, take_parts, write_shared_head,
+};
 use crate::connection::MemoryBudget;
 use crate::{Limits, RpcError};
 
@@ -55,12 +58,15 @@ pub struct FrameHead {
     pub parts: Vec<Range<usize>>,
     /// The length of the frame.
     pub len: usize,
+    /// The memory that both sides share in which the parts are, from its start; `None` if they are
+    /// in the frame.
+    pub place: Option<SlotPlace>,
 }
 
 /// Why bytes are no frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
-    /// A version other than 1.
+    /// A version other than 1, and than 2 between sides that share memory.
     Version(u8),
     /// More parts than [`Limits::parts_max`].
     TooManyParts {
@@ -78,6 +84,8 @@ pub enum FrameError {
     Padding,
     /// There is no memory for the parts.
     NoMemory,
+    /// The memory that both sides share does not have the parts.
+    SharedMemory,
 }
 
 impl fmt::Display for FrameError {
@@ -99,6 +107,9 @@ impl fmt::Display for FrameError {
                 formatter.write_str("expected zero bytes between the parts of a frame")
             }
             Self::NoMemory => formatter.write_str("there is no memory for the parts"),
+            Self::SharedMemory => formatter.write_str(
+                "expected parts in shared memory that is sealed, long enough and not in use",
+            ),
         }
     }
 }
@@ -114,7 +125,7 @@ impl FrameError {
 }
 
 /// The first multiple of [`FRAME_ALIGNMENT`] from `at` on.
-fn aligned(at: usize) -> Option<usize> {
+pub(super) fn aligned(at: usize) -> Option<usize> {
     at.checked_next_multiple_of(FRAME_ALIGNMENT)
 }
 
@@ -136,21 +147,25 @@ impl FrameHead {
         else {
             return Ok(None);
         };
-        if version != VERSION {
-            return Err(FrameError::Version(version));
-        }
+        let place_bytes = match version {
+            VERSION => 0,
+            SHARED_VERSION => PLACE_BYTES,
+            _ => return Err(FrameError::Version(version)),
+        };
         let count = usize::from(u16::from_le_bytes(parts));
         if count > limits.parts_max {
             return Err(FrameError::TooManyParts { max: limits.parts_max });
         }
         let too_long = FrameError::TooLong { max: limits.body_bytes_max };
         let within = |end: &usize| *end <= limits.body_bytes_max;
-        let text_at = FIXED_BYTES + count * LENGTH_BYTES;
+        let text_at = FIXED_BYTES + place_bytes + count * LENGTH_BYTES;
         let text_len = usize::try_from(u32::from_le_bytes([a, b, c, d])).ok();
         let text_end = text_len.and_then(|len| text_at.checked_add(len)).filter(within);
         let text_end = text_end.ok_or(too_long)?;
+        let Some((place, rest)) = rest.split_at_checked(place_bytes) else { return Ok(None) };
         let Some(lengths) = rest.get(..count * LENGTH_BYTES) else { return Ok(None) };
-        let mut len = text_end;
+        let place = read_place(place);
+        let mut len = if place.is_some() { 0 } else { text_end };
         let mut ranges = Vec::with_capacity(count);
         for length in lengths.as_chunks::<LENGTH_BYTES>().0 {
             let start = aligned(len).ok_or(too_long)?;
@@ -159,12 +174,16 @@ impl FrameHead {
             len = end.ok_or(too_long)?;
             ranges.push(start..len);
         }
-        Ok(Some(Self { text: text_at..text_end, parts: ranges, len }))
+        if place.is_some() {
+            len = text_end;
+        }
+        Ok(Some(Self { text: text_at..text_end, parts: ranges, len, place }))
     }
 
     /// Where the first part begins; the length of the frame if it has none.
     pub fn tail_at(&self) -> usize {
-        self.parts.first().map_or(self.len, |part| part.start)
+        let first = self.parts.first().filter(|_| self.place.is_none());
+        first.map_or(self.len, |part| part.start)
     }
 
     /// Whether the zero bytes are 0 that precede each part. `bytes` begin `skipped` bytes after the
@@ -253,7 +272,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame that `bytes` are, whose parts are copied to memory of their own.
+    /// The frame that `bytes` are, whose parts are copied to memory of their own, or in `memory`.
     ///
     /// # Errors
     /// They are none.
@@ -261,10 +280,15 @@ impl<'a> Frame<'a> {
         bytes: &'a [u8],
         limits: &Limits,
         budget: &MemoryBudget,
+        memory: Option<&mut (dyn SharedMemory + '_)>,
     ) -> Result<Self, FrameError> {
         let head = FrameHead::parse(bytes, limits)?.ok_or(FrameError::Length)?;
         if head.len != bytes.len() {
             return Err(FrameError::Length);
+        }
+        if let Some(place) = head.place {
+            let text = bytes.get(head.text.clone()).ok_or(FrameError::Length)?;
+            return Ok(Self { text, parts: Some(take_parts(memory, &head, place)?) });
         }
         let tail = bytes.get(head.tail_at()..).unwrap_or_default();
         let mut memory = TailMemory::new(tail.len())?;
@@ -331,6 +355,8 @@ pub(crate) struct ResultFrame {
     parts: Vec<ResultPart>,
     /// What precedes the bytes of each part.
     headers: Vec<Vec<u8>>,
+    /// Where the parts are, if both sides share memory.
+    place: Option<SlotPlace>,
 }
 
 impl ResultFrame {
@@ -341,7 +367,7 @@ impl ResultFrame {
             return Err(inline_results(&text, &parts));
         }
         let headers = parts.iter().map(ResultPart::header).collect();
-        Ok(Self { text, parts, headers })
+        Ok(Self { text, parts, headers, place: None })
     }
 
     /// The text.
@@ -359,8 +385,20 @@ impl ResultFrame {
         self.headers.iter().zip(&self.parts).map(|(header, part)| header.len() + part.bytes.len())
     }
 
+    /// Puts the parts into shared memory, if there is room and they are worth it.
+    pub(crate) fn share(&mut self, memory: &mut dyn SharedMemory) {
+        let pairs = self.headers.iter().zip(&self.parts);
+        let parts: Vec<_> = pairs.map(|(header, part)| [&header[..], &part.bytes[..]]).collect();
+        // A peer that has broken the rules is noticed with its next frame.
+        self.place = place_parts(memory, &parts).unwrap_or_default();
+    }
+
     /// The length of the frame.
     pub(crate) fn len(&self) -> usize {
+        if self.place.is_some() {
+            let numbers = PLACE_BYTES + self.parts.len() * LENGTH_BYTES;
+            return FIXED_BYTES + numbers + self.text.len();
+        }
         let mut len = FIXED_BYTES + self.parts.len() * LENGTH_BYTES + self.text.len();
         for part in self.part_lens() {
             len += frame_padding(len).len() + part;
@@ -376,9 +414,15 @@ impl ResultFrame {
     ) -> usize {
         let start = out.len();
         let lens: Vec<usize> = self.part_lens().collect();
-        let is_written = write_frame_head(out, self.text.len(), &lens).is_ok();
-        debug_assert!(is_written, "`new` has checked the numbers");
+        let is_written = match self.place {
+            Some(place) => write_shared_head(out, self.text.len(), &lens, place),
+            None => write_frame_head(out, self.text.len(), &lens),
+        };
+        debug_assert!(is_written.is_ok(), "`new` has checked the numbers");
         out.extend_from_slice(&self.text);
+        if self.place.is_some() {
+            return;
+        }
         let mut attachments = attachments;
         let mut attached = 0;
         for (header, part) in self.headers.iter().zip(self.parts) {

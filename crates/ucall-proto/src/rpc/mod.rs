@@ -14,6 +14,7 @@ mod reply;
 mod request;
 mod response;
 mod route;
+pub(crate) mod shared_frame;
 
 pub(crate) use document::{Batch, Content, scan_document};
 pub use error::RpcError;

@@ -78,7 +78,7 @@ fn all(parts: &Parts) -> impl Iterator<Item = &[u8]> {
     (0..parts.count()).map(|index| parts.get(index).unwrap().bytes)
 }
 
-fn references(count: usize) -> String {
+pub fn references(count: usize) -> String {
     let all: Vec<_> = (0..count).map(|index| format!("{{\"$part\":{index}}}")).collect();
     format!("[{}]", all.join(","))
 }
@@ -243,7 +243,7 @@ fn hostile() -> Vec<(Vec<u8>, &'static str, bool)> {
     let text_len = |len: u32| changed(4, &len.to_le_bytes());
     let length = |part: usize, len: u64| changed(8 + 8 * part, &len.to_le_bytes());
     vec![
-        (changed(1, &[2]), "of version 1, not 2", true),
+        (changed(1, &[3]), "of version 1, not 3", true),
         (changed(2, &[5, 0]), "at most 4 parts (max_parts)", true),
         (changed(2, &[255, 255]), "at most 4 parts (max_parts)", true),
         (text_len(u32::MAX), "at most 4096 bytes (max_body_bytes)", true),

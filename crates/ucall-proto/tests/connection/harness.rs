@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ucall_buffer::{Payload, Target};
+use ucall_buffer::{Payload, SharedMemory, Target};
 use ucall_proto::http1::{AccessRules, ReplyWriter};
 use ucall_proto::json::{Reader, ValueKind};
 use ucall_proto::{
@@ -202,6 +202,12 @@ impl<S: Service> Driver<S> {
 
     pub fn handle_eof(&mut self) {
         self.with(|connection, environment| connection.handle_eof(environment));
+    }
+
+    pub fn share_memory(&mut self, memory: Option<Box<dyn SharedMemory>>, was_sent: bool) {
+        self.with(|connection, environment| {
+            connection.share_memory(memory, was_sent, environment);
+        });
     }
 
     pub fn resume(&mut self) {

@@ -18,6 +18,7 @@ mod memory;
 mod raw;
 mod routes;
 mod secure;
+mod shared_memory;
 mod specification;
 #[path = "../tls/harness.rs"]
 #[allow(dead_code, reason = "the rest is for the tests that it belongs to")]

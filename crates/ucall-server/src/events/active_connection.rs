@@ -7,15 +7,17 @@
 //! |---|---|---|
 //! | `Receive` | | has the engine receive, and ends |
 //! | `Fill` | | has the engine fill the connection's target, and ends |
+//! | `Pause` | | if the client asks for shared memory, answers that and goes on |
 //! | `Pause` | sent | resumes the connection; goes on if that changes anything |
 //! | `Pause` | not sent | has the engine receive nothing, and ends |
 //! | `DiscardInput` | sent | shuts down our side, has the engine receive, and ends |
 //! | `Close` | sent | ends; the driver closes the connection |
 //! | `DiscardInput`, `Close` | not sent | ends; the end of the send is the next event |
 
-use ucall_buffer::Target;
+use ucall_buffer::{SharedMemory, Target};
 use ucall_engine::Engine;
-use ucall_proto::{Connection, Environment, NextAction};
+use ucall_engine::shared::SlotMemory;
+use ucall_proto::{Connection, Environment, NextAction, server_preamble};
 
 use crate::connections::Entry;
 use crate::context::WorkerContext;
@@ -133,6 +135,9 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
                         return self.fill(target);
                     }
                 }
+                NextAction::Pause if self.entry.proto.asks_for_shared_memory().is_some() => {
+                    self.share_memory();
+                }
                 NextAction::Pause if is_sent => {
                     self.step(|connection, environment| connection.resume(environment));
                     if self.send_queue.output_is_empty()
@@ -169,6 +174,28 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
         self.resume_receiving();
         self.engine.receive_into(self.entry.id(), target);
         Advanced::Waits
+    }
+
+    /// Answers a client that asks for shared memory. Nothing was sent to it before.
+    #[cold]
+    fn share_memory(&mut self) {
+        let config = &self.context.config;
+        let (ours, is_trusted) = (config.shared_bytes_max as u64, config.trusts_shared_memory);
+        let theirs = self.entry.proto.asks_for_shared_memory().unwrap_or_default();
+        let answered = match ours.min(theirs) {
+            1.. if SlotMemory::has_room() => {
+                self.engine.share_memory(self.entry.id(), &server_preamble(ours)).ok()
+            }
+            _ => None,
+        };
+        let was_sent = answered.is_some();
+        let memory = answered.flatten().map(|channel| {
+            let memory = SlotMemory::new(channel, ours.min(theirs), ours, is_trusted);
+            Box::new(memory) as Box<dyn SharedMemory>
+        });
+        self.step(|connection, environment| {
+            connection.share_memory(memory, was_sent, environment);
+        });
     }
 
     /// Has a connection wait for the end of its send, of its calls, or for memory.
