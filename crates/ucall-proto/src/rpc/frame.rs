@@ -421,7 +421,7 @@ impl ResultFrame {
         debug_assert!(is_written.is_ok(), "`new` has checked the numbers");
         out.extend_from_slice(&self.text);
         if self.place.is_some() {
-            return;
+            return 0;
         }
         let mut attachments = attachments;
         let mut attached = 0;
