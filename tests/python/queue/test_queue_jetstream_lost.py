@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import nats
+import nats.errors
 import nats.js.errors
 import pytest
 from brokers import NatsServer, connected, jetstream
@@ -142,6 +144,28 @@ def test_nothing_is_pulled_while_the_stream_is_made_again(
     assert states == [Idle()]
     message.ack()
     assert eventually(lambda: stored(queues) == 0)
+
+
+def test_a_group_that_does_not_answer_is_made_again(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a stream which another connection was making at the same time."""
+    request, asked = nats.NATS.request, []
+    name = queues.topic.replace(".", "=2E")
+
+    async def made_at(connection: Any) -> Any:
+        return (await connection.jetstream().consumer_info(name, "ucall")).created
+
+    async def request_once_in_vain(self: Any, subject: str, *given: Any, **named: Any) -> Any:
+        if ".MSG.NEXT." in subject and not asked:
+            asked.append(await made_at(self))
+            raise nats.errors.TimeoutError
+        return await request(self, subject, *given, **named)
+
+    monkeypatch.setattr(nats.NATS, "request", request_once_in_vain)
+    server = queues.server()
+    assert eventually(lambda: server.state == "connected")
+    assert asked and asked != [connected(queues.broker.url, made_at)]
 
 
 def test_a_broker_without_its_disk_gets_a_stream_again(

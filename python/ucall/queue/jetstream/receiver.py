@@ -41,6 +41,8 @@ _ENDED = {"404", "408"}
 #: Seconds without a pulled message after which another node may lead the group: electing it takes
 #: longer, and it knows no pull of before.
 _ELECTION_S = 1.0
+#: Seconds for the answer of a new group.
+_ANSWER_S = 2.0
 #: Messages of a group that are not acknowledged, at most.
 _UNACKNOWLEDGED_MAX = 65_536
 #: What is sent for a message: that another server gets it, and that this one still works on it.
@@ -98,6 +100,11 @@ class Receiver(Session):
         #: That of the pulled messages.
         self._subscription: Any = None
         super().__init__(options)
+
+    @property
+    def _next_subject(self) -> str:
+        """Where the group takes requests for messages."""
+        return f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{_GROUP}"
 
     def get(self, timeout: float | None) -> Message:
         """Returns the next message: see `ucall.queue.jetstream.server.Communicator.get`."""
@@ -204,8 +211,24 @@ class Receiver(Session):
                 max_ack_pending=_UNACKNOWLEDGED_MAX,
             )
             await self._js.add_consumer(self.stream, config)
+            await self._check_delivery()
             group = await self._find_group()
         self._group = group
+
+    async def _check_delivery(self) -> None:
+        """Deletes a new group that does not answer. nats-server makes one that never delivers if
+        another connection creates the stream at the same time.
+
+        Raises:
+            nats.js.errors.ServiceUnavailableError: It did not answer.
+        """
+        try:
+            # It refuses this, by the way on which it delivers.
+            await self._broker.request(self._next_subject, b'{"batch":""}', timeout=_ANSWER_S)
+        except nats.errors.TimeoutError:
+            await self._js.delete_consumer(self.stream, _GROUP)
+            reason = "its new consumer does not answer"
+            raise nats.js.errors.ServiceUnavailableError(description=reason) from None
 
     async def _find_group(self) -> _Group:
         """Asks the broker for the group.
@@ -268,9 +291,8 @@ class Receiver(Session):
         """Asks for messages. `_handle_pulled` takes them."""
         if pull is not None:
             request = {"batch": pull.messages, "expires": int(pull.seconds * 1e9)}
-            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{_GROUP}"
             payload = json.dumps(request).encode()
-            await self._broker.publish(subject, payload, self._subscription.subject)
+            await self._broker.publish(self._next_subject, payload, self._subscription.subject)
 
     def _refuse(self, reason: str) -> None:
         """Pulls nothing for a while, such as while a new leader is elected."""
