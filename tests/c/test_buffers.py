@@ -95,6 +95,8 @@ def test_other_getters_see_base64(client):
         found = [5, text, text] if seen == text else [6, seen]
         assert (reply["result"], parts) == ([*found, {"value": seen, "other": 5}], [])
         assert client.call("text", {"value": seen}) == [*found, {"value": seen}]
+    later = client.call_parts("text_later", {"value": {"$part": 0}}, data)[0]
+    assert later["result"] == [5, text, text, {"value": text}]
     # A caller's own object is that, without a frame and within one that lacks the part.
     own = {"$part": 0}
     assert client.call("text", {"value": own}) == [7, own, {"value": own}]

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import numpy
+from numpy.typing import NDArray
+
 import ucall
 
 
@@ -15,6 +18,18 @@ def sum(a: int, b: int) -> int:
 
 def echo(value: Any) -> Any:
     return value
+
+
+def transpose(image: NDArray[Any]) -> NDArray[Any]:
+    return image.T
+
+
+def reverse(data: bytes) -> bytes:
+    return data[::-1]
+
+
+def ranges(to: int) -> list[NDArray[numpy.int64]]:
+    return [numpy.arange(at) for at in range(to)]
 
 
 def fail() -> None:
@@ -88,7 +103,7 @@ def add_to(server: ucall.Server) -> None:
 
     endings = _Endings()
     functions = (sum, echo, fail, whoami, count, acount, fail_later, flood)
-    for function in (*functions, subscribe, tell, publish):
+    for function in (*functions, transpose, reverse, ranges, subscribe, tell, publish):
         server.add(function)
     for method in (endings.endless, endings.hold, endings.endings):
         server.add(method)

@@ -6,7 +6,7 @@ import { afterEach, describe, test } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 
-const { Client, ConnectionError } = await import(pathToFileURL(env.UCALL_JS));
+const { Client, ConnectionError, NDArray, decodeArray } = await import(pathToFileURL(env.UCALL_JS));
 const WebSocket = globalThis.WebSocket ?? createRequire(import.meta.url)("ws");
 
 const clients = [];
@@ -56,6 +56,52 @@ for (const scheme of ["ws", "http"]) {
       const many = Array.from({ length: 1001 }, () => calls[0]);
       const outcomes = await client.batch(many);
       assert.deepEqual(new Set(outcomes.map(({ reason }) => reason.code)), new Set([-32600]));
+    });
+
+    test("arrays and bytes, as base64 and then as parts of frames", async (context) => {
+      // How each message went, and how each reply came.
+      const seen = [];
+      class Spy extends WebSocket {
+        send(data) {
+          seen.push(typeof data);
+          super.send(data);
+        }
+        set onmessage(callback) {
+          super.onmessage = callback && ((event) => {
+            seen.push(typeof event.data);
+            callback(event);
+          });
+        }
+      }
+      const real = globalThis.fetch;
+      context.mock.method(globalThis, "fetch", async (url, options) => {
+        seen.push(typeof options.body);
+        const response = await real(url, options);
+        const type = response.headers.get("content-type");
+        seen.push(type === "application/vnd.ucall.parts" ? "object" : "string");
+        return response;
+      });
+      const client = connect(scheme, env.PORT, { WebSocket: Spy });
+      const image = new NDArray(Float32Array.from({ length: 60 }, (_, at) => at), [3, 4, 5]);
+      const transposed = image.data.map((_, at) => (at % 3) * 20 + ((at / 3) % 4 | 0) * 5 + (at / 12 | 0));
+      const data = Uint8Array.from({ length: 1_000_000 }, (_, at) => at);
+      while (seen.at(-1) !== "object") {
+        const turned = await client.call("transpose", { image }).array();
+        assert.deepEqual(turned, new NDArray(transposed, [5, 4, 3]));
+      }
+      seen.length = 0;
+      assert.deepEqual(await client.call("reverse", [new Blob([data])]).bytes(), data.toReversed());
+      assert.deepEqual(seen, ["object", "object"]);
+      const ranges = (await client.call("ranges", [4])).map(decodeArray);
+      assert.deepEqual(ranges.map(({ data }) => [...data]), [[], [0n], [0n, 1n], [0n, 1n, 2n]]);
+      assert.equal(await client.call("sum", [1, 2]), 3);
+      await assert.rejects(client.call("reverse", [image.data.subarray(1)]).array(), {
+        name: "TypeError",
+        message: /no \.npy that can be read/,
+      });
+      await assert.rejects(client.call("transpose", [data]), { code: -32602, data: /no \.npy that can be read/ });
+      const [{ value }] = await client.batch([{ method: "reverse", params: [data.subarray(1, 4)] }]);
+      assert.equal(value, "AwIB");
     });
 
     test("a stream of a plain function", async () => {
@@ -130,6 +176,26 @@ describe("WebSocket", () => {
 });
 
 describe("HTTP", () => {
+  test("pages of a named origin may send and get frames", async (context) => {
+    const asked = { "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type" };
+    const headers = { Origin: env.ORIGIN };
+    const url = `http://127.0.0.1:${env.PORT}/`;
+    const preflight = await fetch(url, { method: "OPTIONS", headers: { ...headers, ...asked } });
+    assert.match(preflight.headers.get("access-control-allow-headers"), /\bcontent-type\b/i);
+    const real = globalThis.fetch;
+    const replies = [];
+    context.mock.method(globalThis, "fetch", async (...asked) => {
+      const response = await real(...asked);
+      replies.push(["content-type", "access-control-allow-origin"].map((name) => response.headers.get(name)));
+      return response;
+    });
+    const client = connect("http", env.PORT, { headers });
+    assert.deepEqual(await client.call("reverse", [new Uint8Array([1, 2])]).bytes(), new Uint8Array([2, 1]));
+    assert.deepEqual(replies, [["application/vnd.ucall.parts", env.ORIGIN]]);
+    const foreign = connect("http", env.PORT, { headers: { Origin: "https://other.example" } });
+    await assert.rejects(foreign.call("reverse", [new Uint8Array(1)]), ConnectionError);
+  });
+
   test("a stream that is not read pauses the server", async () => {
     const stream = connect("http").stream("flood", { count: 20_000, size: 1000 });
     await stream.next();

@@ -92,6 +92,29 @@ def test_a_token_from_an_allowed_origin(open_page: OpenPage, serve: Serve, schem
     assert run(page, url, f"{body[:-1]}.catch((error) => error.name);") == "ConnectionError"
 
 
+ARRAYS = """
+const { NDArray } = await import("/ucall.js");
+const image = new NDArray(Float32Array.from([1, 2, 3, 4, 5, 6]), [2, 3]);
+const file = new File([new Uint8Array(100_000).fill(7), "end"], "name");
+const seen = [];
+for (let at = 0; at < 5; at++) {
+    const { data, shape, dtype } = await client.call("transpose", { image }).array();
+    const reversed = await client.call("reverse", [file]).bytes();
+    seen.push([[...data], shape, dtype, new TextDecoder().decode(reversed.subarray(0, 4))]);
+}
+return seen;
+"""
+
+
+@pytest.mark.parametrize("scheme", ["ws", "http"])
+def test_arrays_from_an_allowed_origin(open_page: OpenPage, serve: Serve, scheme: str) -> None:
+    page_port = serve().port
+    port = serve(allow_origins=[f"http://localhost:{page_port}"]).port
+    page = open_page(page_port, host="localhost")
+    seen = run(page, f"{scheme}://127.0.0.1:{port}/", ARRAYS)
+    assert seen == [[[1, 4, 2, 5, 3, 6], [3, 2], "float32", "dne\x07"]] * 5
+
+
 @pytest.mark.parametrize("scheme", ["ws", "http"])
 def test_a_foreign_origin(open_page: OpenPage, serve: Serve, scheme: str) -> None:
     page = open_page(serve().port)

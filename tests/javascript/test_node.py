@@ -17,6 +17,7 @@ from node import MODULE, TOKEN, RunNode, Serve, package
 
 import ucall.auth
 
+ORIGIN = "https://app.example"
 #: Of the module without comments. Minified it is smaller.
 BYTES_MAX = 10 * 1024
 
@@ -61,9 +62,10 @@ def test_arrays_of_numpy(run_node: RunNode, tmp_path: Path) -> None:
 
 def test_with_the_server(run_node: RunNode, serve: Serve) -> None:
     package("eventsource-parser")
-    port = serve().port
+    port = serve(allow_origins=[ORIGIN]).port
     secure_port = serve(auth=ucall.auth.bearer({TOKEN: "alice"})).port
-    run_node("--test", "server.test.mjs", PORT=port, SECURE_PORT=secure_port, TOKEN=TOKEN)
+    variables = {"PORT": port, "SECURE_PORT": secure_port, "TOKEN": TOKEN, "ORIGIN": ORIGIN}
+    run_node("--test", "server.test.mjs", **variables)
 
 
 def test_with_a_worker_that_is_replaced(run_node: RunNode, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ impl PartedParams {
     pub(crate) fn inlined(&mut self, text: &[u8]) -> Params<'_> {
         self.select(text);
         let Self { parts, inlined, .. } = self;
-        let inline = || parts.inline(text).unwrap_or_else(|_| text.to_vec());
+        // A deferred call reads them again, after the live one has.
+        let inline = || parts.untaken().inline(text).unwrap_or_else(|_| text.to_vec());
         Params { text: inlined.get_or_insert_with(inline), members: None }
     }
 }

@@ -83,6 +83,14 @@ static void text(ucall_call_t call, ucall_callback_tag_t tag) {
     ucall_writer_free(writer);
 }
 
+/* text_later(value): the same of a call that was read before it was deferred. */
+static void text_later(ucall_call_t call, ucall_callback_tag_t tag) {
+    bool is_text = ucall_param_named_str(call, "value", 5, NULL, NULL);
+    ucall_call_t deferred = ucall_call_defer(call);
+    if (is_text) text(deferred, tag);
+    ucall_call_release(deferred);
+}
+
 /* wrong(how): a reply that is rejected. */
 static void wrong(ucall_call_t call, ucall_callback_tag_t tag) {
     static size_t const sides[65] = {1, 2};
@@ -129,6 +137,7 @@ int main(int argc, char **argv) {
     procedure_t const procedures[] = {
         {"echo", echo}, {"later", later}, {"stream", stream}, {"describe", describe},
         {"text", text}, {"wrong", wrong}, {"empty", empty},   {"sum", sum},
+        {"text_later", text_later},
     };
     ucall_call_reply_buffer(NULL, NULL);
     if (!start(&config, procedures, COUNT(procedures))) return 1;
