@@ -12,6 +12,7 @@ pub mod base64;
 pub mod chunked;
 pub mod connection;
 pub mod datagrams;
+pub mod endpoints;
 pub mod http_head;
 pub mod json_stream;
 pub mod json_values;
@@ -64,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     ("chunked", chunked::run),
     ("connection", connection::run),
     ("datagrams", datagrams::run),
+    ("endpoints", endpoints::run),
     ("http_head", http_head::run),
     ("json_stream", json_stream::run),
     ("json_values", json_values::run),

@@ -67,6 +67,8 @@ __all__ = [
     "decode_array",
     "encode_array",
     "hand_over_xdp",
+    "inference_readiness",
+    "insert_inference",
     "insert_relay",
     "insert_store",
     "peek",
@@ -76,6 +78,7 @@ __all__ = [
     "serve_stream",
     "set_listener",
     "set_listeners",
+    "set_models",
     "system_certificates",
 ]
 
@@ -821,3 +824,13 @@ class QueueCore:
     def _next_changes(
         self, timeout: float | None = None
     ) -> tuple[list[Receipt], list[tuple[str, uuid.UUID | None, str | None]]]: ...
+
+def insert_inference(server: Server, check: Callable[[], object]) -> None: ...
+def set_models(
+    server: Server,
+    metadata: str,
+    models: Sequence[
+        tuple[str, list[tuple[str, str]], list[tuple[str, str | None]], bool, str, str]
+    ],
+) -> None: ...
+def inference_readiness(problem: str | None) -> bytes: ...

@@ -16,6 +16,10 @@
 pub mod arrays;
 mod connection;
 mod cookie;
+#[cfg(feature = "invariants")]
+pub mod endpoint;
+#[cfg(not(feature = "invariants"))]
+mod endpoint;
 pub mod http1;
 pub mod json;
 mod keys;
@@ -35,6 +39,10 @@ pub use connection::{
     client_preamble, read_server_preamble, server_preamble,
 };
 pub use cookie::CookieKey;
+pub use endpoint::{
+    Datatype, Endpoint, InferenceModel, InferencePath, InputForm, ModelInput, ModelOutput,
+    ParamKind, percent_decoded,
+};
 pub use keys::KeySet;
 pub use limits::Limits;
 pub use lines::{Lines, ReplyLines};

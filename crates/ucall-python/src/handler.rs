@@ -11,7 +11,8 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, Reply, ResultPart, RpcError,
+    AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, ParamKind, Reply, ResultPart,
+    RpcError,
 };
 use ucall_server::{
     CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget,
@@ -231,6 +232,14 @@ impl Handler for Interpreter {
                 CallOutcome::Done
             }
         }
+    }
+
+    fn param_kind(&self, procedure: &DropAttached<Arc<Procedure>>, name: &str) -> ParamKind {
+        procedure.param_kind(name)
+    }
+
+    fn first_param(&self, procedure: &DropAttached<Arc<Procedure>>) -> Option<String> {
+        procedure.first_param()
     }
 
     fn check_ready(

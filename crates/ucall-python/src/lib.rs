@@ -38,6 +38,7 @@ mod functions;
 mod handler;
 mod health;
 mod http_route;
+mod inference;
 mod interpreter_shutdown;
 mod invalid_params;
 mod job_input;
@@ -102,6 +103,8 @@ mod _core {
     use crate::ffi::bytes_view;
     #[pymodule_export]
     use crate::http_route::HttpRequest;
+    #[pymodule_export]
+    use crate::inference::{inference_readiness, insert_inference, set_models};
     #[pymodule_export]
     use crate::keys::Keys;
     #[pymodule_export]

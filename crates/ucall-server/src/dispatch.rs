@@ -13,7 +13,8 @@ use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
     AuthenticationError, Binary, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallerIdentity,
-    Drain, LoadState, McpRequest, Parts, Reply, ResultPart, RpcError, Service,
+    Drain, Endpoint, InferencePath, LoadState, McpRequest, ParamKind, Parts, Reply, ResultPart,
+    RpcError, Service, percent_decoded,
 };
 
 use crate::caller::{CallId, Caller, Transport};
@@ -21,6 +22,7 @@ use crate::config::WorkerConfig;
 use crate::deferred_calls::RunLimit;
 use crate::handler::{Handler, Polled};
 use crate::health;
+use crate::inference;
 use crate::mcp::{McpCalls, Tool};
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
@@ -196,6 +198,25 @@ impl<H: Handler> Dispatcher<H> {
         self.missing_scopes = missing.map(|missing| missing.required);
     }
 
+    /// The method whose function gets a body that is posted to a path: that of the path's name.
+    fn body_method(&self, path: &[u8]) -> Option<String> {
+        let name = percent_decoded(path.strip_prefix(b"/")?)?;
+        self.procedures.find(&name)?;
+        String::from_utf8(name).ok()
+    }
+
+    /// Whether a function gets the bodies that are posted to a path.
+    fn has_body_method(&self, path: &[u8]) -> bool {
+        self.body_method(path).is_some()
+    }
+
+    /// What a request of the Open Inference Protocol calls; `None` if it calls no model.
+    fn inference_endpoint(&self, path: &[u8]) -> Option<Endpoint> {
+        let InferencePath::Infer(name) = InferencePath::read(path)? else { return None };
+        let model = self.procedures.inference()?.model(&name);
+        Some(model.map_or(Endpoint::UnknownModel(name), |it| Endpoint::Inference(it.clone())))
+    }
+
     /// Whether a call of this method may run twice.
     pub(crate) fn is_idempotent(&self, method: Text<'_>) -> bool {
         let procedure = find_escaped(&self.procedures, method);
@@ -304,7 +325,30 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn route_methods(&self, path: &[u8]) -> Methods {
-        self.dispatcher.procedures.routes().methods(path)
+        let methods = self.dispatcher.procedures.routes().methods(path);
+        match self.dispatcher.has_body_method(path) {
+            true => methods.union(Methods::CALLS),
+            false => methods,
+        }
+    }
+
+    fn endpoint(&self, head: &Head<'_>) -> Option<Endpoint> {
+        let (path, _) = head.path_and_query();
+        match self.route(head).map(|route| &*route.target) {
+            Some(RouteTarget::Inference) => self.dispatcher.inference_endpoint(path),
+            Some(_) => None,
+            None => self.dispatcher.body_method(path).map(Endpoint::Body),
+        }
+    }
+
+    fn param_kind(&self, method: &str, name: &str) -> ParamKind {
+        let procedure = self.dispatcher.procedures.find(method.as_bytes());
+        procedure.map_or(ParamKind::Json, |it| self.dispatcher.handler.param_kind(it, name))
+    }
+
+    fn first_param(&self, method: &str) -> Option<String> {
+        let procedure = self.dispatcher.procedures.find(method.as_bytes())?;
+        self.dispatcher.handler.first_param(procedure)
     }
 
     fn is_public(&self, head: &Head<'_>) -> bool {
@@ -374,6 +418,18 @@ impl<H: Handler> Dispatch<'_, H> {
             (RouteTarget::Ready(checks), _) => match (problem, checks) {
                 (None, Some(checks)) => handler.check_ready(checks, call, caller, reply),
                 (problem, _) => answer(reply, &health::readiness(problem)),
+            },
+            (RouteTarget::InferenceLive, _) => answer(reply, &inference::liveness()),
+            (RouteTarget::InferenceReady(checks), _) => match (problem, checks) {
+                (None, Some(checks)) => handler.check_ready(checks, call, caller, reply),
+                (problem, _) => answer(reply, &inference::inference_readiness(problem)),
+            },
+            (RouteTarget::Inference, _) => match call.head.zip(procedures.inference()) {
+                Some((head, table)) => answer(reply, &table.response(head, problem)),
+                None => {
+                    reply.error(&method_not_found(call.method));
+                    CallOutcome::Done
+                }
             },
             (_, Some(cause)) => {
                 *calls += 1;

@@ -7,7 +7,7 @@ use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, MemoryBudget, Reply,
+    AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, MemoryBudget, ParamKind, Reply,
     ResultPart, RpcError,
 };
 
@@ -118,6 +118,18 @@ pub trait Handler {
     fn is_idempotent(&self, procedure: &Self::Procedure) -> bool {
         let _ = procedure;
         false
+    }
+
+    /// What a param takes of a form, whose values are texts.
+    fn param_kind(&self, procedure: &Self::Procedure, name: &str) -> ParamKind {
+        let _ = (procedure, name);
+        ParamKind::Json
+    }
+
+    /// The name of the first param, if that is known.
+    fn first_param(&self, procedure: &Self::Procedure) -> Option<String> {
+        let _ = procedure;
+        None
     }
 
     /// Answers a request of a route, as [`Handler::call`] does; see

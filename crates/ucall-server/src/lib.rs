@@ -23,6 +23,7 @@ mod eviction;
 mod file_changes;
 mod handler;
 mod health;
+mod inference;
 mod item_queues;
 mod listeners;
 mod mailbox;
@@ -56,6 +57,7 @@ pub use engine_choice::sockets_allowed;
 pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, Polled, Turn};
 pub use health::readiness;
+pub use inference::inference_readiness;
 pub use mailbox::{Mailbox, Message};
 pub use mcp::{ResultSchema, Tool, ToolForm};
 pub use metrics::{

@@ -9,8 +9,10 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
+use ucall_proto::InferenceModel;
 use ucall_proto::http1::Methods;
 
+use crate::inference::{self, InferenceTable};
 use crate::mcp::{self, McpTable, Tool};
 use crate::metrics::MetricsReader;
 use crate::native::{NativeModule, NativeTable};
@@ -28,6 +30,8 @@ pub(crate) struct ProcedureTable<P> {
     routes: RouteTable<P>,
     /// `None` if the server has no MCP.
     mcp: Option<McpTable<P>>,
+    /// `None` if the server has no models.
+    inference: Option<Arc<InferenceTable>>,
 }
 
 impl<P> Default for ProcedureTable<P> {
@@ -38,6 +42,7 @@ impl<P> Default for ProcedureTable<P> {
             natives: NativeTable::default(),
             routes: RouteTable::default(),
             mcp: None,
+            inference: None,
         }
     }
 }
@@ -50,6 +55,7 @@ impl<P> Clone for ProcedureTable<P> {
             natives: self.natives.clone(),
             routes: self.routes.clone(),
             mcp: self.mcp.clone(),
+            inference: self.inference.clone(),
         }
     }
 }
@@ -178,6 +184,26 @@ impl<P> Procedures<P> {
         self.change_mcp(|table| table.set_tools(tools));
     }
 
+    /// Has the worker answer the Open Inference Protocol at `/v2`. When the server itself is ready,
+    /// [`Handler::check_ready`](crate::Handler::check_ready) runs `checks` for `/v2/health/ready`.
+    pub fn insert_inference(&self, checks: Option<P>) {
+        let (get, public) = (Methods::GET, RouteAccess::Public);
+        let both = get.union(Methods::CALLS);
+        self.insert_target(inference::LIVE, get, public, RouteTarget::InferenceLive);
+        self.insert_target(inference::READY, get, public, RouteTarget::InferenceReady(checks));
+        for path in inference::PATHS {
+            let access = RouteAccess::Authenticated;
+            self.insert_target(path, both, access, RouteTarget::Inference);
+        }
+    }
+
+    /// Replaces the models of the Open Inference Protocol. `server` is the metadata of the server,
+    /// as JSON text.
+    pub fn set_models(&self, server: &str, models: Vec<InferenceModel>) {
+        let inference = Some(Arc::new(InferenceTable::new(server, models)));
+        self.change(|table| table.inference = inference);
+    }
+
     fn change_mcp(&self, change: impl FnOnce(&mut McpTable<P>)) {
         self.change(|table| {
             if table.mcp.is_none() {
@@ -284,6 +310,10 @@ impl<P> ProcedureCache<P> {
 
     pub(crate) fn mcp(&self) -> Option<&McpTable<P>> {
         self.table.mcp.as_ref()
+    }
+
+    pub(crate) fn inference(&self) -> Option<&InferenceTable> {
+        self.table.inference.as_deref()
     }
 
     pub(crate) fn routes(&self) -> &RouteTable<P> {

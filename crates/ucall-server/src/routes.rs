@@ -29,6 +29,13 @@ pub(crate) enum RouteTarget<P> {
     Metrics(MetricsReader),
     /// The Model Context Protocol.
     Mcp,
+    /// The Open Inference Protocol.
+    Inference,
+    /// Whether the server takes calls, as the Open Inference Protocol asks. The procedure runs the
+    /// program's checks.
+    InferenceReady(Option<P>),
+    /// Whether the server runs, as the Open Inference Protocol asks.
+    InferenceLive,
     /// The server itself: its metadata for OAuth.
     Resource(Arc<ProtectedResource>),
 }
@@ -36,7 +43,7 @@ pub(crate) enum RouteTarget<P> {
 impl<P> RouteTarget<P> {
     /// Whether it answers although the worker drains or is overloaded.
     pub(crate) fn is_health_check(&self) -> bool {
-        matches!(self, Self::Live | Self::Ready(_))
+        matches!(self, Self::Live | Self::Ready(_) | Self::InferenceLive | Self::InferenceReady(_))
     }
 }
 

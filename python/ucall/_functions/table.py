@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ucall._functions.process_pool import Pool, ProcessHook
     from ucall._functions.registration import BatchRules, Spans, StreamRules
     from ucall._functions.tool_rules import ToolRules
+    from ucall._inference import Models
     from ucall._mcp import Registry, Tools
     from ucall._mcp.content import Content
+    from ucall._routes.health import ReadyChecks
     from ucall._server.tls import ClientTls
     from ucall.store import Store
 
@@ -58,6 +60,8 @@ class Functions:
         self.mcp: Registry | None = None
         self._tools: Tools | None = None
         self._content: Content | None = None
+        #: The models of the Open Inference Protocol; ``None`` if the server does not speak it.
+        self._models: Models | None = None
         #: Whether any function needs an event loop.
         self.is_async = False
         browser_client.register(core)
@@ -89,6 +93,20 @@ class Functions:
             self._content = Content(Host(self.mcp, self._threads, self._need_loop))
         return self._content
 
+    def serve_models(
+        self, methods: str | Iterable[str] | None, title: str, version: str, ready: ReadyChecks
+    ) -> None:
+        """Has the server speak the Open Inference Protocol: see `ucall.Server.inference`."""
+        names = None if methods is None else checked.methods("methods", methods)
+        if self._models is not None:
+            return self._models.choose(names)
+        from ucall._inference import Models
+
+        models = Models(self._core, self.methods, title, version)
+        models.choose(names)
+        _core.insert_inference(self._core, ready.respond_to_inference)
+        self._models = models
+
     def _need_loop(self) -> None:
         self.is_async = True
 
@@ -96,6 +114,8 @@ class Functions:
         """Ends what waits for all functions to be added, before the server starts."""
         if self._tools is not None:
             self._tools.publish()
+        if self._models is not None:
+            self._models.publish()
 
     def add(
         self,
@@ -166,6 +186,8 @@ class Functions:
         )
         if self._tools is not None:
             self._tools.change()
+        if self._models is not None:
+            self._models.change()
 
     def add_store(self, name: str, path: str | os.PathLike[str] | Store) -> Store:
         """Registers the procedures of a store: see `ucall.Server.store`."""

@@ -23,6 +23,14 @@ LIVE = "/healthz"
 READY = "/readyz"
 
 
+#: Makes the response with a problem, or with ``None``.
+Render = Callable[[str | None], bytes]
+
+
+def _joined(problems: list[str]) -> str | None:
+    return "; ".join(problems) if problems else None
+
+
 class ReadyChecks:
     """The checks of a program.
 
@@ -36,8 +44,8 @@ class ReadyChecks:
         self._problems: list[Callable[[], str | None]] = []
         self._lock = threading.Lock()
         #: The requests that wait for the checks that run.
-        self._waiting: list[Future[bytes]] = []
-        self._readiness = core.readiness
+        self._waiting: list[tuple[Future[bytes], Render]] = []
+        self._readiness: Render = core.readiness
         core.insert_health_checks(self.respond)
 
     def add(self, check: Callable[[], object]) -> None:
@@ -56,18 +64,24 @@ class ReadyChecks:
 
     def respond(self) -> bytes | Future[bytes]:
         """The response of ``/readyz`` while the server itself is ready, or its future."""
+        return self._respond(self._readiness)
+
+    def respond_to_inference(self) -> bytes | Future[bytes]:
+        """That of ``/v2/health/ready``."""
+        from ucall._core import inference_readiness
+
+        return self._respond(inference_readiness)
+
+    def _respond(self, render: Render) -> bytes | Future[bytes]:
         problems = [it for it in (find() for find in self._problems) if it is not None]
-        return self._run() if self._checks and not problems else self._response(problems)
+        return self._run(render) if self._checks and not problems else render(_joined(problems))
 
-    def _response(self, problems: list[str]) -> bytes:
-        return self._readiness("; ".join(problems) if problems else None)
-
-    def _run(self) -> Future[bytes]:
+    def _run(self, render: Render) -> Future[bytes]:
         from concurrent.futures import Future
 
         response: Future[bytes] = Future()
         with self._lock:
-            self._waiting.append(response)
+            self._waiting.append((response, render))
             if len(self._waiting) > 1:
                 return response
         try:
@@ -86,13 +100,13 @@ class ReadyChecks:
         checks = list(self._checks)
         wait([it.running for it in checks if it.running is not None], self._timeout_s)
         problems = [it for it in (check.take_problem(self._timeout_s) for check in checks) if it]
-        result = self._response(problems)
+        problem = _joined(problems)
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        for response in waiting:
+        for response, render in waiting:
             # False: its client has left.
             if response.set_running_or_notify_cancel():
-                response.set_result(result)
+                response.set_result(render(problem))
 
 
 class _Check:

@@ -28,6 +28,8 @@ ProcessHook = TypeVar("ProcessHook", bound=Callable[[], object] | Callable[[int]
 class Decorators:
     """The part of `ucall.Server` that registers functions."""
 
+    title: str
+    version: str
     _functions: Functions
     _lifespan: LifespanHooks
     _ready: ReadyChecks
@@ -293,6 +295,25 @@ class Decorators:
         """
         self._functions.add_process_hook(hook)
         return hook
+
+    def inference(self, methods: str | Iterable[str] | None = None) -> None:
+        """Serves functions as models of the Open Inference Protocol, version 2, at ``/v2``.
+
+        A model's inputs are the params of its function: arrays, numbers, bools, str, bytes and
+        lists of them. Its outputs are what the function returns, or the parts of a dict, a tuple
+        or a class with fields. docs/inference.md describes both.
+
+        Args:
+            methods: The names of functions, which may be added later. By default all functions
+                that can be models, now and later; the logger ``ucall`` names the others at level
+                DEBUG.
+
+        Raises:
+            TypeError: A function that is named cannot be a model; at the start of the server, if
+                that does not run yet.
+            ValueError: There is no function of a name; likewise.
+        """
+        self._functions.serve_models(methods, self.title, self.version, self._ready)
 
     def ready(self, check: Hook) -> Hook:
         """Registers a check of ``GET /readyz``, plain or async::

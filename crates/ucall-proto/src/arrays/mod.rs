@@ -2,11 +2,13 @@
 //!
 //! [`npy`] reads and writes the headers of `.npy` files. [`NestedLists`] reads lists of numbers in
 //! JSON, straight into the memory of an array.
+//! [`safetensors`] reads and writes files of that format.
 
 mod dtype;
 mod floats;
 mod lists;
 pub mod npy;
+pub mod safetensors;
 
 pub use dtype::{DType, Kind};
 pub use lists::{ItemFault, NestedLists};

@@ -250,6 +250,10 @@ impl PlainConnection {
             Method::Post if environment.service.serves_mcp(head) => {
                 self.run_mcp(head, body, reply_headers, environment);
             }
+            Method::Post => match environment.service.endpoint(head) {
+                Some(it) => self.run_endpoint(&it, head, body, reply_headers, environment),
+                None => self.run_route(head, body, reply_headers, environment),
+            },
             _ => self.run_route(head, body, reply_headers, environment),
         }
         self.end_queued_reply(earlier, environment);
@@ -300,6 +304,10 @@ impl PlainConnection {
             }
             if let Some(response) = framing.response.take() {
                 self.end_response(response, &framing, &reply, environment);
+                continue;
+            }
+            if let Some(endpoint) = framing.endpoint.take() {
+                self.end_endpoint(&endpoint, &framing, reply, environment);
                 continue;
             }
             let Environment { replies, out, .. } = environment;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::exchange::ExchangeReply;
 use super::http_route::ResponseFraming;
+use crate::endpoint::reply::EndpointReply;
 use crate::http1::{
     AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter, Version, continue_100,
     write_json_response,
@@ -24,6 +25,8 @@ pub(super) struct HttpFraming {
     pub(super) items: Option<HttpItems>,
     /// Set if it is the reply to a single request of MCP: whether that is of the newest era.
     pub(super) is_newest_mcp: Option<bool>,
+    /// Set if the reply is that of a call without JSON-RPC.
+    pub(super) endpoint: Option<Box<EndpointReply>>,
     /// Set if the reply is the response of a route.
     pub(super) response: Option<ResponseFraming>,
 }

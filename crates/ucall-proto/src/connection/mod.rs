@@ -22,6 +22,7 @@ mod cancellation;
 pub(crate) mod datagrams;
 mod deadline;
 mod drain;
+mod endpoint;
 mod exchange;
 mod frames;
 mod half_close;

@@ -375,6 +375,11 @@ impl ResultFrame {
         &self.text
     }
 
+    /// The text and the parts, for other replies than frames.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<ResultPart>) {
+        (self.text, self.parts)
+    }
+
     /// The text with the base64 of the parts in their place.
     pub(crate) fn inlined(&self) -> Vec<u8> {
         inline_results(&self.text, &self.parts)

@@ -48,6 +48,8 @@ impl Call<'_> {
         }
         match self.head {
             Some(_) if self.number.item > 0 => None,
+            // Its reply is the body of a response, which is no stream.
+            Some(head) if !head.is_call() => None,
             Some(head) => ItemFormat::accepted_by(head),
             None => self.meta?.progress_token().map(|_| ItemFormat::Messages),
         }

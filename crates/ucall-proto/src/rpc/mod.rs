@@ -34,6 +34,7 @@ pub(crate) use route::ROUTE_ID;
 use std::any::Any;
 use std::sync::Arc;
 
+use crate::endpoint::{Endpoint, ParamKind};
 use crate::http1::{Head, Methods};
 use crate::json::{Member, Text};
 use crate::tls::TlsSession;
@@ -208,6 +209,24 @@ pub trait Service {
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let _ = (call, body, reply);
         CallOutcome::Done
+    }
+
+    /// What runs a POST to another path than `/`, if it is no request of a route.
+    fn endpoint(&self, head: &Head<'_>) -> Option<Endpoint> {
+        let _ = head;
+        None
+    }
+
+    /// What a param of a method takes of a form, whose values are texts.
+    fn param_kind(&self, method: &str, name: &str) -> ParamKind {
+        let _ = (method, name);
+        ParamKind::Json
+    }
+
+    /// The name of the first param of a method, if that is known.
+    fn first_param(&self, method: &str) -> Option<String> {
+        let _ = method;
+        None
     }
 
     /// Whether the requests of a path are those of the Model Context Protocol.
