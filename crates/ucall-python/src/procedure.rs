@@ -198,7 +198,8 @@ impl Procedure {
         convert::write_with(text, len_max, result, self.encode.bind(result.py()))
     }
 
-    /// Writes a result into the reply, unless the call is a notification. `results` takes its parts.
+    /// Writes a result into the reply, unless the call is a notification. `results` takes its
+    /// parts.
     #[inline]
     pub(crate) fn write_reply(
         &self,
