@@ -26,6 +26,7 @@ __all__ = [
     "FEATURES",
     "VERSION",
     "ArrayLike",
+    "ArrayResults",
     "ArrayType",
     "Block",
     "BrokerCalls",
@@ -79,6 +80,7 @@ __all__ = [
     "set_listener",
     "set_listeners",
     "set_models",
+    "stacked_groups",
     "system_certificates",
 ]
 
@@ -623,7 +625,14 @@ def send_datagrams(descriptor: int, datagrams: list[bytes]) -> int: ...
 class ArrayLike:
     def __new__(cls, object: object) -> ArrayLike: ...
     @staticmethod
+    def accepts(object: object) -> bool: ...
+    @staticmethod
     def are_registered() -> None: ...
+
+@final
+class ArrayResults:
+    def __new__(cls, encode: _Encode) -> ArrayResults: ...
+    def __call__(self, object: object) -> object: ...
 
 @final
 class ArrayType:
@@ -638,6 +647,9 @@ class ArrayType:
 
 def decode_array(data: Buffer) -> NDArray[Any]: ...
 def encode_array(array: NDArray[Any]) -> bytes: ...
+def stacked_groups(
+    columns: Sequence[list[Any]], stacked: Sequence[int]
+) -> list[tuple[list[int], list[Any]]]: ...
 
 class Unwritable(TypeError): ...
 

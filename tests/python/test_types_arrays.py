@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import base64
+import ctypes
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -290,6 +292,105 @@ def test_scalars_are_written_as_numbers(connect_to: ConnectTo, scalar: Any, resu
         return {"one": scalar, "many": [scalar]}
 
     assert connect_to(give).result("give") == {"one": result, "many": [result]}
+
+
+def test_scalars_of_functions_of_arrays_are_arrays(serve: Callable[..., ucall.Server]) -> None:
+    def total(a: NDArray[Any]) -> NDArray[Any]:
+        return a.sum()  # type: ignore[no-any-return]
+
+    def halves(a: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        return a.sum(dtype="f2")  # type: ignore[no-any-return]
+
+    async def any_true(a: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        return a.any()  # type: ignore[return-value]
+
+    def total_of_object(a: np.ndarray) -> object:  # type: ignore[type-arg]
+        return a.sum()
+
+    server = serve(total, halves, any_true, total_of_object)
+    server.add(total, name="in_thread", threads=True)
+    with Wire(server.port) as wire:
+        for name, expected in [
+            ("total", np.array(3.0)),
+            ("in_thread", np.array(3.0)),
+            ("halves", np.array(3.0, "f2")),
+            ("any_true", np.array(True)),
+        ]:
+            found = loaded(wire.result(name, [[1.0, 2.0]]))
+            assert (found.shape, found.dtype) == ((), expected.dtype) and found == expected
+        assert wire.result("total_of_object", [[1.0, 2.0]]) == 3.0
+
+
+class Tensor:
+    """A tensor of another library."""
+
+    def __init__(self, array: NDArray[Any], device: int = 1) -> None:
+        self.array = array
+        self.device = device
+
+    def __dlpack__(self) -> Any:
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+
+def test_tensors_of_other_libraries_are_arrays(connect_to: ConnectTo) -> None:
+    made: list[Any] = []
+
+    def give() -> object:
+        return made[0]
+
+    wire = connect_to(give)
+    for dtype in ("?", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16"):
+        for layout in LAYOUTS:
+            given = layout(sample(dtype))
+            made[:] = [Tensor(given)]
+            back = loaded(wire.result("give"))
+            assert (back.dtype, back.shape) == (given.dtype, given.shape)
+            assert np.array_equal(back, given)
+    made[:] = [[Tensor(sample("f4"), 2)]]
+    problem = "is in the memory of a device: send it after .cpu()"
+    assert wire.error("give")["data"].endswith(f"Tensor {problem}")
+    made[:] = [Tensor(np.zeros(2, "g"))]
+    assert wire.error("give")["code"] == -32603
+
+
+def test_buffers_of_numbers_are_arrays(connect_to: ConnectTo) -> None:
+    made: list[Any] = []
+
+    def give() -> object:
+        return made[0]
+
+    wire = connect_to(give)
+    for letter in "bBhHiIlLqQfd":
+        numbers = array.array(letter, [1, 2, 3])
+        made[:] = [numbers]
+        back = loaded(wire.result("give"))
+        assert back.tolist() == [1, 2, 3] and back.itemsize == numbers.itemsize
+    made[:] = [((ctypes.c_double * 2) * 3)()]
+    assert loaded(wire.result("give")).shape == (3, 2)
+    made[:] = [(ctypes.c_ubyte * 3)(1, 2, 3)]
+    assert wire.result("give") == base64.b64encode(bytes([1, 2, 3])).decode()
+    for wrong in (array.array("u", "ab"), (ctypes.py_object * 1)("a")):
+        made[:] = [wrong]
+        assert "expected bytes or an array of numbers" in wire.error("give")["data"]
+
+
+def test_registered_arrays_are_encoded_as_registered(
+    serve_once: Callable[..., ucall.Server],
+) -> None:
+    class Special(np.ndarray):  # type: ignore[type-arg]
+        pass
+
+    def give() -> list[object]:
+        return [np.ones(1).view(Special), np.ones(1)]
+
+    server = serve_once(give)
+    server.register_type(Special, lambda value: "special", lambda value: value)
+    with Wire(server.port) as wire:
+        special, plain = wire.result("give")
+        assert special == "special" and loaded(plain).tolist() == [1]
 
 
 @pytest.mark.parametrize("scalar", [np.float32("nan"), np.complex64(1j), np.timedelta64(1, "s")])

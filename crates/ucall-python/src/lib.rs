@@ -95,7 +95,9 @@ mod _core {
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
-    use crate::convert::{ArrayLike, ArrayType, decode_array, encode_array};
+    use crate::convert::{
+        ArrayLike, ArrayResults, ArrayType, decode_array, encode_array, stacked_groups,
+    };
     #[pymodule_export]
     use crate::errors::Unwritable;
     #[cfg(feature = "queue")]

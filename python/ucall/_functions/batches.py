@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ucall._core import Context
+from ucall._core import Context, stacked_groups
 from ucall._functions import signatures
 from ucall.errors import RPCError
 from ucall.types.aliases import resolve_alias
@@ -21,7 +21,7 @@ from ucall.types.messages import UnsupportedType, type_name
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["adapt", "item_of"]
+__all__ = ["adapt", "is_array", "item_of"]
 
 Function = Callable[..., Any]
 Column = list[Any]
@@ -38,7 +38,7 @@ def adapt(
     arrays: list[bool] = []
 
     def noted_item_of(annotation: Any) -> Any:
-        arrays.append(_is_array(annotation))
+        arrays.append(is_array(annotation))
         return item_of(annotation)
 
     signature = signatures.describe(function, name, hints, registry, noted_item_of)
@@ -69,7 +69,7 @@ def item_of(annotation: Any) -> Any:
     Raises:
         UnsupportedType: It is neither.
     """
-    if _is_array(annotation):
+    if is_array(annotation):
         return annotation
     annotation = resolve_alias(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -82,7 +82,8 @@ def item_of(annotation: Any) -> Any:
     raise UnsupportedType(type_name(annotation), "a batch is called with lists or arrays")
 
 
-def _is_array(annotation: Any) -> bool:
+def is_array(annotation: Any) -> bool:
+    """Whether an annotation is that of an array."""
     annotation = resolve_alias(annotation)
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = annotation.__origin__
@@ -91,10 +92,10 @@ def _is_array(annotation: Any) -> bool:
     return numpy is not None and kind is numpy.ndarray
 
 
-def _stacking(function: Function, name: str, stacked: Iterable[int]) -> Function:
+def _stacking(function: Function, name: str, stacked: Sequence[int]) -> Function:
     def run(*columns: Column) -> Column:
         results: Column = [None] * len(columns[0])
-        for positions, arguments in _groups(columns, stacked):
+        for positions, arguments in stacked_groups(columns, stacked):
             try:
                 found = _checked(name, function(*arguments), len(positions))
                 _scatter(results, positions, found)
@@ -105,10 +106,10 @@ def _stacking(function: Function, name: str, stacked: Iterable[int]) -> Function
     return run
 
 
-def _stacking_async(function: Function, name: str, stacked: Iterable[int]) -> Function:
+def _stacking_async(function: Function, name: str, stacked: Sequence[int]) -> Function:
     async def run(*columns: Column) -> Column:
         results: Column = [None] * len(columns[0])
-        for positions, arguments in _groups(columns, stacked):
+        for positions, arguments in stacked_groups(columns, stacked):
             made = typing.cast(Coroutine[Any, Any, Iterable[Any]], function(*arguments))
             try:
                 _scatter(results, positions, _checked(name, await made, len(positions)))
@@ -150,20 +151,3 @@ def _as_list(found: Iterable[Any]) -> Column | None:
 def _scatter(results: Column, positions: list[int], found: Column) -> None:
     for position, result in zip(positions, found, strict=True):
         results[position] = result
-
-
-def _groups(
-    columns: tuple[Column, ...], stacked: Iterable[int]
-) -> Iterator[tuple[list[int], list[Any]]]:
-    """Groups calls by the shapes of their arrays: positions in the batch, and arguments."""
-    import numpy
-
-    shapes: dict[object, list[int]] = {}
-    for position, row in enumerate(zip(*columns, strict=True)):
-        shape = tuple((row[index].shape, row[index].dtype.str) for index in stacked)
-        shapes.setdefault(shape, []).append(position)
-    for positions in shapes.values():
-        arguments: list[Any] = [[column[position] for position in positions] for column in columns]
-        for index in stacked:
-            arguments[index] = numpy.stack(arguments[index])
-        yield positions, arguments

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
+from ucall._functions.batches import is_array
 from ucall._functions.methods import Methods, NativeMethod, Served
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
@@ -14,7 +15,7 @@ from ucall._server import checked
 
 if TYPE_CHECKING:
     from ucall._functions.process_pool import Pool, ProcessHook
-    from ucall._functions.registration import BatchRules, Spans, StreamRules
+    from ucall._functions.registration import BatchRules, Registration, Spans, StreamRules
     from ucall._functions.tool_rules import ToolRules
     from ucall._inference import Models
     from ucall._mcp import Registry, Tools
@@ -176,7 +177,7 @@ class Functions:
             name,
             registration.function,
             registration.signature,
-            self.methods.types.encode,
+            self._encoder_of(registration, batch is not None),
             mode=registration.mode,
             timeout_ms=timeout_ms,
             batch=registration.batch,
@@ -188,6 +189,12 @@ class Functions:
             self._tools.change()
         if self._models is not None:
             self._models.change()
+
+    def _encoder_of(self, registration: Registration, is_batch: bool) -> Callable[[Any], object]:
+        """What encodes the results of a function. One that returns arrays may return a scalar."""
+        encode = self.methods.types.encode
+        returns_array = not is_batch and is_array(registration.hints.get("return"))
+        return _core.ArrayResults(encode) if returns_array else encode
 
     def add_store(self, name: str, path: str | os.PathLike[str] | Store) -> Store:
         """Registers the procedures of a store: see `ucall.Server.store`."""

@@ -102,7 +102,7 @@ class Encoder:
             return self._find_class_encoder(kind)
         if any(is_derived(kind, *named) for named in _BY_MSGSPEC):
             return self._by_msgspec
-        return _reject
+        return _array_like
 
     def _find_class_encoder(self, kind: type) -> Encode:
         from ucall.types import fields
@@ -182,6 +182,11 @@ def _raw(value: Any) -> object:
         return msgspec.json.decode(value)
     except ValueError as error:
         raise Unwritable(f"{_type_name(value)} cannot be written as JSON: {error}") from None
+
+
+def _array_like(value: Any) -> object:
+    """Leaves tensors of other libraries and buffers to the core."""
+    return ArrayLike(value) if ArrayLike.accepts(value) else _reject(value)
 
 
 def _reject(value: Any) -> object:

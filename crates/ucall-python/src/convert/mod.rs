@@ -12,13 +12,17 @@ mod error;
 mod lists;
 mod parts;
 mod read;
+mod stacking;
 mod write;
 
 pub(crate) use arrays::{ArrayType, decode_array};
 pub(crate) use check::{Checked, Faults};
 pub(crate) use error::ConversionFault;
 pub(crate) use read::{Input, Scratch};
-pub(crate) use write::{ArrayLike, Results, encode_array, write, write_results, write_with};
+pub(crate) use stacking::stacked_groups;
+pub(crate) use write::{
+    ArrayLike, ArrayResults, Results, encode_array, write, write_results, write_with,
+};
 
 use std::fmt;
 

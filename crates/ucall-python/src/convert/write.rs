@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError, PyValueError};
+use pyo3::exceptions::{PyException, PyTypeError, PyUnicodeEncodeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyString, PyType};
@@ -15,7 +15,7 @@ use ucall_proto::{ResultFormat, ResultPart};
 use super::arrays::unsupported;
 use super::{ConversionFault, base64, lists};
 use crate::errors::Unwritable;
-use crate::ffi::{self, Array, Imported, NumPy, Value};
+use crate::ffi::{self, Array, Imported, Memory, NumPy, Value};
 
 /// The nesting limit of lists and dicts, the same as for requests. It ends cycles too.
 const NESTING_MAX: usize = 128;
@@ -98,7 +98,27 @@ pub(crate) struct Results {
 /// Bytes and arrays of this length are sent from where they lie, if they cannot change meanwhile.
 const SHARED_BYTES_MIN: usize = 64 << 10;
 
-/// An object that the encoders leave to the core: an array.
+/// The encoder of a function that returns arrays: a NumPy scalar as its result is one of no
+/// dimensions.
+#[pyclass(frozen, module = "ucall._core")]
+#[derive(Debug)]
+pub(crate) struct ArrayResults {
+    encode: Py<PyAny>,
+}
+
+#[pymethods]
+impl ArrayResults {
+    #[new]
+    fn new(encode: Py<PyAny>) -> Self {
+        Self { encode }
+    }
+
+    fn __call__<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        ffi::call(self.encode.bind(object.py()), [object])
+    }
+}
+
+/// An object that the encoders leave to the core: an array, a tensor or a buffer.
 #[pyclass(frozen, module = "ucall._core")]
 #[derive(Debug)]
 pub(crate) struct ArrayLike {
@@ -113,6 +133,12 @@ impl ArrayLike {
     #[new]
     fn new(object: Py<PyAny>) -> Self {
         Self { object }
+    }
+
+    /// Whether an object is a tensor of another library, or a buffer.
+    #[staticmethod]
+    fn accepts(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(ffi::has_buffer(object) || ffi::is_tensor(object)?)
     }
 
     /// Has encoders called with arrays too from now on.
@@ -180,8 +206,25 @@ impl<'py> Writer<'_, 'py> {
             Value::Dict(dict) => self.dict(dict),
             Value::Bytes(bytes) => self.bytes(bytes),
             Value::Buffer => self.buffer(object),
+            Value::DerivedFloat(float) => match self.scalar(object)? {
+                Some(array) => self.array_like(&array),
+                None => self.float(float.value()),
+            },
             Value::Other => self.other(object),
         }
+    }
+
+    /// The array of a NumPy scalar that is the result of a function of arrays.
+    #[cold]
+    fn scalar<'a>(&self, object: &Bound<'a, PyAny>) -> PyResult<Option<Bound<'a, PyAny>>> {
+        static SCALAR: Imported<PyType> = Imported::new("numpy", "generic");
+        static FUNCTION: Imported<PyAny> = Imported::new("numpy", "asarray");
+        let py = object.py();
+        let is_result = self.nesting_left == NESTING_MAX
+            && self.default.is_some_and(|it| it.is_exact_instance_of::<ArrayResults>())
+            && NumPy::imported(py)?.is_some()
+            && object.is_instance(SCALAR.get(py)?)?;
+        is_result.then(|| ffi::call(FUNCTION.get(py)?, [object])).transpose()
     }
 
     #[cold]
@@ -192,6 +235,9 @@ impl<'py> Writer<'_, 'py> {
             && let Some(array) = numpy.array(object)
         {
             return self.array(array);
+        }
+        if let Some(array) = self.scalar(object)? {
+            return self.array_like(&array);
         }
         if let Ok(like) = object.cast::<ArrayLike>() {
             return self.array_like(like.get().object.bind(py));
@@ -271,6 +317,14 @@ impl<'py> Writer<'_, 'py> {
         })
     }
 
+    /// Writes bytes that may change once this call has returned.
+    fn copied_bytes(&mut self, bytes: &[u8]) -> Written {
+        match self.results.format {
+            ResultFormat::Parts => self.part(None, bytes.len(), || Bytes::copy_from_slice(bytes)),
+            ResultFormat::Json | ResultFormat::Lists => self.base64(bytes),
+        }
+    }
+
     fn base64(&mut self, bytes: &[u8]) -> Written {
         self.open_base64(bytes.len())?;
         base64::encode(self.out, bytes);
@@ -278,15 +332,51 @@ impl<'py> Writer<'_, 'py> {
         Ok(())
     }
 
-    /// Writes an object that is in memory as arrays are.
+    /// Writes an array, a tensor of another library, or a buffer.
     fn array_like(&mut self, object: &Bound<'_, PyAny>) -> Written {
-        match NumPy::get(object.py())?.array(object) {
-            Some(array) => self.array(array),
-            None => Err(ConversionFault::value(format!(
-                "{} cannot be written as JSON",
-                ffi::type_name(object)
-            ))),
+        let py = object.py();
+        if let Some(array) = NumPy::imported(py)?.and_then(|numpy| numpy.array(object)) {
+            return self.array(array);
         }
+        let written = match ffi::is_tensor(object)? {
+            true => ffi::with_dlpack(object, |tensor, items| self.tensor(tensor, items)),
+            false => ffi::with_memory(object, |memory, items| match memory {
+                Memory::Array(tensor) => self.tensor(tensor, items),
+                Memory::Bytes => self.copied_bytes(items),
+            }),
+        };
+        written.map_err(|error| match error.is_instance_of::<PyException>(py) {
+            true => ConversionFault::value(error.value(py).to_string()),
+            false => error.into(),
+        })?
+    }
+
+    /// Writes items that may change once this call has returned.
+    fn tensor(&mut self, tensor: Tensor, items: &[u8]) -> Written {
+        match self.results.format {
+            ResultFormat::Json => self.file(&tensor, items),
+            ResultFormat::Parts => {
+                self.part(Some(tensor), items.len(), || Bytes::copy_from_slice(items))
+            }
+            ResultFormat::Lists if lists::can_write(tensor.dtype) => {
+                lists::write(self.out, self.len_max, &tensor, items)
+            }
+            ResultFormat::Lists => {
+                let name = tensor.dtype.name();
+                let problem = format!("a tensor of {name} cannot be written as lists");
+                Err(ConversionFault::value(problem))
+            }
+        }
+    }
+
+    /// Writes a `.npy` file in base64.
+    fn file(&mut self, tensor: &Tensor, items: &[u8]) -> Written {
+        let mut header = Vec::with_capacity(HEADER_ROOM);
+        npy::write_header(&mut header, tensor);
+        self.open_base64(header.len() + items.len())?;
+        base64::encode_both(self.out, &header, items);
+        self.out.push(b'"');
+        Ok(())
     }
 
     fn array(&mut self, array: Array<'_, '_>) -> Written {
@@ -297,14 +387,7 @@ impl<'py> Writer<'_, 'py> {
         };
         let items = array.bytes(&tensor);
         match self.results.format {
-            ResultFormat::Json => {
-                let mut header = Vec::with_capacity(HEADER_ROOM);
-                npy::write_header(&mut header, &tensor);
-                self.open_base64(header.len() + items.len())?;
-                base64::encode_both(self.out, &header, items);
-                self.out.push(b'"');
-                Ok(())
-            }
+            ResultFormat::Json => self.file(&tensor, items),
             ResultFormat::Parts => {
                 let is_shared = items.len() >= SHARED_BYTES_MIN
                     && (self.results.borrows || array.is_exclusive());
@@ -356,12 +439,7 @@ impl<'py> Writer<'_, 'py> {
     }
 
     fn buffer(&mut self, object: &Bound<'_, PyAny>) -> Written {
-        let is_part = self.results.format == ResultFormat::Parts;
-        let written = ffi::with_items(object, |bytes| match is_part {
-            true => self.part(None, bytes.len(), || Bytes::copy_from_slice(bytes)),
-            false => self.base64(bytes),
-        });
-        match written {
+        match ffi::with_items(object, |bytes| self.copied_bytes(bytes)) {
             Ok(written) => written,
             Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
                 Err(ConversionFault::value(error.value(object.py()).to_string()))
@@ -505,7 +583,7 @@ fn is_masked(array: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// A copy whose items lie one after another.
 #[cold]
-fn contiguous<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn contiguous<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static FUNCTION: Imported<PyAny> = Imported::new("numpy", "ascontiguousarray");
     let py = array.py();
     let copy = ffi::call(FUNCTION.get(py)?, [array])?;

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 #[cfg(feature = "queue")]
 use pyo3::types::{PyBytes, PyMemoryView, PyType};
+use ucall_proto::arrays::{DIMENSIONS_MAX, DType, Kind, Tensor};
 
 #[cfg(feature = "queue")]
 use super::Imported;
@@ -41,6 +42,81 @@ pub(crate) fn with_items<T>(
         true => Ok(read(view.bytes())),
         false => Ok(read(&view.copied(object.py())?)),
     }
+}
+
+/// What the items of a buffer are.
+pub(crate) enum Memory {
+    /// Bytes.
+    Bytes,
+    /// Those of an array, in the order of C.
+    Array(Tensor),
+}
+
+/// Whether an object has a buffer.
+pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive.
+    unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
+}
+
+/// Calls `read` with the items of an object in C order, and what they are. Others raise
+/// `TypeError`. One dimension of bytes is bytes, but for an `array.array`.
+pub(crate) fn with_memory<T>(
+    object: &Bound<'_, PyAny>,
+    read: impl FnOnce(Memory, &[u8]) -> T,
+) -> PyResult<T> {
+    let mut view = BufferView(ffi::Py_buffer::new());
+    fill(object, &mut view.0)?;
+    let Some(tensor) = tensor_of(&view.0) else {
+        return Err(unexpected(object, "its items are neither bool nor numbers"));
+    };
+    let is_bytes = tensor.shape.len() <= 1
+        && tensor.dtype.item_bytes == 1
+        && tensor.dtype.kind != Kind::Bool
+        && type_name(object) != "array.array";
+    let memory = if is_bytes { Memory::Bytes } else { Memory::Array(tensor) };
+    match is_contiguous(&view.0, b'C') {
+        true => Ok(read(memory, view.bytes())),
+        false => Ok(read(memory, &view.copied(object.py())?)),
+    }
+}
+
+/// The array that a filled view shows, if it is one.
+fn tensor_of(view: &ffi::Py_buffer) -> Option<Tensor> {
+    let format = match view.format.is_null() {
+        true => b"B",
+        // SAFETY: a format is a text that lives as long as its view.
+        false => unsafe { CStr::from_ptr(view.format) }.to_bytes(),
+    };
+    let (order, letters) = match format {
+        [order @ (b'<' | b'>' | b'=' | b'@' | b'!' | b'|'), letters @ ..] => (*order, letters),
+        letters => (b'@', letters),
+    };
+    let kind = match letters {
+        b"?" => Kind::Bool,
+        b"b" | b"h" | b"i" | b"l" | b"q" | b"n" => Kind::Int,
+        b"c" | b"B" | b"H" | b"I" | b"L" | b"Q" | b"N" => Kind::UInt,
+        b"e" | b"f" | b"d" | b"g" => Kind::Float,
+        b"Zf" | b"Zd" | b"Zg" | b"F" | b"D" | b"G" => Kind::Complex,
+        _ => return None,
+    };
+    let native = DType::native(kind, u8::try_from(view.itemsize).ok()?);
+    let dtype = DType::of_descr(&native.to_string())?;
+    let is_big_endian = match order {
+        b'<' => false,
+        b'>' | b'!' => dtype.item_bytes > 1,
+        _ => dtype.is_big_endian,
+    };
+    let sides = match usize::try_from(view.ndim) {
+        Ok(count @ 1..=DIMENSIONS_MAX) if !view.shape.is_null() => {
+            // SAFETY: a view has a side for each dimension.
+            unsafe { std::slice::from_raw_parts(view.shape, count) }
+        }
+        Ok(0) => &[],
+        _ => return None,
+    };
+    let shape = sides.iter().map(|side| usize::try_from(*side).ok()).collect::<Option<_>>()?;
+    let tensor = Tensor { dtype: DType { is_big_endian, ..dtype }, shape, is_fortran: false };
+    (tensor.bytes() == usize::try_from(view.len).ok()).then_some(tensor)
 }
 
 /// Fills a view of memory that is contiguous in any order, which its caller releases; other objects

@@ -7,6 +7,7 @@
 mod buffer;
 mod bytes;
 mod call;
+mod dlpack;
 mod halt;
 mod imported;
 mod iterator;
@@ -18,13 +19,14 @@ mod text;
 mod value;
 pub(crate) mod variables;
 
+pub(crate) use buffer::{Memory, has_buffer, with_buffer, with_items, with_memory};
 #[cfg(feature = "queue")]
 pub(crate) use buffer::{bytes_view, fill_view};
-pub(crate) use buffer::{with_buffer, with_items};
 pub(crate) use bytes::{BytesType, memory_filled};
 pub(crate) use call::{
     Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
 };
+pub(crate) use dlpack::{is_tensor, with_dlpack};
 pub(crate) use halt::halt;
 pub(crate) use imported::Imported;
 pub(crate) use iterator::{Step, is_iterator, step};

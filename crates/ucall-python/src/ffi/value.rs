@@ -10,6 +10,8 @@ pub(crate) enum Value<'a, 'py> {
     Bool(bool),
     Int(&'a Bound<'py, PyInt>),
     Float(&'a Bound<'py, PyFloat>),
+    /// A float of a derived class, as `numpy.float64`.
+    DerivedFloat(&'a Bound<'py, PyFloat>),
     Text(&'a Bound<'py, PyString>),
     List(&'a Bound<'py, PyList>),
     Tuple(&'a Bound<'py, PyTuple>),
@@ -65,7 +67,7 @@ impl<'a, 'py> Value<'a, 'py> {
             } else if ffi::PyLong_Check(pointer) != 0 {
                 Self::Int(object.cast_unchecked())
             } else if ffi::PyFloat_Check(pointer) != 0 {
-                Self::Float(object.cast_unchecked())
+                Self::DerivedFloat(object.cast_unchecked())
             } else {
                 Self::Other
             }
