@@ -83,6 +83,9 @@ def test_bytes(client):
     assert client.call("empty") == ""
     reply, parts = client.call_parts("empty", {})
     assert (reply["result"], parts) == ({"$part": 0}, [b""])
+    nested = {"list": [1, {"$part": 0}]}
+    assert client.call_parts("echo", nested, b"x")[1] == [b"x"]
+    assert client.call("later", {"list": [1, "eA=="]}) == "eA=="
     # A slash may be escaped in JSON.
     assert client.call("echo", text=r'["\/w=="]') == "/w=="
 

@@ -16,6 +16,7 @@
 //! | `auth`, `peer` | who calls |
 //! | `deferred` | the program's side of a deferred call |
 //! | `value`, `items` | values of params, and iteration over them |
+//! | `buffers`, `parted_params` | arrays and bytes, and params that refer to parts |
 //! | `writer` | writes JSON text |
 //! | `channel` | messages to the connection of a call |
 //!

@@ -605,9 +605,11 @@ class SocketTransport {
       socket.send(new Message(TRIAL).frame);
       isSent = true;
     };
-    // The error for a document that cannot be read has no id.
-    socket.onmessage = (/** @type {{ data: string }} */ { data }) => {
-      frames.state = data.includes(TRIAL_ID) ? "yes" : "no";
+    socket.onmessage = (/** @type {{ data: unknown }} */ { data }) => {
+      // Notifications say nothing of frames. The error for a document that is not read has no id.
+      const { id } = JSON.parse(String(data));
+      if (id === undefined) return;
+      frames.state = id === TRIAL_ID ? "yes" : "no";
       socket.close(1000);
     };
     socket.onerror = () => socket.readyState || socket.onclose?.();

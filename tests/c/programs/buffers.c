@@ -4,6 +4,7 @@
 
 static bool read_value(ucall_call_t call, ucall_buffer_t *buffer) {
     return ucall_param_named_buffer(call, "value", 0, buffer) ||
+           ucall_param_named_buffer(call, "/list/1", 0, buffer) ||
            ucall_param_positional_buffer(call, 0, buffer);
 }
 
