@@ -74,7 +74,8 @@ test-torch: setup #: Install PyTorch, some gigabytes, and test queues that carry
 
 .PHONY: leaks
 leaks: setup #: Make a million calls of every kind on each engine, and count leaks
-	UCALL_LEAK_CALLS=1000000 $(PY) -m pytest $(PYTEST_FLAGS) -s tests/python/test_leaks.py
+	UCALL_LEAK_CALLS=1000000 UCALL_ARRAY_CALLS=100 $(PY) -m pytest $(PYTEST_FLAGS) -s \
+		tests/python/test_leaks.py tests/python/test_array_memory.py
 
 SANITIZED := --locked --package ucall-buffer --package ucall-engine --package ucall-server \
 	--features ucall-engine/xdp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy
-from frames import read_frame
+from part_frames import parse
 
 from bench.harness import arrays
 from bench.sections import arrays as section
@@ -21,7 +21,7 @@ def body_of(message: arrays.Message) -> tuple[bytes, bytes]:
 def test_a_call_in_parts_is_a_frame():
     content = arrays.npy(arrays.floats(64))
     head, body = body_of(arrays.in_parts("echo", content))
-    document, parts = read_frame(body)
+    document, parts = parse(body)
     assert document["params"] == [{"$part": 0}] and parts == [content]
     assert arrays.FRAME_TYPE.encode() in head
 

@@ -23,6 +23,7 @@ from both_clients import clients
 from certificates import Authority, Files, authority, files
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from part_frames import frame, parse
 from serving import NO_URING
 
 import ucall
@@ -77,8 +78,8 @@ def same_bytes(values: bytes) -> bytes:
 FUNCTIONS = ["plain", "coroutine", "thread", "batch", "untyped", "inside", "labelled"]
 WAYS = ["http", "ws", "tcp", "unix", "https"]
 KINDS = ["sync", "aio"]
-#: A call whose array is base64, by no client of ours.
-BASE64 = "base64"
+#: Calls whose arrays are base64 or parts of a frame, by no client of ours.
+BASE64, FRAMED = "base64", "framed"
 
 
 @dataclasses.dataclass
@@ -90,18 +91,50 @@ class Peers:
 
     def call(self, caller: tuple[str, str] | str, function: str, values: Any) -> Any:
         """The result: an array, or where the function has one, what is around it."""
-        if caller == BASE64:
-            return self._by_hand(function, values)
-        return self.clients[caller].call(function, values)
+        if isinstance(caller, tuple):
+            return self.clients[caller].call(function, values)
+        return self._by_hand(function, values, is_framed=caller == FRAMED)
 
-    def _by_hand(self, function: str, values: Any) -> Any:
+    def _by_hand(self, function: str, values: Any, is_framed: bool) -> Reply:
+        parts: list[bytes] = []
+
+        def written(value: Any) -> Any:
+            if isinstance(value, Labelled):
+                return {"label": value.label, "values": value.values}
+            content = value if isinstance(value, bytes) else npy(value)
+            if not is_framed:
+                return base64.b64encode(content).decode()
+            parts.append(content)
+            return {"$part": len(parts) - 1}
+
+        params = json.dumps([values], default=written)
+        text = f'{{"jsonrpc":"2.0","id":1,"method":"{function}","params":{params}}}'.encode()
         connection = http.client.HTTPConnection(HOST, self.port)
-        params = json.dumps([values], default=in_base64)
-        body = f'{{"jsonrpc":"2.0","id":1,"method":"{function}","params":{params}}}'
-        connection.request("POST", "/", body)
-        reply = json.loads(connection.getresponse().read())
+        connection.request("POST", "/", frame(text, parts) if is_framed else text)
+        body = connection.getresponse().read()
         connection.close()
-        return Reply(reply["result"])
+        if not is_framed:
+            return Reply(json.loads(body)["result"])
+        document, replied = parse(body)
+        assert len(replied) == len(parts)
+        return Reply(with_parts(document["result"], replied))
+
+
+def npy(array: numpy.ndarray) -> bytes:
+    file = io.BytesIO()
+    numpy.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def with_parts(value: Any, parts: list[bytes]) -> Any:
+    """A result with base64 in the place of its parts."""
+    if isinstance(value, list):
+        return [with_parts(it, parts) for it in value]
+    if not isinstance(value, dict):
+        return value
+    if list(value) == ["$part"]:
+        return base64.b64encode(parts[value["$part"]]).decode()
+    return {key: with_parts(it, parts) for key, it in value.items()}
 
 
 @dataclasses.dataclass
@@ -118,16 +151,6 @@ class Reply:
     @property
     def bytes(self) -> bytes:
         return base64.b64decode(self.json, validate=True)
-
-
-def in_base64(value: Any) -> Any:
-    if isinstance(value, Labelled):
-        return {"label": value.label, "values": value.values}
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    file = io.BytesIO()
-    numpy.save(file, value, allow_pickle=False)
-    return base64.b64encode(file.getvalue()).decode()
 
 
 @pytest.fixture(scope="module", params=["posix", "uring"])
@@ -214,7 +237,7 @@ def arrays(draw: st.DrawFn) -> numpy.ndarray:
     return layout(filled(dtype, shape, draw(st.integers(0, 99))))
 
 
-CALLERS = st.sampled_from([*((kind, way) for kind in KINDS for way in WAYS), BASE64])
+CALLERS = st.sampled_from([*((kind, way) for kind in KINDS for way in WAYS), BASE64, FRAMED])
 
 
 @given(arrays(), CALLERS, st.sampled_from(FUNCTIONS))
@@ -261,6 +284,7 @@ def compare_inside(response: Any, function: str, sent: Any) -> None:
 
 
 def read(text: str) -> numpy.ndarray:
+    # NumPy's own reader makes it read-only.
     return Reply(text).numpy.copy(order="K")
 
 
@@ -270,7 +294,8 @@ def test_bytes_come_back(
     peers: Peers, data: bytes, times: int, caller: tuple[str, str] | str
 ) -> None:
     sent = data * times
-    for value in (sent, bytearray(sent), memoryview(sent)) if caller != BASE64 else (sent,):
+    kinds: list[Any] = [bytes, bytearray, memoryview] if isinstance(caller, tuple) else [bytes]
+    for value in (kind(sent) for kind in kinds):
         assert peers.call(caller, "same_bytes", value).bytes == sent
 
 

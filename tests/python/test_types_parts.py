@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frames import frame, parse
 from numpy.typing import NDArray
+from part_frames import frame, parse
 from PIL import Image
 
 import ucall

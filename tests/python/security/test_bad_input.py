@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import agents
+import binary
 import cases
 import pytest
 import report
@@ -39,6 +40,7 @@ ALL: list[Case] = [
     *cases.browsers(),
     *cases.unauthenticated(),
     *agents.mcp(),
+    *binary.cases(),
     *scenarios.concurrency(),
     *scenarios.pipelines(),
     *scenarios.timed(),
@@ -161,11 +163,11 @@ def _answer(case: Case, data: bytes, target: Target) -> str:
 
 def _before(data: bytes) -> bytes:
 
-    return CALL if data[:1] in b'{["' else http(CALL)
+    return CALL if data[:1] in b'{["\xb1' else http(CALL)
 
 
 def _errors_of_next_call(wire: Wire, data: bytes) -> list[str]:
     """The errors of the next call on the connection: none if it is answered."""
     wire.send(_before(data))
-    text = wire.line() if data[:1] in b'{["' else wire.reply()[2]
+    text = wire.line() if data[:1] in b'{["\xb1' else wire.reply()[2]
     return [] if json.loads(text) == REPLY else ["then another reply"]
