@@ -33,6 +33,8 @@ from ucall._client.options import Options
 from ucall._client.pool import Pool
 from ucall._client.response import Response
 from ucall._client.streams import Stream, Subscription
+from ucall._core import Undecided
+from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
     from ucall._client.balanced import BalancedPool
@@ -141,6 +143,7 @@ class Client(ClientBase):
             self._pool = BalancedPool.of(
                 target, self._options, make_pool, hedges=hedge, group=group
             )
+            self._reading.want_frames = self._pool.want_frames
         elif address.is_udp:
             from ucall._client.udp import UdpPool
 
@@ -186,7 +189,11 @@ class Client(ClientBase):
             run(self._exchange_traced(self._spans, method, args, kwargs, None))
             return
         options = self._options
-        self._pool.exchange(options.writer.call(method, args, kwargs, None), (), options.timeout)
+        try:
+            request = options.writer.call(method, args, kwargs, None)
+            self._pool.exchange(request, (), options.timeout)
+        except (Undecided, ConnectionError) as error:
+            run(self._exchange_again(error, lambda it: it.call(method, args, kwargs, None), ()))
 
     def batch(self) -> Batch:
         """Makes a `Batch`: several calls in one request."""
@@ -247,10 +254,15 @@ class Client(ClientBase):
         id = next(self._ids) if options.id is None else options.id
         if self._spans is not None:
             reply = run(self._exchange_traced(self._spans, method, args, kwargs, id))
-            return Response(reply, self._image_pixels_max)
-        request = options.writer.call(method, args, kwargs, id)
-        reply = self._pool.exchange(request, (id,), options.timeout)
-        return Response(reply, self._image_pixels_max)
+            return Response(reply, self._reading)
+        try:
+            request = options.writer.call(method, args, kwargs, id)
+            reply = self._pool.exchange(request, (id,), options.timeout)
+        except (Undecided, ConnectionError) as error:
+            reply = run(
+                self._exchange_again(error, lambda it: it.call(method, args, kwargs, id), (id,))
+            )
+        return Response(reply, self._reading)
 
 
 class ClientTLS(Client):

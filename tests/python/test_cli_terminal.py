@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pty
 import re
@@ -91,7 +93,18 @@ def test_formats(run: Run, tmp_path: Path) -> None:
     numpy.save(tmp_path / "a.npy", numpy.arange(4).reshape(2, 2))
     assert run("same", "value=5", "--format", "raw")[1] == '{"jsonrpc":"2.0","id":1,"result":5}\n'
     assert run("same", "value=aGk=", "--format", "bytes") == (0, "hi")
-    assert run("same", "-f", "value=a.npy", "--format", "numpy") == (0, "[[0 1]\n [2 3]]\n")
+    shown = "int64 (2, 2)\n[[0 1]\n [2 3]]\n"
+    assert run("same", "-f", "value=a.npy", "--format", "numpy") == (0, shown)
+    assert run("same", "-f", "value=a.npy") == (0, shown)
+    numpy.save(tmp_path / "long.npy", numpy.arange(3000, dtype="float32").reshape(3, 1000))
+    status, shown = run("same", "-f", "value=long.npy")
+    assert (status, shown.partition("\n")[0]) == (0, "float32 (3, 1000)")
+    assert len(shown) < 300
+    inner = base64.b64encode((tmp_path / "a.npy").read_bytes()).decode()
+    cut = json.dumps({"a": [inner, inner[:40], "k05VTVBZ"]})
+    named = ["int64 (2, 2)", inner[:40], "k05VTVBZ"]
+    shown = json.dumps({"a": named}, indent=2) + "\n"
+    assert run("same", "--positional", cut) == (0, shown)
     assert run("same", "-i", "a.png", "--format", "image", "-o", "b.png") == (0, "")
     assert Image.open(tmp_path / "b.png").size == (4, 3)
     assert run("same", "-f", "a.npy", "--format", "numpy", "-o", "b.npy") == (0, "")

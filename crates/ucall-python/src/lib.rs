@@ -89,8 +89,8 @@ mod _core {
     use crate::broker_calls::BrokerCalls;
     #[pymodule_export]
     use crate::client::{
-        ClientConnection, Notification, Reply, ReplyReader, Request, RequestWriter, client_frame,
-        peek, receive_datagrams, send_datagrams,
+        ClientConnection, FrameRefused, FrameSupport, Notification, Reply, ReplyReader, Request,
+        RequestWriter, Undecided, client_frame, peek, receive_datagrams, send_datagrams,
     };
     #[pymodule_export]
     use crate::context::Context;

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from ucall._cli.values import UsageError
 from ucall.types.images import FORMATS, sniff_format
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
     from ucall._client.response import Response
 
 __all__ = ["check_output", "emit", "printable", "write", "write_item"]
+
+#: What a `.npy` begins with, and its base64.
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_MAGIC_BASE64 = "k05VTVBZ"
+#: Of a longer array a terminal shows the first and the last.
+_ITEMS_SHOWN = 200
 
 
 def check_output(kind: str, path: str | None) -> None:
@@ -91,9 +99,12 @@ def printable(text: str) -> str:
 
 
 def _json(response: Response, is_terminal: bool) -> bytes:
-    """Indented on a terminal, else compact."""
+    """Indented on a terminal, with arrays as what they are, else compact."""
+    if is_terminal and (array := _array(response)) is not None:
+        return _described(array)
     result = response.json
     if is_terminal:
+        result = _with_arrays_named(result)
         text = _escape_controls(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         text = json.dumps(result, separators=(",", ":"), ensure_ascii=False)
@@ -120,10 +131,41 @@ def _numpy(response: Response, is_terminal: bool) -> bytes:
         raise ValueError("needs NumPy: pip install numpy") from None
     array = response.numpy
     if is_terminal:
-        return f"{array}\n".encode()
+        return _described(array)
     out = io.BytesIO()
     numpy.save(out, array, allow_pickle=False)
     return out.getvalue()
+
+
+def _array(response: Response) -> Any:
+    """The array of a result that is one in a `.npy`; ``None`` of another, or without NumPy."""
+    with suppress(ImportError, ValueError):
+        if response.bytes.startswith(_NPY_MAGIC):
+            return response.numpy
+    return None
+
+
+def _described(array: Any) -> bytes:
+    """The dtype, the shape and the first items of an array."""
+    import numpy
+
+    text = numpy.array2string(array, threshold=_ITEMS_SHOWN, edgeitems=3)
+    return f"{array.dtype} {array.shape}\n{text}\n".encode()
+
+
+def _with_arrays_named(value: Any) -> Any:
+    """A result in which the dtype and the shape stand for each `.npy`."""
+    if isinstance(value, dict):
+        return {name: _with_arrays_named(it) for name, it in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays_named(it) for it in value]
+    if isinstance(value, str) and value.startswith(_NPY_MAGIC_BASE64):
+        with suppress(ImportError, ValueError):
+            from ucall.types.arrays import decode_array
+
+            array = decode_array(base64.b64decode(value))
+            return f"{array.dtype} {array.shape}"
+    return value
 
 
 def _image(response: Response, is_terminal: bool) -> bytes:

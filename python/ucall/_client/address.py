@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
+from ucall._core import FrameSupport
+
 __all__ = ["DEFAULT_PORT", "Address", "Addresses", "secure_uri"]
 
 DEFAULT_PORT = 8545
@@ -57,6 +59,7 @@ class Address:
     """
 
     __slots__ = (
+        "frames",
         "host",
         "ip",
         "is_http",
@@ -76,6 +79,8 @@ class Address:
         self.ip: str | None = None
         #: Whether headers may go there.
         self.is_trusted = True
+        #: What is known of the server and frames; ``None`` if calls are never frames.
+        self.frames: FrameSupport | None = None if scheme == "udp" else FrameSupport()
         if scheme in _UNIX:
             return self._parse_unix(uri, scheme, rest, port)
         if scheme not in _SCHEMES or (found and not scheme):
@@ -109,6 +114,7 @@ class Address:
         name."""
         other = copy.copy(self)
         other.ip = ip
+        other.frames = FrameSupport()  # It may be another server.
         return other
 
     @property
@@ -210,6 +216,7 @@ class Addresses:
         if self._server_hostname is not None and not first.is_secure:
             raise ValueError("server_hostname: expected nats+https://, nats+wss:// or nats+tcps://")
         first.is_trusted = self._server_hostname is not None
+        first.frames = None  # It stands for the broker.
         self.list, self.first = [first], first
 
     def found(self, advertised: str, transports: Sequence[str]) -> Address | None:

@@ -111,13 +111,15 @@ class AsyncBalancedPool(FailoverPool[Pool]):
         running = member.running
         running.append(None)
         try:
-            if self._is_http:
+            if self._rewrites:
                 writer = self._writers.get(member) or self._writer_of(member)
                 reply = await member.pool.exchange(writer.rewrite(request), ids, timeout)
             else:
                 reply = await member.pool.exchange(request, ids, timeout)
         except OSError as error:
-            outcome: Outcome = error
+            outcome: Outcome | None = error
+        except _core.Undecided:
+            outcome = None
         else:
             if reply.is_result or not is_refused(reply):
                 member.replied_call = began
@@ -128,7 +130,10 @@ class AsyncBalancedPool(FailoverPool[Pool]):
             outcome = reply
         finally:
             running.pop()
-        return await self._exchange_again(member, outcome, Call(request, ids, timeout, began))
+        call = Call(request, ids, timeout, began)
+        if outcome is None:
+            return await self._exchange_from(member, call)
+        return await self._exchange_again(member, outcome, call)
 
     def close(self) -> None:
         """Closes the connections."""

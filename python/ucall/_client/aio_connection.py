@@ -20,7 +20,13 @@ from ucall._client.sockets import (
     inherited_error,
     not_sent,
 )
-from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
+from ucall._client.websocket import (
+    NORMAL_CLOSE,
+    Upgrade,
+    control_frame,
+    message_frame,
+    upgrade_error,
+)
 from ucall.errors import ConnectionError
 
 __all__ = ["AsyncConnection", "EventConnection", "HttpConnection", "SharedConnection"]
@@ -99,7 +105,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def _send(self, request: _core.Request) -> None:
         assert self._transport is not None
-        self._transport.write(request.data)
+        request.write_to(self._transport)
 
     def _abort_with(self, error: Exception) -> None:
         self._fail(error)
@@ -259,7 +265,11 @@ class SharedConnection(AsyncConnection):
         inbox = Inbox()
         if ids:
             self._router.add(ids, inbox)
-        self._send(request)
+        try:
+            self._send(request)
+        except _core.Undecided:
+            self._router.remove(ids)
+            raise
         inbox.number = self._requests_sent
         return inbox
 
@@ -372,12 +382,12 @@ class SharedConnection(AsyncConnection):
             self._transport.resume_reading()
 
     def _send(self, request: _core.Request) -> None:
-        self._requests_sent += 1
         if self._upgrade is None:
             super()._send(request)
-            return
-        assert self._transport is not None
-        self._transport.write(text_frame(request.data))
+        else:
+            assert self._transport is not None
+            self._transport.write(message_frame(request))
+        self._requests_sent += 1
 
     def _deliver(self, message: Message) -> None:
         if self._upgrade is not None and not self._reader.is_upgraded:

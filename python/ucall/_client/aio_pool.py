@@ -76,8 +76,19 @@ class AsyncPool:
         except TimeoutError:
             raise
         except builtins.TimeoutError as error:
-            # Its context is the cancellation, which is marked.
-            raise late_error(error.__context__, timeout) from None
+            raise _late(error, timeout) from None
+
+    async def exchange_once(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """As `exchange`, on a connection of its own, which is closed then."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._exchange_once(request, ids)
+        except TimeoutError:
+            raise
+        except builtins.TimeoutError as error:
+            raise _late(error, timeout) from None
 
     def _use_running_loop(self) -> None:
         """Drops the connections of another event loop."""
@@ -101,6 +112,9 @@ class AsyncPool:
     async def _exchange(
         self, request: _core.Request, ids: Collection[object], timeout: float | None
     ) -> _core.Reply:
+        raise NotImplementedError
+
+    async def _exchange_once(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
         raise NotImplementedError
 
     async def _connect(self, make: Callable[[], ConnectionT]) -> ConnectionT:
@@ -188,6 +202,13 @@ class HttpPool(AsyncPool):
             check_in_time(reply, Deadline(timeout, began))
         return reply
 
+    async def _exchange_once(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
+        connection = await self._connect(lambda: HttpConnection(self._reply_bytes_max))
+        try:
+            return await connection.exchange(request)
+        finally:
+            connection.abort()
+
     async def _take(self) -> HttpConnection:
         while self._idle:
             connection = self._idle.pop()
@@ -256,6 +277,16 @@ class SharedPool(AsyncPool, Reconnecting[SharedConnection]):
             raise
         return connection, connection.start(request, ids)
 
+    def start(
+        self,
+        connection: SharedConnection,
+        request: _core.Request,
+        ids: Collection[object],
+        deadline: Deadline,
+    ) -> Inbox:
+        """See `Reconnecting.start`."""
+        return connection.start(request, ids)
+
     async def pause(self, ended: asyncio.Event | None, seconds: float) -> None:
         """See `Reconnecting.pause`."""
         await _wait(ended or self.closed, seconds)
@@ -268,6 +299,11 @@ class SharedPool(AsyncPool, Reconnecting[SharedConnection]):
     ) -> Coroutine[Any, Any, _core.Reply]:
         return self.exchange_until(request, ids, Deadline(timeout))
 
+    def _exchange_once(
+        self, request: _core.Request, ids: Collection[object]
+    ) -> Coroutine[Any, Any, _core.Reply]:
+        return self.exchange_alone(request, ids, Deadline(None))
+
     def _acquire(self, deadline: Deadline) -> Awaitable[bool]:
         if self._loop is not asyncio.get_running_loop():
             self._use_running_loop()
@@ -278,6 +314,11 @@ class SharedPool(AsyncPool, Reconnecting[SharedConnection]):
         self, router: Router, upgrade: Upgrade | None, deadline: Deadline
     ) -> SharedConnection:
         return await self._connect(lambda: SharedConnection(router, self._reply_bytes_max, upgrade))
+
+
+def _late(error: builtins.TimeoutError, timeout: float | None) -> TimeoutError:
+    """The exception for the end of `asyncio.timeout`, whose context is marked: the cancellation."""
+    return late_error(error.__context__, timeout)
 
 
 async def connect_to_one(found: Iterable[Place]) -> socket.socket:

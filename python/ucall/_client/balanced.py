@@ -103,13 +103,15 @@ class BalancedPool(FailoverPool[Pool]):
         running = member.running
         running.append(None)
         try:
-            if self._is_http:
+            if self._rewrites:
                 writer = self._writers.get(member) or self._writer_of(member)
                 reply = member.pool.exchange(writer.rewrite(request), ids, timeout)
             else:
                 reply = member.pool.exchange(request, ids, timeout)
         except OSError as error:
-            outcome: Outcome = error
+            outcome: Outcome | None = error
+        except _core.Undecided:
+            outcome = None
         else:
             if reply.is_result or not is_refused(reply):
                 member.replied_call = began
@@ -121,7 +123,10 @@ class BalancedPool(FailoverPool[Pool]):
             outcome = reply
         finally:
             running.pop()
-        return run(self._exchange_again(member, outcome, Call(request, ids, timeout, began)))
+        call = Call(request, ids, timeout, began)
+        if outcome is None:
+            return run(self._exchange_from(member, call))
+        return run(self._exchange_again(member, outcome, call))
 
     def close(self) -> None:
         """Closes the idle connections; those in use close after their exchange."""

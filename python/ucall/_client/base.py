@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ucall._client.address import Address, Addresses
 from ucall._client.blocking import result_of
+from ucall._client.frames import decided_writer, may_ask
 from ucall._client.inbox import check_waiting_bytes
 from ucall._client.options import TIMEOUT_S, UNCHANGED, BalancedOptions, Options, Unchanged
-from ucall._client.response import Response
+from ucall._client.response import Reading, Response
+from ucall._client.sockets import Deadline, late_error, left_to_send
 from ucall._client.streams import ChannelSource, HttpSource, Source
 from ucall._client.tls import context_for
-from ucall._core import Reply, Request
+from ucall._core import Reply, Request, RequestWriter, Undecided
+from ucall.errors import ConnectionError, HTTPError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -115,7 +118,7 @@ def tcp_options(options: Options) -> Options:
 _IMPLICIT = {"self", "__class__"}
 #: The attributes of a client that a pickled one makes anew.
 _ATTRIBUTES = frozenset(
-    ["_arguments", "_ids", "_image_pixels_max", "_options", "_pool", "_spans", "_target"]
+    ["_arguments", "_ids", "_options", "_pool", "_reading", "_spans", "_target"]
 )
 
 
@@ -145,7 +148,8 @@ class ClientBase:
             self._spans = ClientSpans(address)
         kind = Options if isinstance(target, Address) else BalancedOptions
         self._options: Options = kind(address, timeout, headers or {})
-        self._image_pixels_max = max_image_pixels
+        frames = address.frames if isinstance(target, Address) else None
+        self._reading = Reading(max_image_pixels, frames.want if frames else _want_nothing)
         # A server takes a datagram with the same id and params for a copy.
         self._ids = itertools.count(secrets.randbelow(1 << 48) if address.is_udp else 1)
 
@@ -196,7 +200,7 @@ class ClientBase:
         return next(self._ids) if self._options.id is None else self._options.id
 
     def _new_response(self, reply: Reply | None) -> Response:
-        return Response(reply, self._image_pixels_max)
+        return Response(reply, self._reading)
 
     def _stream(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         id, source = self._new_id(), self._source
@@ -208,7 +212,7 @@ class ClientBase:
             span = self._spans.start(method, id)
             with span.until_failure():
                 made = TracedSource(source(method, args, kwargs, id, span.context), span)
-        return self._stream_of(made, self._options.timeout, self._image_pixels_max)
+        return self._stream_of(made, self._options.timeout, self._reading)
 
     def _source(
         self,
@@ -232,9 +236,9 @@ class ClientBase:
 
     async def _exchange_object(self, request: dict[str, Any]) -> Response:
         """Sends a request object, with ``jsonrpc`` and ``id`` unless it has them."""
-        written, id, traced = self._request_of(request)
+        request, id, traced = self._request_of(request)
         with traced as span:
-            reply = await result_of(self._pool.exchange(written, (id,), self._options.timeout))
+            reply = await self._exchange(lambda writer: writer.document(request, id), (id,))
             if span is not None:
                 span.take(reply)
             return self._new_response(reply)
@@ -247,17 +251,52 @@ class ClientBase:
         kwargs: dict[str, object],
         id: int | str | None,
     ) -> Reply:
-        options, ids = self._options, () if id is None else (id,)
         with spans.start(method, id) as span:
-            request = options.writer.call(method, args, kwargs, id, trace=span.context)
-            reply: Reply = await result_of(self._pool.exchange(request, ids, options.timeout))
+            reply = await self._exchange(
+                lambda writer: writer.call(method, args, kwargs, id, trace=span.context),
+                () if id is None else (id,),
+            )
             span.take(reply)
             return reply
 
+    async def _exchange(
+        self, write: Callable[[RequestWriter], Request], ids: tuple[object, ...]
+    ) -> Reply:
+        """Writes and sends a request, as calls do themselves as long as nothing fails."""
+        options = self._options
+        try:
+            request = write(options.writer)
+            reply: Reply = await result_of(self._pool.exchange(request, ids, options.timeout))
+            return reply
+        except (Undecided, ConnectionError) as error:
+            return await self._exchange_again(error, write, ids)
+
+    async def _exchange_again(
+        self,
+        error: Undecided | ConnectionError,
+        write: Callable[[RequestWriter], Request],
+        ids: tuple[object, ...],
+    ) -> Reply:
+        """Sends a request after its server was asked whether it takes frames, if that is why an
+        attempt has failed, and otherwise raises the error of that."""
+        options = self._options
+        if not may_ask(error, options):
+            raise error from None
+        deadline = Deadline(options.timeout)
+        try:
+            writer = await decided_writer(self._pool, options, deadline)
+            if isinstance(error, HTTPError) and writer is options.writer:
+                raise error from None  # It does take frames.
+            left = left_to_send(deadline)
+            reply: Reply = await result_of(self._pool.exchange(write(writer), ids, left))
+            return reply
+        except TimeoutError as late:
+            raise late_error(late, options.timeout) from None
+
     def _request_of(
         self, request: dict[str, Any]
-    ) -> tuple[Request, object, AbstractContextManager[ClientSpan | None]]:
-        """The request that an object describes, its id and its span."""
+    ) -> tuple[dict[str, Any], object, AbstractContextManager[ClientSpan | None]]:
+        """The whole request that an object describes, its id and its span."""
         if not isinstance(request, dict):
             raise TypeError(f"expected a request as a dict, got {type(request).__name__}")
         request = {"jsonrpc": "2.0", **request}
@@ -266,8 +305,11 @@ class ClientBase:
         span: ClientSpan | None = None
         if self._spans is not None:
             span, request = self._spans.add_to(request)
-        written = self._options.writer.document(request, request["id"])
-        return written, request["id"], nullcontext() if span is None else span
+        return request, request["id"], nullcontext() if span is None else span
+
+
+def _want_nothing() -> None:
+    """No call is a frame."""
 
 
 def _restore(

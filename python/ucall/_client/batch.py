@@ -8,7 +8,7 @@ from ucall._client.base import ClientBase
 from ucall._client.blocking import result_of
 from ucall._client.names import Method, check_public
 from ucall._client.response import Response
-from ucall._core import Reply, Request
+from ucall._core import Reply, Request, RequestWriter
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Calls:
         """Adds a notification."""
         self._requests.append(_request_object(method, args, kwargs))
 
-    def request(self) -> Request:
-        """The batch as one request. The span of each call begins."""
+    def begin(self) -> None:
+        """Completes the calls before they are sent. The span of each begins."""
         if (spans := self._client._spans) is not None:
             for position, request in enumerate(self._requests):
                 span, self._requests[position] = spans.add_to(request)
@@ -59,7 +59,10 @@ class Calls:
         if options.timeout_ms is not None:
             for request in self._requests:
                 request["_meta"] = {**request.get("_meta", {}), "timeout_ms": options.timeout_ms}
-        return options.writer.batch(self._requests, bool(self.responses))
+
+    def request(self, writer: RequestWriter) -> Request:
+        """The batch as one request."""
+        return writer.batch(self._requests, bool(self.responses))
 
     def datagrams(self) -> tuple[list[tuple[object, bytes]], list[bytes]]:
         """The calls as requests of their own, with their ids, and the notifications."""
@@ -154,24 +157,30 @@ class BatchBase(Generic[ClientT]):
     async def _send(self) -> list[Response]:
         if not len(self):
             return []
-        (calls, request), client = self._take(), self._client
-        timeout = client._options.timeout
+        client, calls = self._client, self._calls
+        calls.begin()
+        if client._options.address.is_udp:
+            return await self._send_datagrams()
+        self._calls = Calls(client)
         with calls:
-            if client._options.address.is_udp:
-                found: list[Response] = await result_of(client._pool.exchange_all(calls, timeout))
-                return found
-            exchanging = client._pool.exchange(request, tuple(calls.responses), timeout)
-            return calls.resolve(await result_of(exchanging))
+            try:
+                reply = await client._exchange(calls.request, tuple(calls.responses))
+            except (TypeError, ValueError):  # They cannot be written.
+                self._calls = calls
+                raise
+            return calls.resolve(reply)
+
+    async def _send_datagrams(self) -> list[Response]:
+        client, calls = self._client, self._calls
+        calls.request(client._options.writer)  # Raises if they cannot be written.
+        self._calls = Calls(client)
+        with calls:
+            exchanging = client._pool.exchange_all(calls, client._options.timeout)
+            found: list[Response] = await result_of(exchanging)
+            return found
 
     def _add(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Response:
         return self._calls.add(method, args, kwargs)
-
-    def _take(self) -> tuple[Calls, Request]:
-        """Removes all calls from the batch; returns them, and their request."""
-        calls = self._calls
-        request = calls.request()
-        self._calls = Calls(self._client)
-        return calls, request
 
 
 def _request_object(

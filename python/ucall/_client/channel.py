@@ -61,12 +61,28 @@ class Channel(Reconnecting[Link]):
         except builtins.TimeoutError as error:
             raise error if isinstance(error, TimeoutError) else timeout_error(timeout) from None
 
+    def exchange_once(
+        self, request: _core.Request, ids: Collection[object], deadline: Deadline
+    ) -> _core.Reply:
+        """See `Reconnecting.exchange_alone`."""
+        return run(self.exchange_alone(request, ids, deadline))
+
     async def begin(
         self, request: _core.Request, ids: Collection[object], deadline: Deadline
     ) -> tuple[Link, Inbox]:
         """See `Reconnecting.begin`."""
         link = await self.connection(deadline)
         return link, link.start(request, ids, deadline)
+
+    def start(
+        self,
+        connection: Link,
+        request: _core.Request,
+        ids: Collection[object],
+        deadline: Deadline,
+    ) -> Inbox:
+        """See `Reconnecting.start`."""
+        return connection.start(request, ids, deadline)
 
     async def pause(self, ended: threading.Event, seconds: float) -> None:
         """See `Reconnecting.pause`."""

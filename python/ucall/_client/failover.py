@@ -32,6 +32,7 @@ from ucall import _core, _forks
 from ucall._client.balancer import Balancer, Member
 from ucall._client.base import SUBSCRIPTIONS_REFUSED
 from ucall._client.blocking import result_of
+from ucall._client.frames import decided_writer
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import (
     CONNECT_S,
@@ -114,6 +115,8 @@ class Servers(Generic[PoolT]):
         self.addresses = addresses
         self.balancer = Balancer(make_pool, random.random, resolves=addresses.resolves)
         self.idempotence = Idempotence()
+        #: Whether calls may be frames, because one had binary params, or wants such a result.
+        self.use_frames = False
         #: Guards the balancer, except for what `exchange` does.
         self.lock = self.new_lock()
         self.latencies = None
@@ -210,7 +213,8 @@ class FailoverPool(Generic[PoolT]):
         self._latencies = servers.latencies
         self._options = options
         self._key = options.key
-        self._is_http = options.address.is_http
+        #: Whether each request is written again for its server: with its head, or as a frame.
+        self._rewrites = options.address.is_http or servers.use_frames
         self._writers: dict[Member[PoolT], _core.RequestWriter] = {}
 
     @classmethod
@@ -242,6 +246,13 @@ class FailoverPool(Generic[PoolT]):
             member.pool.close()
         if self._servers.group is not None:
             self._servers.group.close()
+
+    def want_frames(self) -> None:
+        """A result in base64 was read as bytes."""
+        self._use_frames()
+        for member in self._balancer.members:
+            if member.address.frames is not None:
+                member.address.frames.want()
 
     def source(self, begin: Callable[[PoolT, Options], Source]) -> Source:
         """A stream of one of the servers, on another one if it is not begun there."""
@@ -353,8 +364,8 @@ class FailoverPool(Generic[PoolT]):
         began, running = time.monotonic(), member.running
         running.append(None)
         try:
+            request = await self._rewritten(member, call)
             left = left_to_send(call.deadline)
-            request = self._options.at(member.address, left).writer.rewrite(call.request)
             repeats = [lambda: self._may_repeat(call)] if member is self._servers.fallback else []
             begun = member.pool.exchange(request, call.ids, left, *repeats)
             reply: _core.Reply = await result_of(begun)
@@ -369,6 +380,19 @@ class FailoverPool(Generic[PoolT]):
         if not is_refused(reply):
             self._succeed(member, began)
         return reply
+
+    async def _rewritten(self, member: Member[PoolT], call: Call) -> _core.Request:
+        """The request for this member, which is asked whether it takes frames if that matters."""
+        options = self._options.at(member.address, left_to_send(call.deadline))
+        try:
+            return options.writer.rewrite(call.request)
+        except _core.Undecided:
+            self._use_frames()
+            writer = await decided_writer(member.pool, options, call.deadline)
+            return writer.rewrite(call.request)
+
+    def _use_frames(self) -> None:
+        self._rewrites = self._servers.use_frames = True
 
     def _succeed(self, member: Member[PoolT], began: float) -> None:
         with self._servers.lock:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from ucall._client.sockets import not_sent
-from ucall._core import Notification, Reply
+from ucall._core import FrameSupport, Notification, Reply
 from ucall.errors import ConnectionError
 
 __all__ = ["WAITING_BYTES_MAX", "DrainNotice", "Inbox", "Message", "Router", "check_waiting_bytes"]
@@ -166,7 +166,13 @@ class Inbox:
 class Router:
     """The calls in progress on one connection, by id, and the subscriptions of its client."""
 
-    def __init__(self, subscriptions: Collection[Inbox], waiting_bytes_max: int) -> None:
+    def __init__(
+        self,
+        subscriptions: Collection[Inbox],
+        waiting_bytes_max: int,
+        frames: FrameSupport | None = None,
+    ) -> None:
+        self._frames = frames
         self._subscriptions = subscriptions
         self._waiting_bytes_max = waiting_bytes_max
         self._inboxes: dict[object, Inbox] = {}
@@ -237,6 +243,8 @@ class Router:
             if _is_sent(id) and (inbox := self._inboxes.get(id)) is not None:
                 break
         if inbox is None and reply.is_error and reply.id is None:
+            if self._frames is not None:
+                self._frames.doubt()
             inbox = self._only_inbox()
             if inbox is None:
                 text = reply.text.decode(errors="replace")

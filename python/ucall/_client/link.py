@@ -31,7 +31,13 @@ from ucall._client.sockets import (
     timeout_error,
 )
 from ucall._client.turn import Turn
-from ucall._client.websocket import NORMAL_CLOSE, Upgrade, control_frame, text_frame, upgrade_error
+from ucall._client.websocket import (
+    NORMAL_CLOSE,
+    Upgrade,
+    control_frame,
+    message_frame,
+    upgrade_error,
+)
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
@@ -335,8 +341,7 @@ class Link:
                 self._close_socket()
 
     def _frame(self, request: _core.Request) -> memoryview:
-        data = request.data
-        return data if self._upgrade is None else memoryview(text_frame(data))
+        return request.data if self._upgrade is None else memoryview(message_frame(request))
 
     def _send_queued(self, deadline: Deadline | None = None) -> None:
         """Sends what is queued. Without a deadline it does not wait for another thread that sends,

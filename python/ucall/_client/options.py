@@ -61,6 +61,9 @@ class Options:
 
     __slots__ = ("address", "headers", "id", "timeout", "timeout_ms", "writer")
 
+    #: Whether requests are written again for one of several servers.
+    _provisional = False
+
     def __init__(
         self,
         address: Address,
@@ -91,7 +94,9 @@ class Options:
         self.timeout_ms: int | None = None
         if timeout not in (None, TIMEOUT_S) and not (address.is_http or address.is_udp):
             self.timeout_ms = math.ceil(timeout * 1000)
-        self.writer = _core.RequestWriter(self._head(), default, self.timeout_ms)
+        self.writer = _core.RequestWriter(
+            self._head(), default, self.timeout_ms, address.frames, self._provisional
+        )
 
     def _head(self) -> bytes | None:
         """The head of all requests; ``None`` over other protocols than HTTP."""
@@ -103,7 +108,7 @@ class Options:
         """The writer of calls whose items are wanted. Over HTTP they carry no deadline, because the
         timeout holds between items."""
         if not self.address.is_http:
-            return self.writer
+            return self.writer.without_frames()
         headers = {name: value for name, value in self.headers.items() if name.lower() != "accept"}
         head = _head(self.address, {**headers, "Accept": "text/event-stream"})
         return _core.RequestWriter(head, default)
@@ -169,6 +174,8 @@ class BalancedOptions(Options):
     """
 
     __slots__ = ("idempotent", "key")
+
+    _provisional = True
 
     def __init__(
         self,

@@ -95,6 +95,16 @@ class Pool:
                 raise late_error(error, timeout) from None
         return self._exchange_on_new(request, Deadline(timeout, began), idle)
 
+    def exchange_once(
+        self, request: _core.Request, ids: Collection[object], timeout: float | None
+    ) -> _core.Reply:
+        """As `exchange`, on a connection of its own, which is closed then."""
+        deadline = Deadline(timeout)
+        if self._address.is_websocket:
+            return self.channel().exchange_once(request, ids, deadline)
+        # An observer is that of calls.
+        return self._exchange_on(self._observed(deadline, None), request, deadline, [])
+
     def for_options(self, options: Options) -> Pool:
         """The pool of a client with other options: this one."""
         return self
@@ -152,6 +162,15 @@ class Pool:
         self, request: _core.Request, deadline: Deadline, idle: list[Connection]
     ) -> _core.Reply:
         connection = self._connect(deadline)
+        return self._exchange_on(connection, request, deadline, idle)
+
+    def _exchange_on(
+        self,
+        connection: Connection,
+        request: _core.Request,
+        deadline: Deadline,
+        idle: list[Connection],
+    ) -> _core.Reply:
         try:
             reply = connection.exchange(request, left_to_send(deadline))
         except TimeoutError as error:
@@ -169,7 +188,11 @@ class Pool:
             connection.close()
 
     def _connect(self, deadline: Deadline) -> Connection:
-        if self._tls is None and self._observer is None:
+        return self._observed(deadline, self._observer)
+
+    def _observed(self, deadline: Deadline, observer: Observer | None) -> Connection:
+        """A new connection with this observer of its bytes."""
+        if self._tls is None and observer is None:
             connected = connect(self._address, deadline.at_most(self._connect_s))
             return _core.ClientConnection(
                 connected.detach(),
@@ -183,7 +206,7 @@ class Pool:
             self._socket(deadline),
             is_http=self._address.is_http,
             reply_bytes_max=self._reply_bytes_max,
-            observer=self._observer,
+            observer=observer,
         )
 
     def _socket(self, deadline: Deadline) -> socket.socket | TlsSocket:

@@ -19,6 +19,7 @@ from ucall._client.sockets import (
     Deadline,
     check_in_time,
     client_closed_error,
+    closed_error,
     connect_error,
     not_sent,
 )
@@ -125,13 +126,45 @@ class Reconnecting(Generic[ConnectionT]):
         """Sends a request; returns the connection, and the inbox of its messages."""
         raise NotImplementedError
 
+    async def exchange_alone(
+        self, request: _core.Request, ids: Collection[object], deadline: Deadline
+    ) -> _core.Reply:
+        """Sends a request on a connection of its own, and returns its reply. If the server ends the
+        connection because of the request, no other call fails.
+
+        Raises:
+            ucall.ConnectionError: The connection failed, or the reply is not JSON-RPC.
+            TimeoutError: There was no reply in time, connecting included.
+        """
+        connection = await self._open_once(deadline, [])
+        try:
+            inbox = self.start(connection, request, ids, deadline)
+            while not inbox.is_ready and connection.error is None:
+                await connection.wait(inbox, deadline)
+            message = inbox.take() if inbox.is_ready else None
+        finally:
+            connection.close()
+        if not isinstance(message, _core.Reply):
+            raise connection.error or closed_error()
+        return message
+
+    def start(
+        self,
+        connection: ConnectionT,
+        request: _core.Request,
+        ids: Collection[object],
+        deadline: Deadline,
+    ) -> Inbox:
+        """Sends a request on a connection; returns the inbox of its messages."""
+        raise NotImplementedError
+
     async def pause(self, ended: Any, seconds: float) -> None:
         """Waits, unless this event is set meanwhile."""
         raise NotImplementedError
 
     def cancel(self, connection: ConnectionT, ids: Collection[object]) -> None:
         """Tells the server that the replies to these calls are not needed."""
-        call = self._options.writer.call
+        call = self._options.writer.without_frames().call
         connection.cancel([call("$/cancelRequest", (), {"id": id}, None) for id in ids])
 
     def close(self) -> None:
@@ -175,7 +208,7 @@ class Reconnecting(Generic[ConnectionT]):
         pauses = backoff()
         while not closed.is_set():
             try:
-                return await self._open_once(deadline)
+                return await self._open_once(deadline, self.subscriptions)
             except ConnectionError as error:
                 seconds = next(pauses)
                 if not self.reconnect or _passes_within(deadline, seconds):
@@ -183,10 +216,10 @@ class Reconnecting(Generic[ConnectionT]):
             await self.pause(closed, seconds)
         raise not_sent(client_closed_error())
 
-    async def _open_once(self, deadline: Deadline) -> ConnectionT:
+    async def _open_once(self, deadline: Deadline, subscriptions: list[Inbox]) -> ConnectionT:
         address = self._options.address
         upgrade = Upgrade(self._options.upgrade_head()) if address.is_websocket else None
-        router = Router(self.subscriptions, self._waiting_bytes_max)
+        router = Router(subscriptions, self._waiting_bytes_max, address.frames)
         connection = await self._connect_with(router, upgrade, deadline)
         try:
             await connection.open(deadline)

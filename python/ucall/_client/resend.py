@@ -19,6 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ucall._client.balancer import Balancer, Member
+from ucall._client.frames import PROBE
 from ucall._openrpc.budget import DESCRIPTION_BYTES_MAX
 from ucall.errors import ConnectionError, HTTPError, TimeoutError
 
@@ -43,8 +44,6 @@ PoolT = TypeVar("PoolT")
 CONNECT_S = 1.0
 #: Seconds in which a server has to answer a probe.
 PROBE_S = 1.0
-#: A method that no server has: each answers that, and none of its functions sees the call.
-PROBE = "$/probe"
 _probe_ids = itertools.count(1)
 #: Seconds after which the client requests the list of idempotent functions again.
 _KNOWN_S = 60.0
@@ -169,7 +168,7 @@ class Idempotence:
 def probe_request(options: Options, method: str = PROBE) -> tuple[Request, str]:
     """A call of the client itself, and its id, which no other call has."""
     id = f"ucall-probe-{next(_probe_ids)}"
-    return options.writer.call(method, (), None, id), id
+    return options.writer.without_frames().call(method, (), None, id), id
 
 
 def is_refused(reply: Reply) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ucall._core import Reply
@@ -11,9 +13,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-__all__ = ["Response"]
+__all__ = ["Reading", "Response"]
 
 _UNREAD: Any = object()
+
+
+class Reading:
+    """What the responses of a client need to read their results.
+
+    Args:
+        image_pixels_max: Width times height of an image.
+        want_frames: Is called when a result in base64 was read as bytes.
+    """
+
+    __slots__ = ("image_pixels_max", "want_frames")
+
+    def __init__(self, image_pixels_max: int, want_frames: Callable[[], None]) -> None:
+        self.image_pixels_max = image_pixels_max
+        self.want_frames = want_frames
 
 
 class Response:
@@ -23,11 +40,11 @@ class Response:
     ``bytes``, ``numpy`` and ``image`` raise `ucall.RPCError`.
     """
 
-    __slots__ = ("_image_pixels_max", "_json", "_reply")
+    __slots__ = ("_json", "_reading", "_reply")
 
-    def __init__(self, reply: Reply | None, image_pixels_max: int) -> None:
+    def __init__(self, reply: Reply | None, reading: Reading) -> None:
         self._reply = reply
-        self._image_pixels_max = image_pixels_max
+        self._reading = reading
         self._json = _UNREAD
 
     @property
@@ -68,16 +85,19 @@ class Response:
 
     @property
     def bytes(self) -> bytes:
-        """The bytes of a result in base64.
+        """The bytes of a result that is bytes, or base64.
 
         Raises:
             ValueError: The result is not base64 (RFC 4648, section 4).
         """
-        return self._succeeded().result_bytes()
+        data = self._binary()
+        return data if isinstance(data, bytes) else bytes(data)
 
     @property
     def numpy(self) -> NDArray[Any]:
-        """The array of a result that is a `.npy` file in base64, or nested lists of numbers.
+        """The array of a result that is a `.npy` file, or nested lists of numbers.
+
+        One that came as a binary part is a view of the memory that it was received in.
 
         Raises:
             ImportError: NumPy is not installed.
@@ -87,13 +107,17 @@ class Response:
         from ucall.types.messages import require
 
         require("numpy", "response.numpy")
+        reply = self._succeeded()
+        if reply.has_result_part:
+            array: NDArray[Any] = reply.result_array()
+            return array
         if not isinstance(self.json, list):
-            return decode_array(self.bytes)
+            return decode_array(self._binary())
         return ArrayType().decode(self.json)
 
     @property
     def image(self) -> Image:
-        """The image of a result that is an image file in base64.
+        """The image of a result that is an image file.
 
         Raises:
             ImportError: Pillow is not installed.
@@ -102,12 +126,21 @@ class Response:
         """
         from ucall.types.images import decode_image
 
-        return decode_image(self.bytes, self._image_pixels_max)
+        return decode_image(self._binary(), self._reading.image_pixels_max)
 
     def __repr__(self) -> str:
         if self._reply is None:
             return "<ucall.client.Response, not sent yet>"
         return f"<ucall.client.Response {self.text[:100].decode(errors='replace')}>"
+
+    def _binary(self) -> builtins.bytes | memoryview:
+        """The bytes of a result: a part in place, or decoded from base64."""
+        reply = self._succeeded()
+        if (part := reply.result_part()) is not None:
+            return part
+        data = reply.result_bytes()
+        self._reading.want_frames()
+        return data
 
     def _received(self) -> Reply:
         if self._reply is None:

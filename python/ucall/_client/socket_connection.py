@@ -134,7 +134,8 @@ class SocketConnection:
         self, connected: socket.socket | TlsSocket, request: _core.Request, deadline: Deadline
     ) -> _core.Reply:
         try:
-            self._send(connected, request.data, deadline)
+            for data in request.pieces:
+                self._send(connected, data, deadline)
         except (BrokenPipeError, ConnectionResetError):
             # The server may have replied with the reason before it closed.
             return self._receive(connected, deadline)

@@ -15,7 +15,7 @@ from ucall import _core
 from ucall._client.backoff import Backoff
 from ucall._client.blocking import result_of, run
 from ucall._client.inbox import Inbox
-from ucall._client.response import Response
+from ucall._client.response import Reading, Response
 from ucall._client.sockets import Deadline, closed_error, not_sent, timeout_error
 from ucall.errors import ConnectionError, TimeoutError
 
@@ -66,11 +66,11 @@ class Source(Protocol):
 class StreamBase:
     """The items of one call, without the waits of a client's kind."""
 
-    def __init__(self, source: Source, timeout: float | None, image_pixels_max: int) -> None:
+    def __init__(self, source: Source, timeout: float | None, reading: Reading) -> None:
         self._source: Source | None = source
         self._has_begun = False
         self._timeout = timeout
-        self._image_pixels_max = image_pixels_max
+        self._reading = reading
         self._response: Response | None = None
 
     @property
@@ -120,7 +120,7 @@ class StreamBase:
             raise
         if isinstance(message, _core.Notification):
             return message
-        self._response = Response(message, self._image_pixels_max)
+        self._response = Response(message, self._reading)
         self._close()
         self._response.raise_for_status()
         return None
@@ -146,8 +146,8 @@ class Stream(StreamBase):
     item, not the whole stream.
     """
 
-    def __init__(self, source: Source, timeout: float | None, image_pixels_max: int) -> None:
-        super().__init__(source, timeout, image_pixels_max)
+    def __init__(self, source: Source, timeout: float | None, reading: Reading) -> None:
+        super().__init__(source, timeout, reading)
         run(source.begin(Deadline(timeout)))
         self._has_begun = True
 

@@ -10,7 +10,7 @@ from typing import Literal
 from ucall import _core
 from ucall.errors import ConnectionError, HTTPError
 
-__all__ = ["NORMAL_CLOSE", "Upgrade", "control_frame", "text_frame", "upgrade_error"]
+__all__ = ["NORMAL_CLOSE", "Upgrade", "control_frame", "message_frame", "upgrade_error"]
 
 #: Appended to the key before it is hashed (RFC 6455, section 1.3).
 _KEY_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -31,9 +31,9 @@ class Upgrade:
         self.request = head + b"Sec-WebSocket-Key: " + key + b"\r\n\r\n"
 
 
-def text_frame(payload: memoryview) -> bytes:
-    """A message of the client."""
-    return _core.client_frame("text", payload, os.urandom(4))
+def message_frame(request: _core.Request) -> bytes:
+    """A message of the client: text, or bytes if it has binary parts."""
+    return request.websocket_frame(os.urandom(4))
 
 
 def control_frame(kind: Literal["pong", "close"], payload: bytes) -> bytes:

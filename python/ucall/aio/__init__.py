@@ -32,7 +32,9 @@ from ucall._client.inbox import WAITING_BYTES_MAX
 from ucall._client.names import Method, Methods, check_public
 from ucall._client.options import Options
 from ucall._client.response import Response
+from ucall._core import Undecided
 from ucall._submodules import on_demand
+from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
     from ucall._client.aio_balanced import AsyncBalancedPool
@@ -108,6 +110,7 @@ class Client(ClientBase):
             self._pool = AsyncBalancedPool.of(
                 target, self._options, make_pool, hedges=hedge, group=group
             )
+            self._reading.want_frames = self._pool.want_frames
         elif address.is_udp:
             from ucall._client.udp import AsyncUdpPool
 
@@ -137,8 +140,11 @@ class Client(ClientBase):
             await self._exchange_traced(self._spans, method, args, kwargs, None)
             return
         options = self._options
-        request = options.writer.call(method, args, kwargs, None)
-        await self._pool.exchange(request, (), options.timeout)
+        try:
+            request = options.writer.call(method, args, kwargs, None)
+            await self._pool.exchange(request, (), options.timeout)
+        except (Undecided, ConnectionError) as error:
+            await self._exchange_again(error, lambda it: it.call(method, args, kwargs, None), ())
 
     def batch(self) -> Batch:
         """Makes a `Batch`: several calls in one request."""
@@ -204,9 +210,14 @@ class Client(ClientBase):
         if self._spans is not None:
             reply = await self._exchange_traced(self._spans, method, args, kwargs, id)
             return self._new_response(reply)
-        request = options.writer.call(method, args, kwargs, id)
-        reply = await self._pool.exchange(request, (id,), options.timeout)
-        return Response(reply, self._image_pixels_max)
+        try:
+            request = options.writer.call(method, args, kwargs, id)
+            reply = await self._pool.exchange(request, (id,), options.timeout)
+        except (Undecided, ConnectionError) as error:
+            reply = await self._exchange_again(
+                error, lambda it: it.call(method, args, kwargs, id), (id,)
+            )
+        return Response(reply, self._reading)
 
 
 class Batch(BatchBase[Client]):

@@ -37,6 +37,8 @@ pub struct ResponseHead {
     pub keeps_alive: bool,
     /// Whether the body is a stream of server-sent events.
     pub has_events: bool,
+    /// Whether the body is a document with binary parts.
+    pub has_parts: bool,
     /// The proof of a server that it speaks WebSocket (RFC 6455, section 4.2.2).
     pub websocket_accept: Option<Vec<u8>>,
     /// `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is ignored.
@@ -106,6 +108,7 @@ pub(super) fn parse_response_head(
         body,
         keeps_alive,
         has_events: fields.has_events,
+        has_parts: fields.has_parts,
         websocket_accept: fields.websocket_accept,
         retry_after_s: fields.retry_after_s,
         location,
@@ -120,6 +123,7 @@ struct Fields {
     close: bool,
     keep_alive: bool,
     has_events: bool,
+    has_parts: bool,
     websocket_accept: Option<Vec<u8>>,
     retry_after_s: Option<u64>,
 }
@@ -142,7 +146,10 @@ impl Fields {
                 self.keep_alive |= has(b"keep-alive");
             }
             11 if is_header(name, b"Retry-After") => self.retry_after_s = decimal(value),
-            12 if is_header(name, b"Content-Type") => self.has_events = is_event_stream(value),
+            12 if is_header(name, b"Content-Type") => {
+                self.has_events = is_media(value, b"text/event-stream");
+                self.has_parts = is_media(value, b"application/vnd.ucall.parts");
+            }
             14 if is_header(name, b"Content-Length") => {
                 let length = decimal(value).ok_or_else(|| not_http("a bad Content-Length"))?;
                 if self.content_length.is_some_and(|other| other != length) {
@@ -191,12 +198,11 @@ fn value_of(headers: &[Header<'_>], name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(found.value.trim_ascii()).into_owned())
 }
 
-fn is_event_stream(content_type: &[u8]) -> bool {
-    const EVENT_STREAM: &[u8] = b"text/event-stream";
-    let Some((media, rest)) = content_type.split_at_checked(EVENT_STREAM.len()) else {
+fn is_media(content_type: &[u8], expected: &[u8]) -> bool {
+    let Some((media, rest)) = content_type.split_at_checked(expected.len()) else {
         return false;
     };
-    media.eq_ignore_ascii_case(EVENT_STREAM)
+    media.eq_ignore_ascii_case(expected)
         && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
 }
 

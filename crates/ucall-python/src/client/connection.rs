@@ -89,6 +89,7 @@ impl ClientConnection {
     ) -> PyResult<Option<Reply>> {
         let timeout = timeout.map(duration).transpose()?;
         let request = request.get();
+        request.check_decided()?;
         let outcome = self.run(py, request, timeout);
         match &outcome {
             Ok(Some(_)) => self.idle_since = Some(Instant::now()),
@@ -210,11 +211,16 @@ impl Exchange<'_> {
     /// Sends the rest. Returns a reply that arrives before the whole request was sent.
     fn send(&mut self, progress: &mut Progress<'_>) -> Result<Option<Message>, ClientFault> {
         let bytes = progress.request.bytes();
-        while let Some(rest) = bytes.get(progress.sent..).filter(|rest| !rest.is_empty()) {
+        let len = progress.request.len();
+        while progress.sent < len {
             if progress.sent > 0 && progress.deadline.is_over() {
                 return Err(ClientFault::TimedOut);
             }
-            match self.socket.send(rest) {
+            let sent = match progress.request.attached() {
+                [] => self.socket.send(bytes.get(progress.sent..).unwrap_or_default()),
+                _ => self.socket.send_pieces(progress.request, progress.sent),
+            };
+            match sent {
                 Ok(sent) => progress.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     progress.has_waited = true;

@@ -7,7 +7,7 @@ use ucall_proto::websocket::{Opcode, write_client_frame};
 
 use crate::ffi;
 
-/// A frame of the kind `"text"`, `"pong"` or `"close"`, masked by a random key of 4 bytes.
+/// A frame of the kind `"pong"` or `"close"`, masked by a random key of 4 bytes.
 #[pyfunction]
 pub(crate) fn client_frame<'py>(
     py: Python<'py>,
@@ -16,10 +16,9 @@ pub(crate) fn client_frame<'py>(
     key: [u8; 4],
 ) -> PyResult<Bound<'py, PyBytes>> {
     let opcode = match kind {
-        "text" => Opcode::Text,
         "pong" => Opcode::Pong,
         "close" => Opcode::Close,
-        _ => return Err(PyValueError::new_err("kind: expected text, pong or close")),
+        _ => return Err(PyValueError::new_err("kind: expected pong or close")),
     };
     let mut frame = Vec::new();
     ffi::with_buffer(payload, |bytes| write_client_frame(&mut frame, opcode, bytes, key))?;

@@ -2,7 +2,9 @@
 //!
 //! `request`, `reply` and `notification` are the documents as Python sees them. `parser` finds
 //! those of the server in received bytes without I/O: in documents, HTTP, server-sent events or
-//! WebSocket frames. [`ReplyReader`] offers it to TLS, asyncio and streams, and
+//! WebSocket frames. A request or a reply with
+//! binary parts is a frame (`ucall_proto`'s).
+//! [`ReplyReader`] offers it to TLS, asyncio and streams, and
 //! [`ClientConnection`] drives it on a plain socket without the interpreter's lock.
 //! [`send_datagrams`] and [`receive_datagrams`] are for UDP. Addresses, pools and retries are in
 //! `python/ucall/_client/`.
@@ -12,12 +14,16 @@ mod datagrams;
 mod error;
 mod events;
 mod frame;
+mod incoming;
 mod notification;
 mod parser;
 mod reader;
 mod reply;
 mod request;
+mod request_parts;
+mod request_writer;
 mod socket;
+mod support;
 mod values;
 
 pub(crate) use connection::{ClientConnection, peek};
@@ -26,4 +32,6 @@ pub(crate) use frame::client_frame;
 pub(crate) use notification::Notification;
 pub(crate) use reader::ReplyReader;
 pub(crate) use reply::Reply;
-pub(crate) use request::{Request, RequestWriter};
+pub(crate) use request::Request;
+pub(crate) use request_writer::RequestWriter;
+pub(crate) use support::{FrameRefused, FrameSupport, Undecided};

@@ -10,22 +10,31 @@
 //! | `Http`   | the head of an upgrade     | `Frames`                 |
 //! | `Raw`    | the end of a document      | `Raw`, with a message    |
 //! | `Frames` | the end of a message       | `Frames`, with a message |
+//! | `Http`   | the head of a long frame   | `Frame`                  |
+//! | `Raw`    | the head of a frame        | `Frame`                  |
+//! | `Frame`  | the end of the frame       | that before, with a message |
 //!
-//! A body of server-sent events is no message itself: each event in it is one.
+//! A frame with binary parts, of raw TCP or of HTTP with its length, is received into memory of its
+//! own. (Those of WebSocket are `Frames`.) A body of server-sent events is no message itself: each
+//! event in it is one.
 
 use std::mem;
 
-use ucall_proto::http1::{ResponseHead, ResponsePart, ResponseReader};
+use ucall_proto::FRAME_BYTE;
+use ucall_proto::http1::{ResponseBodyLength, ResponseHead, ResponsePart, ResponseReader};
 use ucall_proto::json::DocumentStream;
 use ucall_proto::websocket::{Event, MessageLimits, MessageReader, Progress, WebSocketError};
 
 use super::error::ClientFault;
 use super::events::EventReader;
+use super::incoming::{FrameMemory, frame_head};
 
 /// Results nest at most 128 deep, within the reply and its batch.
 pub(super) const NESTING_MAX: usize = 130;
 /// Frames of one WebSocket message.
 const FRAMES_MAX: usize = 1024;
+/// A frame of that length is received into memory of its own; a shorter one is copied.
+const LONG_FRAME_BYTES_MIN: u64 = 64 * 1024;
 /// Memory of one reply that is kept for the next, at most.
 const RETAINED_BYTES_MAX: usize = 256 * 1024;
 
@@ -35,6 +44,8 @@ pub(super) struct Message {
     /// The head of an HTTP reply; `None` of a document, a WebSocket message or an event.
     pub(super) head: Option<ResponseHead>,
     pub(super) body: Vec<u8>,
+    /// A whole frame with binary parts, instead of a body.
+    pub(super) frame: Option<FrameMemory>,
     /// Whether it is the end of a body of events, without a document.
     pub(super) ends_events: bool,
 }
@@ -75,6 +86,7 @@ enum ParserState {
     Http(ResponseReader),
     Raw { stream: DocumentStream, scanned: usize },
     Frames(MessageReader),
+    Frame(FrameMemory),
 }
 
 impl ParserState {
@@ -109,6 +121,7 @@ impl Parser {
         self.forget_taken();
         match &mut self.state {
             ParserState::Http(reader) => reader.space(&mut self.buffer),
+            ParserState::Frame(memory) => memory.space(),
             _ => (&mut self.buffer, usize::MAX),
         }
     }
@@ -119,6 +132,7 @@ impl Parser {
             ParserState::Http(_) => self.read_response(),
             ParserState::Raw { .. } => self.parse_document(),
             ParserState::Frames(_) => self.read_frames(),
+            ParserState::Frame(_) => Ok(self.read_frame()),
         }
     }
 
@@ -137,7 +151,11 @@ impl Parser {
 
     /// Whether no byte of a reply has been received.
     pub(super) fn is_idle(&self) -> bool {
-        let is_within = matches!(&self.state, ParserState::Http(reader) if !reader.is_idle());
+        let is_within = match &self.state {
+            ParserState::Http(reader) => !reader.is_idle(),
+            ParserState::Frame(_) => true,
+            _ => false,
+        };
         !is_within && self.rest().trim_ascii_start().is_empty()
     }
 
@@ -195,7 +213,11 @@ impl Parser {
                     return Ok(Some(self.finish(Vec::new())));
                 }
             }
-            let ParserState::Http(reader) = &mut self.state else { return self.read_frames() };
+            let reader = match &mut self.state {
+                ParserState::Http(reader) => reader,
+                ParserState::Frame(_) => return Ok(self.read_frame()),
+                _ => return self.read_frames(),
+            };
             let rest = self.buffer.get(self.taken..).unwrap_or_default();
             let (used, part) = reader.read(rest)?;
             self.taken += used;
@@ -242,8 +264,41 @@ impl Parser {
             _ => {}
         }
         self.keeps_alive = head.keeps_alive;
+        match head.body {
+            ResponseBodyLength::Sized(len) if head.has_parts && len >= LONG_FRAME_BYTES_MIN => {
+                // The reader has checked the length.
+                self.begin_frame(len as usize);
+            }
+            _ => {}
+        }
         self.message = Message { head: Some(head), ..Message::default() };
         Ok(())
+    }
+
+    /// Receives a frame of that length from now on, of which a part may have been received.
+    fn begin_frame(&mut self, len: usize) {
+        let mut memory = FrameMemory::new(len);
+        let (target, missing) = memory.space();
+        let rest = self.buffer.get(self.taken..).unwrap_or_default();
+        let received = rest.get(..missing).unwrap_or(rest);
+        target.extend_from_slice(received);
+        self.taken += received.len();
+        self.state = ParserState::Frame(memory);
+    }
+
+    /// Takes the frame out, once it is complete.
+    fn read_frame(&mut self) -> Option<Message> {
+        let ParserState::Frame(memory) = &mut self.state else { return None };
+        if memory.missing() > 0 {
+            return None;
+        }
+        let memory = mem::take(memory);
+        self.state = match self.protocol {
+            Protocol::Raw => ParserState::raw(),
+            _ => ParserState::Http(ResponseReader::new(self.bytes_max)),
+        };
+        self.shrink();
+        Some(Message { frame: Some(memory), ..mem::take(&mut self.message) })
     }
 
     fn finish(&mut self, body: Vec<u8>) -> Message {
@@ -272,6 +327,11 @@ impl Parser {
             self.taken += len;
             match event {
                 Event::Message { payload, .. } => {
+                    if payload.first() == Some(&FRAME_BYTE) {
+                        let frame = Some(FrameMemory::of(&payload));
+                        self.shrink();
+                        return Ok(Some(Message { frame, ..Message::default() }));
+                    }
                     let body = payload.into_owned();
                     self.shrink();
                     return Ok(Some(Message { body, ..Message::default() }));
@@ -306,6 +366,7 @@ impl Parser {
             match rest.first() {
                 None => return Ok(None),
                 Some(b'{' | b'[') => {}
+                Some(&FRAME_BYTE) => return self.parse_frame_head(),
                 Some(_) => {
                     return Err(ClientFault::Protocol(format!("{:?}", ClientFault::excerpt(rest))));
                 }
@@ -323,6 +384,13 @@ impl Parser {
         }
         self.state = ParserState::raw();
         Ok(Some(Message { body: self.take_body(len), ..Message::default() }))
+    }
+
+    /// Begins with the frame at the front of the buffer, once its head is complete.
+    fn parse_frame_head(&mut self) -> Result<Option<Message>, ClientFault> {
+        let Some(head) = frame_head(self.rest(), self.bytes_max)? else { return Ok(None) };
+        self.begin_frame(head.len);
+        Ok(self.read_frame())
     }
 
     /// Takes a document of that length off the buffer, with the white space after it.

@@ -5,16 +5,20 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
 use ucall_proto::json::{Reader, validate};
-use ucall_proto::{Response, ResponseBody, RpcError};
+use ucall_proto::{FRAME_BYTE, Response, ResponseBody, RpcError};
+
+use ucall_proto::http1::ResponseHead;
 
 use super::error::ClientFault;
+use super::incoming::{FrameMemory, IncomingFrame, IncomingParts};
 use super::notification::Notification;
 use super::parser::{Message, NESTING_MAX};
 use super::request::{Expected, Request};
+use super::support::frame_refused;
 use super::values::build;
-use crate::convert::Convert;
+use crate::convert::{Convert, PartMemory, part_array};
 
 /// A message of the server.
 #[derive(Debug, IntoPyObject)]
@@ -27,9 +31,19 @@ impl Received {
     /// Parses a message. The body of an HTTP reply is no notification, and without JSON-RPC in it,
     /// an error status becomes the error.
     pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
-        let Message { head, body, .. } = message;
+        let Message { head, body, frame, .. } = message;
+        if let Some(memory) = frame {
+            return Self::from_frame(memory, head);
+        }
+        if body.first() == Some(&FRAME_BYTE) {
+            return Self::from_frame(FrameMemory::of(&body), head);
+        }
+        Self::from_text(Bytes::from(body), head)
+    }
+
+    fn from_text(text: Bytes, head: Option<ResponseHead>) -> Result<Self, ClientFault> {
         let status = head.as_ref().map_or(0, |head| head.status);
-        let (text, is_success) = (Bytes::from(body), matches!(status, 0 | 200..300));
+        let is_success = matches!(status, 0 | 200..300);
         if is_success && text.trim_ascii().is_empty() {
             return Ok(Self::reply(status, text, Content::Nothing));
         }
@@ -52,8 +66,25 @@ impl Received {
         })
     }
 
+    /// Parses a frame: a reply to one call with binary parts in its result. Others have none.
+    #[cold]
+    fn from_frame(memory: FrameMemory, head: Option<ResponseHead>) -> Result<Self, ClientFault> {
+        let fault = |clause: &str| ClientFault::Protocol(clause.to_owned());
+        let mut frame = IncomingFrame::of(memory)?;
+        let received = Self::from_text(frame.text.clone(), head)?;
+        frame.find_marks().map_err(fault)?;
+        match received {
+            Self::Reply(reply) if matches!(reply.content, Content::One(_)) => {
+                let binary = BinaryReply { parts: frame.parts, inlined: OnceLock::new() };
+                Ok(Self::Reply(Reply { binary: Some(Box::new(binary)), ..reply }))
+            }
+            received if frame.parts.is_empty() => Ok(received),
+            _ => Err(fault("parts of a document without one result")),
+        }
+    }
+
     fn reply(status: u16, text: Bytes, content: Content) -> Self {
-        Self::Reply(Reply { status, text, content, parts: OnceLock::new() })
+        Self::Reply(Reply { status, text, content, parts: OnceLock::new(), binary: None })
     }
 }
 
@@ -67,6 +98,30 @@ pub(crate) struct Reply {
     content: Content,
     /// The ranges of a batch's parts, found on first use.
     parts: OnceLock<Vec<Bytes>>,
+    /// Of a frame with one reply.
+    binary: Option<Box<BinaryReply>>,
+}
+
+/// What a reply that came as a frame has beside its text.
+#[derive(Debug)]
+struct BinaryReply {
+    parts: IncomingParts,
+    /// The text with the parts as base64, and the answer in it, made on first use.
+    inlined: OnceLock<(Bytes, Answer)>,
+}
+
+impl BinaryReply {
+    fn inlined(&self, text: &Bytes) -> &(Bytes, Answer) {
+        self.inlined.get_or_init(|| {
+            let text = self.parts.inlined(text);
+            let answer = parse_object(&text).and_then(|it| Answer::of(&text, &it));
+            let answer = answer.unwrap_or_else(|| Answer {
+                id: Bytes::from_static(b"null"),
+                outcome: ReplyOutcome::Result(Bytes::from_static(b"null")),
+            });
+            (text, answer)
+        })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +147,9 @@ enum ReplyOutcome {
 impl Reply {
     /// Checks that it answers the request: by its id, or as an error with the id `null`.
     pub(super) fn check(&self, py: Python<'_>, request: &Request) -> PyResult<()> {
+        if request.is_frame() && self.refuses_frame() {
+            return Err(frame_refused());
+        }
         let fits = match (&self.content, request.expected()) {
             (Content::Nothing, Expected::Nothing) => true,
             (_, Expected::Nothing) => matches!(self.content, Content::One(_)),
@@ -111,6 +169,44 @@ impl Reply {
         }
     }
 
+    /// The document, with its parts as base64.
+    fn inlined_text(&self) -> &Bytes {
+        match &self.binary {
+            Some(binary) if !binary.parts.is_empty() => &binary.inlined(&self.text).0,
+            _ => &self.text,
+        }
+    }
+
+    /// The answer, with its parts as base64.
+    fn inlined_answer(&self) -> PyResult<&Answer> {
+        match &self.binary {
+            Some(binary) if !binary.parts.is_empty() => Ok(&binary.inlined(&self.text).1),
+            _ => self.answer(),
+        }
+    }
+
+    /// Whether it is the error for a document that cannot be read, which nothing was run of.
+    fn refuses_frame(&self) -> bool {
+        match &self.content {
+            Content::One(Answer { id, outcome: ReplyOutcome::Error(error) }) => {
+                let error = RpcError::parse_response(error);
+                id == &b"null"[..]
+                    && error.is_some_and(|error| matches!(error.code, -32700 | -32600))
+            }
+            _ => false,
+        }
+    }
+
+    fn part_of_result(&self) -> Option<(&IncomingParts, usize)> {
+        let parts = &self.binary.as_deref()?.parts;
+        let Content::One(Answer { outcome: ReplyOutcome::Result(result), .. }) = &self.content
+        else {
+            return None;
+        };
+        let at = (result.as_ptr() as usize).checked_sub(self.text.as_ptr() as usize)?;
+        Some((parts, parts.part(at..at + result.len())?))
+    }
+
     fn answer(&self) -> PyResult<&Answer> {
         match &self.content {
             Content::One(answer) => Ok(answer),
@@ -120,7 +216,7 @@ impl Reply {
     }
 
     fn result_as<'py>(&self, py: Python<'py>, convert: &Convert) -> PyResult<Bound<'py, PyAny>> {
-        match &self.answer()?.outcome {
+        match &self.inlined_answer()?.outcome {
             ReplyOutcome::Result(text) => build(py, text, convert, "result"),
             ReplyOutcome::Error(_) => Err(PyValueError::new_err("the reply is an error")),
         }
@@ -132,7 +228,8 @@ impl Reply {
     /// The reply to a notification on raw TCP, where none is sent.
     #[staticmethod]
     pub(super) fn nothing() -> Self {
-        Self { status: 0, text: Bytes::new(), content: Content::Nothing, parts: OnceLock::new() }
+        let (text, content) = (Bytes::new(), Content::Nothing);
+        Self { status: 0, text, content, parts: OnceLock::new(), binary: None }
     }
 
     /// The HTTP status; 0 of a document, a WebSocket message or an event.
@@ -141,10 +238,10 @@ impl Reply {
         self.status
     }
 
-    /// The document as received.
+    /// The document as received, with its parts as base64.
     #[getter]
     fn text<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.text)
+        PyBytes::new(py, self.inlined_text())
     }
 
     /// Whether it is empty, as after a notification.
@@ -195,13 +292,40 @@ impl Reply {
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.content {
             Content::Nothing => Ok(py.None().into_bound(py)),
-            _ => build(py, &self.text, &Convert::Any, "reply"),
+            _ => build(py, self.inlined_text(), &Convert::Any, "reply"),
         }
     }
 
     /// The result.
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.result_as(py, &Convert::Any)
+    }
+
+    /// Whether it came as a frame.
+    #[getter]
+    fn is_frame(&self) -> bool {
+        self.binary.is_some()
+    }
+
+    /// Whether the result is a binary part.
+    #[getter]
+    fn has_result_part(&self) -> bool {
+        self.part_of_result().is_some()
+    }
+
+    /// A view of a result that is a binary part; None of another one.
+    fn result_part<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
+        let Some((parts, index)) = self.part_of_result() else { return Ok(None) };
+        let memory = PartMemory::new(py, parts.memory().clone(), index)?;
+        Ok(Some(PyMemoryView::from(memory.as_any())?))
+    }
+
+    /// The array of a result that is a `.npy` as a binary part, in the memory of that.
+    fn result_array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.part_of_result() {
+            Some((parts, index)) => part_array(py, parts.memory(), index),
+            None => Err(PyValueError::new_err("the result is no binary part")),
+        }
     }
 
     /// The bytes of a result in base64.
@@ -211,7 +335,7 @@ impl Reply {
 
     /// The error object.
     fn error<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match &self.answer()?.outcome {
+        match &self.inlined_answer()?.outcome {
             ReplyOutcome::Error(text) => build(py, text, &Convert::Any, "error"),
             ReplyOutcome::Result(_) => Err(PyValueError::new_err("the reply is a result")),
         }
@@ -231,6 +355,7 @@ impl Reply {
                 text: part.clone(),
                 content: Content::One(answer),
                 parts: OnceLock::new(),
+                binary: None,
             });
         }
         Ok(replies)

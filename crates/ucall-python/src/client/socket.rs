@@ -1,11 +1,16 @@
 //! A connected socket in blocking mode, used by system calls.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use super::request::Request;
+
+/// Pieces of memory that are sent by one system call.
+const PIECES_MAX: usize = 64;
 
 /// The time at which a call gives up.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +118,25 @@ impl Socket {
         let sent = unsafe {
             libc::send(self.descriptor.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
         };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends what the system takes without waiting of a request in several pieces of memory, of
+    /// which `sent` bytes were sent.
+    pub(super) fn send_pieces(&self, request: &Request, sent: usize) -> io::Result<usize> {
+        let pieces = request.pieces();
+        let mut slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let mut rest = &mut slices[..];
+        IoSlice::advance_slices(&mut rest, sent);
+        // SAFETY: all fields of it may be zero.
+        let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
+        // An `IoSlice` is a `iovec`.
+        message.msg_iov = rest.as_mut_ptr().cast();
+        message.msg_iovlen = rest.len().min(PIECES_MAX) as _;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the pieces are memory of the request, which outlives the call; the system only
+        // reads it.
+        let sent = unsafe { libc::sendmsg(self.descriptor.as_raw_fd(), &raw const message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 

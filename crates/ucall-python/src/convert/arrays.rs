@@ -4,10 +4,12 @@
 //! checked against the bytes that are there. NumPy only allocates it.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyList, PyString};
+use ucall_proto::Parts;
 use ucall_proto::arrays::npy::{self, NpyError};
 use ucall_proto::arrays::{DType, ItemFault, Kind, NestedLists, Tensor};
 use ucall_proto::json::{Reader, ValueKind};
@@ -136,6 +138,36 @@ pub(crate) fn decode_array<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py,
     })?
 }
 
+/// The array of a `.npy` that is a part. Its readers share its memory, unless it is small.
+pub(crate) fn part_array<'py>(
+    py: Python<'py>,
+    parts: &Arc<Parts>,
+    index: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = parts.get(index).map_or(&[][..], |part| part.bytes);
+    let (tensor, items) = npy::split(bytes).map_err(invalid)?;
+    in_place(py, parts, index, &tensor, items)
+}
+
+/// An array over the memory of a part, or a copy of a small one, whose memory is aligned and does
+/// not keep that of the others. The length of the items is that of the tensor.
+fn in_place<'py>(
+    py: Python<'py>,
+    parts: &Arc<Parts>,
+    index: usize,
+    tensor: &Tensor,
+    items: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
+    if items.len() <= COPIED_BYTES_MAX {
+        return copied(py, tensor, items);
+    }
+    let owner = PartMemory::new(py, parts.clone(), index)?.into_any();
+    // SAFETY: the owner holds the memory of the parts, in which the items are. A part of a request
+    // was taken, so nothing else has a use for it; one of a reply is read by Python code and by the
+    // client while it is attached.
+    unsafe { NumPy::get(py)?.array_over(tensor, items.as_ptr().cast_mut(), owner) }
+}
+
 fn invalid(error: NpyError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
@@ -252,15 +284,7 @@ impl ArrayType {
                 None => npy::split(part.bytes).map_err(|error| self.no_file(error))?,
             };
             let target_dtype = self.fit(&tensor)?;
-            let array = match items.len() <= COPIED_BYTES_MAX {
-                true => copied(py, &tensor, items),
-                false => {
-                    let owner = PartMemory::new(py, parts.clone(), index)?.into_any();
-                    // SAFETY: the owner holds the memory of the parts, in which the items are. The
-                    // part was taken, so nothing else has a use for them.
-                    unsafe { NumPy::get(py)?.array_over(&tensor, items.as_ptr().cast_mut(), owner) }
-                }
-            };
+            let array = in_place(py, parts, index, &tensor, items);
             let array = array.map_err(|error| self.too_many_dimensions(py, error))?;
             self.converted(array, target_dtype)
         })

@@ -15,9 +15,11 @@ mod read;
 mod stacking;
 mod write;
 
-pub(crate) use arrays::{ArrayType, decode_array};
+pub(crate) use arrays::{ArrayType, decode_array, part_array};
+pub(crate) use base64::encode_both;
 pub(crate) use check::{Checked, Faults};
 pub(crate) use error::ConversionFault;
+pub(crate) use parts::PartMemory;
 pub(crate) use read::{Input, Scratch};
 pub(crate) use stacking::stacked_groups;
 pub(crate) use write::{

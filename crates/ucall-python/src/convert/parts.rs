@@ -19,13 +19,13 @@ const KEY: &[u8] = b"$part";
 /// The memory of a document's parts, while views of it exist. It shows the bytes of one part.
 #[pyclass(frozen, module = "ucall._core")]
 #[derive(Debug)]
-pub(super) struct PartMemory {
+pub(crate) struct PartMemory {
     parts: Arc<Parts>,
     index: usize,
 }
 
 impl PartMemory {
-    pub(super) fn new(
+    pub(crate) fn new(
         py: Python<'_>,
         parts: Arc<Parts>,
         index: usize,

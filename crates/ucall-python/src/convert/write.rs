@@ -93,6 +93,10 @@ pub(crate) struct Results {
     /// Whether large arrays are sent from where they lie even if other code has references to them:
     /// the caller waits until they were sent.
     pub(crate) borrows: bool,
+    /// Whether there were binary values, in any format.
+    pub(crate) has_binary: bool,
+    /// Whether an object of the program looks like one that stands for a part.
+    pub(crate) has_mark: bool,
 }
 
 /// Bytes and arrays of this length are sent from where they lie, if they cannot change meanwhile.
@@ -407,6 +411,7 @@ impl<'py> Writer<'_, 'py> {
         len: usize,
         bytes: impl FnOnce() -> Bytes,
     ) -> Written {
+        self.results.has_binary = true;
         let held = self.results.parts.iter().fold(len, |held, part| held + part.bytes.len());
         self.fits(held)?;
         self.out.extend_from_slice(br#"{"$part":"#);
@@ -432,6 +437,7 @@ impl<'py> Writer<'_, 'py> {
     /// reply, so that a long output does not move for its last byte.
     fn open_base64(&mut self, bytes: usize) -> Written {
         let len = base64::encoded_len(bytes);
+        self.results.has_binary = true;
         self.fits(len)?;
         self.out.reserve(len.saturating_add(TAIL_ROOM));
         self.out.push(b'"');
@@ -439,7 +445,18 @@ impl<'py> Writer<'_, 'py> {
     }
 
     fn buffer(&mut self, object: &Bound<'_, PyAny>) -> Written {
-        match ffi::with_items(object, |bytes| self.copied_bytes(bytes)) {
+        let is_part = self.results.format == ResultFormat::Parts;
+        if is_part
+            && self.results.borrows
+            && let Ok(Some(bytes)) = ffi::shared_buffer(object, SHARED_BYTES_MIN)
+        {
+            return self.part(None, bytes.len(), || bytes);
+        }
+        let written = ffi::with_items(object, |bytes| match is_part {
+            true => self.part(None, bytes.len(), || Bytes::copy_from_slice(bytes)),
+            false => self.base64(bytes),
+        });
+        match written {
             Ok(written) => written,
             Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
                 Err(ConversionFault::value(error.value(object.py()).to_string()))
@@ -460,6 +477,9 @@ impl<'py> Writer<'_, 'py> {
 
     fn dict(&mut self, dict: &Bound<'_, PyDict>) -> Written {
         self.open(b'{')?;
+        if self.results.borrows && dict.len() == 1 && dict.contains(intern!(dict.py(), "$part"))? {
+            self.results.has_mark = true;
+        }
         if dict.is_exact_instance_of::<PyDict>() {
             for (index, (key, value)) in ffi::members(dict).enumerate() {
                 self.member(index, &key, &value)?;

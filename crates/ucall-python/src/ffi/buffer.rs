@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_char};
 
+use bytes::Bytes;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -16,6 +17,7 @@ use ucall_proto::arrays::{DIMENSIONS_MAX, DType, Kind, Tensor};
 #[cfg(feature = "queue")]
 use super::Imported;
 use super::type_name;
+use crate::attachment::DropAttached;
 
 /// Calls `read` with the memory of an object in C order; others raise `TypeError`.
 pub(crate) fn with_buffer<T>(
@@ -117,6 +119,29 @@ fn tensor_of(view: &ffi::Py_buffer) -> Option<Tensor> {
     let shape = sides.iter().map(|side| usize::try_from(*side).ok()).collect::<Option<_>>()?;
     let tensor = Tensor { dtype: DType { is_big_endian, ..dtype }, shape, is_fortran: false };
     (tensor.bytes() == usize::try_from(view.len).ok()).then_some(tensor)
+}
+
+/// The bytes of an object in C order where they lie, which stay in place until the last of them is
+/// dropped; `None` if there are fewer than `bytes_min`, or they are in another order.
+pub(crate) fn shared_buffer(
+    object: &Bound<'_, PyAny>,
+    bytes_min: usize,
+) -> PyResult<Option<Bytes>> {
+    let mut view = Box::new(BufferView(ffi::Py_buffer::new()));
+    fill(object, &mut view.0)?;
+    let is_shared = is_contiguous(&view.0, b'C') && view.0.len as usize >= bytes_min;
+    Ok(is_shared.then(|| Bytes::from_owner(SharedView(DropAttached::new(view)))))
+}
+
+struct SharedView(DropAttached<Box<BufferView>>);
+
+// SAFETY: the memory is only read, and a thread that is attached releases the view.
+unsafe impl Send for SharedView {}
+
+impl AsRef<[u8]> for SharedView {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 /// Fills a view of memory that is contiguous in any order, which its caller releases; other objects

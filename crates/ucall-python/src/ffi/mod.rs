@@ -19,7 +19,7 @@ mod text;
 mod value;
 pub(crate) mod variables;
 
-pub(crate) use buffer::{Memory, has_buffer, with_buffer, with_items, with_memory};
+pub(crate) use buffer::{Memory, has_buffer, shared_buffer, with_buffer, with_items, with_memory};
 #[cfg(feature = "queue")]
 pub(crate) use buffer::{bytes_view, fill_view};
 pub(crate) use bytes::{BytesType, memory_filled};

@@ -83,7 +83,7 @@ pub(super) fn encode(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Appends the text of two pieces of memory as if they were one.
-pub(super) fn encode_both(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
+pub(crate) fn encode_both(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
     let (whole, left) = first.split_at(first.len() - first.len() % GROUP_BYTES);
     encode(out, whole);
     let wanted = if left.is_empty() { 0 } else { GROUP_BYTES - left.len() };
