@@ -22,6 +22,7 @@ from ucall._client.base import (
     check_channel_options,
     context_for,
     group_of,
+    share_memory,
     target_of,
     tcp_options,
 )
@@ -78,6 +79,10 @@ class Client(ClientBase):
             connect, with growing pauses. No call is repeated.
         hedge: With several addresses: sends an idempotent call to a second server when the first
             is slower than 95% of calls.
+        shared_memory: Asks the server, at ``unix://`` or ``tcp+unix://``, to pass arrays and bytes
+            through memory that both sides share: see docs/shared-memory.md.
+        trusted: Whether the server is trusted not to write to a result that the program has. Such
+            results are not copied then.
         trace: Makes an OpenTelemetry span for each call, and sends its context to the server. See
             docs/observability.md.
         tcp_fallback: Over UDP: repeats a call over raw TCP, on the same port, if its reply is too
@@ -113,12 +118,16 @@ class Client(ClientBase):
         tcp_fallback: bool = False,
         server_hostname: str | None = None,
         broker_options: Mapping[str, Any] | None = None,
+        shared_memory: bool = False,
+        trusted: bool = False,
         _observer: Observer | None = None,
     ) -> None:
         arguments = dict(locals())
         target = target_of(uri, port, server_hostname)
         super().__init__(target, timeout, headers, max_image_pixels, trace, arguments)
         address = self._options.address
+        if shared_memory or trusted:
+            share_memory(target, shared_memory, trusted)
         context = context_for(address, verify, cert)
         group = group_of(target, broker_options, max_reply_bytes)
         check_channel_options(

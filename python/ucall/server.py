@@ -65,7 +65,7 @@ class Server(Decorators, ContentDecorators):
             removes it when the server stops. `Context.peer` is then a `ucall.Process`.
         uds_mode: Permissions of the socket file: users with write permission can call.
         shared_memory: Whether clients of the same user, on a Unix socket, may share memory with the
-            server for their arrays and bytes.
+            server for their arrays and bytes: see docs/shared-memory.md.
         trusted: Whether these clients are trusted not to write to an array that a function reads.
             Their arrays are not copied then.
         fd: Descriptor of a listening socket, which another program has bound, in place of ``host``

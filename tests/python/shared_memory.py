@@ -8,12 +8,23 @@ import json
 import os
 import socket
 import struct
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 PREAMBLE_BYTES = 24
 REUSED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 MIB = 1 << 20
+
+
+@pytest.fixture
+def socket_path() -> Iterator[str]:
+    """A path that is short enough for a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(Path(folder) / "s")
 
 
 def preamble(bytes_max: int = 64 * MIB, name: bytes = b"ucall-m1 shared\n") -> bytes:

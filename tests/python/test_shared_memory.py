@@ -7,8 +7,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from shared_memory import (
     mappings,
     memory,
     preamble,
+    socket_path,
 )
 
 import ucall
@@ -31,20 +31,16 @@ from harness import eventually
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is sealed on Linux")
 
 
+__all__ = ["socket_path"]
+
+
 def double(value: int) -> int:
     return 2 * value
 
 
-@pytest.fixture
-def path() -> Iterator[str]:
-    """A path that is short enough for a socket."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield str(Path(folder) / "s")
-
-
-def test_a_server_that_shares_none_says_so(serve: Serve, path: str) -> None:
-    serve(double, uds=path, shared_memory=False)
-    with RawClient(path) as client:
+def test_a_server_that_shares_none_says_so(serve: Serve, socket_path: str) -> None:
+    serve(double, uds=socket_path, shared_memory=False)
+    with RawClient(socket_path) as client:
         assert (client.channel, client.bytes_max) == (None, 0)
         client.post(b'{"jsonrpc":"2.0","method":"double","params":[21],"id":1}')
         assert b"42" in client.reply()
@@ -61,15 +57,15 @@ def test_over_tcp_no_memory_is_shared(serve: Serve) -> None:
         assert b"42" in connected.recv(100)
 
 
-def test_a_channel_comes_with_the_limit_of_the_server(serve: Serve, path: str) -> None:
-    serve(double, uds=path, max_shared_bytes=5 * MIB)
+def test_a_channel_comes_with_the_limit_of_the_server(serve: Serve, socket_path: str) -> None:
+    serve(double, uds=socket_path, max_shared_bytes=5 * MIB)
     before = descriptors()
-    with RawClient(path) as client:
+    with RawClient(socket_path) as client:
         assert client.channel is not None
         assert client.bytes_max == 5 * MIB
         client.post(b'{"jsonrpc":"2.0","method":"double","params":[21],"id":1}')
         assert b"42" in client.reply()
-    with RawClient(path, bytes_max=0) as none:
+    with RawClient(socket_path, bytes_max=0) as none:
         assert none.channel is None
     assert eventually(lambda: descriptors() == before)
 
@@ -101,11 +97,11 @@ WRONG_MEMORY: dict[str, Callable[[], int]] = {
 
 @pytest.mark.parametrize("name", WRONG_MEMORY)
 def test_memory_that_cannot_be_relied_on_ends_the_connection(
-    serve: Serve, path: str, name: str
+    serve: Serve, socket_path: str, name: str
 ) -> None:
-    serve(double, uds=path, max_shared_bytes=8 * MIB)
+    serve(double, uds=socket_path, max_shared_bytes=8 * MIB)
     before = descriptors(), mappings()
-    with RawClient(path) as other, RawClient(path) as client:
+    with RawClient(socket_path) as other, RawClient(socket_path) as client:
         client.send_descriptors(1, WRONG_MEMORY[name]())
         client.post(frame(call("double"), [100_000], 1, 1))
         error = client.error()
@@ -131,11 +127,11 @@ def test_memory_that_cannot_be_relied_on_ends_the_connection(
     ],
 )
 def test_places_that_are_wrong_end_the_connection(
-    serve: Serve, path: str, lengths: list[int], slot: int, descriptor: int
+    serve: Serve, socket_path: str, lengths: list[int], slot: int, descriptor: int
 ) -> None:
-    serve(double, uds=path)
+    serve(double, uds=socket_path)
     before = descriptors(), mappings()
-    with RawClient(path) as client:
+    with RawClient(socket_path) as client:
         client.send_descriptors(1, memory())
         client.post(frame(call("double", len(lengths)), lengths, slot, descriptor))
         assert "shared memory" in str(client.error())
@@ -143,19 +139,19 @@ def test_places_that_are_wrong_end_the_connection(
     assert eventually(lambda: (descriptors(), mappings()) == before)
 
 
-def test_lengths_that_lie_are_refused_before_memory_is_mapped(serve: Serve, path: str) -> None:
-    serve(double, uds=path, max_body_bytes=MIB)
+def test_lengths_that_lie_are_refused(serve: Serve, socket_path: str) -> None:
+    serve(double, uds=socket_path, max_body_bytes=MIB)
     for lengths in [[MIB + 1], [2**63], [2**64 - 1, 64]]:
-        with RawClient(path) as client:
+        with RawClient(socket_path) as client:
             client.send_descriptors(1, memory(2 * MIB))
             client.post(frame(call("double", len(lengths)), lengths, 1, 1))
             assert "max_body_bytes" in str(client.error())
 
 
-def test_descriptors_by_the_thousand_end_the_connection(serve: Serve, path: str) -> None:
-    serve(double, uds=path)
+def test_descriptors_by_the_thousand_end_the_connection(serve: Serve, socket_path: str) -> None:
+    serve(double, uds=socket_path)
     before = descriptors(), mappings()
-    with RawClient(path) as client:
+    with RawClient(socket_path) as client:
         assert client.channel is not None
         client.channel.setblocking(False)
         sent = 0
@@ -174,11 +170,11 @@ def test_descriptors_by_the_thousand_end_the_connection(serve: Serve, path: str)
     assert eventually(lambda: (descriptors(), mappings()) == before)
 
 
-def test_frames_in_shared_memory_need_a_preamble(serve: Serve, path: str) -> None:
-    serve(double, uds=path)
+def test_frames_in_shared_memory_need_a_preamble(serve: Serve, socket_path: str) -> None:
+    serve(double, uds=socket_path)
     with socket.socket(socket.AF_UNIX) as plain:
         plain.settimeout(60)
-        plain.connect(path)
+        plain.connect(socket_path)
         plain.sendall(frame(call("double"), [100], 1, 1))
         assert b"version 1" in plain.recv(1000)
 
@@ -202,10 +198,10 @@ def npy(array: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_arrays_lie_in_shared_memory_in_both_directions(
-    serve: Serve, path: str, trusted: bool
+    serve: Serve, socket_path: str, trusted: bool
 ) -> None:
-    serve(negative, uds=path, trusted=trusted)
-    with RawClient(path) as client:
+    serve(negative, uds=socket_path, trusted=trusted)
+    with RawClient(socket_path) as client:
         for turn in range(5):
             sent = np.arange(100_000 + turn, dtype=np.int32)
             slot, received = client.call("negative", npy(sent))

@@ -90,7 +90,8 @@ mod _core {
     #[pymodule_export]
     use crate::client::{
         ClientConnection, FrameRefused, FrameSupport, Notification, Reply, ReplyReader, Request,
-        RequestWriter, Undecided, client_frame, peek, receive_datagrams, send_datagrams,
+        RequestWriter, SharedMemory, Undecided, client_frame, peek, receive_datagrams,
+        send_datagrams,
     };
     #[pymodule_export]
     use crate::context::Context;

@@ -69,6 +69,7 @@ class Address:
         "port",
         "scheme",
         "socket_path",
+        "trusts_shared_memory",
     )
 
     def __init__(self, uri: str, port: int | None = None) -> None:
@@ -81,6 +82,8 @@ class Address:
         self.is_trusted = True
         #: What is known of the server and frames; ``None`` if calls are never frames.
         self.frames: FrameSupport | None = None if scheme == "udp" else FrameSupport()
+        #: Whether the server is trusted with memory that is shared with it; ``None`` without any.
+        self.trusts_shared_memory: bool | None = None
         if scheme in _UNIX:
             return self._parse_unix(uri, scheme, rest, port)
         if scheme not in _SCHEMES or (found and not scheme):

@@ -134,6 +134,8 @@ class AsyncPool:
 
     async def _create(self, make: Callable[[], ConnectionT]) -> ConnectionT:
         address, loop = self._address, asyncio.get_running_loop()
+        if address.trusts_shared_memory is not None:
+            return await self._create_sharing(make)
         if address.socket_path is not None:
             _, made = await loop.create_unix_connection(make, address.socket_path)
             return made
@@ -145,6 +147,16 @@ class AsyncPool:
             ssl=self._tls,
             server_hostname=address.host if self._tls else None,
         )
+        return made
+
+    async def _create_sharing(self, make: Callable[[], ConnectionT]) -> ConnectionT:
+        from ucall._client.shared_memory import connect_sharing_async
+
+        connected, memory = await connect_sharing_async(self._address)
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_unix_connection(make, sock=connected)
+        if memory is not None:
+            made.share(memory)
         return made
 
 

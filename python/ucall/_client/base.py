@@ -109,6 +109,19 @@ def check_channel_options(
         raise ValueError("reconnect: HTTP has no connection to keep; use ws:// or tcp://")
 
 
+def share_memory(target: Address | Addresses, shared_memory: bool, trusted: bool) -> None:
+    """Has a client share memory with its server.
+
+    Raises:
+        TypeError, ValueError: The options do not fit the address.
+    """
+    from ucall._client.shared_memory import share
+
+    if isinstance(target, Addresses):
+        raise ValueError("shared_memory: is for a client with one address")
+    share(target, shared_memory, trusted)
+
+
 def tcp_options(options: Options) -> Options:
     """The options of calls over UDP for raw TCP."""
     return Options(Address(f"tcp://{options.address.name}"), options.timeout, {})

@@ -193,12 +193,21 @@ class Pool:
     def _observed(self, deadline: Deadline, observer: Observer | None) -> Connection:
         """A new connection with this observer of its bytes."""
         if self._tls is None and observer is None:
-            connected = connect(self._address, deadline.at_most(self._connect_s))
+            memory = None
+            if self._address.trusts_shared_memory is None:
+                connected = connect(self._address, deadline.at_most(self._connect_s))
+            else:
+                from ucall._client.shared_memory import connect_sharing
+
+                connected, memory = connect_sharing(
+                    self._address, deadline.at_most(self._connect_s)
+                )
             return _core.ClientConnection(
                 connected.detach(),
                 http=self._address.is_http,
                 reply_bytes_max=self._reply_bytes_max,
                 idle_max_s=sockets.IDLE_MAX_S,
+                memory=memory,
             )
         from ucall._client.socket_connection import SocketConnection
 

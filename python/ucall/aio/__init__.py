@@ -24,6 +24,7 @@ from ucall._client.base import (
     check_channel_options,
     context_for,
     group_of,
+    share_memory,
     target_of,
     tcp_options,
 )
@@ -84,6 +85,8 @@ class Client(ClientBase):
         tcp_fallback: bool = False,
         server_hostname: str | None = None,
         broker_options: Mapping[str, Any] | None = None,
+        shared_memory: bool = False,
+        trusted: bool = False,
     ) -> None:
         arguments = dict(locals())
         if max_connections < 1:
@@ -91,6 +94,8 @@ class Client(ClientBase):
         target = target_of(uri, port, server_hostname)
         super().__init__(target, timeout, headers, max_image_pixels, trace, arguments)
         address = self._options.address
+        if shared_memory or trusted:
+            share_memory(target, shared_memory, trusted)
         context = context_for(address, verify, cert)
         group = group_of(target, broker_options, max_reply_bytes)
         check_channel_options(

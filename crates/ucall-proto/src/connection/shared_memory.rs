@@ -1,8 +1,8 @@
 //! A client that shares memory with its server, so that the parts of calls are not copied through
 //! the socket.
 //!
-//! The client asks by a preamble, the first [`PREAMBLE_BYTES`] of the connection, and waits for that
-//! of the server. Then the connection goes on as any other, in whatever protocol:
+//! The client asks by a preamble, the first [`PREAMBLE_BYTES`] of the connection, and waits for
+//! that of the server. Then the connection goes on as any other, in whatever protocol:
 //!
 //! | at | of a preamble |
 //! |---|---|

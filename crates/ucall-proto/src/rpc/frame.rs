@@ -288,7 +288,11 @@ impl<'a> Frame<'a> {
         }
         if let Some(place) = head.place {
             let text = bytes.get(head.text.clone()).ok_or(FrameError::Length)?;
-            return Ok(Self { text, parts: Some(take_parts(memory, &head, place)?) });
+            let parts = take_parts(memory, &head, place)?;
+            // A copy is held here; what lies in a slot is counted alike.
+            let len = head.parts.last().map_or(0, |part| part.end);
+            let parts = parts.reserving(budget.reserve_large(len));
+            return Ok(Self { text, parts: Some(Arc::new(parts)) });
         }
         let tail = bytes.get(head.tail_at()..).unwrap_or_default();
         let mut memory = TailMemory::new(tail.len())?;

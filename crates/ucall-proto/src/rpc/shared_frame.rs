@@ -12,8 +12,6 @@
 //! [`FRAME_ALIGNMENT`](super::frame::FRAME_ALIGNMENT). Only a connection that has agreed on shared
 //! memory has such frames; its short ones are of version 1, as are all for which no slot is free.
 
-use std::sync::Arc;
-
 use ucall_buffer::{SharedMemory, SharedMemoryError, SlotPlace};
 
 use super::frame::{FrameError, FrameHead, aligned};
@@ -86,7 +84,7 @@ pub fn take_parts(
     memory: Option<&mut (dyn SharedMemory + '_)>,
     head: &FrameHead,
     place: SlotPlace,
-) -> Result<Arc<Parts>, FrameError> {
+) -> Result<Parts, FrameError> {
     let memory = memory.ok_or(FrameError::Version(SHARED_VERSION))?;
     let bytes = head.parts.last().map_or(0, |part| part.end) as u64;
     let memory = memory.take(place, bytes).map_err(|error| match error {
@@ -94,5 +92,5 @@ pub fn take_parts(
         _ => FrameError::SharedMemory,
     })?;
     let parts = head.parts.iter().map(|part| (part.clone(), None)).collect();
-    Ok(Arc::new(Parts::new(memory, parts)))
+    Ok(Parts::new(memory, parts))
 }

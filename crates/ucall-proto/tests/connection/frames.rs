@@ -20,7 +20,7 @@ pub struct Framed {
     result: Vec<ResultPart>,
     pub later: Vec<CallNumber>,
     /// Parts of documents that are kept.
-    kept: Vec<std::sync::Arc<Parts>>,
+    pub kept: Vec<std::sync::Arc<Parts>>,
     has_tensors: bool,
     /// The output before that of the driver.
     pub sent: Vec<u8>,

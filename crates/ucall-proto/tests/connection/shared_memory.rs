@@ -215,3 +215,13 @@ fn a_connection_without_shared_memory_has_no_such_frames() {
         assert!(sent.contains("expected a frame of version 1, not 2"), "{sent}");
     }
 }
+
+#[test]
+fn parts_in_shared_memory_count_as_held_until_they_are_dropped() {
+    let memory = Memory { received: vec![9; 100_000], ..Memory::default() };
+    let mut driver = sharing(&memory);
+    driver.receive(&shared(&call("keep", 1), &[100_000], PLACE));
+    assert_eq!(driver.held_bytes(), 100_000);
+    driver.service.kept.clear();
+    assert_eq!(driver.held_bytes(), 0);
+}

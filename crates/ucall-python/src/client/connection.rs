@@ -16,6 +16,7 @@ use super::notification::Notification;
 use super::parser::{Message, Parser, Protocol};
 use super::reply::{Received, Reply};
 use super::request::Request;
+use super::shared_memory::SharedMemory;
 use super::socket::{Deadline, IdleState, Socket, duration, peek_idle};
 
 /// A connected socket and its received bytes.
@@ -32,6 +33,7 @@ pub(crate) struct ClientConnection {
     /// Requests that were sent, at least in part.
     requests: u64,
     drain: DrainNotice,
+    memory: Option<SharedMemory>,
 }
 
 /// What the server has said of its drain.
@@ -52,23 +54,31 @@ impl DrainNotice {
 
 #[pymethods]
 impl ClientConnection {
-    /// Takes over a connected descriptor in blocking mode.
+    /// Takes over a connected descriptor in blocking mode, whose server may share memory.
     #[new]
-    #[pyo3(signature = (descriptor, *, http, reply_bytes_max, idle_max_s))]
+    #[pyo3(signature = (descriptor, *, http, reply_bytes_max, idle_max_s, memory=None))]
     fn new(
         descriptor: RawFd,
         http: bool,
         reply_bytes_max: usize,
         idle_max_s: f64,
+        memory: Option<&Bound<'_, SharedMemory>>,
     ) -> PyResult<Self> {
         if descriptor < 0 {
             return Err(PyValueError::new_err("the descriptor is invalid"));
         }
         // SAFETY: Python's socket was detached from the descriptor, which this owns now.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let protocol = if http { Protocol::Http } else { Protocol::Raw };
+        let mut parser = Parser::new(protocol, reply_bytes_max);
+        let memory = memory.map(|memory| memory.get().clone());
+        if let Some(memory) = &memory {
+            parser.share(memory.clone());
+        }
         Ok(Self {
             socket: Some(Socket::new(descriptor)),
-            parser: Parser::new(if http { Protocol::Http } else { Protocol::Raw }, reply_bytes_max),
+            parser,
+            memory,
             http,
             idle_max: duration(idle_max_s)?,
             idle_since: None,
@@ -132,7 +142,13 @@ impl ClientConnection {
         }
         let deadline = Deadline::after(timeout);
         self.requests += 1;
-        let mut progress = Progress { request, timeout, deadline, sent: 0, has_waited: false };
+        let placed = match &self.memory {
+            Some(memory) if request.is_frame() => py.detach(|| memory.placed(request)),
+            _ => None,
+        };
+        let sent = placed.as_ref().unwrap_or(request);
+        let mut progress =
+            Progress { request: sent, timeout, deadline, sent: 0, has_waited: false };
         loop {
             match py.detach(|| self.advance(&mut progress)) {
                 Ok(reply) => {

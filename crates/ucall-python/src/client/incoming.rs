@@ -8,6 +8,7 @@ use ucall_proto::json::{Reader, ValueKind};
 use ucall_proto::{FRAME_ALIGNMENT, FrameError, FrameHead, Limits, Parts};
 
 use super::error::ClientFault;
+use super::shared_memory::SharedParts;
 use crate::convert::encode_both;
 
 /// Memory for a frame, in which its parts are aligned.
@@ -60,7 +61,7 @@ pub(super) fn frame_head(bytes: &[u8], bytes_max: usize) -> Result<Option<FrameH
     FrameHead::parse(bytes, &limits).map_err(fault_of)
 }
 
-fn fault_of(error: FrameError) -> ClientFault {
+pub(super) fn fault_of(error: FrameError) -> ClientFault {
     match error {
         FrameError::TooLong { max } => ClientFault::TooLarge { bytes_max: max },
         _ => ClientFault::Protocol(error.to_string()),
@@ -84,21 +85,29 @@ pub(super) struct IncomingParts {
 }
 
 impl IncomingFrame {
-    /// Checks a frame, and takes it over.
+    /// Checks a frame, and takes it over. Its parts may have been found in shared memory.
     ///
     /// # Errors
     /// It is none.
-    pub(super) fn of(memory: FrameMemory) -> Result<Self, ClientFault> {
+    pub(super) fn of(memory: FrameMemory, shared: SharedParts) -> Result<Self, ClientFault> {
         let frame = memory.frame();
-        let head = frame_head(frame, frame.len())?.filter(|head| head.len == frame.len());
+        // What lies in shared memory was checked already.
+        let bytes_max = if shared.is_some() { usize::MAX } else { frame.len() };
+        let head = frame_head(frame, bytes_max)?.filter(|head| head.len == frame.len());
         let head = head.ok_or_else(|| fault_of(FrameError::Length))?;
-        if !head.has_valid_padding(frame, 0) {
+        if head.place.is_none() && !head.has_valid_padding(frame, 0) {
             return Err(fault_of(FrameError::Padding));
         }
         let text = Bytes::copy_from_slice(frame.get(head.text).unwrap_or_default());
         let start = memory.start;
-        let ranges = head.parts.iter().map(|part| (part.start + start..part.end + start, None));
-        let parts = Arc::new(Parts::new(memory.bytes, ranges.collect()));
+        let parts = match (shared, head.place) {
+            (Some(parts), Some(_)) => parts,
+            (None, None) => {
+                let in_memory = |part: &Range<usize>| (part.start + start..part.end + start, None);
+                Arc::new(Parts::new(memory.bytes, head.parts.iter().map(in_memory).collect()))
+            }
+            _ => return Err(fault_of(FrameError::SharedMemory)),
+        };
         Ok(Self { text, parts: IncomingParts { memory: parts, marks: Vec::new() } })
     }
 

@@ -28,6 +28,7 @@ use ucall_proto::websocket::{Event, MessageLimits, MessageReader, Progress, WebS
 use super::error::ClientFault;
 use super::events::EventReader;
 use super::incoming::{FrameMemory, frame_head};
+use super::shared_memory::{SharedMemory, SharedParts};
 
 /// Results nest at most 128 deep, within the reply and its batch.
 pub(super) const NESTING_MAX: usize = 130;
@@ -46,6 +47,8 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
     /// A whole frame with binary parts, instead of a body.
     pub(super) frame: Option<FrameMemory>,
+    /// The parts of a frame that are in shared memory.
+    pub(super) parts: SharedParts,
     /// Whether it is the end of a body of events, without a document.
     pub(super) ends_events: bool,
 }
@@ -79,6 +82,8 @@ pub(super) struct Parser {
     /// The payload of the last Ping without a Pong.
     ping: Option<Vec<u8>>,
     keeps_alive: bool,
+    /// The memory that is shared with the server.
+    memory: Option<SharedMemory>,
 }
 
 #[derive(Debug)]
@@ -112,7 +117,13 @@ impl Parser {
             events: None,
             ping: None,
             keeps_alive: true,
+            memory: None,
         }
+    }
+
+    /// Finds the parts of frames in memory that is shared with the server.
+    pub(super) fn share(&mut self, memory: SharedMemory) {
+        self.memory = Some(memory);
     }
 
     /// The buffer to append the next bytes to, and how many at most.
@@ -128,6 +139,14 @@ impl Parser {
 
     /// Takes a complete reply out. Call it until it returns `None`.
     pub(super) fn advance(&mut self) -> Result<Option<Message>, ClientFault> {
+        let mut message = self.next_message()?;
+        if let (Some(message), Some(memory)) = (&mut message, &self.memory) {
+            memory.take(message, self.bytes_max)?;
+        }
+        Ok(message)
+    }
+
+    fn next_message(&mut self) -> Result<Option<Message>, ClientFault> {
         match self.state {
             ParserState::Http(_) => self.read_response(),
             ParserState::Raw { .. } => self.parse_document(),

@@ -8,6 +8,7 @@ use pyo3::types::PyBytes;
 use super::error::ClientFault;
 use super::parser::{Message, Parser, Protocol};
 use super::reply::Received;
+use super::shared_memory::SharedMemory;
 use crate::ffi;
 
 /// Takes received bytes and returns replies and notifications.
@@ -35,6 +36,11 @@ impl ReplyReader {
             (None, false, _) => Protocol::Raw,
         };
         Self { parser: Parser::new(protocol, reply_bytes_max), fault: None, has_replied: false }
+    }
+
+    /// Finds the parts of frames in memory that is shared with the server.
+    fn share(&mut self, memory: &SharedMemory) {
+        self.parser.share(memory.clone());
     }
 
     /// Takes the next bytes and returns the messages that they complete. An error after a message

@@ -16,6 +16,7 @@ use super::incoming::{FrameMemory, IncomingFrame, IncomingParts};
 use super::notification::Notification;
 use super::parser::{Message, NESTING_MAX};
 use super::request::{Expected, Request};
+use super::shared_memory::SharedParts;
 use super::support::frame_refused;
 use super::values::build;
 use crate::convert::{Convert, PartMemory, part_array};
@@ -31,12 +32,12 @@ impl Received {
     /// Parses a message. The body of an HTTP reply is no notification, and without JSON-RPC in it,
     /// an error status becomes the error.
     pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
-        let Message { head, body, frame, .. } = message;
+        let Message { head, body, frame, parts, .. } = message;
         if let Some(memory) = frame {
-            return Self::from_frame(memory, head);
+            return Self::from_frame(memory, parts, head);
         }
         if body.first() == Some(&FRAME_BYTE) {
-            return Self::from_frame(FrameMemory::of(&body), head);
+            return Self::from_frame(FrameMemory::of(&body), parts, head);
         }
         Self::from_text(Bytes::from(body), head)
     }
@@ -68,9 +69,13 @@ impl Received {
 
     /// Parses a frame: a reply to one call with binary parts in its result. Others have none.
     #[cold]
-    fn from_frame(memory: FrameMemory, head: Option<ResponseHead>) -> Result<Self, ClientFault> {
+    fn from_frame(
+        memory: FrameMemory,
+        shared: SharedParts,
+        head: Option<ResponseHead>,
+    ) -> Result<Self, ClientFault> {
         let fault = |clause: &str| ClientFault::Protocol(clause.to_owned());
-        let mut frame = IncomingFrame::of(memory)?;
+        let mut frame = IncomingFrame::of(memory, shared)?;
         let received = Self::from_text(frame.text.clone(), head)?;
         frame.find_marks().map_err(fault)?;
         match received {

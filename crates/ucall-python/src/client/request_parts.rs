@@ -16,8 +16,8 @@ use crate::convert::Results;
 /// Bytes of this length are sent from where they are, without a copy.
 const IN_PLACE_BYTES_MIN: usize = 64 * 1024;
 /// The head of a frame, without the lengths of its parts, and each of those.
-const FRAME_HEAD_BYTES: usize = 8;
-const LENGTH_BYTES: usize = 8;
+pub(super) const FRAME_HEAD_BYTES: usize = 8;
+pub(super) const LENGTH_BYTES: usize = 8;
 /// A request with more parts is JSON: it is the default of the server's `max_parts`.
 const PARTS_MAX: usize = 1024;
 
@@ -42,8 +42,8 @@ pub(super) fn fits_frame(document: usize, results: &Results) -> bool {
 
 /// Writes the frame of some parts.
 pub(super) struct FrameBody {
-    headers: Vec<Vec<u8>>,
-    lengths: Vec<usize>,
+    pub(super) headers: Vec<Vec<u8>>,
+    pub(super) lengths: Vec<usize>,
 }
 
 impl FrameBody {
