@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import struct
+from urllib.request import Request, urlopen
 
 import numpy
 import pytest
@@ -130,6 +131,25 @@ def test_a_stream_ends_with_base64(client):
     assert client.message()["method"] == "$/progress"
     reply, parts = client.receive_parts()
     assert (reply["result"], parts) == (text_of(b"abc"), [])
+
+
+def test_whole_bodies(client):
+    """As files, and as items whose dtype and shape are headers."""
+    array = numpy.arange(6, dtype="i2").reshape(2, 3)
+    npy_type, octets = "application/x-npy", "application/octet-stream"
+    shaped = {"Ucall-Dtype": "int16", "Ucall-Shape": "2,3"}
+    for method in ("echo", "later"):
+        for body, kind, headers, accept, expected in [
+            (npy(array), npy_type, {}, npy_type, npy(array)),
+            (array.tobytes(), octets, shaped, npy_type, npy(array)),
+            (array.tobytes(), octets, shaped, octets, array.tobytes()),
+            (npy(array), npy_type, {}, "application/json", b"[[0,1,2],[3,4,5]]"),
+            (b"abc", octets, {}, octets, b"abc"),
+        ]:
+            url = f"http://127.0.0.1:{client.socket.getpeername()[1]}/{method}"
+            headers = {"Content-Type": kind, "Accept": accept, **headers}
+            with urlopen(Request(url, body, headers), timeout=60) as reply:
+                assert reply.read() == expected
 
 
 def test_hostile_params(client):
