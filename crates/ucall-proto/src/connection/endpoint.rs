@@ -7,9 +7,10 @@ use super::exchange::ExchangeReply;
 use super::http_framing::HttpFraming;
 use super::{Environment, PlainConnection};
 use crate::Limits;
-use crate::endpoint::reply::EndpointReply;
+use crate::endpoint::reply::{EndpointReply, Response};
 use crate::endpoint::{CallParams, Endpoint, ParamKind, Refusal, body, inference};
 use crate::http1::{Head, ReplyHeaders};
+use crate::rpc::frame::{ATTACHED_BYTES_MIN, attach};
 use crate::rpc::{Binary, ResultFormat, RpcError, Service, write_error_reply};
 
 /// The id of a call that its caller does not see.
@@ -52,7 +53,7 @@ impl PlainConnection {
             parts = environment.service.take_result_parts();
         }
         environment.service.set_binary(None);
-        let Environment { limits, replies, out, .. } = environment;
+        let Environment { limits, out, .. } = environment;
         match ran {
             Ok(DocumentOutcome::Deferred(exchange)) => {
                 let endpoint = Some(Box::new(reply));
@@ -63,9 +64,29 @@ impl PlainConnection {
             Err(fault) => write_error_reply(out, Some(ID), &RpcError::parse(fault, limits)),
         }
         let text = out.split_off(start);
-        let mut response = Vec::new();
-        reply.write(&mut response, &text, &parts, limits.reply_bytes_max);
-        replies.response(out, &response, reply_headers, false);
+        let response = reply.response(&text, &parts, limits.reply_bytes_max);
+        drop(parts);
+        self.write_endpoint_response(response, reply_headers, environment);
+    }
+
+    /// Writes a response. Large parts of its tail are attached to the output: a request of an
+    /// endpoint waits for the replies before it, so this is the output of the connection.
+    fn write_endpoint_response<S>(
+        &self,
+        response: Response,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let Environment { replies, out, scratch, queued_bytes, .. } = environment;
+        replies.response(out, &response.text, reply_headers, false);
+        for piece in response.tail {
+            // TLS encrypts a copy.
+            if self.session.is_none() && piece.len() >= ATTACHED_BYTES_MIN {
+                *queued_bytes += attach(piece, out, &mut scratch.attachments);
+            } else {
+                out.extend_from_slice(&piece);
+            }
+        }
     }
 
     /// Writes the response to a call that was deferred.
@@ -76,7 +97,6 @@ impl PlainConnection {
         reply: ExchangeReply,
         environment: &mut Environment<'_, S>,
     ) {
-        let Environment { limits, replies, out, .. } = environment;
         let (text, parts) = match reply {
             ExchangeReply::WithParts(frame) => frame.into_parts(),
             reply => {
@@ -85,9 +105,9 @@ impl PlainConnection {
                 (text, Vec::new())
             }
         };
-        let mut response = Vec::new();
-        endpoint.write(&mut response, &text, &parts, limits.reply_bytes_max);
-        replies.response(out, &response, &framing.reply_headers(), false);
+        let response = endpoint.response(&text, &parts, environment.limits.reply_bytes_max);
+        drop(parts);
+        self.write_endpoint_response(response, &framing.reply_headers(), environment);
     }
 }
 
@@ -102,28 +122,22 @@ fn read<S: Service>(
     service: &S,
     limits: &Limits,
 ) -> Result<EndpointCall, Vec<u8>> {
-    let refused = |write: fn(&mut Vec<u8>, &Refusal)| {
-        move |refusal| {
-            let mut response = Vec::new();
-            write(&mut response, &refusal);
-            response
-        }
-    };
     match endpoint {
         Endpoint::Inference(model) => {
             let read = inference::read(model, head, body, limits);
-            let (params, reply) = read.map_err(refused(inference::write_refusal))?;
+            let (params, reply) = read.map_err(|refusal| inference::refused(&refusal))?;
             let reply = EndpointReply::Inference(reply);
             Ok(EndpointCall { method: model.method.clone(), params, reply })
         }
         Endpoint::UnknownModel(name) => {
             let problem = format!("there is no model {name:?}");
             let refusal = Refusal::new(404, RpcError::METHOD_NOT_FOUND, problem);
-            Err(refused(inference::write_refusal)(refusal))
+            Err(inference::refused(&refusal))
         }
         Endpoint::Body(method) => {
             let read = body::read(head, body, &Params { service, method }, limits);
-            let body::BodyRequest { params, reply } = read.map_err(refused(body::write_refusal))?;
+            let body::BodyRequest { params, reply } =
+                read.map_err(|refusal| body::refused(&refusal))?;
             Ok(EndpointCall { method: method.clone(), params, reply: EndpointReply::Body(reply) })
         }
     }

@@ -33,8 +33,7 @@ pub fn check_inference(json_length: Option<&[u8]>, request: &[u8]) {
     let limits = Limits::default();
     if let Ok((params, reply)) = inference::read_split(&model(), json_length, request, &limits) {
         check_params(params, request, &limits);
-        let mut out = Vec::new();
-        reply.write(&mut out, Ok(b"[1,2]"), &[], limits.reply_bytes_max);
+        let out = reply.response(Ok(b"[1,2]"), &[], limits.reply_bytes_max).into_text();
         assert!(out.starts_with(b"HTTP/1.1 "));
     }
 }

@@ -71,15 +71,17 @@ fn status_line(status: u16) -> &'static str {
     }
 }
 
-/// Appends a response with an error, whose body is JSON text.
+/// A response with an error, whose body is JSON text.
 #[cold]
-fn write_error_response(out: &mut Vec<u8>, status: u16, body: &[u8]) {
+fn error_response(status: u16, body: &[u8]) -> Vec<u8> {
+    let mut response = Vec::new();
     let headers = match status {
         503 => "Retry-After: 1\r\n",
         415 => "Accept-Encoding: identity\r\n",
         _ => "",
     };
-    write_json_response(out, status_line(status), headers, body);
+    write_json_response(&mut response, status_line(status), headers, body);
+    response
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
+use ucall_buffer::Bytes;
+
 use super::inference::datatype::{BYTES, Datatype};
-use super::tensors::{push_item, row_major};
+use super::tensors::{push_item, row_major_bytes};
 use crate::arrays::{DIMENSIONS_MAX, DType, Kind, Tensor};
 use crate::json::{Reader, ValueKind};
 use crate::rpc::ResultPart;
@@ -84,21 +86,21 @@ pub(crate) fn part_index(value: &[u8], parts: &[ResultPart]) -> Option<usize> {
 
 /// An array that an output is.
 #[derive(Debug)]
-pub(crate) struct OutputTensor<'a> {
+pub(crate) struct OutputTensor {
     pub(crate) datatype: Datatype,
     pub(crate) shape: Vec<usize>,
     /// The items, row by row; of [`Datatype::Bytes`] each after its length.
-    pub(crate) items: Cow<'a, [u8]>,
+    pub(crate) items: Bytes,
 }
 
-impl<'a> OutputTensor<'a> {
+impl OutputTensor {
     /// The array that a value of a result is. `declared` is the datatype that its annotation has.
     ///
     /// # Errors
     /// It is none; the reason.
     pub(crate) fn of_value(
         value: &[u8],
-        parts: &'a [ResultPart],
+        parts: &[ResultPart],
         declared: Option<Datatype>,
     ) -> Result<Self, String> {
         if let Some(part) = part_index(value, parts).and_then(|index| parts.get(index)) {
@@ -124,12 +126,12 @@ impl<'a> OutputTensor<'a> {
         Ok(Self { datatype, shape, items: items.into() })
     }
 
-    fn of_tensor(tensor: &Tensor, bytes: &'a [u8]) -> Result<Self, String> {
+    fn of_tensor(tensor: &Tensor, bytes: &Bytes) -> Result<Self, String> {
         let datatype = Datatype::Items(DType { is_big_endian: false, ..tensor.dtype });
         if datatype.name().is_none() {
             return Err("is complex, which the protocol does not have".to_owned());
         }
-        Ok(Self { datatype, shape: tensor.shape.clone(), items: row_major(tensor, bytes) })
+        Ok(Self { datatype, shape: tensor.shape.clone(), items: row_major_bytes(tensor, bytes) })
     }
 }
 
@@ -266,7 +268,6 @@ impl Datatype {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ucall_buffer::Bytes;
 
     fn part(tensor: Option<Tensor>, bytes: &'static [u8]) -> ResultPart {
         ResultPart { tensor, bytes: Bytes::from_static(bytes) }
@@ -306,7 +307,7 @@ mod tests {
     fn tensor(value: &str, declared: Option<Datatype>) -> Result<Made, String> {
         let parts = [array(Kind::Int, b"ab"), part(None, b"xyz"), array(Kind::Complex, b"ab")];
         OutputTensor::of_value(value.as_bytes(), &parts, declared)
-            .map(|it| (it.datatype.name(), it.shape, it.items.into_owned()))
+            .map(|it| (it.datatype.name(), it.shape, it.items.to_vec()))
     }
 
     #[test]

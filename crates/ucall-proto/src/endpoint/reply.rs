@@ -1,9 +1,37 @@
 //! How the outcomes of calls become responses.
 
+use ucall_buffer::Bytes;
+
 use super::body::BodyReply;
 use super::inference::InferenceReply;
 use crate::json::Reader;
 use crate::rpc::{ResultPart, RpcError};
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Response {
+    /// Its status line, its headers, the blank line, and the first bytes of its body.
+    pub(crate) text: Vec<u8>,
+    /// The others, which may lie where the function has left them.
+    pub(crate) tail: Vec<Bytes>,
+}
+
+impl From<Vec<u8>> for Response {
+    fn from(text: Vec<u8>) -> Self {
+        Self { text, tail: Vec::new() }
+    }
+}
+
+impl Response {
+    /// All bytes in one text.
+    #[cfg(any(test, feature = "invariants"))]
+    pub(crate) fn into_text(self) -> Vec<u8> {
+        self.tail.iter().fold(self.text, |mut text, piece| {
+            text.extend_from_slice(piece);
+            text
+        })
+    }
+}
 
 /// How the outcome of a call is replied.
 #[derive(Debug)]
@@ -13,14 +41,8 @@ pub(crate) enum EndpointReply {
 }
 
 impl EndpointReply {
-    /// Appends the response to a call whose JSON-RPC reply is `reply`.
-    pub(crate) fn write(
-        &self,
-        out: &mut Vec<u8>,
-        reply: &[u8],
-        parts: &[ResultPart],
-        len_max: usize,
-    ) {
+    /// The response to a call whose JSON-RPC reply is `reply`.
+    pub(crate) fn response(&self, reply: &[u8], parts: &[ResultPart], len_max: usize) -> Response {
         let [result, error] =
             Reader::new(reply).members([&b"result"[..], b"error"]).unwrap_or_default();
         let error = match (result, error) {
@@ -30,8 +52,8 @@ impl EndpointReply {
         };
         let outcome = error.as_ref().map_or(Ok(result.unwrap_or_default()), Err);
         match self {
-            Self::Inference(reply) => reply.write(out, outcome, parts, len_max),
-            Self::Body(reply) => reply.write(out, outcome, parts, len_max),
+            Self::Inference(reply) => reply.response(outcome, parts, len_max),
+            Self::Body(reply) => reply.response(outcome, parts, len_max),
         }
     }
 }

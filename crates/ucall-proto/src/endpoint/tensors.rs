@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
+use ucall_buffer::Bytes;
+
 use crate::arrays::{DType, Kind, Tensor};
 use crate::json::{Reader, ValueKind, write_f64, write_i64};
 
@@ -21,6 +23,14 @@ pub(crate) fn row_major<'a>(tensor: &Tensor, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         }
     }
     items
+}
+
+/// [`row_major`] items, which lie where they were if they have that order already.
+pub(crate) fn row_major_bytes(tensor: &Tensor, bytes: &Bytes) -> Bytes {
+    match row_major(tensor, bytes) {
+        Cow::Borrowed(_) => bytes.clone(),
+        Cow::Owned(items) => items.into(),
+    }
 }
 
 /// The items of an array in Fortran order in row-major order.

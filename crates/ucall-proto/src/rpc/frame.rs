@@ -38,7 +38,7 @@ const FIXED_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 8;
 
 /// Shorter parts of a result are copied into the output.
-const ATTACHED_BYTES_MIN: usize = 64 << 10;
+pub(crate) const ATTACHED_BYTES_MIN: usize = 64 << 10;
 
 /// Bytes that are sent behind the first bytes of an output, without a copy.
 #[derive(Clone, Debug)]
@@ -450,7 +450,7 @@ impl ResultFrame {
 
 /// Attaches bytes to the end of an output; returns their number. So many of the first ones are
 /// copied that the output is no small one: those are sent without a look at the attachments.
-fn attach(bytes: Bytes, out: &mut Vec<u8>, attachments: &mut Vec<Attachment>) -> usize {
+pub(crate) fn attach(bytes: Bytes, out: &mut Vec<u8>, attachments: &mut Vec<Attachment>) -> usize {
     let copied = (MemoryBudget::UNRESERVED_BYTES + 1).saturating_sub(out.len()).min(bytes.len());
     out.extend_from_slice(bytes.get(..copied).unwrap_or_default());
     let rest = bytes.slice(copied..);

@@ -28,7 +28,7 @@ mod response;
 mod tests;
 
 pub(crate) use request::{BodyRequest, ParamKinds, read};
-pub(crate) use response::{BodyReply, write_refusal};
+pub(crate) use response::{BodyReply, refused};
 
 /// What a param takes of a field of a form, whose values are texts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

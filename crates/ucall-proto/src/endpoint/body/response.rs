@@ -1,18 +1,17 @@
 //! Writes the result of a call as the body of a response.
 
-use std::borrow::Cow;
-
 use base64ct::{Base64, Encoding};
 use memchr::memmem;
+use ucall_buffer::Bytes;
 
 use super::media::{IMAGES, ImageType, Media, image_type};
 use super::request::{DTYPE, SHAPE, dtype_name};
 use crate::arrays::{Tensor, npy, safetensors};
 use crate::endpoint::inference::Datatype;
 use crate::endpoint::outputs::{Items, OutputTensor, of_result, part_index};
-use crate::endpoint::reply::status_of;
-use crate::endpoint::tensors::{row_major, write_lists};
-use crate::endpoint::{Refusal, write_error_response};
+use crate::endpoint::reply::{Response, status_of};
+use crate::endpoint::tensors::{row_major, row_major_bytes, write_lists};
+use crate::endpoint::{Refusal, error_response};
 use crate::http1::Head;
 use crate::rpc::{ResultPart, RpcError};
 
@@ -24,17 +23,19 @@ pub(crate) struct BodyReply {
 }
 
 /// A body of a response.
-struct Body<'a> {
-    media: &'a str,
+struct Body {
+    media: &'static str,
     /// Further headers.
     headers: String,
-    /// What follows one another.
-    pieces: Vec<Cow<'a, [u8]>>,
+    /// Its first bytes.
+    text: Vec<u8>,
+    /// The others.
+    tail: Vec<Bytes>,
 }
 
-impl<'a> Body<'a> {
-    fn new(media: &'a str, pieces: Vec<Cow<'a, [u8]>>) -> Self {
-        Self { media, headers: String::new(), pieces }
+impl Body {
+    fn new(media: &'static str, text: Vec<u8>, tail: Vec<Bytes>) -> Self {
+        Self { media, headers: String::new(), text, tail }
     }
 }
 
@@ -51,43 +52,41 @@ impl BodyReply {
         }
     }
 
-    /// Appends the response to a call that has ended.
-    pub(crate) fn write(
+    /// The response to a call that has ended.
+    pub(crate) fn response(
         &self,
-        out: &mut Vec<u8>,
         outcome: Result<&[u8], &RpcError>,
         parts: &[ResultPart],
         len_max: usize,
-    ) {
+    ) -> Response {
         let body = match outcome {
             Ok(result) => self.body_of(result, parts, len_max),
             Err(error) => Err(Refusal { status: status_of(error.code), error: error.clone() }),
         };
         let body = match body {
             Ok(body) => body,
-            Err(refusal) => return write_refusal(out, &refusal),
+            Err(refusal) => return refused(&refusal).into(),
         };
-        let length: usize = body.pieces.iter().map(|piece| piece.len()).sum();
+        let length = body.text.len() + body.tail.iter().map(Bytes::len).sum::<usize>();
         if length > len_max {
             let problem = format!("The reply is larger than {len_max} bytes (max_reply_bytes)");
-            return write_refusal(out, &Refusal::new(500, RpcError::INTERNAL_ERROR, problem));
+            return refused(&Refusal::new(500, RpcError::INTERNAL_ERROR, problem)).into();
         }
-        let Body { media, headers, pieces } = body;
+        let Body { media, headers, mut text, tail } = body;
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n{headers}Content-Length: {length}\r\n\r\n"
         );
-        out.reserve(head.len() + length);
-        out.extend_from_slice(head.as_bytes());
-        pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+        text.splice(..0, head.into_bytes());
+        Response { text, tail }
     }
 
     /// The result in the first of the accepted forms that it has.
-    fn body_of<'r>(
+    fn body_of(
         &self,
-        result: &'r [u8],
-        parts: &'r [ResultPart],
+        result: &[u8],
+        parts: &[ResultPart],
         len_max: usize,
-    ) -> Result<Body<'r>, Refusal> {
+    ) -> Result<Body, Refusal> {
         let single = part_index(result, parts).and_then(|index| parts.get(index));
         for media in &self.accepted {
             let body = match media {
@@ -117,33 +116,34 @@ fn not_acceptable() -> Refusal {
     )
 }
 
-fn npy_body(part: &ResultPart) -> Option<Body<'_>> {
+fn npy_body(part: &ResultPart) -> Option<Body> {
     let mut header = Vec::new();
     npy::write_header(&mut header, part.tensor.as_ref()?);
-    Some(Body::new("application/x-npy", vec![header.into(), part.bytes[..].into()]))
+    Some(Body::new("application/x-npy", header, vec![part.bytes.clone()]))
 }
 
-fn octets_body(part: &ResultPart) -> Body<'_> {
+fn octets_body(part: &ResultPart) -> Body {
     let media = "application/octet-stream";
     let Some(tensor) = &part.tensor else {
-        return Body::new(media, vec![part.bytes[..].into()]);
+        return Body::new(media, Vec::new(), vec![part.bytes.clone()]);
     };
     let shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
     let dtype = dtype_name(tensor.dtype);
     let headers = format!("{DTYPE}: {dtype}\r\n{SHAPE}: {}\r\n", shape.join(","));
-    Body { headers, ..Body::new(media, vec![row_major(tensor, &part.bytes)]) }
+    let items = row_major_bytes(tensor, &part.bytes);
+    Body { headers, ..Body::new(media, Vec::new(), vec![items]) }
 }
 
-fn image_body(part: &ResultPart, wanted: ImageType) -> Option<Body<'_>> {
+fn image_body(part: &ResultPart, wanted: ImageType) -> Option<Body> {
     let media = image_type(&part.bytes).filter(|_| part.tensor.is_none())?;
     let is_wanted = match wanted {
         ImageType::Any => true,
         ImageType::Known(at) => IMAGES.get(at).is_some_and(|(name, _)| *name == media),
     };
-    is_wanted.then(|| Body::new(media, vec![part.bytes[..].into()]))
+    is_wanted.then(|| Body::new(media, Vec::new(), vec![part.bytes.clone()]))
 }
 
-fn safetensors_body<'r>(result: &'r [u8], parts: &'r [ResultPart]) -> Option<Body<'r>> {
+fn safetensors_body(result: &[u8], parts: &[ResultPart]) -> Option<Body> {
     let outputs = of_result(result, parts, &[], Items::Guessed);
     let mut tensors = Vec::with_capacity(outputs.len());
     for output in &outputs {
@@ -156,21 +156,16 @@ fn safetensors_body<'r>(result: &'r [u8], parts: &'r [ResultPart]) -> Option<Bod
     let described: Vec<_> =
         tensors.iter().map(|(name, dtype, it)| (*name, *dtype, &it.shape[..])).collect();
     let header = safetensors::header(&described).filter(|_| !tensors.is_empty())?;
-    let mut pieces = vec![Cow::Owned(header)];
-    pieces.extend(tensors.into_iter().map(|(_, _, tensor)| tensor.items));
-    Some(Body::new("application/safetensors", pieces))
+    let tail = tensors.into_iter().map(|(_, _, tensor)| tensor.items).collect();
+    Some(Body::new("application/safetensors", header, tail))
 }
 
 /// The text of the result, with lists in place of arrays, and base64 in place of bytes.
-fn json_body<'r>(
-    result: &'r [u8],
-    parts: &[ResultPart],
-    len_max: usize,
-) -> Result<Body<'r>, Refusal> {
+fn json_body(result: &[u8], parts: &[ResultPart], len_max: usize) -> Result<Body, Refusal> {
     const PART: &[u8] = br#"{"$part":"#;
     const JSON: &str = "application/json";
     if parts.is_empty() {
-        return Ok(Body::new(JSON, vec![result.into()]));
+        return Ok(Body::new(JSON, result.to_vec(), Vec::new()));
     }
     let mut text = Vec::with_capacity(result.len());
     let mut rest = result;
@@ -190,7 +185,7 @@ fn json_body<'r>(
         }
     }
     text.extend_from_slice(rest);
-    Ok(Body::new(JSON, vec![text.into()]))
+    Ok(Body::new(JSON, text, Vec::new()))
 }
 
 fn write_array(
@@ -222,11 +217,11 @@ fn write_base64(text: &mut Vec<u8>, bytes: &[u8]) {
     text.push(b'"');
 }
 
-/// Appends the response to a request that gets no result.
+/// The response to a request that gets no result.
 #[cold]
-pub(crate) fn write_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
+pub(crate) fn refused(refusal: &Refusal) -> Vec<u8> {
     let mut body = b"{\"error\":".to_vec();
     refusal.error.write(&mut body);
     body.push(b'}');
-    write_error_response(out, refusal.status, &body);
+    error_response(refusal.status, &body)
 }

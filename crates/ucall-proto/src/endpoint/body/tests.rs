@@ -212,8 +212,7 @@ fn wrong_requests_get_a_status() {
 fn replied(accept: &str, result: &str, parts: &[ResultPart]) -> (String, Vec<u8>) {
     let headers = format!("Accept: {accept}\r\n");
     let BodyRequest { reply, .. } = request("/f", &headers, b"").expect("a request");
-    let mut out = Vec::new();
-    reply.write(&mut out, Ok(result.as_bytes()), parts, 1 << 10);
+    let out = reply.response(Ok(result.as_bytes()), parts, 1 << 10).into_text();
     let at = memchr::memmem::find(&out, b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8(out[..at].to_vec()).expect("UTF-8");
     assert!(head.contains(&format!("Content-Length: {}\r\n", out.len() - at)), "{head}");
@@ -319,8 +318,8 @@ fn errors_of_calls_get_the_status_of_their_code() {
         (418, 500),
         (1, 500),
     ] {
-        let mut out = Vec::new();
-        reply.write(&mut out, Err(&RpcError::new(code, "m").expected("d")), &[], 1 << 10);
+        let out =
+            reply.response(Err(&RpcError::new(code, "m").expected("d")), &[], 1 << 10).into_text();
         let text = String::from_utf8(out).expect("UTF-8");
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
         let body = format!(r#"{{"error":{{"code":{code},"message":"m","data":"d"}}}}"#);

@@ -27,7 +27,7 @@ pub use datatype::Datatype;
 pub(crate) use request::read;
 #[cfg(any(test, feature = "invariants"))]
 pub(crate) use request::read_split;
-pub(crate) use response::{InferenceReply, write_refusal};
+pub(crate) use response::{InferenceReply, refused};
 
 /// The version that all models have.
 pub const VERSION: &str = "1";

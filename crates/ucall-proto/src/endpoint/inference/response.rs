@@ -4,11 +4,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use ucall_buffer::Bytes;
+
 use super::datatype::Datatype;
 use super::{InferenceModel, VERSION};
 use crate::endpoint::outputs::{Items, Output, OutputTensor, of_result};
+use crate::endpoint::reply::Response;
 use crate::endpoint::tensors::write_lists;
-use crate::endpoint::{Refusal, write_error_response};
+use crate::endpoint::{Refusal, error_response};
 use crate::json::write_string;
 use crate::rpc::{ResultPart, RpcError};
 
@@ -32,30 +35,26 @@ pub(super) struct WantedOutput {
 }
 
 impl InferenceReply {
-    /// Appends the response to a call that has ended.
-    pub(crate) fn write(
+    /// The response to a call that has ended.
+    pub(crate) fn response(
         &self,
-        out: &mut Vec<u8>,
         outcome: Result<&[u8], &RpcError>,
         parts: &[ResultPart],
         len_max: usize,
-    ) {
-        let written = match outcome {
-            Ok(result) => self.write_result(out, result, parts, len_max),
+    ) -> Response {
+        let response = match outcome {
+            Ok(result) => self.outputs(result, parts, len_max),
             Err(error) => Err(Refusal { status: status_of(error.code), error: error.clone() }),
         };
-        if let Err(refusal) = written {
-            write_refusal(out, &refusal);
-        }
+        response.unwrap_or_else(|refusal| refused(&refusal).into())
     }
 
-    fn write_result(
+    fn outputs(
         &self,
-        out: &mut Vec<u8>,
         result: &[u8],
         parts: &[ResultPart],
         len_max: usize,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Response, Refusal> {
         let names: Vec<String> = self.model.outputs.iter().map(|it| it.name.clone()).collect();
         let items = if self.model.returns_items { Items::Each } else { Items::Guessed };
         let outputs = of_result(result, parts, &names, items);
@@ -68,7 +67,7 @@ impl InferenceReply {
             text.extend_from_slice(id);
         }
         text.extend_from_slice(b",\"outputs\":[");
-        let mut binary: Vec<Cow<'_, [u8]>> = Vec::new();
+        let mut tail: Vec<Bytes> = Vec::new();
         for (at, (output, is_binary)) in chosen.into_iter().enumerate() {
             if at > 0 {
                 text.push(b',');
@@ -84,7 +83,7 @@ impl InferenceReply {
                 let size = tensor.items.len();
                 let parameters = format!(",\"parameters\":{{\"binary_data_size\":{size}}}}}");
                 text.extend_from_slice(parameters.as_bytes());
-                binary.push(tensor.items);
+                tail.push(tensor.items);
             } else {
                 text.extend_from_slice(b",\"data\":");
                 write_data(&mut text, &tensor, len_max).map_err(failed)?;
@@ -92,22 +91,19 @@ impl InferenceReply {
             }
         }
         text.extend_from_slice(b"]}");
-        let length = text.len() + binary.iter().map(|it| it.len()).sum::<usize>();
+        let length = text.len() + tail.iter().map(Bytes::len).sum::<usize>();
         if length > len_max {
             let problem = format!("the reply is larger than {len_max} bytes (max_reply_bytes)");
             return Err(Refusal::new(500, RpcError::INTERNAL_ERROR, problem));
         }
-        let media = if binary.is_empty() { "json" } else { "octet-stream" };
+        let media = if tail.is_empty() { "json" } else { "octet-stream" };
         let mut head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/{media}\r\n");
-        if !binary.is_empty() {
+        if !tail.is_empty() {
             head += &format!("Inference-Header-Content-Length: {}\r\n", text.len());
         }
         head += &format!("Content-Length: {length}\r\n\r\n");
-        out.reserve(head.len() + length);
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(&text);
-        binary.iter().for_each(|items| out.extend_from_slice(items));
-        Ok(())
+        text.splice(..0, head.into_bytes());
+        Ok(Response { text, tail })
     }
 
     /// The outputs to reply, each with whether it is binary.
@@ -133,7 +129,7 @@ impl InferenceReply {
     }
 }
 
-fn write_description(text: &mut Vec<u8>, name: &str, tensor: &OutputTensor<'_>) {
+fn write_description(text: &mut Vec<u8>, name: &str, tensor: &OutputTensor) {
     text.extend_from_slice(b"{\"name\":");
     write_string(text, name);
     let datatype = tensor.datatype.name().unwrap_or_default();
@@ -142,7 +138,7 @@ fn write_description(text: &mut Vec<u8>, name: &str, tensor: &OutputTensor<'_>) 
 }
 
 /// Appends the items of a tensor as a flat list.
-fn write_data(text: &mut Vec<u8>, tensor: &OutputTensor<'_>, len_max: usize) -> Result<(), String> {
+fn write_data(text: &mut Vec<u8>, tensor: &OutputTensor, len_max: usize) -> Result<(), String> {
     let Datatype::Items(dtype) = tensor.datatype else {
         return write_elements(text, &tensor.items);
     };
@@ -181,9 +177,9 @@ fn status_of(code: i64) -> u16 {
     }
 }
 
-/// Appends the response to a request that gets no result.
+/// The response to a request that gets no result.
 #[cold]
-pub(crate) fn write_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
+pub(crate) fn refused(refusal: &Refusal) -> Vec<u8> {
     let RpcError { message, data, .. } = &refusal.error;
     let mut text = message.to_string();
     if let Some(data) = data {
@@ -195,5 +191,5 @@ pub(crate) fn write_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
     let mut body = b"{\"error\":".to_vec();
     write_string(&mut body, &text);
     body.push(b'}');
-    write_error_response(out, refusal.status, &body);
+    error_response(refusal.status, &body)
 }

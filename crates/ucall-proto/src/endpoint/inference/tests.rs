@@ -239,8 +239,7 @@ fn wrong_requests_are_refused_with_the_reason() {
 fn replied(request: &str, result: &str, parts: &[ResultPart]) -> (String, Vec<u8>) {
     let (_, reply) =
         read_split(&model(), None, request.as_bytes(), &Limits::default()).expect("a request");
-    let mut out = Vec::new();
-    reply.write(&mut out, Ok(result.as_bytes()), parts, 1 << 10);
+    let out = reply.response(Ok(result.as_bytes()), parts, 1 << 10).into_text();
     split(&out)
 }
 
@@ -331,9 +330,8 @@ fn errors_of_calls_get_a_status() {
         (404, 404),
         (7, 500),
     ] {
-        let mut out = Vec::new();
         let error = RpcError::new(code, "It \"failed\"").expected("x");
-        reply.write(&mut out, Err(&error), &[], 1 << 10);
+        let out = reply.response(Err(&error), &[], 1 << 10).into_text();
         let (head, body) = split(&out);
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         assert_eq!(head.contains("Retry-After: 1\r\n"), status == 503);
