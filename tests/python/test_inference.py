@@ -228,6 +228,33 @@ def test_functions_of_every_kind_are_models(serve: Serve) -> None:
     assert models.infer("stream", x=x[:3])["output0"].tolist() == [0, 1, 2]
 
 
+def test_large_tensors_come_in_pieces_and_replies_in_order(models: Models) -> None:
+    x = np.arange(400_000, dtype=np.float32)
+    given = {"name": "x", "datatype": "FP32", "shape": x.shape}
+    given["parameters"] = {"binary_data_size": x.nbytes}
+    request = {"inputs": [given], "parameters": {"binary_data_output": True}}
+    text = json.dumps(request).encode()
+    body = text + x.tobytes()
+    pieces = [body[at : at + 99_999] for at in range(0, len(body), 99_999)]
+    head = f"POST /v2/models/scale/infer HTTP/1.1\r\nHost: localhost\r\n{LENGTH}: {len(text)}\r\n"
+    chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b"")]
+    chunked = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks)
+    plain = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    small = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
+    with Wire(int(models.url.split(":")[2].split("/")[0])) as wire:
+        sender = threading.Thread(target=wire.send, args=(plain + chunked + small + plain,))
+        sender.start()
+        for kind in ("tensor", "tensor", "call", "tensor"):
+            status, head_of_reply, received = wire.reply()
+            assert status == 200
+            if kind == "call":
+                assert json.loads(received)["error"]["code"] == -32600
+                continue
+            at = int(head_of_reply.split(LENGTH.encode() + b": ")[1].split(b"\r\n")[0])
+            assert np.array_equal(np.frombuffer(received[at:], np.float32), x * 2)
+        sender.join()
+
+
 def test_errors_have_a_status_and_a_reason(serve: Serve) -> None:
     def fail(x: int) -> int:
         raise ucall.RPCError(404, "there is none")
