@@ -13,6 +13,7 @@ pub mod chunked;
 pub mod connection;
 pub mod datagrams;
 pub mod endpoints;
+pub mod frames;
 pub mod http_head;
 pub mod json_stream;
 pub mod json_values;
@@ -66,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     ("connection", connection::run),
     ("datagrams", datagrams::run),
     ("endpoints", endpoints::run),
+    ("frames", frames::run),
     ("http_head", http_head::run),
     ("json_stream", json_stream::run),
     ("json_values", json_values::run),

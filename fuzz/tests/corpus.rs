@@ -169,7 +169,8 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 chunked connection datagrams endpoints http_head json_stream json_values npy params
-    pickle queue_frames queue_session raw_documents relay relay_replies rpc_document tls websocket
+    base64 chunked connection datagrams endpoints frames http_head json_stream json_values npy
+    params pickle queue_frames queue_session raw_documents relay relay_replies rpc_document tls
+    websocket
     xdp_frames
 }
