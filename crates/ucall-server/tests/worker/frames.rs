@@ -27,7 +27,7 @@ fn parts(owners: &Arc<()>) -> Vec<ResultPart> {
     LENS.iter().map(part).collect()
 }
 
-fn framed(text: &str, parts: &[&[u8]]) -> Vec<u8> {
+pub fn framed(text: &str, parts: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     let lens: Vec<usize> = parts.iter().map(|it| it.len()).collect();
     write_frame_head(&mut out, text.len(), &lens).unwrap();

@@ -10,6 +10,7 @@ use ucall_server::{
     NativeOutcomes, NativeProcedure, Token,
 };
 
+use super::frames::framed;
 use super::harness::{Harness, Procedure, call, post, reply, text};
 use super::timeouts::Output;
 
@@ -142,6 +143,21 @@ fn native_and_other_procedures_answer_in_one_batch() {
     assert_eq!(text(&peer), format!("[{}]\n", items.join(",")));
     assert_eq!((running(&harness), harness.stats().calls), (0, 4));
     assert_eq!(events.lock().unwrap().turns, [1]);
+}
+
+#[test]
+fn native_procedures_get_base64_in_place_of_parts() {
+    let (mut harness, _) = harness(None);
+    let peer = harness.connect();
+    for (params, expected) in [
+        (r#"[{"$part":0},1]"#, reply("1", r#"["YWJj",1]"#)),
+        (r#"[{"$part":1}]"#, "-32602".to_owned()),
+        (r#"[{"$part":0},{"$part":0}]"#, "part 0 is used twice".to_owned()),
+    ] {
+        peer.write(&framed(&call("native.now", params, "1"), &[b"abc"]));
+        harness.turn();
+        assert!(text(&peer).contains(&expected), "{params}");
+    }
 }
 
 #[test]
