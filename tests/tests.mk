@@ -7,7 +7,7 @@ conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp
 # What finds in a night what a change of weeks has broken. The workflow nightly.yml runs it.
 .PHONY: test-nightly
 test-nightly: export MUTATIONS := 1000000
-test-nightly: test-all test-mcp test-loom test-fuzz conformance sanitize leaks test-many-servers ## Run all tests that need no network, in some hours
+test-nightly: test-all test-mcp test-inference test-loom test-fuzz conformance sanitize leaks test-many-servers ## Run all tests that need no network, in some hours
 test-nightly: test-worker-deaths test-store-kills soak fuzz mutants test-mutations
 
 # Three preemptions reach every step of these protocols, and take seconds rather than hours.
@@ -61,6 +61,12 @@ test-nats-tool: setup test-programs .bench/bin/nats #: Let the tool of NATS, bui
 test-mcp: setup test-programs #: Install other projects' clients of MCP and its conformance suite, and run them
 	@tools/install-mcp.sh
 	$(RUN_TESTS) pytest $(AT_ONCE) $(PYTEST_FLAGS) tests/mcp_clients
+
+# In environments of their own, as those of MCP.
+.PHONY: test-inference
+test-inference: setup test-programs #: Install other projects' clients of the Open Inference Protocol, and run them
+	@tools/install-inference.sh
+	$(RUN_TESTS) pytest $(PYTEST_FLAGS) tests/inference_clients
 
 .PHONY: test-pandas
 test-pandas: setup #: Install pandas and Arrow, and test queues that carry their values
