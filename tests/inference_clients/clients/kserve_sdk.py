@@ -28,12 +28,12 @@ async def main(url):
         "model ready": await client.is_model_ready(url, "scale"),
     }
     for binary in (True, False):
-        response = await client.infer(url, request("scale", array, binary=binary))
+        response = await client.infer(url, request("scale", array, binary=binary), "scale")
         found[f"binary {binary}"] = response.outputs[0].as_numpy().tolist()
         found["id"] = response.id
     chosen = request("scale", array, binary=False)
     chosen.request_outputs = [RequestedOutput(response.outputs[0].name, {"binary_data": True})]
-    response = await client.infer(url, chosen)
+    response = await client.infer(url, chosen, "scale")
     found["requested"] = response.outputs[0].as_numpy().tolist()
     await client.close()
     return found

@@ -363,4 +363,4 @@ def codes_in(body: bytes) -> str:
     except ValueError:
         return ""
     error = found.get("error") if isinstance(found, dict) else None
-    return "" if error is None else str(error["code"])
+    return str(error["code"]) if isinstance(error, dict) else ""

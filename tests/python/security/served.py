@@ -19,6 +19,7 @@ import ucall
 
 def main() -> None:
     engine, options = sys.argv[1], json.loads(sys.argv[2])
+    serves_models = options.pop("inference", False)
     server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(
         port=0, **ucall.options.arguments(options)
     )
@@ -82,6 +83,9 @@ def main() -> None:
     @server
     def state() -> dict[str, int]:
         return {"connections": server.stats()["connections"], "waiting": len(held)}
+
+    if serves_models:
+        server.inference(["total"])
 
     if options.get("mcp"):
         from ucall.mcp import elicit

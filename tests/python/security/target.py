@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "send_timeout_s": 0.5,
     },
     "agents": {"mcp": True},
+    "models": {"inference": True},
     "stuck": {"send_timeout_s": 0.5},
     "tight": {
         "max_body_bytes": 20_000_000,

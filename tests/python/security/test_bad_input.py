@@ -18,6 +18,7 @@ from pathlib import Path
 import agents
 import binary
 import cases
+import models
 import pytest
 import report
 import scenarios
@@ -41,6 +42,7 @@ ALL: list[Case] = [
     *cases.unauthenticated(),
     *agents.mcp(),
     *binary.cases(),
+    *models.cases(),
     *scenarios.concurrency(),
     *scenarios.pipelines(),
     *scenarios.timed(),
