@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import frames
 import numpy
+import part_frames
 from scripted import Peer, Script, http_reply, result
 from websocket_peer import CLOSE, TEXT, frame, read_frame, upgrade
 
@@ -19,7 +19,7 @@ PARTS_TYPE = "Content-Type: application/vnd.ucall.parts"
 
 def pack(document: Any, *parts: bytes) -> bytes:
     """A frame with these parts."""
-    return frames.frame(document, list(parts))
+    return part_frames.frame(document, list(parts))
 
 
 def npy(array: Any) -> bytes:
@@ -113,7 +113,7 @@ class Server:
             if self._refuse:
                 peer.send(self._refuse)
             return False
-        document, parts = frames.parse(data)
+        document, parts = part_frames.parse(data)
         if isinstance(document, dict) and document.get("method") == "$/probe":
             self.probes += 1
             error = {"code": -32601, "message": "Method not found"}

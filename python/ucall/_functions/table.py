@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
-from ucall._functions.batches import is_array
 from ucall._functions.methods import Methods, NativeMethod, Served
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
@@ -192,6 +191,8 @@ class Functions:
 
     def _encoder_of(self, registration: Registration, is_batch: bool) -> Callable[[Any], object]:
         """What encodes the results of a function. One that returns arrays may return a scalar."""
+        from ucall._functions.batches import is_array
+
         encode = self.methods.types.encode
         returns_array = not is_batch and is_array(registration.hints.get("return"))
         return _core.ArrayResults(encode) if returns_array else encode
