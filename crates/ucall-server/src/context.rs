@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_engine::{Engine, EngineClock};
+use ucall_engine::{Engine, EngineClock, release_freed_memory};
 use ucall_proto::http1::ReplyWriter;
 use ucall_proto::tls::TlsError;
 use ucall_proto::{Attachment, Connection, Drain, Environment, LoadState, MemoryBudget, Scratch};
@@ -12,6 +12,7 @@ use crate::caller::Caller;
 use crate::config::WorkerConfig;
 use crate::connections::Entry;
 use crate::dispatch::{Availability, Dispatch, Dispatcher};
+use crate::freed_memory::FreedMemory;
 use crate::handler::Handler;
 use crate::native::NativeLimits;
 use crate::procedures::Procedures;
@@ -28,6 +29,7 @@ pub(crate) struct WorkerContext<H: Handler> {
     replies: ReplyWriter,
     scratch: Scratch,
     tls_checks: TlsChecks,
+    freed: FreedMemory,
 }
 
 impl<H: Handler> WorkerContext<H> {
@@ -47,6 +49,7 @@ impl<H: Handler> WorkerContext<H> {
             replies,
             scratch: Scratch::new(handler.memory_budget()),
             tls_checks: TlsChecks::default(),
+            freed: FreedMemory::default(),
             dispatcher: Dispatcher::new(handler, procedures, &config, &clock),
             config,
             clock,
@@ -141,7 +144,16 @@ impl<H: Handler> WorkerContext<H> {
     pub(crate) fn begin_sweep(&mut self, unix_time_s: u64) {
         self.replies.set_time(unix_time_s);
         self.scratch.release_unused();
+        if self.freed.is_much(self.scratch.budget().take_peak()) {
+            release_freed_memory();
+        }
         self.check_tls();
+    }
+
+    /// Whether a sweep may have memory to return to the system.
+    pub(crate) fn may_have_freed(&self) -> bool {
+        let budget = self.scratch.budget();
+        self.freed.may_be_much(budget.peak(), budget.bytes())
     }
 
     /// Whether memory of a large request is cached, until a sweep releases it.

@@ -21,6 +21,7 @@ mod engine_choice;
 mod events;
 mod eviction;
 mod file_changes;
+mod freed_memory;
 mod handler;
 mod health;
 mod inference;

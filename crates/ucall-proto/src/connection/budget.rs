@@ -12,7 +12,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The bytes that one worker holds. Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryBudget(Arc<AtomicUsize>);
+pub struct MemoryBudget(Arc<Count>);
+
+#[derive(Debug, Default)]
+struct Count {
+    bytes: AtomicUsize,
+    /// The most since [`MemoryBudget::take_peak`].
+    peak: AtomicUsize,
+}
 
 /// Bytes of a [`MemoryBudget`], released on drop. The default reserves nothing.
 #[derive(Debug, Default)]
@@ -30,7 +37,17 @@ impl MemoryBudget {
     /// All reserved bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.0.load(Relaxed)
+        self.0.bytes.load(Relaxed)
+    }
+
+    /// The most bytes since the last call of [`MemoryBudget::take_peak`].
+    pub fn peak(&self) -> usize {
+        self.0.peak.load(Relaxed).max(self.bytes())
+    }
+
+    /// The same, and begins anew.
+    pub fn take_peak(&self) -> usize {
+        self.0.peak.swap(0, Relaxed).max(self.bytes())
     }
 
     /// Reserves `bytes` if they are more than [`Self::UNRESERVED_BYTES`], and nothing otherwise.
@@ -63,7 +80,9 @@ impl Reservation {
     fn change(&mut self, bytes: usize, budget: &MemoryBudget) {
         let budget = self.budget.get_or_insert_with(|| budget.clone());
         // Wraps around when the reservation shrinks, which subtracts the difference.
-        budget.0.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
+        let added = bytes.wrapping_sub(self.bytes);
+        let before = budget.0.bytes.fetch_add(added, Relaxed);
+        budget.0.peak.fetch_max(before.wrapping_add(added), Relaxed);
         self.bytes = bytes;
     }
 }
@@ -71,7 +90,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(budget) = &self.budget {
-            budget.0.fetch_sub(self.bytes, Relaxed);
+            budget.0.bytes.fetch_sub(self.bytes, Relaxed);
         }
     }
 }
@@ -93,6 +112,17 @@ mod tests {
         assert_eq!(budget.bytes(), 100);
         drop(other);
         assert_eq!(budget.bytes(), 0);
+    }
+
+    #[test]
+    fn the_peak_is_the_most_since_it_was_taken() {
+        let budget = MemoryBudget::default();
+        let mut held = Reservation::default();
+        for (bytes, peak) in [(5, 5), (9, 9), (2, 9)] {
+            held.resize(bytes, &budget);
+            assert_eq!(budget.peak(), peak);
+        }
+        assert_eq!((budget.take_peak(), budget.peak()), (9, 2));
     }
 
     #[test]
