@@ -19,6 +19,7 @@ from ucall._client.base import (
     REPLY_BYTES_MAX,
     TIMEOUT_S,
     ClientBase,
+    call_of,
     check_channel_options,
     context_for,
     group_of,
@@ -202,7 +203,7 @@ class Client(ClientBase):
             request = options.writer.call(method, args, kwargs, None)
             self._pool.exchange(request, (), options.timeout)
         except (Undecided, ConnectionError) as error:
-            run(self._exchange_again(error, lambda it: it.call(method, args, kwargs, None), ()))
+            run(self._exchange_again(error, call_of(method, args, kwargs, None), ()))
 
     def batch(self) -> Batch:
         """Makes a `Batch`: several calls in one request."""
@@ -268,9 +269,7 @@ class Client(ClientBase):
             request = options.writer.call(method, args, kwargs, id)
             reply = self._pool.exchange(request, (id,), options.timeout)
         except (Undecided, ConnectionError) as error:
-            reply = run(
-                self._exchange_again(error, lambda it: it.call(method, args, kwargs, id), (id,))
-            )
+            reply = run(self._exchange_again(error, call_of(method, args, kwargs, id), (id,)))
         return Response(reply, self._reading)
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "SUBSCRIPTIONS_REFUSED",
     "TIMEOUT_S",
     "ClientBase",
+    "call_of",
     "check_channel_options",
     "context_for",
     "group_of",
@@ -265,10 +266,8 @@ class ClientBase:
         id: int | str | None,
     ) -> Reply:
         with spans.start(method, id) as span:
-            reply = await self._exchange(
-                lambda writer: writer.call(method, args, kwargs, id, trace=span.context),
-                () if id is None else (id,),
-            )
+            write = call_of(method, args, kwargs, id, span.context)
+            reply = await self._exchange(write, () if id is None else (id,))
             span.take(reply)
             return reply
 
@@ -319,6 +318,18 @@ class ClientBase:
         if self._spans is not None:
             span, request = self._spans.add_to(request)
         return request, request["id"], nullcontext() if span is None else span
+
+
+def call_of(
+    method: str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    id: int | str | None,
+    trace: tuple[str, str | None] | None = None,
+) -> Callable[[RequestWriter], Request]:
+    """Writes a call by a writer that is known later. (A closure within a method would cost each of
+    its calls.)"""
+    return lambda writer: writer.call(method, args, kwargs, id, trace=trace)
 
 
 def _want_nothing() -> None:

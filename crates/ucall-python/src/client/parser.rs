@@ -46,7 +46,7 @@ pub(super) struct Message {
     pub(super) head: Option<ResponseHead>,
     pub(super) body: Vec<u8>,
     /// A whole frame with binary parts, instead of a body.
-    pub(super) frame: Option<FrameMemory>,
+    pub(super) frame: Option<Box<FrameMemory>>,
     /// The parts of a frame that are in shared memory.
     pub(super) parts: SharedParts,
     /// Whether it is the end of a body of events, without a document.
@@ -317,7 +317,7 @@ impl Parser {
             _ => ParserState::Http(ResponseReader::new(self.bytes_max)),
         };
         self.shrink();
-        Some(Message { frame: Some(memory), ..mem::take(&mut self.message) })
+        Some(Message { frame: Some(Box::new(memory)), ..mem::take(&mut self.message) })
     }
 
     fn finish(&mut self, body: Vec<u8>) -> Message {
@@ -347,7 +347,7 @@ impl Parser {
             match event {
                 Event::Message { payload, .. } => {
                     if payload.first() == Some(&FRAME_BYTE) {
-                        let frame = Some(FrameMemory::of(&payload));
+                        let frame = Some(Box::new(FrameMemory::of(&payload)));
                         self.shrink();
                         return Ok(Some(Message { frame, ..Message::default() }));
                     }

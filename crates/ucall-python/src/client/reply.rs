@@ -34,7 +34,7 @@ impl Received {
     pub(super) fn from_message(message: Message) -> Result<Self, ClientFault> {
         let Message { head, body, frame, parts, .. } = message;
         if let Some(memory) = frame {
-            return Self::from_frame(memory, parts, head);
+            return Self::from_frame(*memory, parts, head);
         }
         if body.first() == Some(&FRAME_BYTE) {
             return Self::from_frame(FrameMemory::of(&body), parts, head);
@@ -42,6 +42,7 @@ impl Received {
         Self::from_text(Bytes::from(body), head)
     }
 
+    #[inline(always)]
     fn from_text(text: Bytes, head: Option<ResponseHead>) -> Result<Self, ClientFault> {
         let status = head.as_ref().map_or(0, |head| head.status);
         let is_success = matches!(status, 0 | 200..300);

@@ -205,36 +205,39 @@ impl RequestWriter {
         self.head.as_ref().map_or(0, |head| head.len() + LENGTH_DIGITS_MAX + head_end.len())
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(
         &self,
         form: Form,
         written: WrittenRequest<'_>,
         results: Results,
     ) -> PyResult<Request> {
+        if form == Form::Undecided && results.has_binary {
+            self.check_short(written.data.len())?;
+        }
         match results.format {
             ResultFormat::Parts if form == Form::Frame || !results.parts.is_empty() => {
                 Ok(self.finish_frame(form, &written, results))
             }
-            _ if form == Form::Undecided && results.has_binary => self.finish_undecided(written),
             _ => Ok(self.end(written)),
         }
     }
 
-    /// Writes a request with binary params as JSON if it is short. Later calls are frames, if the
-    /// server takes them.
-    #[inline(never)]
-    fn finish_undecided(&self, written: WrittenRequest<'_>) -> PyResult<Request> {
-        if written.data.len() >= LONG_BYTES_MIN {
+    /// Raises `Undecided` for a long request with binary params. After a short one, which is JSON,
+    /// the server is asked whether it takes frames.
+    #[cold]
+    fn check_short(&self, len: usize) -> PyResult<()> {
+        if len >= LONG_BYTES_MIN {
             return Err(undecided());
         }
         if let Forms::Known(support) = &self.forms {
             support.get().want();
         }
-        Ok(self.end(written))
+        Ok(())
     }
 
     /// Writes the head up to the start of the body. A raw document ends with a newline.
+    #[inline(always)]
     fn end(&self, written: WrittenRequest<'_>) -> Request {
         let WrittenRequest { mut data, expected, timeout, head_end } = written;
         let document = self.head_bytes(head_end)..data.len();
