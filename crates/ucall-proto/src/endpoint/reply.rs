@@ -69,7 +69,7 @@ pub(crate) fn status_of(code: i64) -> u16 {
         RpcError::UPSTREAM_UNAVAILABLE => 502,
         RpcError::OVERLOADED | RpcError::DRAINING | RpcError::ABORTED => 503,
         RpcError::DEADLINE_PASSED => 504,
-        403 | 404 | 406 | 413 | 415 | 422 | 502..=504 | 400 => code as u16,
+        400 | 403 | 404 | 406 | 409 | 410 | 413 | 415 | 422 | 429 | 502..=504 => code as u16,
         _ => 500,
     }
 }

@@ -233,7 +233,9 @@ impl HttpError {
                 403,
                 "this Origin may not call; the server's operator may name it in allow_origins",
             ),
-            Self::NotFound => (404, "requests go to the path /"),
+            Self::NotFound => {
+                (404, "there is no such path; calls go to /, or to /name for a function")
+            }
             Self::MethodNotAllowed { allow: Methods::CALLS } => {
                 (405, "requests are sent with POST")
             }

@@ -81,7 +81,12 @@ impl Media {
             let name = without_parameters(range);
             let media = match name {
                 b"*/*" | b"application/*" => Some(Self::Json),
-                name => Self::named(name).filter(|&media| media != Self::Multipart),
+                name => Self::named(name).filter(|&media| match media {
+                    Self::Multipart => false,
+                    // A type that functions do not return.
+                    Self::Image(ImageType::Any) => name.ends_with(b"/*"),
+                    _ => true,
+                }),
             };
             if let (Some(media), quality @ 1..) = (media, quality(range)) {
                 accepted.push((quality, media));
@@ -127,7 +132,7 @@ mod tests {
         let png = Image(ImageType::Known(0));
         let image = Image(ImageType::Any);
         assert_eq!(
-            accepted("Accept: image/avif,IMAGE/PNG;q=0.8,*/*;q=0.5\r\n"),
+            accepted("Accept: image/avif,IMAGE/PNG;q=0.8,*/*;q=0.5,image/*\r\n"),
             [image, png, Json]
         );
         let lines =

@@ -314,6 +314,8 @@ fn errors_of_calls_get_the_status_of_their_code() {
         (RpcError::DRAINING, 503),
         (RpcError::DEADLINE_PASSED, 504),
         (404, 404),
+        (409, 409),
+        (429, 429),
         (200, 500),
         (418, 500),
         (1, 500),
