@@ -152,10 +152,12 @@ def test_a_server_that_does_not_know_the_question(new_client: NewClient, socket_
         listener.listen()
         thread = threading.Thread(target=accept)
         thread.start()
-        with new_client(f"unix://{socket_path}", shared_memory=True) as client:
-            assert client.anything(1).json == 5
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            with new_client(f"unix://{socket_path}", shared_memory=True) as client:
+                assert client.anything(1).json == 5
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 FORKING = """

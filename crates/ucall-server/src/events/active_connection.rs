@@ -190,8 +190,8 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
         };
         let was_sent = answered.is_some();
         let memory = answered.flatten().map(|channel| {
-            let memory = SlotMemory::new(channel, ours.min(theirs), ours, is_trusted);
-            Box::new(memory) as Box<dyn SharedMemory>
+            let sent_max = ours.min(theirs);
+            Box::new(SlotMemory::new(channel, sent_max, ours, is_trusted)) as Box<dyn SharedMemory>
         });
         self.step(|connection, environment| {
             connection.share_memory(memory, was_sent, environment);
