@@ -94,9 +94,9 @@ def arrays(new, given):
     import PIL.Image
     from numpy.typing import NDArray
 
-    at = {"uds": given.uds} if given.uds else {"port": given.port}
+    how = {"uds": given.uds, "trusted": given.trusted} if given.uds else {"port": given.port}
     most = ucall.Limits(max_body_bytes=PAYLOAD_BYTES_MAX, max_reply_bytes=PAYLOAD_BYTES_MAX)
-    server = new(**at, limits=most)
+    server = new(**how, limits=most)
     table = numpy.arange(ROWS * WIDTH, dtype=numpy.float32).reshape(ROWS, WIDTH)
 
     @server
@@ -236,6 +236,7 @@ def made(arguments: list[str]) -> ucall.Server:
     parser.add_argument("--to")
     parser.add_argument("--path")
     parser.add_argument("--uds", help="a Unix socket instead of a port")
+    parser.add_argument("--trusted", action="store_true", help="do not copy from shared memory")
     parser.add_argument("--dedupe", action="store_true")
     given = parser.parse_args(arguments)
     new = importlib.import_module(f"ucall.{given.engine}").Server

@@ -1,4 +1,6 @@
-"""ucall's client with arrays and images: `arrays.py URI TASK SECONDS [--shared-memory]`.
+"""ucall's client with arrays and images: `arrays.py URI TASK SECONDS [OPTION…]`.
+
+An option of the client, such as `shared_memory`, is turned on.
 
 Prints the number of calls, the seconds that they took, and their number with those to warm up. It
 runs with earlier builds as well.
@@ -51,8 +53,7 @@ def echo(client):
 
 
 uri, task, seconds, *more = sys.argv[1:]
-how = {"shared_memory": True} if "--shared-memory" in more else {}
-with Client(uri, **how) as client:
+with Client(uri, **dict.fromkeys(more, True)) as client:
     call, is_right = globals()[task](client)
     for _ in range(WARM_UP_CALLS):
         assert is_right(call()), "another result"

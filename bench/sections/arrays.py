@@ -72,6 +72,7 @@ GOALS = [
         for engine in ENGINES
     ),
     ("shared", "shared memory", "time_us", FLOOR, 0.3),
+    ("shared", "shared memory, trusted", "time_us", FLOOR, 0.3),
 ]
 
 
@@ -167,17 +168,22 @@ def by_client(python: str | Path, uri: str, task: str, more: list[str], seconds:
 
 
 def shared(field: Field, options: argparse.Namespace) -> dict[str, Contender]:
+    """Through a Unix socket, and through shared memory with and without copies."""
     values = arrays.floats(LARGE_BYTES[-1] // 4)
     message = arrays.in_parts("echo", arrays.npy(values))
-    path = OUTPUT / "arrays.socket"
-    command = served("arrays", "--engine", "posix", "--uds", str(path))
-    server = field.started("unix", lambda: processes.serving(command, "arrays-unix"))
-    load = partial(by_client, sys.executable, f"unix://{path}", "echo")
-    return {
-        FLOOR: field.called(field.floor(), message, 1),
-        "a Unix socket": Contender(server, partial(load, [])),
-        "shared memory": Contender(server, partial(load, ["--shared-memory"])),
-    }
+    found = {FLOOR: field.called(field.floor(), message, 1)}
+    for name, flags, more in (
+        ("a Unix socket", [], []),
+        ("shared memory", [], ["shared_memory"]),
+        ("shared memory, trusted", ["--trusted"], ["shared_memory", "trusted"]),
+    ):
+        path = OUTPUT / f"arrays{'-trusted' if flags else ''}.socket"
+        command = served("arrays", "--engine", "posix", "--uds", str(path), *flags)
+        start = partial(processes.serving, command, path.stem)
+        server = field.started(path.stem, start)
+        load = partial(by_client, sys.executable, f"unix://{path}", "echo", more)
+        found[name] = Contender(server, load)
+    return found
 
 
 def models(field: Field, options: argparse.Namespace) -> dict[str, Contender]:

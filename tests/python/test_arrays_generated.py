@@ -76,7 +76,7 @@ def same_bytes(values: bytes) -> bytes:
 
 
 FUNCTIONS = ["plain", "coroutine", "thread", "batch", "untyped", "inside", "labelled"]
-WAYS = ["http", "ws", "tcp", "unix", "https"]
+WAYS = ["http", "ws", "tcp", "unix", "shared memory", "https"]
 KINDS = ["sync", "aio"]
 #: Calls whose arrays are base64 or parts of a frame, by no client of ours.
 BASE64, FRAMED = "base64", "framed"
@@ -177,14 +177,14 @@ def peers(
         server.start()
     port, secure = servers[0].port, servers[2].port
     uris = [f"{scheme}://{HOST}:{port}" for scheme in ("http", "ws", "tcp")]
-    uris += [f"unix://{path}", f"https://localhost:{secure}"]
+    uris += [f"unix://{path}", f"unix://{path}", f"https://localhost:{secure}"]
+    options = {"https": {"verify": authority.path}, "shared memory": {"shared_memory": True}}
     found: dict[tuple[str, str], Any] = {}
     with ExitStack() as stack:
         for kind in KINDS:
             new_client: Callable[..., Any] = stack.enter_context(clients(kind))
             for way, uri in zip(WAYS, uris, strict=True):
-                verify = {"verify": authority.path} if way == "https" else {}
-                client = new_client(uri, **verify)
+                client = new_client(uri, **options.get(way, {}))
                 stack.callback(client.close)
                 found[kind, way] = client
         yield Peers(found, port)
