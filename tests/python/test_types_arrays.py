@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import base64
 import ctypes
+import importlib.util
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -319,6 +320,16 @@ def test_scalars_of_functions_of_arrays_are_arrays(serve: Callable[..., ucall.Se
             found = loaded(wire.result(name, [[1.0, 2.0]]))
             assert (found.shape, found.dtype) == ((), expected.dtype) and found == expected
         assert wire.result("total_of_object", [[1.0, 2.0]]) == 3.0
+
+
+def test_bfloat16_needs_its_package(connect_to: ConnectTo) -> None:
+    wire = connect_to(echo)
+    header = _header("{'descr': 'bfloat16', 'fortran_order': False, 'shape': (8,)}")
+    if importlib.util.find_spec("ml_dtypes"):
+        assert "'bfloat16'" in base64.b64decode(wire.result("echo", [header])).decode("latin1")
+        return
+    problem = "bfloat16 needs ml_dtypes, which the server lacks: pip install ml-dtypes"
+    assert wire.error("echo", [header])["data"].endswith(problem)
 
 
 class Tensor:

@@ -5,6 +5,7 @@
 //! arrives in pieces, byte by byte. A [`Reader`] then reads the valid text in place, and the layer
 //! above builds its values from that.
 
+mod double;
 pub(crate) mod fast_path;
 mod members;
 mod open_containers;

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use super::double::parse_double;
 use super::fast_path;
 use super::scan::Scanner;
 use super::text::{Text, validated_prefix};
@@ -68,7 +69,10 @@ impl<'a> Number<'a> {
     /// The nearest double; infinite when out of range.
     #[inline]
     pub fn as_f64(&self) -> f64 {
-        self.parsed().unwrap_or(f64::NAN)
+        match parse_double(self.text) {
+            Some((value, len)) if len == self.text.len() => value,
+            _ => self.parsed().unwrap_or(f64::NAN),
+        }
     }
 
     fn parsed<T: FromStr>(&self) -> Option<T> {
@@ -162,6 +166,16 @@ impl<'a> Reader<'a> {
         }
         self.position = end;
         Some(if is_negative { -value } else { value })
+    }
+
+    /// Consumes a number of at most 19 digits, as the nearest double. Any other value stays to be
+    /// read, and so do some such numbers with an exponent.
+    #[inline]
+    pub fn short_double(&mut self) -> Option<f64> {
+        self.peek();
+        let (value, len) = parse_double(self.text.get(self.position..).unwrap_or_default())?;
+        self.position += len;
+        Some(value)
     }
 
     /// Consumes a string.

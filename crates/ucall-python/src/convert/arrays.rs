@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyList, PyString};
 use ucall_proto::Parts;
@@ -267,7 +267,7 @@ impl ArrayType {
             };
             ffi::copy_to(first, items) && base64::decode_into(start.rest(text), rest)
         });
-        let array = array.map_err(|error| self.too_many_dimensions(py, error))?;
+        let array = array.map_err(|error| self.not_made(py, error))?;
         self.converted(array.ok_or_else(no_base64)?, target_dtype)
     }
 
@@ -285,7 +285,7 @@ impl ArrayType {
             };
             let target_dtype = self.fit(&tensor)?;
             let array = in_place(py, parts, index, &tensor, items);
-            let array = array.map_err(|error| self.too_many_dimensions(py, error))?;
+            let array = array.map_err(|error| self.not_made(py, error))?;
             self.converted(array, target_dtype)
         })
     }
@@ -294,7 +294,7 @@ impl ArrayType {
         let (tensor, items) = npy::split(file).map_err(|error| self.no_file(error))?;
         let target_dtype = self.fit(&tensor)?;
         let array = copied(py, &tensor, items);
-        let array = array.map_err(|error| self.too_many_dimensions(py, error))?;
+        let array = array.map_err(|error| self.not_made(py, error))?;
         self.converted(array, target_dtype)
     }
 
@@ -351,9 +351,8 @@ impl ArrayType {
         let count = shape.len();
         let tensor = Tensor { dtype: written, shape, is_fortran: false };
         let fill = |target: &mut [u8]| lists.write_items(written, target);
-        let (array, filled) = NumPy::get(py)?
-            .zeros(py, &tensor, fill)
-            .map_err(|error| self.too_many_dimensions(py, error))?;
+        let (array, filled) =
+            NumPy::get(py)?.zeros(py, &tensor, fill).map_err(|error| self.not_made(py, error))?;
         filled.unwrap_or(Err(ItemFault::Unsupported)).map_err(|fault| self.fault(fault))?;
         self.check_dimensions(count)?;
         self.converted(array, (written != dtype).then_some(dtype))
@@ -415,12 +414,18 @@ impl ArrayType {
         self.fault(error)
     }
 
-    /// NumPy before 2.0 has arrays of 32 dimensions at most.
+    /// Why NumPy makes no such array: before 2.0 it has 32 dimensions at most, and a dtype may be
+    /// that of a package which is not installed.
     #[cold]
-    fn too_many_dimensions(&self, py: Python<'_>, error: PyErr) -> ConversionFault {
-        match error.is_instance_of::<PyValueError>(py) {
-            true => self.fault(NpyError::TooLarge(error.value(py).to_string())),
-            false => error.into(),
+    fn not_made(&self, py: Python<'_>, error: PyErr) -> ConversionFault {
+        if error.is_instance_of::<PyValueError>(py) {
+            return self.fault(NpyError::TooLarge(error.value(py).to_string()));
+        }
+        let missing = error.value(py).getattr_opt("name").ok().flatten();
+        match missing.and_then(|name| name.extract::<String>().ok()) {
+            Some(name) if name == "ml_dtypes" && error.is_instance_of::<PyImportError>(py) => self
+                .fault("bfloat16 needs ml_dtypes, which the server lacks: pip install ml-dtypes"),
+            _ => error.into(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! Results are written straight into the reply ([`write()`]). Errors are [`ConversionFault`]s, with
 //! the position and the expected type.
 
+mod array_results;
 mod arrays;
 mod base64;
 mod check;
@@ -15,6 +16,7 @@ mod read;
 mod stacking;
 mod write;
 
+pub(crate) use array_results::{ArrayLike, ArrayResults, encode_array};
 pub(crate) use arrays::{ArrayType, decode_array, part_array};
 pub(crate) use base64::encode_both;
 pub(crate) use check::{Checked, Faults};
@@ -22,9 +24,7 @@ pub(crate) use error::ConversionFault;
 pub(crate) use parts::PartMemory;
 pub(crate) use read::{Input, Scratch};
 pub(crate) use stacking::stacked_groups;
-pub(crate) use write::{
-    ArrayLike, ArrayResults, Results, encode_array, write, write_results, write_with,
-};
+pub(crate) use write::{Results, write, write_results, write_with};
 
 use std::fmt;
 

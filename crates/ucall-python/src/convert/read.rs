@@ -74,6 +74,9 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
             (Convert::Str, ValueKind::String) => self.string(),
             (Convert::Bool, ValueKind::Bool) => Ok(self.boolean()),
             (Convert::Bytes, ValueKind::String) => self.bytes(BytesType::Bytes),
+            (Convert::List(item), ValueKind::Array) if matches!(**item, Convert::Float) => {
+                self.floats(item)
+            }
             (Convert::List(item), ValueKind::Array) => self.list(item),
             (Convert::Dict(value), ValueKind::Object) => self.dict(value),
             (Convert::Null | Convert::Optional(_), ValueKind::Null) => Ok(self.null()),
@@ -182,6 +185,19 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
         self.reader.enter();
         while self.reader.next_item() {
             let value = self.read(item).map_err(|fault| fault.at_index(list.len()))?;
+            list.append(value)?;
+        }
+        Ok(list.into_any())
+    }
+
+    fn floats(&mut self, item: &Convert) -> Built<'py> {
+        let list = PyList::empty(self.py);
+        self.reader.enter();
+        while self.reader.next_item() {
+            let value = match self.reader.short_double() {
+                Some(value) => ffi::float(self.py, value)?,
+                None => self.read(item).map_err(|fault| fault.at_index(list.len()))?,
+            };
             list.append(value)?;
         }
         Ok(list.into_any())

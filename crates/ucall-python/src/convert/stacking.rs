@@ -5,15 +5,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::arrays::Tensor;
 
-use super::write::contiguous;
+use super::array_results::contiguous;
 use crate::ffi::{self, Array, NumPy};
 
-/// Calls whose arrays have the same shapes and dtypes: their positions in the batch, and an argument
-/// for each parameter.
+/// Calls whose arrays have the same shapes and dtypes: their positions in the batch, and an
+/// argument for each parameter.
 type Group<'py> = (Vec<usize>, Vec<Bound<'py, PyAny>>);
 
-/// Groups the calls of a batch by the shapes and dtypes of their arrays, which are in the columns of
-/// the indices `stacked`. Each array is copied once, to its place in the group's array.
+/// Groups the calls of a batch by the shapes and dtypes of their arrays, which are in the columns
+/// of the indices `stacked`. Each array is copied once, to its place in the group's array.
 #[pyfunction]
 pub(crate) fn stacked_groups<'py>(
     py: Python<'py>,
