@@ -6,10 +6,8 @@
 //!
 //! pyo3 counts the thread as attached through the whole run. So a [`Py`] must not be dropped while
 //! it is detached: the handler attaches before each use, and what the worker owns of Python, it
-//! owns in a [`DropAttached`].
+//! owns in a [`DropAttached`](crate::ffi::DropAttached).
 
-use std::mem::ManuallyDrop;
-use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use pyo3::ffi;
@@ -127,44 +125,4 @@ impl Attachment {
             std::thread::yield_now();
         }
     }
-}
-
-/// Python objects that may be dropped while the thread is detached.
-pub(crate) struct DropAttached<T>(ManuallyDrop<T>);
-
-impl<T> DropAttached<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self(ManuallyDrop::new(value))
-    }
-}
-
-impl<T> Deref for DropAttached<T> {
-    type Target = T;
-
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> Drop for DropAttached<T> {
-    fn drop(&mut self) {
-        if has_ended() {
-            return;
-        }
-        // SAFETY: the interpreter exists, and a thread may be attached any number of times.
-        let state = unsafe { ffi::PyGILState_Ensure() };
-        // SAFETY: it is dropped once.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
-        // SAFETY: it is the state that the call above returned.
-        unsafe { ffi::PyGILState_Release(state) };
-    }
-}
-
-/// Whether the interpreter, and its objects, are gone. A worker that a program has left between two
-/// runs is dropped by the end of its thread, which the main thread reaches last.
-fn has_ended() -> bool {
-    // SAFETY: both may be called at any time. The thread that ends the interpreter keeps its state
-    // until the objects are gone.
-    unsafe { ffi::Py_IsInitialized() == 0 && ffi::PyGILState_GetThisThreadState().is_null() }
 }

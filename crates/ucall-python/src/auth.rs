@@ -10,9 +10,9 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, CallerIdentity};
 use ucall_server::Caller;
 
-use crate::attachment::DropAttached;
 use crate::context::Context;
 use crate::ffi;
+use crate::ffi::DropAttached;
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
 use crate::keys::{KeyTable, Keys, is_unauthorized};

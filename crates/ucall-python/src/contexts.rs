@@ -7,9 +7,9 @@ use ucall_engine::Id;
 use ucall_proto::{Call, CallerIdentity, McpRequest};
 use ucall_server::{Caller, Deadline};
 
-use crate::attachment::DropAttached;
 use crate::background::CallState;
 use crate::context::Context;
+use crate::ffi::DropAttached;
 use crate::ffi::variables::{self, run_in};
 use crate::procedure::Procedure;
 use crate::session::{Channel, Sessions};

@@ -20,11 +20,12 @@ use ucall_server::{
 };
 
 use crate::arguments::Failure;
-use crate::attachment::{Attachment, DropAttached};
+use crate::attachment::Attachment;
 use crate::auth::Authentication;
 use crate::batch::{BatchSizes, Batches};
 use crate::callbacks::Callbacks;
 use crate::deferral::Deferral;
+use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::health;
 use crate::http_route::HttpRequest;

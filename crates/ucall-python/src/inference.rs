@@ -9,8 +9,8 @@ use pyo3::types::PyBytes;
 use ucall_proto::{Datatype, InferenceModel, InputForm, ModelInput, ModelOutput, ParamKind};
 use ucall_server::RouteAccess;
 
-use crate::attachment::DropAttached;
 use crate::convert::Convert;
+use crate::ffi::DropAttached;
 use crate::procedure::{CallMode, Procedure, Signature};
 use crate::server::Server;
 

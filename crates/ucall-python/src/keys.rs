@@ -8,8 +8,8 @@ use pyo3::types::{PyBool, PyNotImplemented};
 use ucall_proto::http1::Head;
 use ucall_proto::{AuthenticationError, CallerIdentity, KeySet};
 
-use crate::attachment::DropAttached;
 use crate::context::header_text;
+use crate::ffi::DropAttached;
 
 /// Identifies callers by a key in a header. `bearer` and `api_key` of `ucall.auth` make it.
 #[pyclass(frozen, module = "ucall.auth")]

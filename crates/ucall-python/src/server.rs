@@ -19,11 +19,11 @@ use ucall_server::{
 use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd};
 use crate::asyncio::suspended_workers;
-use crate::attachment::DropAttached;
 use crate::batch::BatchSizes;
 use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;
+use crate::ffi::DropAttached;
 use crate::listen_address::ListenAddress;
 use crate::listening_socket::ListeningSocket;
 use crate::options::CallLimits;

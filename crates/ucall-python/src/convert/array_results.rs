@@ -7,10 +7,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
-use ucall_proto::arrays::{Tensor, npy};
+use ucall_proto::arrays::Tensor;
+use ucall_proto::arrays::npy::{self, NpyError};
 
 use super::ConversionFault;
-use super::arrays::unsupported;
 use crate::ffi::{self, Array, Imported, NumPy};
 
 /// The encoder of a function that returns arrays: a NumPy scalar as its result is one of no
@@ -106,6 +106,11 @@ pub(super) fn tensor_of(array: Array<'_, '_>) -> Result<Option<Tensor>, Conversi
     }
     let order = array.fortran_order();
     Ok(order.map(|is_fortran| Tensor { dtype, shape: array.shape().to_vec(), is_fortran }))
+}
+
+/// The message about a dtype whose arrays are not sent.
+pub(super) fn unsupported(dtype: &str) -> String {
+    NpyError::UnsupportedDType(dtype.to_owned()).to_string()
 }
 
 #[cold]

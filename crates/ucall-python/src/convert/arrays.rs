@@ -14,6 +14,7 @@ use ucall_proto::arrays::npy::{self, NpyError};
 use ucall_proto::arrays::{DType, ItemFault, Kind, NestedLists, Tensor};
 use ucall_proto::json::{Reader, ValueKind};
 
+use super::array_results::unsupported;
 use super::parts::PartMemory;
 use super::{ConversionFault, Input, base64, write};
 use crate::ffi::{self, NumPy};
@@ -221,10 +222,6 @@ fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
         true => Ok(Some(DType::native(Kind::BFloat, 2))),
         false => Ok(DType::of_descr(&descr)),
     }
-}
-
-pub(super) fn unsupported(dtype: &str) -> String {
-    NpyError::UnsupportedDType(dtype.to_owned()).to_string()
 }
 
 impl ArrayType {

@@ -14,10 +14,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyType};
 use ucall_proto::arrays::{DIMENSIONS_MAX, DType, Kind, Tensor};
 
+use super::DropAttached;
 #[cfg(feature = "queue")]
 use super::Imported;
 use super::type_name;
-use crate::attachment::DropAttached;
 
 /// Calls `read` with the memory of an object in C order; others raise `TypeError`.
 pub(crate) fn with_buffer<T>(

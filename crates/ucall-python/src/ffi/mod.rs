@@ -8,6 +8,7 @@ mod buffer;
 mod bytes;
 mod call;
 mod dlpack;
+mod drop_attached;
 mod halt;
 mod imported;
 mod iterator;
@@ -27,6 +28,7 @@ pub(crate) use call::{
     Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
 };
 pub(crate) use dlpack::{is_tensor, with_dlpack};
+pub(crate) use drop_attached::DropAttached;
 pub(crate) use halt::halt;
 pub(crate) use imported::Imported;
 pub(crate) use iterator::{Step, is_iterator, step};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pyo3::prelude::*;
 
-use crate::attachment::DropAttached;
+use super::DropAttached;
 
 /// The memory of an object, which it keeps alive.
 struct Shared {
