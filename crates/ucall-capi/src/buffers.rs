@@ -12,6 +12,7 @@ use base64ct::{Base64, Encoding};
 use ucall_proto::arrays::{DIMENSIONS_MAX, DType, Kind, Tensor, npy};
 use ucall_proto::{Part, Parts, part_reference};
 
+use crate::held_buffer::HeldBuffer;
 use crate::params::ParamBuffers;
 
 /// What a `.npy` begins with.
@@ -49,15 +50,6 @@ const DTYPES: [(u32, Kind, u8); 15] = [
     (15, Kind::Complex, 16),
 ];
 const BYTES: u32 = 0;
-
-/// What a buffer of a param holds besides a part, as long as its call.
-#[derive(Debug, Default)]
-pub(crate) struct HeldBuffer {
-    decoded: Vec<u8>,
-    /// The items of an array that could not be used where they lay.
-    items: Vec<u8>,
-    shape: Vec<usize>,
-}
 
 impl Buffer {
     /// The buffer of a param's text. `None` if it is neither a part nor base64, or begins as a

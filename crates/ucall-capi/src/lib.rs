@@ -38,6 +38,7 @@ mod descriptor;
 mod engine;
 mod exports;
 mod handles;
+mod held_buffer;
 mod items;
 mod log;
 mod metrics;

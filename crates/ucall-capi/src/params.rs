@@ -8,7 +8,7 @@
 
 use ucall_proto::json::{Member, Reader, Text, ValueKind, collect_members};
 
-use crate::buffers::HeldBuffer;
+use crate::held_buffer::HeldBuffer;
 use crate::pointer::NameBuffers;
 
 /// Memory for more members is not cached for the next call.

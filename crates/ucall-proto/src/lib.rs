@@ -48,10 +48,9 @@ pub use limits::Limits;
 pub use lines::{Lines, ReplyLines};
 pub use rpc::frame::{
     Attachment, FRAME_ALIGNMENT, FRAME_BYTE, FRAME_MEDIA_TYPE, FrameError, FrameHead,
-    frame_padding, write_frame_head,
+    frame_padding, place_parts, take_parts, write_frame_head, write_shared_head,
 };
 pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
-pub use rpc::shared_frame::{place_parts, take_parts, write_shared_head};
 pub use rpc::{
     AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta,
     Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError,

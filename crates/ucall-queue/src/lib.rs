@@ -47,6 +47,7 @@ mod shared;
 mod tunnel;
 mod turns;
 mod unacknowledged;
+mod view;
 
 pub use accepted_names::AcceptedNames;
 pub use buffer_pool::PooledBuffer;
@@ -64,6 +65,7 @@ pub use mqtt::Login;
 pub use options::{Acknowledge, FullPolicy, Options};
 pub use outbox::{Outbox, PutError, Receipt};
 pub use session_manager::{Action, LinkKey, Role, SessionManager};
-pub use shared::{Channel, View, shared_memory};
+pub use shared::{Channel, shared_memory};
 pub use tunnel::{ByteTunnel, TunnelEvent};
 pub use ucall_engine::WakeFlag;
+pub use view::View;

@@ -10,7 +10,7 @@ use crate::buffer_pool::PooledBuffer;
 use crate::delivery_state::ReceiveCredit;
 use crate::frame::{Encoding, HEADER_BYTES, Header, Kind, SEGMENT_ENTRY_BYTES};
 use crate::identity::Identity;
-use crate::shared::View;
+use crate::view::View;
 
 /// The weight of a message beyond its length, so that empty messages count against limits.
 pub const MESSAGE_WEIGHT: usize = 128;

@@ -2,9 +2,21 @@
 
 use std::borrow::Cow;
 
-use super::AuthenticationError;
 use crate::Limits;
 use crate::json::{JsonError, Reader, Text, ValueKind, write_i64, write_string};
+
+/// Why authentication failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AuthenticationError {
+    /// The credentials are missing, or invalid: 401, or -32004.
+    Unauthorized,
+    /// The credentials are valid, but lack a scope: 403, or -32004.
+    InsufficientScope,
+    /// The service cannot check them yet: 503, or -32003.
+    Unavailable,
+    /// The service could not check them, which is its own fault: 500, or -32603.
+    Failed,
+}
 
 /// The error object of a reply (§5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]

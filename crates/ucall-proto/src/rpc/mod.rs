@@ -14,10 +14,9 @@ mod reply;
 mod request;
 mod response;
 mod route;
-pub(crate) mod shared_frame;
 
 pub(crate) use document::{Batch, Content, scan_document};
-pub use error::RpcError;
+pub use error::{AuthenticationError, RpcError};
 pub(crate) use items::{ItemFormat, ItemToken};
 pub use mcp::McpRequest;
 pub use meta::Meta;
@@ -102,19 +101,6 @@ impl CallOutcome {
 /// The identity of an authenticated caller, in a type of the service. Stored until the request is
 /// complete.
 pub type CallerIdentity = Arc<dyn Any + Send + Sync>;
-
-/// Why authentication failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AuthenticationError {
-    /// The credentials are missing, or invalid: 401, or -32004.
-    Unauthorized,
-    /// The credentials are valid, but lack a scope: 403, or -32004.
-    InsufficientScope,
-    /// The service cannot check them yet: 503, or -32003.
-    Unavailable,
-    /// The service could not check them, which is its own fault: 500, or -32603.
-    Failed,
-}
 
 /// Runs calls. The layer above implements it.
 pub trait Service {

@@ -8,8 +8,10 @@ use ucall_proto::json::{Reader, ValueKind};
 use ucall_proto::{FRAME_ALIGNMENT, FrameError, FrameHead, Limits, Parts};
 
 use super::error::ClientFault;
-use super::shared_memory::SharedParts;
 use crate::convert::encode_both;
+
+/// The parts of a message, if they are in shared memory.
+pub(super) type SharedParts = Option<Arc<Parts>>;
 
 /// Memory for a frame, in which its parts are aligned.
 ///

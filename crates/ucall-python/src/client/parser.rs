@@ -27,8 +27,8 @@ use ucall_proto::websocket::{Event, MessageLimits, MessageReader, Progress, WebS
 
 use super::error::ClientFault;
 use super::events::EventReader;
-use super::incoming::{FrameMemory, frame_head};
-use super::shared_memory::{SharedMemory, SharedParts};
+use super::incoming::{FrameMemory, SharedParts, frame_head};
+use super::shared_memory::SharedMemory;
 
 /// Results nest at most 128 deep, within the reply and its batch.
 pub(super) const NESTING_MAX: usize = 130;
@@ -141,7 +141,8 @@ impl Parser {
     pub(super) fn advance(&mut self) -> Result<Option<Message>, ClientFault> {
         let mut message = self.next_message()?;
         if let (Some(message), Some(memory)) = (&mut message, &self.memory) {
-            memory.take(message, self.bytes_max)?;
+            let frame = message.frame.as_ref().map_or(&message.body[..], |memory| memory.frame());
+            message.parts = memory.take(frame, self.bytes_max)?;
         }
         Ok(message)
     }

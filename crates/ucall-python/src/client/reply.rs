@@ -12,11 +12,10 @@ use ucall_proto::{FRAME_BYTE, Response, ResponseBody, RpcError};
 use ucall_proto::http1::ResponseHead;
 
 use super::error::ClientFault;
-use super::incoming::{FrameMemory, IncomingFrame, IncomingParts};
+use super::incoming::{FrameMemory, IncomingFrame, IncomingParts, SharedParts};
 use super::notification::Notification;
 use super::parser::{Message, NESTING_MAX};
 use super::request::{Expected, Request};
-use super::shared_memory::SharedParts;
 use super::support::frame_refused;
 use super::values::build;
 use crate::convert::{Convert, PartMemory, part_array};

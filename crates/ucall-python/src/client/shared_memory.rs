@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use ucall_engine::shared::{self, Preamble, SlotMemory};
 use ucall_proto::{
-    FRAME_BYTE, FrameError, PREAMBLE_BYTES, Parts, client_preamble, place_parts,
-    read_server_preamble, take_parts, write_shared_head,
+    FRAME_BYTE, FrameError, PREAMBLE_BYTES, client_preamble, place_parts, read_server_preamble,
+    take_parts, write_shared_head,
 };
 
 use super::error::ClientFault;
-use super::incoming::{fault_of, frame_head};
-use super::parser::Message;
+use super::incoming::{SharedParts, fault_of, frame_head};
 use super::request::Request;
 use super::request_parts::{FRAME_HEAD_BYTES, Frame, FrameBody, LENGTH_BYTES};
 
@@ -104,27 +103,21 @@ impl SharedMemory {
         })
     }
 
-    /// Finds the parts of a message of the server that are in this memory.
-    pub(super) fn take(&self, message: &mut Message, bytes_max: usize) -> Result<(), ClientFault> {
-        let frame = message.frame.as_ref().map_or(&message.body[..], |memory| memory.frame());
+    /// The parts of a frame of the server, if they are in this memory.
+    pub(super) fn take(&self, frame: &[u8], bytes_max: usize) -> Result<SharedParts, ClientFault> {
         if !frame.starts_with(&[FRAME_BYTE, SHARED_VERSION]) {
-            return Ok(());
+            return Ok(None);
         }
         let head = frame_head(frame, bytes_max)?.ok_or_else(|| fault_of(FrameError::Length))?;
-        if let Some(place) = head.place {
-            let parts = take_parts(Some(&mut *self.lock()), &head, place);
-            message.parts = Some(Arc::new(parts.map_err(fault_of)?));
-        }
-        Ok(())
+        let Some(place) = head.place else { return Ok(None) };
+        let parts = take_parts(Some(&mut *self.lock()), &head, place);
+        Ok(Some(Arc::new(parts.map_err(fault_of)?)))
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotMemory> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// The parts of a message, if they are in shared memory.
-pub(super) type SharedParts = Option<Arc<Parts>>;
 
 /// The head of an HTTP request, if there is one, with another length of its body.
 fn with_length(head: &[u8], len: usize) -> Option<Vec<u8>> {

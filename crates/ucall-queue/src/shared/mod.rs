@@ -45,7 +45,7 @@ pub(crate) use preamble::{
     is_preamble, match_client_preamble, receive_preamble, send_client_preamble, send_preamble,
 };
 pub(crate) use returned::ReturnedSlots;
-pub use ucall_engine::shared::{Channel, View, shared_memory};
+pub use ucall_engine::shared::{Channel, shared_memory};
 
 /// An output takes no further message after this many bytes were copied.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;

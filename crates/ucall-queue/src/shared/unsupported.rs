@@ -43,37 +43,6 @@ pub(crate) fn is_preamble(_first: &[u8]) -> bool {
     false
 }
 
-/// A segment of a message in shared memory.
-#[derive(Clone, Debug)]
-pub enum View {}
-
-impl View {
-    /// Its address.
-    pub fn as_ptr(&self) -> *const u8 {
-        match *self {}
-    }
-
-    /// Its length.
-    pub fn len(&self) -> usize {
-        match *self {}
-    }
-
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        match *self {}
-    }
-
-    /// The bytes, if no process can change them.
-    pub fn as_slice(&self) -> Option<&[u8]> {
-        match *self {}
-    }
-
-    /// A copy.
-    pub fn to_vec(&self) -> Vec<u8> {
-        match *self {}
-    }
-}
-
 #[derive(Debug)]
 pub(crate) enum SharedMemory {}
 

@@ -20,6 +20,7 @@
 //! | `application/safetensors` | arrays by their names |
 //! | `image/png` and others | a result that is such an image |
 
+mod dtypes;
 mod media;
 mod multipart;
 mod request;

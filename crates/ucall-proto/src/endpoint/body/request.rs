@@ -1,20 +1,16 @@
 //! Reads a body, and the query, as the params of a function.
 
 use super::ParamKind;
+use super::dtypes::{DTYPE, SHAPE, dtype_named};
 use super::media::Media;
 use super::multipart::{self, Field};
 use super::response::BodyReply;
 use crate::Limits;
-use crate::arrays::{DIMENSIONS_MAX, DType, Kind, Tensor, safetensors};
+use crate::arrays::{DIMENSIONS_MAX, Tensor, safetensors};
 use crate::endpoint::{CallParams, Refusal, percent_decoded};
 use crate::http1::Head;
 use crate::json::{self, Reader, ValueKind, write_string};
 use crate::rpc::RpcError;
-
-/// The header with the dtype of a body's array, as NumPy names it.
-pub(super) const DTYPE: &str = "Ucall-Dtype";
-/// The header with its shape: numbers with commas between them.
-pub(super) const SHAPE: &str = "Ucall-Shape";
 
 /// What a function's params are, as far as a body has to know.
 pub(crate) trait ParamKinds {
@@ -314,35 +310,4 @@ fn read_shape(text: &[u8]) -> Option<Vec<usize>> {
         .take(DIMENSIONS_MAX + 1)
         .collect::<Option<Vec<_>>>()
         .filter(|it| it.len() <= DIMENSIONS_MAX)
-}
-
-/// The kinds by the names that NumPy has for them, with the bits of an item behind each.
-const KINDS: [(&str, Kind, &[u8]); 5] = [
-    ("int", Kind::Int, &[1, 2, 4, 8]),
-    ("uint", Kind::UInt, &[1, 2, 4, 8]),
-    ("float", Kind::Float, &[2, 4, 8]),
-    ("complex", Kind::Complex, &[8, 16]),
-    ("bfloat", Kind::BFloat, &[2]),
-];
-
-/// The dtype of a name of NumPy, the lowest byte of an item first.
-fn dtype_named(name: &[u8]) -> Option<DType> {
-    let of = |kind, item_bytes| DType { kind, item_bytes, is_big_endian: false };
-    let name = std::str::from_utf8(name).ok()?;
-    if name == "bool" {
-        return Some(of(Kind::Bool, 1));
-    }
-    KINDS.iter().find_map(|&(prefix, kind, sizes)| {
-        let bits: u16 = name.strip_prefix(prefix)?.parse().ok()?;
-        let &item_bytes = sizes.iter().find(|&&bytes| u16::from(bytes) * 8 == bits)?;
-        Some(of(kind, item_bytes))
-    })
-}
-
-/// The name that NumPy has for a dtype.
-pub(super) fn dtype_name(dtype: DType) -> String {
-    match KINDS.iter().find(|(_, kind, _)| *kind == dtype.kind) {
-        Some((name, ..)) => format!("{name}{}", u16::from(dtype.item_bytes) * 8),
-        None => "bool".to_owned(),
-    }
 }

@@ -4,8 +4,8 @@ use base64ct::{Base64, Encoding};
 use memchr::memmem;
 use ucall_buffer::Bytes;
 
+use super::dtypes::{DTYPE, SHAPE, dtype_name};
 use super::media::{IMAGES, ImageType, Media, image_type};
-use super::request::{DTYPE, SHAPE, dtype_name};
 use crate::arrays::{Tensor, npy, safetensors};
 use crate::endpoint::inference::Datatype;
 use crate::endpoint::outputs::{Items, OutputTensor, of_result, part_index};
