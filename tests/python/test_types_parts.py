@@ -297,14 +297,16 @@ def test_a_result_that_its_function_keeps_is_copied(caller_of: Callable[..., Cal
     assert [len(it) for it in parts] == [128 + 1_600_000, 128 + 800_000, 100_000, 5]
 
 
-def test_a_result_may_change_before_it_is_sent(serve: Serve) -> None:
-    kept = [np.ones(20_000)]
+@pytest.mark.parametrize("is_in_tuple", [False, True], ids=["alone", "in a tuple"])
+def test_a_result_may_change_before_it_is_sent(serve: Serve, is_in_tuple: bool) -> None:
+    kept = [(np.ones(20_000),)] if is_in_tuple else [np.ones(20_000)]
 
     def keep() -> Any:
         return kept[0]
 
     def change() -> Any:
-        kept[0][:] = 2
+        array = kept[0][0] if is_in_tuple else kept[0]
+        array[:] = 2
         return kept.pop()
 
     calls = [frame({"jsonrpc": "2.0", "id": 1, "method": name}, []) for name in ("keep", "change")]

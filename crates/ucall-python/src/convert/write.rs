@@ -132,7 +132,11 @@ impl<'py> Writer<'_, 'py> {
             Value::Bool(false) => self.literal(b"false"),
             Value::Float(float) => self.float(float.value()),
             Value::List(list) => self.items(list.iter()),
-            Value::Tuple(tuple) => self.items(tuple.as_slice().iter()),
+            // Its items may have no other reference; others can change them by way of the tuple.
+            Value::Tuple(tuple) if ffi::has_one_reference(tuple) => {
+                self.items(tuple.as_slice().iter())
+            }
+            Value::Tuple(tuple) => self.items(tuple.iter()),
             Value::Dict(dict) => self.dict(dict),
             Value::Bytes(bytes) => self.bytes(bytes),
             Value::Buffer => self.buffer(object),

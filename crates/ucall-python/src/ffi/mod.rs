@@ -49,6 +49,13 @@ fn owned<'py>(py: Python<'py>, pointer: *mut pyo3::ffi::PyObject) -> PyResult<Bo
     unsafe { Bound::from_owned_ptr_or_err(py, pointer) }
 }
 
+/// Whether no other code has a reference to an object.
+#[inline]
+pub(crate) fn has_one_reference(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive, and this thread is attached.
+    unsafe { pyo3::ffi::Py_REFCNT(object.as_ptr()) == 1 }
+}
+
 /// Whether this thread is attached to the main interpreter, not to a subinterpreter.
 pub(crate) fn is_main_interpreter(_py: Python<'_>) -> bool {
     // SAFETY: the thread is attached, so it has an interpreter.

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyType};
 use ucall_proto::arrays::{DType, Kind, Tensor};
 
-use super::{Imported, owned};
+use super::{Imported, has_one_reference, owned};
 
 /// The functions and classes of NumPy that are used.
 pub(crate) struct NumPy {
@@ -419,9 +419,7 @@ impl<'a, 'py> Array<'a, 'py> {
     /// Whether its memory is its own, and no other code has a reference to it.
     pub(crate) fn is_exclusive(&self) -> bool {
         let fields = self.fields();
-        // SAFETY: the object is alive.
-        let references = unsafe { ffi::Py_REFCNT(self.object.as_ptr()) };
-        references == 1
+        has_one_reference(self.object)
             && fields.flags & flags::OWNS_DATA != 0
             && fields.base.is_null()
             && fields.weak_references.is_null()
