@@ -122,6 +122,14 @@ def test_each_call_of_a_batch_reads_its_own_params(client):
     assert [it["result"][1] for it in replies] == [text_of(b"%d" % at) for at in range(5)]
 
 
+def test_a_notification_leaves_no_parts(client):
+    text = json.dumps({"jsonrpc": "2.0", "method": "echo", "params": [{"$part": 0}]}).encode()
+    head = struct.pack("<BBHIQ", 0xB1, 1, 1, len(text), 6) + text
+    client.send(head + bytes(-len(head) % 64) + b"secret")
+    reply, parts = client.call_parts("sum", {"a": 1, "b": 1})
+    assert (reply["result"], parts) == (2, [])
+
+
 def test_a_stream_ends_with_base64(client):
     params = {"value": {"$part": 0}}
     request = {"jsonrpc": "2.0", "method": "stream", "params": params, "id": 1}

@@ -78,6 +78,8 @@ impl Handler for CallbackHandler {
         let parts = binary.and_then(|binary| binary.parts.clone());
         self.parted = parts.map(|parts| Box::new(PartedParams::new(parts)));
         self.takes_parts = binary.is_some_and(|binary| binary.results == ResultFormat::Parts);
+        // A notification leaves those of its reply, which nobody gets.
+        self.result_parts.clear();
     }
 
     fn take_result_parts(&mut self) -> Vec<ResultPart> {
