@@ -324,6 +324,22 @@ def test_a_result_may_change_before_it_is_sent(serve: Serve, is_in_tuple: bool) 
                 assert loaded(parts[0]).tolist() == [expected] * 20_000
 
 
+def test_an_object_that_looks_like_a_part_stays_one(
+    caller_of: Callable[..., Caller],
+) -> None:
+    def tagged(tags: Any) -> Any:
+        return [b"secret", tags]
+
+    async def later(tags: Any) -> Any:
+        await asyncio.sleep(0)
+        return tagged(tags)
+
+    call = caller_of(tagged, later)
+    for method in ("tagged", "later"):
+        assert call(method, [[part(0), part(0)]]) == (["c2VjcmV0", [part(0), part(0)]], [])
+        assert call(method, [{"$part": 0, "a": 1}])[1] == [b"secret"]
+
+
 def test_an_error_has_no_parts(caller_of: Callable[..., Caller]) -> None:
     def broken() -> Any:
         return [np.ones(3), object()]

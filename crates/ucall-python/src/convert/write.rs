@@ -1,6 +1,7 @@
 //! Writes Python values as JSON, straight into the reply.
 
 use std::borrow::Borrow;
+use std::mem;
 
 use bytes::Bytes;
 use pyo3::exceptions::{PyException, PyTypeError, PyUnicodeEncodeError, PyValueError};
@@ -75,11 +76,18 @@ fn write_general<'py>(
     default: Option<&Bound<'py, PyAny>>,
     results: &mut Results,
 ) -> Written {
-    let parts = results.parts.len();
+    let (start, parts) = (out.len(), results.parts.len());
     let mut writer = Writer { out, len_max, default, nesting_left: NESTING_MAX, results };
     let written = writer.general_value(object);
-    if written.is_err() {
+    // The caller could not tell such an object from a part. A client sees to that by itself.
+    let has_mark = !results.borrows && mem::take(&mut results.has_mark);
+    let is_ambiguous = has_mark && results.parts.len() > parts;
+    if written.is_err() || is_ambiguous {
         results.parts.truncate(parts);
+    }
+    if is_ambiguous {
+        out.truncate(start);
+        return write_general(out, len_max, object, default, &mut Results::default());
     }
     written
 }
@@ -414,8 +422,11 @@ impl<'py> Writer<'_, 'py> {
 
     fn dict(&mut self, dict: &Bound<'_, PyDict>) -> Written {
         self.open(b'{')?;
-        if self.results.borrows && dict.len() == 1 && dict.contains(intern!(dict.py(), "$part"))? {
-            self.results.has_mark = true;
+        if self.results.format == ResultFormat::Parts && dict.len() == 1 {
+            let value = dict.get_item(intern!(dict.py(), "$part"))?;
+            self.results.has_mark |= value.is_some_and(|it| {
+                it.extract::<i64>().map_or(!it.is_instance_of::<PyString>(), |index| index >= 0)
+            });
         }
         if dict.is_exact_instance_of::<PyDict>() {
             for (index, (key, value)) in ffi::members(dict).enumerate() {
