@@ -67,7 +67,7 @@ impl InferenceReply {
             text.extend_from_slice(id);
         }
         text.extend_from_slice(b",\"outputs\":[");
-        let mut tail: Vec<Bytes> = Vec::new();
+        let (mut tail, mut tail_bytes) = (Vec::<Bytes>::new(), 0);
         for (at, (output, is_binary)) in chosen.into_iter().enumerate() {
             if at > 0 {
                 text.push(b',');
@@ -83,18 +83,22 @@ impl InferenceReply {
                 let size = tensor.items.len();
                 let parameters = format!(",\"parameters\":{{\"binary_data_size\":{size}}}}}");
                 text.extend_from_slice(parameters.as_bytes());
+                tail_bytes += size;
                 tail.push(tensor.items);
             } else {
                 text.extend_from_slice(b",\"data\":");
                 write_data(&mut text, &tensor, len_max).map_err(failed)?;
                 text.push(b'}');
             }
+            // A request may ask for an output many times, and each time it may be a copy.
+            if text.len() + tail_bytes > len_max {
+                return Err(too_large(len_max));
+            }
         }
         text.extend_from_slice(b"]}");
-        let length = text.len() + tail.iter().map(Bytes::len).sum::<usize>();
+        let length = text.len() + tail_bytes;
         if length > len_max {
-            let problem = format!("the reply is larger than {len_max} bytes (max_reply_bytes)");
-            return Err(Refusal::new(500, RpcError::INTERNAL_ERROR, problem));
+            return Err(too_large(len_max));
         }
         let media = if tail.is_empty() { "json" } else { "octet-stream" };
         let mut head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/{media}\r\n");
@@ -127,6 +131,12 @@ impl InferenceReply {
     fn declared(&self, output: &Output<'_>) -> Option<Datatype> {
         self.model.outputs.iter().find(|it| it.name == output.name)?.datatype
     }
+}
+
+#[cold]
+fn too_large(len_max: usize) -> Refusal {
+    let problem = format!("the reply is larger than {len_max} bytes (max_reply_bytes)");
+    Refusal::new(500, RpcError::INTERNAL_ERROR, problem)
 }
 
 fn write_description(text: &mut Vec<u8>, name: &str, tensor: &OutputTensor) {

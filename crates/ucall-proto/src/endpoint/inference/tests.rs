@@ -309,6 +309,17 @@ fn results_that_are_no_tensors_get_an_error() {
         ("{}", "{\"$part\":1}", 500, "is complex"),
         (r#"{"outputs":[{"name":"b"}]}"#, "1", 400, "has no output"),
         ("{}", &format!("[{}1]", "1,".repeat(1000)), 500, "max_reply_bytes"),
+        // The second one is too much already, so the others are not made.
+        (
+            &[
+                r#"{"parameters":{"binary_data_output":true},"#,
+                r#""outputs":[{"name":"a"},{"name":"a"},{"name":"b"}]}"#,
+            ]
+            .concat(),
+            &format!(r#"{{"a":[{}1],"b":null}}"#, "1,".repeat(100)),
+            500,
+            "max_reply_bytes",
+        ),
     ] {
         let (head, body) = replied(request, result, &parts);
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
