@@ -174,7 +174,8 @@ def test_one_of_several_threads_asks(new_client: NewClient) -> None:
     assert server.frames[-1]
 
 
-def test_a_server_that_takes_frames_no_more(new_client: NewClient) -> None:
+@pytest.mark.parametrize("is_balanced", [False, True])
+def test_a_server_that_takes_frames_no_more(new_client: NewClient, is_balanced: bool) -> None:
     """An older server has taken over its address."""
     new, old = Server("http", echo), Server("http", echo, refusal("http"))
 
@@ -186,10 +187,12 @@ def test_a_server_that_takes_frames_no_more(new_client: NewClient) -> None:
         while (new if len(new.calls) < 2 else old)._answer(peer):
             pass
 
-    with scripted(both) as peer, new_client(f"{HOST}:{peer.port}") as client:
-        for _ in range(4):
-            assert client.same(b"abc").bytes == b"abc"
-    assert (new.frames, old.frames) == ([False, True], [False, False])
+    with scripted(both) as peer:
+        uri = f"{HOST}:{peer.port}"
+        with new_client([uri] if is_balanced else uri) as client:
+            for _ in range(4):
+                assert client.same(b"abc").bytes == b"abc"
+    assert (new.frames, old.frames) == ([is_balanced, True], [False, False])
     assert old.refused == 2  # The call, and the question.
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ucall._client.address import Address, Addresses
 from ucall._client.blocking import result_of
-from ucall._client.frames import decided_writer, may_ask
+from ucall._client.frames import writer_after
 from ucall._client.inbox import check_waiting_bytes
 from ucall._client.options import TIMEOUT_S, UNCHANGED, BalancedOptions, Options, Unchanged
 from ucall._client.response import Reading, Response
 from ucall._client.sockets import Deadline, late_error, left_to_send
 from ucall._client.streams import ChannelSource, HttpSource, Source
 from ucall._client.tls import context_for
-from ucall._core import Reply, Request, RequestWriter, Undecided
-from ucall.errors import ConnectionError, HTTPError
+from ucall._core import FrameRefused, Reply, Request, RequestWriter, Undecided
+from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -292,18 +292,23 @@ class ClientBase:
         """Sends a request after its server was asked whether it takes frames, if that is why an
         attempt has failed, and otherwise raises the error of that."""
         options = self._options
-        if not may_ask(error, options):
+        if options.is_provisional:  # The pool has asked each server itself.
             raise error from None
         deadline = Deadline(options.timeout)
         try:
-            writer = await decided_writer(self._pool, options, deadline)
-            if isinstance(error, HTTPError) and writer is options.writer:
-                raise error from None  # It does take frames.
-            left = left_to_send(deadline)
-            reply: Reply = await result_of(self._pool.exchange(write(writer), ids, left))
-            return reply
+            writer = await writer_after(error, self._pool, options, deadline)
+            try:
+                return await self._send(write(writer), ids, deadline)
+            except FrameRefused as refused:
+                writer = await writer_after(refused, self._pool, options, deadline)
+                return await self._send(write(writer), ids, deadline)
         except TimeoutError as late:
             raise late_error(late, options.timeout) from None
+
+    async def _send(self, request: Request, ids: tuple[object, ...], deadline: Deadline) -> Reply:
+        left = left_to_send(deadline)
+        reply: Reply = await result_of(self._pool.exchange(request, ids, left))
+        return reply
 
     def _request_of(
         self, request: dict[str, Any]

@@ -32,7 +32,7 @@ from ucall import _core, _forks
 from ucall._client.balancer import Balancer, Member
 from ucall._client.base import SUBSCRIPTIONS_REFUSED
 from ucall._client.blocking import result_of
-from ucall._client.frames import decided_writer
+from ucall._client.frames import decided_writer, may_ask, writer_after
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import (
     CONNECT_S,
@@ -365,10 +365,12 @@ class FailoverPool(Generic[PoolT]):
         running.append(None)
         try:
             request = await self._rewritten(member, call)
-            left = left_to_send(call.deadline)
-            repeats = [lambda: self._may_repeat(call)] if member is self._servers.fallback else []
-            begun = member.pool.exchange(request, call.ids, left, *repeats)
-            reply: _core.Reply = await result_of(begun)
+            try:
+                reply = await self._send_to(member, request, call)
+            except (_core.Undecided, ConnectionError) as error:
+                options = self._options.at(member.address, left_to_send(call.deadline))
+                writer = await writer_after(error, member.pool, options, call.deadline)
+                reply = await self._send_to(member, writer.rewrite(call.request), call)
         except TimeoutError as error:
             if hasattr(error, "may_have_run"):
                 return error
@@ -380,6 +382,20 @@ class FailoverPool(Generic[PoolT]):
         if not is_refused(reply):
             self._succeed(member, began)
         return reply
+
+    async def _send_to(
+        self, member: Member[PoolT], request: _core.Request, call: Call
+    ) -> _core.Reply:
+        left = left_to_send(call.deadline)
+        repeats = [lambda: self._may_repeat(call)] if member is self._servers.fallback else []
+        reply: _core.Reply = await result_of(
+            member.pool.exchange(request, call.ids, left, *repeats)
+        )
+        return reply
+
+    def _is_frame_doubted(self, member: Member[PoolT], error: Exception) -> bool:
+        """Whether an attempt has failed because the server may take no frames any more."""
+        return self._rewrites and may_ask(error, self._options.at(member.address, None))
 
     async def _rewritten(self, member: Member[PoolT], call: Call) -> _core.Request:
         """The request for this member, which is asked whether it takes frames if that matters."""

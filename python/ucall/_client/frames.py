@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ucall._client.options import Options
     from ucall._core import RequestWriter
 
-__all__ = ["PROBE", "decided_writer", "may_ask"]
+__all__ = ["PROBE", "decided_writer", "may_ask", "writer_after"]
 
 #: A method that no server has: each answers that, and none of its functions sees the call.
 PROBE = "$/probe"
@@ -72,6 +72,27 @@ def may_ask(error: Exception, options: Options) -> bool:
     return isinstance(error, FrameRefused) or (
         isinstance(error, HTTPError) and error.status in _REFUSALS
     )
+
+
+async def writer_after(
+    error: Exception, pool: Any, options: Options, deadline: Deadline
+) -> RequestWriter:
+    """The writer for another attempt of a call that has failed because of frames.
+
+    A server that takes frames refuses one for its limits: the call is JSON then.
+
+    Raises:
+        Exception: The error, if frames are not its reason.
+        ucall.ConnectionError, ucall.TimeoutError: See `decided_writer`.
+    """
+    if not may_ask(error, options):
+        raise error from None
+    if isinstance(error, FrameRefused):
+        return options.writer.without_frames()
+    writer = await decided_writer(pool, options, deadline)
+    if isinstance(error, HTTPError) and writer is options.writer:
+        raise error from None  # It does take frames.
+    return writer
 
 
 async def _ask(pool: Any, options: Options, deadline: Deadline) -> bool | None:

@@ -62,7 +62,7 @@ class Options:
     __slots__ = ("address", "headers", "id", "timeout", "timeout_ms", "writer")
 
     #: Whether requests are written again for one of several servers.
-    _provisional = False
+    is_provisional = False
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Options:
         if timeout not in (None, TIMEOUT_S) and not (address.is_http or address.is_udp):
             self.timeout_ms = math.ceil(timeout * 1000)
         self.writer = _core.RequestWriter(
-            self._head(), default, self.timeout_ms, address.frames, self._provisional
+            self._head(), default, self.timeout_ms, address.frames, self.is_provisional
         )
 
     def _head(self) -> bytes | None:
@@ -175,7 +175,7 @@ class BalancedOptions(Options):
 
     __slots__ = ("idempotent", "key")
 
-    _provisional = True
+    is_provisional = True
 
     def __init__(
         self,
