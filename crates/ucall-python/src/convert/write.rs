@@ -350,8 +350,9 @@ impl<'py> Writer<'_, 'py> {
         bytes: impl FnOnce() -> Bytes,
     ) -> Written {
         self.results.has_binary = true;
-        let held = self.results.parts.iter().fold(len, |held, part| held + part.bytes.len());
-        self.fits(held)?;
+        self.fits(len)?;
+        // The limit is that of the text and all parts together.
+        self.len_max -= len;
         self.out.extend_from_slice(br#"{"$part":"#);
         write_i64(self.out, self.results.parts.len() as i64);
         self.out.push(b'}');
