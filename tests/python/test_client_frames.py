@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -17,6 +18,7 @@ import ucall
 from harness import HOST
 from ucall import _core
 from ucall._client.address import Address, Addresses
+from ucall.client import Client
 
 SCHEMES = ["http", "tcp", "ws"]
 SMALL = numpy.arange(6, dtype="float32").reshape(2, 3)
@@ -369,3 +371,17 @@ def test_memory_of_the_program_is_sent_without_a_copy() -> None:
     del request, pieces
     large.append(1)
     small.append(1)
+
+
+def test_an_array_may_change_once_a_transport_of_asyncio_has_it() -> None:
+    """One of uvloop sends its bytes later."""
+    client = Client(f"tcp://{HOST}:1")
+    support = client._options.address.frames
+    assert support is not None and support.ask()
+    support.settle(True)
+    array = numpy.ones(100_000)
+    request = client._options.writer.call("same", (array,), None, None)
+    written: list[memoryview] = []
+    request.write_to(SimpleNamespace(write=written.append, writelines=written.extend))
+    array[:] = 7
+    assert b"".join(written).endswith(npy(numpy.ones(100_000)))

@@ -361,7 +361,7 @@ class SharedConnection(AsyncConnection):
     def close(self) -> None:
         """Closes the connection. The calls in progress fail."""
         if self._transport is not None:
-            if self._upgrade is not None:
+            if self._upgrade is not None and not self._transport.is_closing():
                 self._transport.write(control_frame("close", NORMAL_CLOSE))
             self._transport.close()
         self._fail(client_closed_error())

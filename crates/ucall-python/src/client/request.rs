@@ -1,5 +1,6 @@
 //! A request as bytes, which may be sent more than once.
 
+use std::io::Write;
 use std::ops::Range;
 use std::os::raw::c_int;
 
@@ -108,7 +109,10 @@ impl Request {
         if request.attached().is_empty() {
             return PyMemoryView::from(slf.as_any());
         }
-        PyMemoryView::from(PyBytes::new(slf.py(), &request.pieces().concat()).as_any())
+        let joined = PyBytes::new_with(slf.py(), request.len(), |mut room| {
+            Ok(request.pieces().into_iter().try_for_each(|piece| room.write_all(piece))?)
+        })?;
+        PyMemoryView::from(joined.as_any())
     }
 
     /// Views of its bytes, in each place where they are.
@@ -131,14 +135,10 @@ impl Request {
         Ok(views)
     }
 
-    /// Writes its bytes to a transport of asyncio.
+    /// Writes its bytes to a transport of asyncio, which may send them when the program changes its
+    /// arrays again: after a notification, or a call that was cancelled.
     fn write_to(slf: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {
-        if slf.get().is_frame() {
-            transport.call_method1(intern!(slf.py(), "writelines"), (Self::views(slf)?,))?;
-            return Ok(());
-        }
-        let view = PyMemoryView::from(slf.as_any())?;
-        transport.call_method1(intern!(slf.py(), "write"), (view,))?;
+        transport.call_method1(intern!(slf.py(), "write"), (Self::data(slf)?,))?;
         Ok(())
     }
 
