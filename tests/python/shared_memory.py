@@ -144,7 +144,10 @@ class RawClient:
 def descriptors() -> int:
     """The number of sockets and memories of this process, which has the server, too."""
     names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    kinds = [os.readlink(name) for name in names if os.path.exists(name) or os.path.islink(name)]
+    kinds = []
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # That of the list itself, or just closed.
+            kinds.append(os.readlink(name))
     return sum(kind.startswith(("socket:", "/memfd:")) for kind in kinds)
 
 

@@ -32,7 +32,7 @@ from ucall import _core, _forks
 from ucall._client.balancer import Balancer, Member
 from ucall._client.base import SUBSCRIPTIONS_REFUSED
 from ucall._client.blocking import result_of
-from ucall._client.frames import decided_writer, may_ask, writer_after
+from ucall._client.frames import decided_writer, may_ask, writer_after_doubt
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import (
     CONNECT_S,
@@ -368,8 +368,10 @@ class FailoverPool(Generic[PoolT]):
             try:
                 reply = await self._send_to(member, request, call)
             except (_core.Undecided, ConnectionError) as error:
+                if not self._is_frame_doubted(member, error):
+                    raise
                 options = self._options.at(member.address, left_to_send(call.deadline))
-                writer = await writer_after(error, member.pool, options, call.deadline)
+                writer = await writer_after_doubt(error, member.pool, options, call.deadline)
                 reply = await self._send_to(member, writer.rewrite(call.request), call)
         except TimeoutError as error:
             if hasattr(error, "may_have_run"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ucall._client.options import Options
     from ucall._core import RequestWriter
 
-__all__ = ["PROBE", "decided_writer", "may_ask", "writer_after"]
+__all__ = ["PROBE", "decided_writer", "may_ask", "writer_after", "writer_after_doubt"]
 
 #: A method that no server has: each answers that, and none of its functions sees the call.
 PROBE = "$/probe"
@@ -87,6 +87,13 @@ async def writer_after(
     """
     if not may_ask(error, options):
         raise error from None
+    return await writer_after_doubt(error, pool, options, deadline)
+
+
+async def writer_after_doubt(
+    error: Exception, pool: Any, options: Options, deadline: Deadline
+) -> RequestWriter:
+    """As `writer_after`, after `may_ask` has found that frames may be the reason."""
     if isinstance(error, FrameRefused):
         return options.writer.without_frames()
     writer = await decided_writer(pool, options, deadline)
