@@ -465,7 +465,10 @@ fn check_raw(out: &[u8]) -> Vec<Message> {
 
 /// Parses an item, a reply or a batch of replies; returns those whose calls were called.
 fn check_message(body: &[u8]) -> Vec<Message> {
-    if body.starts_with(br#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":"#) {
+    // A drain that began before the first request has no count.
+    let is_drain = body == br#"{"jsonrpc":"2.0","method":"$/drain"}"#
+        || body.starts_with(br#"{"jsonrpc":"2.0","method":"$/drain","params":{"read":"#);
+    if is_drain {
         return Vec::new();
     }
     if body.starts_with(br#"{"jsonrpc":"2.0","method""#) {
