@@ -122,10 +122,7 @@ impl Parts {
     pub fn inline(&self, text: &[u8]) -> Result<Vec<u8>, PartError> {
         inline(text, |index, out| {
             let part = self.take(index)?;
-            match part.tensor {
-                None => write_base64(part.bytes, out),
-                Some(tensor) => write_base64(&[&npy_header(tensor), part.bytes].concat(), out),
-            }
+            write_file(part.tensor, part.bytes, out);
             Ok(())
         })
     }
@@ -181,10 +178,7 @@ pub fn part_reference(value: &[u8]) -> Option<usize> {
 pub fn inline_results(text: &[u8], parts: &[ResultPart]) -> Vec<u8> {
     let inlined = inline(text, |index, out| {
         let part = parts.get(index).ok_or(PartError::Missing(index))?;
-        match part.header() {
-            header if header.is_empty() => write_base64(&part.bytes, out),
-            header => write_base64(&[&header, &part.bytes[..]].concat(), out),
-        }
+        write_file(part.tensor.as_ref(), &part.bytes, out);
         Ok(())
     });
     // A result that refers to a part that it does not have stays as it is.
@@ -227,6 +221,14 @@ fn part_index(text: &[u8]) -> Option<(usize, usize)> {
     let index = std::str::from_utf8(number).ok()?.parse().ok()?;
     let rest = rest.trim_ascii_start().strip_prefix(b"}")?;
     Some((index, text.len() - rest.len()))
+}
+
+/// Appends the base64 of a part as it is in a frame: the items of an array behind their header.
+fn write_file(tensor: Option<&Tensor>, bytes: &[u8], out: &mut Vec<u8>) {
+    match tensor {
+        None => write_base64(bytes, out),
+        Some(tensor) => write_base64(&[&npy_header(tensor), bytes].concat(), out),
+    }
 }
 
 fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
