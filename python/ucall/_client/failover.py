@@ -32,7 +32,7 @@ from ucall import _core, _forks
 from ucall._client.balancer import Balancer, Member
 from ucall._client.base import SUBSCRIPTIONS_REFUSED
 from ucall._client.blocking import result_of
-from ucall._client.frames import decided_writer, may_ask, writer_after_doubt
+from ucall._client.frames import decided_writer, doubt_frames, writer_after_doubt
 from ucall._client.options import BalancedOptions
 from ucall._client.resend import (
     CONNECT_S,
@@ -368,7 +368,7 @@ class FailoverPool(Generic[PoolT]):
             try:
                 reply = await self._send_to(member, request, call)
             except (_core.Undecided, ConnectionError) as error:
-                if not self._is_frame_doubted(member, error):
+                if not self._doubts_frames(member, error):
                     raise
                 options = self._options.at(member.address, left_to_send(call.deadline))
                 writer = await writer_after_doubt(error, member.pool, options, call.deadline)
@@ -395,9 +395,9 @@ class FailoverPool(Generic[PoolT]):
         )
         return reply
 
-    def _is_frame_doubted(self, member: Member[PoolT], error: Exception) -> bool:
-        """Whether an attempt has failed because the server may take no frames any more."""
-        return self._rewrites and may_ask(error, self._options.at(member.address, None))
+    def _doubts_frames(self, member: Member[PoolT], error: Exception) -> bool:
+        """Whether an attempt has failed because of a frame; see `doubt_frames`."""
+        return self._rewrites and doubt_frames(error, self._options.at(member.address, None))
 
     async def _rewritten(self, member: Member[PoolT], call: Call) -> _core.Request:
         """The request for this member, which is asked whether it takes frames if that matters."""

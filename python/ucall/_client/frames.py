@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ucall._client.options import Options
     from ucall._core import RequestWriter
 
-__all__ = ["PROBE", "decided_writer", "may_ask", "writer_after", "writer_after_doubt"]
+__all__ = ["PROBE", "decided_writer", "doubt_frames", "writer_after", "writer_after_doubt"]
 
 #: A method that no server has: each answers that, and none of its functions sees the call.
 PROBE = "$/probe"
@@ -56,12 +56,11 @@ async def decided_writer(pool: Any, options: Options, deadline: Deadline) -> Req
     return options.writer if support.state == "yes" else options.writer.without_frames()
 
 
-def may_ask(error: Exception, options: Options) -> bool:
-    """Whether a call has failed because it is not known if its server takes frames: it was not
-    sent, or nothing of it was run.
+def doubt_frames(error: Exception, options: Options) -> bool:
+    """Doubts that a server takes frames after one has failed, so that it is asked before the next:
+    it may have been replaced by an older one.
 
-    After any failure of a frame, the server is asked again before the next one: it may have been
-    replaced by an older one.
+    Returns whether that is why the call has failed: it was not sent, or nothing of it was run.
     """
     support = options.address.frames
     if support is None or (isinstance(error, Undecided) and not isinstance(error, FrameRefused)):
@@ -85,7 +84,7 @@ async def writer_after(
         Exception: The error, if frames are not its reason.
         ucall.ConnectionError, ucall.TimeoutError: See `decided_writer`.
     """
-    if not may_ask(error, options):
+    if not doubt_frames(error, options):
         raise error from None
     return await writer_after_doubt(error, pool, options, deadline)
 
@@ -93,7 +92,7 @@ async def writer_after(
 async def writer_after_doubt(
     error: Exception, pool: Any, options: Options, deadline: Deadline
 ) -> RequestWriter:
-    """As `writer_after`, after `may_ask` has found that frames may be the reason."""
+    """As `writer_after`, after `doubt_frames` has found that frames may be the reason."""
     if isinstance(error, FrameRefused):
         return options.writer.without_frames()
     writer = await decided_writer(pool, options, deadline)
