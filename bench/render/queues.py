@@ -155,7 +155,7 @@ def memory(row: dict[str, float]) -> str:
 
 
 def section(results: Results, how: str) -> str:
-    """That of docs/queues.md."""
+    """That of docs/benchmarks-queues.md."""
     rounds = [
         f"{max(map(len, turns.values()))} of {size_name(size)}" for size, turns in results.items()
     ]

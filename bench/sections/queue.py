@@ -7,7 +7,7 @@ server, which stores messages of up to 1 MiB in a folder in /dev/shm if there is
 gRPC is left out, because 2.6.0 does not find its own module for it. All contenders run in turns,
 because machines drift: compare only ratios of one run. Sizes with targets get more rounds. A turn
 that exceeds its time is reported, and the next one begins. With `--write` the tables
-of docs/queues.md and docs/queue.svg are written. A whole run takes six minutes.
+of docs/benchmarks-queues.md and docs/queue.svg are written. A whole run takes six minutes.
 """
 
 import argparse
@@ -174,7 +174,7 @@ def against_before(results: queues.Results) -> str:
     return figures.table(["", "ratio to before, median (95% interval)"], rows)
 
 
-PAGE = ROOT / "docs/queues.md"
+PAGE = ROOT / "docs/benchmarks-queues.md"
 OPTIONS = {
     "--only": {"nargs": "*", "default": list(CONTENDERS), "choices": list(CONTENDERS)},
     "--sizes": {"type": int, "nargs": "*", "default": list(SIZES)},
