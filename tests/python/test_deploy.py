@@ -125,12 +125,12 @@ def test_the_manifests_select_the_pods_that_clients_resolve() -> None:
         assert text is not None
         assert re.search(r"^  name: models$", text, re.MULTILINE) and "app: models" in text
     assert "clusterIP: None" in files["service"] and "port: 8545" in files["service"]
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert 'Client("dns://models:8545")' in page
 
 
-def scale_block(beginning: str) -> str:
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+def block_of(page_name: str, beginning: str) -> str:
+    page = (ROOT / "docs" / page_name).read_text(encoding="utf-8")
     [found] = re.findall(
         rf"^```\w*\n({re.escape(beginning)}.*?)^```$", page, re.MULTILINE | re.DOTALL
     )
@@ -148,7 +148,7 @@ def test_a_pod_registers_with_nats_by_its_address(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_group_of_the_systemd_drop_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    drop_in = scale_block("[Unit]")
+    drop_in = block_of("deploy.md", "[Unit]\nWants")
     for line in re.findall(r"^Environment=(.*)$", drop_in, re.MULTILINE):
         name, _, value = line.partition("=")
         monkeypatch.setenv(name, value)
@@ -170,7 +170,8 @@ def test_the_group_of_the_systemd_drop_in(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_nats_server_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
-    configuration = scale_block("server_name:") + scale_block("authorization {")
+    configuration = block_of("nats.md", "server_name:")
+    configuration += block_of("nats.md", "authorization {")
     (tmp_path / "nats.conf").write_text(configuration, encoding="utf-8")
     command = [require("nats-server"), "-t", "-c", str(tmp_path / "nats.conf")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -187,7 +188,7 @@ def test_the_container_serves_the_example_of_the_page() -> None:
     assert (ROOT / "deploy" / "app.py").read_text(encoding="utf-8") == block("python")
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md", "docs/scale.md"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md", "docs/scale.md", "docs/nats.md"])
 def test_links_resolve(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):

@@ -516,7 +516,7 @@ def test_urls_of_brokers() -> None:
 
 
 def test_the_permissions_of_the_documentation_are_enough(tmp_path: Path) -> None:
-    page = Path(__file__, "../../../docs/scale.md").resolve().read_text()
+    page = Path(__file__, "../../../docs/nats.md").resolve().read_text()
     [found] = re.findall(r"```\n(authorization \{.*?)```", page, re.DOTALL)
     configuration = tmp_path / "nats.conf"
     configuration.write_text(found)
