@@ -13,6 +13,7 @@ from ucall._core_shared import BrokerCalls as BrokerCalls
 from ucall._core_shared import SharedCounters as SharedCounters
 from ucall._core_shared import Store as Store
 from ucall._core_shared import insert_store as insert_store
+from ucall._functions.registration import BatchRules
 from ucall._server.tls import ClientTls, TlsSettings
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
@@ -164,7 +165,7 @@ class Server:
         *,
         mode: str,
         timeout_ms: float | None,
-        batch: tuple[int, float, int] | None,
+        batch: BatchRules | None,
         stream: tuple[bool, str] | None,
         is_idempotent: bool,
         scopes: Sequence[str],

@@ -105,13 +105,27 @@ pub(crate) struct BatchRules {
     pub(crate) yields: bool,
 }
 
+/// The attributes of `BatchRules` in `python/ucall/_functions/registration.py`.
+#[derive(FromPyObject)]
+pub(crate) struct BatchOptions {
+    max_size: usize,
+    max_wait_ms: f64,
+    parallel: usize,
+}
+
+impl BatchRules {
+    fn new(options: &BatchOptions, executor: Executor, yields: bool) -> PyResult<Self> {
+        let wait_max = Duration::try_from_secs_f64(options.max_wait_ms / 1e3)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let &BatchOptions { max_size: size_max, parallel: running_max, .. } = options;
+        Ok(Self { size_max, wait_max, running_max, executor, yields })
+    }
+}
+
 impl CallMode {
     /// Reads what `python/ucall/_functions/registration.py` describes: a name, and the rules of a
     /// batch.
-    pub(crate) fn from_description(
-        name: &str,
-        batch: Option<(usize, f64, usize)>,
-    ) -> PyResult<Self> {
+    pub(crate) fn from_description(name: &str, batch: Option<&BatchOptions>) -> PyResult<Self> {
         let (executor, yields) = match name {
             "inline" => (Executor::Inline, false),
             "task" => (Executor::Task, false),
@@ -122,17 +136,15 @@ impl CallMode {
             "future" if batch.is_none() => return Ok(Self::Future),
             _ => return Err(PyValueError::new_err(format!("unknown call mode {name:?}"))),
         };
-        let Some((size_max, wait_max_ms, running_max)) = batch else {
-            return Ok(match executor {
-                _ if yields => Self::Generator(executor),
-                Executor::Inline => Self::Inline,
-                Executor::Task => Self::Task,
-                Executor::Thread => Self::Thread,
-            });
-        };
-        let wait_max = Duration::try_from_secs_f64(wait_max_ms / 1e3)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self::Batch(BatchRules { size_max, wait_max, running_max, executor, yields }))
+        if let Some(options) = batch {
+            return BatchRules::new(options, executor, yields).map(Self::Batch);
+        }
+        Ok(match executor {
+            _ if yields => Self::Generator(executor),
+            Executor::Inline => Self::Inline,
+            Executor::Task => Self::Task,
+            Executor::Thread => Self::Thread,
+        })
     }
 
     /// Where the function runs; `None` if elsewhere.

@@ -27,7 +27,7 @@ use crate::ffi::DropAttached;
 use crate::listen_address::ListenAddress;
 use crate::listening_socket::ListeningSocket;
 use crate::options::CallLimits;
-use crate::procedure::{CallMode, Procedure, Signature, StreamRules};
+use crate::procedure::{BatchOptions, CallMode, Procedure, Signature, StreamRules};
 use crate::server_state::{self, RunGuard, ServerState};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
@@ -272,10 +272,9 @@ impl Server {
 
     /// Serves `function` under `name`, in place of an earlier function of that name. `signature` is
     /// what `ucall._functions.signatures.describe` returns; `encode` replaces objects that JSON
-    /// does not have. `mode` names a call mode; `batch` is the largest size, the longest wait in
-    /// milliseconds, and the number of batches that run at once. `stream` is, for a generator,
-    /// whether calls are refused that do not take items one by one, and what happens to items for a
-    /// slow reader.
+    /// does not have. `mode` names a call mode; `batch` has the rules of its batches. `stream` is,
+    /// for a generator, whether calls are refused that do not take items one by one, and what
+    /// happens to items for a slow reader.
     /// An idempotent function may run again for a datagram that is sent again.
     /// Callers without all `scopes` are refused.
     #[pyo3(signature = (
@@ -290,13 +289,13 @@ impl Server {
         encode: Py<PyAny>,
         mode: &str,
         timeout_ms: Option<f64>,
-        batch: Option<(usize, f64, usize)>,
+        batch: Option<BatchOptions>,
         stream: Option<(bool, String)>,
         is_idempotent: bool,
         scopes: Vec<String>,
     ) -> PyResult<()> {
         let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
-        let mode = CallMode::from_description(mode, batch)?;
+        let mode = CallMode::from_description(mode, batch.as_ref())?;
         let series = self.state().metrics.as_ref().map(|metrics| metrics.register(&name));
         if let Some(resource) = &self.config.resource {
             resource.add_scopes(&scopes);

@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class BatchRules:
-    """The limits of a function's batches."""
+    """The limits of a function's batches, which the core reads by their names."""
 
     max_size: int
     max_wait_ms: float
@@ -67,7 +67,7 @@ class Registration:
     function: Function
     signature: list[signatures.Parameter] | None
     mode: str
-    batch: tuple[int, float, int] | None
+    batch: BatchRules | None
     stream: tuple[bool, str] | None
     #: Its annotations, by the names of its parameters and ``"return"``.
     hints: dict[str, object]
@@ -125,8 +125,7 @@ def register(
         from ucall._functions import batches
 
         function, items = batches.adapt(function, name, hints, registry)
-        rules = (batch.max_size, float(batch.max_wait_ms), batch.parallel)
-        return _traced(Registration(function, items, mode, rules, described, hints), spans)
+        return _traced(Registration(function, items, mode, batch, described, hints), spans)
     signature = signatures.describe(function, name, hints, registry)
     if pool is not None:
         takes_context = any(takes == "context" for _, _, takes, *_ in signature or ())
