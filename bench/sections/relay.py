@@ -22,7 +22,7 @@ from bench.suite.servers import served
 
 ROUNDS, SECONDS = 9, 2
 OPTIONS = {"--engine": {"choices": ["posix", "uring"], "default": "posix"}}
-PAGE = ROOT / "docs/relay.md"
+PAGE = ROOT / "docs/benchmarks-relay.md"
 BASELINE, OURS = "HAProxy", "ucall, raw TCP"
 #: A field, its title, and the most that it may be for `OURS`, of that of HAProxy.
 GOALS = {

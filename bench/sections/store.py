@@ -32,7 +32,7 @@ from bench.suite.servers import served
 
 ROUNDS, SECONDS = 9, 1
 OPTIONS = {"--engine": {"choices": ["posix", "uring"], "default": "posix"}}
-PAGE = ROOT / "docs/store.md"
+PAGE = ROOT / "docs/benchmarks-store.md"
 KEYS = [f"user:{number:04}" for number in range(1000)]
 VALUE = "x" * 100
 DEPTH = 16

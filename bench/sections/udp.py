@@ -33,7 +33,7 @@ from bench.suite.servers import ENGINES, served
 
 ROUNDS, SECONDS = 9, 1
 OPTIONS = {"--only": {"default": "", "help": "servers with this in their name, and the echo"}}
-PAGE = ROOT / "docs/udp.md"
+PAGE = ROOT / "docs/benchmarks-udp.md"
 ECHO = "C, recvmmsg echo"
 WITHOUT_SOCKETS = "ucall C, the same call without sockets"
 COLUMNS = [

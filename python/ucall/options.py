@@ -264,7 +264,7 @@ class UDP(Options):
         port: Another port than that of TCP; 0 picks a free one: see `Server.udp_port`.
         auth: Lets ``auth`` serve datagrams from other machines, whose addresses may be forged.
         xdp: A network interface, such as ``"eth0"``, whose datagrams are received over AF_XDP: see
-            docs/xdp.md. Needs capabilities, and a queue for each worker process. Or ``unix:`` and
+            docs/udp.md. Needs capabilities, and a queue for each worker process. Or ``unix:`` and
             the path of the socket of ``ucall-xdp-setup``, for a server without capabilities.
         xdp_busy_poll: Polls the queues while datagrams arrive, and delays other work by up to 1 ms.
         dedupe: Answers a datagram that is sent again by its reply, and runs its calls once.

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until a signal; returns the exit status."""
     parser = Parser(
         prog="ucall-xdp-setup",
-        description="Hands AF_XDP over to servers without capabilities: docs/xdp.md. Needs "
+        description="Hands AF_XDP over to servers without capabilities: docs/udp.md. Needs "
         "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF.",
     )
     parser.add_argument("interface", help="the network interface, such as eth0")
