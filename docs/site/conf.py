@@ -27,6 +27,7 @@ include_patterns = [
     "README.md",
     "SECURITY.md",
     "bench/README.md",
+    "bench/NOTES.md",
     "crates/*/README.md",
     "examples/*/README.md",
 ]
