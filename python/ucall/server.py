@@ -251,6 +251,16 @@ class Server(Decorators, ContentDecorators):
         """The engine: ``"uring"`` or ``"posix"``."""
         return self._core.engine
 
+    @property
+    def worker(self) -> process_role.WorkerPlace:
+        """The worker that this process is: its ``index`` from 0, and the ``count`` of workers.
+
+        Also while its module is imported, and in the processes that it has for ``processes=``.
+        Without ``workers`` it is 0 of 1. A module that does not make the server finds both in the
+        variables ``UCALL_WORKER_INDEX`` and ``UCALL_WORKER_COUNT``.
+        """
+        return process_role.worker
+
     def run(
         self,
         max_cycles: int = -1,

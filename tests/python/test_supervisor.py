@@ -53,7 +53,8 @@ def test_workers_are_started_with_what_they_inherit(make: Make) -> None:
     assert [process.command for process in it.processes] == [["worker", "x"]] * 2
     for number, process in enumerate(it.processes, start=1):
         environment, passed = process.options["env"], process.options["pass_fds"]
-        assert environment[process_role.NUMBER] == str(number)
+        assert environment[process_role.INDEX] == str(number - 1)
+        assert environment[process_role.COUNT] == "2"
         assert environment.items() >= os.environ.items()
         receiver, *senders = map(int, environment[process_role.SOCKETS].split())
         # Two for each worker: its own, and its successor's.

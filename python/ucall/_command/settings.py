@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ucall._cli.arguments import Parser
+from ucall._workers import process_role
 from ucall.options import CLIENT_AUTH, GROUPS, TLS, Broker, arguments, types_of
 from ucall.server import Server
 
@@ -168,7 +169,7 @@ def _unknown_variables(names: set[str]) -> list[str]:
     """A line for each variable that has no effect."""
     import difflib
 
-    known = {_variable(name) for name in names}
+    known = {process_role.INDEX, process_role.COUNT, *map(_variable, names)}
     warnings = []
     for variable in sorted(os.environ):
         if variable.startswith("UCALL_") and variable not in known:

@@ -140,7 +140,7 @@ class Registration:
         self._brokers = parse_brokers(broker)
         self._group = check_group(group)
         #: Of several workers only the first registers; all of them get calls.
-        self._registers = process_role.number <= 1
+        self._registers = process_role.worker.index == 0
         self._options = check_options(options)
         self._publisher = Publisher(core, functions.methods.types.encode, group)
         #: What passes messages on, from `start` to `close`.

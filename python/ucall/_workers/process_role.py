@@ -19,15 +19,17 @@ from ucall.options import arguments, variable
 
 __all__ = [
     "ALL_STOP",
+    "COUNT",
     "FD",
     "HEARTBEAT",
+    "INDEX",
     "MULTIPROCESSING_MAIN",
-    "NUMBER",
     "POOL",
     "SOCKETS",
     "TICKETS",
     "UNIX",
     "WORKER",
+    "WorkerPlace",
     "imported_module",
     "importing",
     "is_importing",
@@ -50,12 +52,17 @@ SOCKETS: Final = "UCALL_WORKER_SOCKETS"
 #: In the environment of a worker: the seconds between its reports to the supervisor that it serves;
 #: absent without a watchdog.
 HEARTBEAT: Final = "UCALL_WORKER_HEARTBEAT"
-#: In the environment of a worker: its number, from 1. Its successor has the same.
-NUMBER: Final = "UCALL_WORKER_NUMBER"
+#: In the environment of a worker, and of the processes of its pools: its index, from 0, which its
+#: successor has, too.
+INDEX: Final = "UCALL_WORKER_INDEX"
+#: Beside `INDEX`: the number of workers.
+COUNT: Final = "UCALL_WORKER_COUNT"
 #: Sent by a supervisor to each worker before SIGTERM: all workers stop.
 ALL_STOP: Final = b"stop\n"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
+
+_is_worker: Final = WORKER in os.environ
 
 #: The descriptor of the socket to the supervisor, until the server of a worker takes it over; -1 in
 #: other processes. A worker's children are no workers.
@@ -70,8 +77,36 @@ sockets: list[int] = [int(number) for number in os.environ.pop(SOCKETS, "").spli
 #: The interval of `HEARTBEAT`; ``None``: no reports.
 heartbeat_s: Final = float(os.environ.pop(HEARTBEAT, 0)) or None
 
-#: The number of `NUMBER`; 0 in other processes.
-number: Final = int(os.environ.pop(NUMBER, "0"))
+
+class WorkerPlace:
+    """The place of a worker process among those of its server.
+
+    Attributes:
+        index: From 0. The worker that replaces one has the same.
+        count: The number of workers; 1 without ``workers``.
+    """
+
+    __slots__ = ("count", "index")
+
+    def __init__(self, index: int, count: int) -> None:
+        self.index: Final = index
+        self.count: Final = count
+
+    def __repr__(self) -> str:
+        return f"<worker {self.index} of {self.count}>"
+
+
+def _worker_place() -> WorkerPlace:
+    """That of this process, whose variables other children of a worker do not keep."""
+    if _is_worker or POOL in os.environ:
+        return WorkerPlace(int(os.environ.get(INDEX, "0")), int(os.environ.get(COUNT, "1")))
+    for name in (INDEX, COUNT):
+        os.environ.pop(name, None)
+    return WorkerPlace(0, 1)
+
+
+#: The worker that this process is, or that has started it for a pool.
+worker: Final = _worker_place()
 
 #: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None
@@ -97,7 +132,7 @@ class StartupError(Exception):
 
 def is_worker() -> bool:
     """Whether a supervisor started this process."""
-    return number > 0
+    return _is_worker
 
 
 def is_importing() -> bool:

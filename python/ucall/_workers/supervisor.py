@@ -226,7 +226,8 @@ class Supervisor:
         sockets = [receiver, *(sender.fileno() for _, sender in self._pairs)]
         environment = os.environ | {
             process_role.WORKER: str(theirs.fileno()),
-            process_role.NUMBER: str(slot.number),
+            process_role.INDEX: str(slot.number - 1),
+            process_role.COUNT: str(len(self._slots)),
             process_role.TICKETS: self._tickets.hex(),
             process_role.SOCKETS: " ".join(map(str, sockets)),
         }
