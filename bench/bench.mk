@@ -109,7 +109,7 @@ bench-async: setup-release .bench/floor-sleeper .bench/floor-beside tools-peers 
 bench-embeddings: setup-release .bench/embeddings/bin/python #: Measure the gain of batching for a sentence-embedding model
 	$(BENCH) sleepers --only embeddings
 
-slow-peers: setup-release $(LOAD) tools-slow-peers #: Call beside 4,000 slow connections (BENCH_FLAGS=--write: the table in docs/security.md)
+slow-peers: setup-release $(LOAD) tools-slow-peers #: Call beside 4,000 slow connections (BENCH_FLAGS=--write: the table in docs/bad-input.md)
 	$(BENCH) slow_peers $(BENCH_FLAGS)
 
 $(PLAIN:%=bench-%): bench-%:

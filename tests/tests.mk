@@ -112,8 +112,8 @@ test-python3.%: #: Run them on another Python (make test-python3.14 PYTHON=/path
 		CARGO_TARGET_DIR=$(abspath target/python3.$*) test-python
 
 .PHONY: security-table
-security-table: setup #: Test every bad input, and write the tables in docs/security.md
-	UCALL_SECURITY_TABLE=$(abspath docs/security.md) $(PY) -m pytest $(PYTEST_FLAGS) \
+security-table: setup #: Test every bad input, and write the tables in docs/bad-input.md
+	UCALL_SECURITY_TABLE=$(abspath docs/bad-input.md) $(PY) -m pytest $(PYTEST_FLAGS) \
 		tests/python/security
 
 .PHONY: conformance

@@ -46,7 +46,7 @@ HAS_ENGINES = True
 #: Connections of each of the two servers.
 CALLERS = 32
 CALLS_A_SECOND = 2000
-PAGE, TARGET = ROOT / "docs/security.md", "slow-peers"
+PAGE, TARGET = ROOT / "docs/bad-input.md", "slow-peers"
 
 #: Each mode writes or reads a little every few seconds, so the connection is never idle.
 MODES = {

@@ -1,4 +1,4 @@
-"""Writes the tables in docs/security.md from the results of a test run."""
+"""Writes the tables in docs/bad-input.md from the results of a test run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of limits in docs/security.md lists every limit with its default."""
+"""The table of limits in docs/limits.md lists every limit with its default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ucall import UDP, Limits, Timeouts, _core
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/security.md").read_text()
+PAGE = (ROOT / "docs/limits.md").read_text()
 HEADER = (ROOT / "include/ucall/ucall.h").read_text()
 LIST = PAGE.partition("## Every limit\n")[2].partition("\n## ")[0]
 #: The cells of each row: the limit, the option in Python and in C, the default, and others.
