@@ -15,6 +15,7 @@ from ucall._server import checked, launch, serving_threads
 from ucall._server.content import ContentDecorators
 from ucall._server.decorators import Decorators
 from ucall._server.lifespan import LifespanHooks
+from ucall._server.models import ModelDecorators
 from ucall._server.run import ServerParts, run_server
 from ucall._server.tls import tls_settings
 from ucall._workers import process_role
@@ -32,7 +33,7 @@ Auth = Callable[["Context"], object]
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
 
 
-class Server(Decorators, ContentDecorators):
+class Server(Decorators, ContentDecorators, ModelDecorators):
     """Serves functions over JSON-RPC 2.0: HTTP/1.1, WebSocket and raw TCP on one port.
 
     The object itself is the decorator::
@@ -218,6 +219,7 @@ class Server(Decorators, ContentDecorators):
             limits.max_body_bytes,
             auth is not None,
         )
+        self._lifespan.preparation.append(self._functions.start_pools)
         self.title = checked.text("title", title)
         self.version = checked.text("version", version)
         self.description = checked.text("description", description)

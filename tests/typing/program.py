@@ -75,6 +75,16 @@ async def load(number: int) -> None: ...
 def connect() -> None: ...
 
 
+@server.model
+def weights(device: str | None) -> list[float]:
+    return []
+
+
+@server.model(in_processes=True)
+async def vocabulary() -> dict[str, int]:
+    return {}
+
+
 server.register_type(complex, lambda it: [it.real, it.imag], lambda parts: complex(*parts))
 server.registr_type  # type: ignore[attr-defined]  # noqa: B018
 server.batch(double, max_sizes=8)  # type: ignore[call-overload]
@@ -87,6 +97,9 @@ def types_of_decorated_functions() -> None:
     assert_type(add(1, 2), int)
     assert_type(double([1]), list[int])
     assert_type(begin, Callable[[], None])
+    assert_type(weights(), list[float])
+    assert_type(vocabulary(), dict[str, int])
+    assert_type(server.worker.index, int)
     assert_type(ucall.uring.Server().engine, str)
 
 

@@ -41,6 +41,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ucall._core import Context
+from ucall._functions import signatures
+from ucall._functions.loading import Model
 from ucall._functions.process_context import (
     CancellableFuture,
     Number,
@@ -130,6 +132,17 @@ class Pool:
             self._pool.submit(call, self._processes)
         return call.future
 
+    def start(self) -> None:
+        """Starts all processes, and returns when each of them is ready for calls.
+
+        Raises:
+            RuntimeError: One could not start; the message says why.
+        """
+        with self._lock:
+            starts = self._pool.start(self._processes)
+        for started in starts:
+            started.result()
+
     def close(self) -> None:
         """Kills the processes. The results of their calls are not needed any more."""
         with self._lock:
@@ -156,6 +169,14 @@ class _Pool:
             if len(self._workers) < min(self._unfinished, processes):
                 self._workers.append(_Worker(self, len(self._workers)))
 
+    def start(self, processes: int) -> list[Future[None]]:
+        """Starts the processes that do not run; returns what says when each is ready."""
+        with self._lock:
+            starts: list[Future[None]] = [Future() for _ in range(len(self._workers), processes)]
+            for started in starts:
+                self._workers.append(_Worker(self, len(self._workers), started))
+        return starts
+
     def finish(self) -> None:
         with self._lock:
             self._unfinished -= 1
@@ -168,9 +189,9 @@ class _Pool:
 
 
 class _Worker:
-    """A thread and its process."""
+    """A thread and its process, which starts for its first call, or now, and then sets ``started``."""
 
-    def __init__(self, pool: _Pool, number: int) -> None:
+    def __init__(self, pool: _Pool, number: int, started: Future[None] | None = None) -> None:
         self._pool = pool
         self._number = number
         self._process: BaseProcess | None = None
@@ -180,9 +201,17 @@ class _Worker:
         self._calls = 0
         #: The beginning of the names of its shared memory.
         self._prefix: str | None = None
-        threading.Thread(target=self._work, name="ucall-process", daemon=True).start()
+        thread = threading.Thread(target=self._work, args=[started], name="ucall-process")
+        thread.daemon = True
+        thread.start()
 
-    def _work(self) -> None:
+    def _work(self, started: Future[None] | None) -> None:
+        if started is not None:
+            try:
+                self._start_process()
+                started.set_result(None)
+            except BaseException as failure:
+                started.set_exception(failure)
         while (call := self._pool.calls.get()) is not None and not self._pool.is_closed:
             # A call past its deadline, or whose caller has disconnected, was cancelled.
             if call.future.set_running_or_notify_cancel():
@@ -305,16 +334,9 @@ def describe_hook(hook: Function) -> ProcessHook:
     Raises:
         TypeError: It is no function, or takes more than that.
     """
-    import inspect  # here, because few programs have such a hook
-
     if not callable(hook):
         raise TypeError(f"expected a function, got {type(hook).__name__}")
-    parameters = inspect.signature(hook).parameters.values()
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    to_fill = [it for it in parameters if it.default is it.empty and it.kind not in kinds]
-    if len(to_fill) > 1 or any(it.kind is it.KEYWORD_ONLY for it in to_fill):
-        raise TypeError(f"{hook!r}: expected no parameter, or one for the number of the process")
-    return hook, bool(to_fill)
+    return hook, signatures.takes_argument(hook, "the number of the process")
 
 
 #: All threads share the environment.
@@ -433,7 +455,8 @@ def _run_hooks(hooks: list[ProcessHook], number: int) -> RuntimeError | None:
 
                 asyncio.run(_result_of(result))
         except BaseException as raised:
-            name = getattr(hook, "__qualname__", repr(hook))
+            model = getattr(hook, "__self__", None)  # Whose method `load` is the hook.
+            name = getattr(model if isinstance(model, Model) else hook, "__qualname__", repr(hook))
             reason = "".join(traceback.format_exception_only(raised)).strip()
             failure = RuntimeError(f"its process could not start: {name} raised {reason}")
             lines = traceback.format_exception(raised)

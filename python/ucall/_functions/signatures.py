@@ -175,6 +175,20 @@ def yields(function: Callable[..., object]) -> bool:
     return _kind_of(function)[1]
 
 
+def takes_argument(hook: Callable[..., object], what: str) -> bool:
+    """Whether a hook has a parameter to fill.
+
+    Raises:
+        TypeError: It has more, or one that has to be named; the message says ``what`` one is for.
+    """
+    parameters = inspect.signature(hook).parameters.values()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    to_fill = [it for it in parameters if it.default is it.empty and it.kind not in kinds]
+    if len(to_fill) > 1 or any(it.kind is it.KEYWORD_ONLY for it in to_fill):
+        raise TypeError(f"{hook!r}: expected no parameter, or one for {what}")
+    return bool(to_fill)
+
+
 def is_plain_wrapper(function: Callable[..., object]) -> bool:
     """Whether a plain function wraps one that is async or a generator, so that what it returns
     decides: the coroutine or the generator of that, or what it has made of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
@@ -13,6 +13,7 @@ from ucall._routes.discovery import Discovery
 from ucall._server import checked
 
 if TYPE_CHECKING:
+    from ucall._functions.loading import Model
     from ucall._functions.process_pool import Pool, ProcessHook
     from ucall._functions.registration import BatchRules, Registration, Spans, StreamRules
     from ucall._functions.tool_rules import ToolRules
@@ -49,6 +50,8 @@ class Functions:
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
         self._pools: dict[int, Pool] = {}
+        #: What processes that serve load before their first call.
+        self._loaded: list[Model[Any]] = []
         #: Run in each process of a pool that starts from now on.
         self._process_hooks: list[ProcessHook] = []
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
@@ -342,6 +345,32 @@ class Functions:
         from ucall._functions import process_pool
 
         self._process_hooks.append(process_pool.describe_hook(hook))
+
+    def add_model(self, model: Model[Any]) -> None:
+        """Registers a model: see `ucall.Server.model`."""
+        self._loaded.append(model)
+        self.is_async |= model.is_async
+        if model.in_processes is not False:
+            self._process_hooks.append((model.load, False))
+
+    def load_model(self, model: Model[Any]) -> Awaitable[None] | None:
+        """Loads a model that this process needs."""
+        elsewhere = bool(self._pools) if model.in_processes is None else model.in_processes
+        return None if elsewhere else model.load()
+
+    def start_pools(self) -> None:
+        """Starts all processes of the pools, if they load models.
+
+        Raises:
+            RuntimeError: A process could not start.
+        """
+        if any(model.in_processes is not False for model in self._loaded):
+            try:
+                for pool in self._pools.values():
+                    pool.start()
+            except BaseException:
+                self.close_pools()
+                raise
 
     def close_pools(self) -> None:
         """Ends the processes of all pools."""

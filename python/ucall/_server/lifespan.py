@@ -36,6 +36,8 @@ class LifespanHooks:
             raise TypeError(f"lifespan: expected a function of the server, got {kind}")
         self._lifespan = lifespan
         self.startup: list[Hook] = []
+        #: Run after all startup hooks: what makes the functions ready for their first call.
+        self.preparation: list[Hook] = []
         self.shutdown: list[Hook] = []
         self._exit_event: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
@@ -48,7 +50,7 @@ class LifespanHooks:
 
     def begin(self) -> None:
         """Runs the startup hooks of a server that needs no event loop."""
-        for hook in self.startup:
+        for hook in self.startup + self.preparation:
             _call(hook)
 
     def end(self) -> None:
@@ -63,7 +65,7 @@ class LifespanHooks:
         try:
             if self._lifespan is not None:
                 await self._enter(server, self._lifespan)
-            for hook in self.startup:
+            for hook in self.startup + self.preparation:
                 await _call_async(hook)
         except BaseException:
             await self._leave()

@@ -108,6 +108,9 @@ def _worker_place() -> WorkerPlace:
 #: The worker that this process is, or that has started it for a pool.
 worker: Final = _worker_place()
 
+#: The device that this process of a pool has by ``devices=``; ``None`` in other processes.
+device: str | None = None
+
 #: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None
 
