@@ -189,7 +189,7 @@ class _Pool:
 
 
 class _Worker:
-    """A thread and its process, which starts for its first call, or now, and then sets ``started``."""
+    """A thread and its process, which starts for its first call, or now, to set ``started``."""
 
     def __init__(self, pool: _Pool, number: int, started: Future[None] | None = None) -> None:
         self._pool = pool
