@@ -219,7 +219,7 @@ class Server(Decorators, ContentDecorators, ModelDecorators):
             limits.max_body_bytes,
             auth is not None,
         )
-        self._lifespan.preparation.append(self._functions.start_pools)
+        self._lifespan.preparation += [self._functions.start_pools, self._functions.warm_up]
         self.title = checked.text("title", title)
         self.version = checked.text("version", version)
         self.description = checked.text("description", description)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,8 +27,13 @@ class BatchRules:
     max_size: int
     max_wait_ms: float
     parallel: int
+    #: A value for each parameter, which batches run with before the server listens.
+    warm_up: Sequence[object] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.warm_up, (tuple, list, type(None))):
+            got = type(self.warm_up).__name__
+            raise TypeError(f"warm_up: expected a tuple with a value for each parameter, got {got}")
         checked.positive("max_size", self.max_size)
         checked.positive("parallel", self.parallel)
         if not 0 <= self.max_wait_ms < 60_000:

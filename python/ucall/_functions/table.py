@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ from ucall import _core
 from ucall._functions.methods import Methods, NativeMethod, Served
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
-from ucall._server import checked
+from ucall._server import checked, launch
 
 if TYPE_CHECKING:
     from ucall._functions.loading import Model
     from ucall._functions.process_pool import Pool, ProcessHook
     from ucall._functions.registration import BatchRules, Registration, Spans, StreamRules
     from ucall._functions.tool_rules import ToolRules
+    from ucall._functions.warm_up import WarmUp
     from ucall._inference import Models
     from ucall._mcp import Registry, Tools
     from ucall._mcp.content import Content
@@ -52,6 +54,8 @@ class Functions:
         self._pools: dict[int, Pool] = {}
         #: What processes that serve load before their first call.
         self._loaded: list[Model[Any]] = []
+        #: The batches that run before the server listens, by their functions' names.
+        self._warm_ups: dict[str, WarmUp] = {}
         #: Run in each process of a pool that starts from now on.
         self._process_hooks: list[ProcessHook] = []
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
@@ -166,6 +170,12 @@ class Functions:
         known = self.methods.served.get(name)
         if known is None or not signatures.is_redefinition(function, known.function):
             self._check_unused([name])
+        warm_up = None
+        if batch is not None and batch.warm_up is not None:
+            from ucall._functions.warm_up import WarmUp
+
+            in_thread = registration.mode in ("thread", "thread_generator")
+            warm_up = WarmUp(name, function, registration.hints, batch, in_thread)
         held = frozenset(required)
         served = Served(function, registration.hints, batch is not None, idempotent, tool, held)
         if self._tools is not None:
@@ -175,6 +185,9 @@ class Functions:
             self._tools.check(name, served)
         self.methods.served = {**self.methods.served, name: served}
         self.is_async |= registration.mode in ("task", "async_generator")
+        self._warm_ups.pop(name, None)
+        if warm_up is not None:
+            self._warm_ups[name] = warm_up
         self._core.insert(
             name,
             registration.function,
@@ -371,6 +384,26 @@ class Functions:
             except BaseException:
                 self.close_pools()
                 raise
+
+    def warm_up(self) -> Awaitable[None] | None:
+        """Runs the batches of `ucall.Server.batch` with ``warm_up``, once in a process."""
+        cold = [it for it in self._warm_ups.values() if not it.is_warm]
+        for it in cold:
+            if not it.is_async:
+                began = time.perf_counter()
+                it.run()
+                self._report_warm(it, began)
+        cold = [it for it in cold if it.is_async]
+        return self._warm_up_async(cold) if cold else None
+
+    async def _warm_up_async(self, cold: list[WarmUp]) -> None:
+        for it in cold:
+            began = time.perf_counter()
+            await it.run_async()
+            self._report_warm(it, began)
+
+    def _report_warm(self, warm_up: WarmUp, began: float) -> None:
+        launch.announce(warm_up.described(time.perf_counter() - began))
 
     def close_pools(self) -> None:
         """Ends the processes of all pools."""

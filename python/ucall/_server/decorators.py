@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ucall._server.tls import client_tls
@@ -67,6 +67,7 @@ class Decorators:
         max_size: int = 64,
         max_wait_ms: float = 0,
         parallel: int = 1,
+        warm_up: Sequence[object] | None = None,
         threads: bool | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
@@ -84,6 +85,7 @@ class Decorators:
         max_size: int = 64,
         max_wait_ms: float = 0,
         parallel: int = 1,
+        warm_up: Sequence[object] | None = None,
         threads: bool | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
@@ -101,6 +103,7 @@ class Decorators:
         max_size: int = 64,
         max_wait_ms: float = 0,
         parallel: int = 1,
+        warm_up: Sequence[object] | None = None,
         threads: bool | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
@@ -128,6 +131,10 @@ class Decorators:
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
             parallel: Concurrent batches, if the function is async, a generator or runs in threads.
+            warm_up: A value for each parameter, such as ``("a text",)``. Batches of 1, 2, 4 and so
+                on up to ``max_size`` run with it before ``/readyz`` turns green, where those of
+                callers will, after the startup hooks and models; the log has their times. If one
+                fails, the server does not start.
 
         Raises:
             TypeError, ValueError: See `add`. TypeError also for a parameter of another type.
@@ -137,7 +144,7 @@ class Decorators:
         options: dict[str, Any] = {
             "threads": threads,
             "timeout_ms": timeout_ms,
-            "batch": BatchRules(max_size, max_wait_ms, parallel),
+            "batch": BatchRules(max_size, max_wait_ms, parallel, warm_up),
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": mcp,

@@ -1,0 +1,182 @@
+"""Runs batches of an example before the server listens, as the first ones of a model are slow: it
+compiles, chooses algorithms and reserves memory for each size.
+
+A batch runs where those of callers do: on the server's thread, in its event loop or in a thread.
+Each size runs twice: the first run is the slow one, the second shows the time of such a batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ucall._core import Context
+from ucall._functions import batches, signatures
+
+if TYPE_CHECKING:
+    from ucall._functions.registration import BatchRules
+
+__all__ = ["WarmUp", "sizes"]
+
+T = TypeVar("T")
+
+
+def sizes(max_size: int) -> list[int]:
+    """The sizes that a function is warmed up with: the powers of two, and the largest size."""
+    powers = (1 << power for power in itertools.count())
+    return [*itertools.takewhile(lambda size: size < max_size, powers), max_size]
+
+
+class WarmUp:
+    """The example of a function's batches.
+
+    Args:
+        name: The function's name.
+        function: The function.
+        hints: Its annotations.
+        rules: The limits of its batches, and the example.
+        in_thread: Whether its batches run in threads.
+
+    Raises:
+        TypeError: The example does not fit the function; the message names it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        hints: dict[str, object],
+        rules: BatchRules,
+        in_thread: bool,
+    ) -> None:
+        self.name = name
+        self.is_async = signatures.is_async(function)
+        self._in_thread = in_thread
+        self._function = function
+        self._yields = signatures.yields(function)
+        self._sizes = sizes(rules.max_size)
+        self._example = _example(name, function, hints, rules.warm_up or ())
+        #: The seconds that a batch of each size has taken; empty before it is warm.
+        self.times: dict[int, float] = {}
+
+    @property
+    def is_warm(self) -> bool:
+        return bool(self.times)
+
+    def run(self) -> None:
+        """Runs a plain function where its batches run.
+
+        Raises:
+            RuntimeError: It fails; the message names the size.
+        """
+        self._run_in_thread().result() if self._in_thread else self._run()
+
+    async def run_async(self) -> None:
+        """Runs an async function: see `run`."""
+        times: dict[int, float] = {}
+        for size in self._sizes * 2:
+            began = time.perf_counter()
+            try:
+                made = self._function(*self._columns(size))
+                self._check(await (_first_async(made) if self._yields else made), size)
+            except Exception as failure:
+                raise self._failure(size, failure) from failure
+            times[size] = time.perf_counter() - began
+        self.times = times
+
+    def _run(self) -> None:
+        times: dict[int, float] = {}
+        for size in self._sizes * 2:
+            began = time.perf_counter()
+            try:
+                made = self._function(*self._columns(size))
+                self._check(_first(made) if self._yields else made, size)
+            except Exception as failure:
+                raise self._failure(size, failure) from failure
+            times[size] = time.perf_counter() - began
+        self.times = times
+
+    def _run_in_thread(self) -> Future[None]:
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                self._run()
+            except BaseException as failure:
+                done.set_exception(failure)
+            else:
+                done.set_result(None)
+
+        threading.Thread(target=run, name="ucall-warm-up", daemon=True).start()
+        return done
+
+    def described(self, seconds: float) -> str:
+        """A line of the log: the sizes, and how long their batches take."""
+        times = (f"{size}: {self.times[size] * 1e3:.3g} ms" for size in self._sizes)
+        return f"{self.name} is warm after {seconds:.3g} s; batches of {', '.join(times)}"
+
+    def _columns(self, size: int) -> list[Any]:
+        return [column(size) for column in self._example]
+
+    def _check(self, made: Any, size: int) -> None:
+        results = None if isinstance(made, (str, dict)) else list(made)
+        if results is None or len(results) != size:
+            got = type(made).__name__ if results is None else str(len(results))
+            raise ValueError(f"expected {size} results, got {got}")
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _failure(self, size: int, failure: Exception) -> RuntimeError:
+        reason = f"{type(failure).__name__}: {failure}"
+        return RuntimeError(f"{self.name}: warm_up: a batch of {size} failed: {reason}")
+
+
+def _first(generator: Iterator[T]) -> T:
+    """The items of the first step, which is the slow one."""
+    try:
+        return next(generator)
+    finally:
+        generator.close()  # type: ignore[attr-defined]
+
+
+async def _first_async(generator: AsyncIterator[T]) -> T:
+    try:
+        return await anext(generator)
+    finally:
+        await generator.aclose()  # type: ignore[attr-defined]
+
+
+def _example(
+    name: str, function: Callable[..., Any], hints: dict[str, object], values: Sequence[object]
+) -> list[Callable[[int], Any]]:
+    """For each parameter, what makes the argument of a batch of a size."""
+    annotations = {
+        parameter: hints.get(parameter, inspect.Parameter.empty)
+        for parameter in inspect.signature(function).parameters
+    }
+    if any(batches.item_of(annotation) is Context for annotation in annotations.values()):
+        raise TypeError(f"{name}: warm_up: a batch that takes contexts has none before its calls")
+    if len(values) != len(annotations):
+        expected = ", ".join(annotations)
+        raise TypeError(
+            f"{name}: warm_up: expected a value for each parameter ({expected}), got {len(values)}"
+        )
+    pairs: Iterable[tuple[Any, object]] = zip(annotations.values(), values, strict=True)
+    return [_column(annotation, value) for annotation, value in pairs]
+
+
+def _column(annotation: Any, value: object) -> Callable[[int], Any]:
+    if batches.is_array(annotation):
+        import numpy
+
+        return lambda size: numpy.stack([numpy.asarray(value)] * size)
+    is_unknown = annotation in (Any, inspect.Parameter.empty)
+    if not is_unknown and batches.item_of(annotation) is annotation:
+        return lambda size: value  # One value for all calls of a batch.
+    return lambda size: [value] * size
